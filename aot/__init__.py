@@ -1,0 +1,1 @@
+"""Ahead-of-time kernel packaging: tune CuTe DSL GEMM kernels offline, ship the winners compiled in a wheel."""

@@ -1,0 +1,204 @@
+"""Compile candidates to objects, in parallel, into a store addressed by all that went in: resumable, no GPU needed.
+
+The only caller of `cute.compile` and `export_to_c`. Workers are fresh processes: CuTe DSL and quack read their
+architecture from the environment once, at import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import tempfile
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from aot import manifest as manifest_module
+from aot.artifact import Artifact, CompileFailure
+from aot.candidate import Accepted
+from aot.errors import CompileError
+from aot.families import family_of
+from aot.legality import check
+from aot.manifest import ManifestKernel
+from aot.object_file import inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aot.candidate import KernelKey
+    from aot.target import Target
+
+TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
+"""Distributions whose version decides what an object contains."""
+
+OBJECT_NAME = "kernel.o"
+RESULT_NAME = "result.json"
+
+
+def toolchain_versions() -> dict[str, str]:
+    """Give the installed versions of what compiles the kernels."""
+    return {name: version(name) for name in TOOLCHAIN}
+
+
+def _family_sources() -> str:
+    """Hash the families' own sources, so that a changed entry is compiled again."""
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / "families").glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ArtifactStore:
+    """A directory of objects, each under the hash of its candidate, operation, target, toolchain and sources."""
+
+    root: Path
+
+    def directory(self, key: KernelKey, target: Target) -> Path:
+        """Give the place of one kernel's object."""
+        inputs = {
+            "kernel": key.name,
+            "candidate": key.candidate.as_json(),
+            "target": asdict(target),
+            "toolchain": toolchain_versions(),
+            "sources": _family_sources(),
+        }
+        digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        return self.root / digest[:2] / digest[2:]
+
+    def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
+        """Give what an earlier run made of a kernel, or None; a damaged entry counts as none."""
+        directory = self.directory(key, target)
+        try:
+            result = json.loads((directory / RESULT_NAME).read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            return None
+        if "failure" in result:
+            return CompileFailure(key.name, result["failure"])
+        kernel = manifest_module.decode_kernel(result["kernel"], str(directory / RESULT_NAME))
+        path = directory / OBJECT_NAME
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
+            return None
+        return Artifact(kernel, path)
+
+
+def _export(key: KernelKey, target: Target, directory: Path) -> Path:
+    """Compile one kernel and write its object; imports CUTLASS."""
+    from cutlass import cute
+
+    family = family_of(key.candidate)
+    entry = family.entry(key.candidate, key.operation, target)
+    host = f"llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}"
+    options = f"--gpu-arch {target.arch} --host-target '{host}'"
+    compiled = cute.compile(entry.function, *entry.arguments, options=options)
+    compiled.export_to_c(file_path=str(directory), file_name="kernel", function_prefix=key.name)
+    return directory / OBJECT_NAME
+
+
+def _describe(key: KernelKey, target: Target, path: Path) -> ManifestKernel:
+    family = family_of(key.candidate)
+    resources = family.resources(key.candidate, key.operation, target)
+    report = inspect(path, key.name, target, resources.num_threads)
+    m_multiple, n_multiple = family.multiples(key.candidate)
+    return ManifestKernel(
+        name=key.name,
+        operation=key.operation,
+        candidate=key.candidate,
+        object_sha256=report.sha256,
+        object_bytes=report.num_bytes,
+        entry_symbol=report.entry_symbol,
+        init_symbol=report.init_symbol,
+        load_symbol=report.load_symbol,
+        num_strides=family.num_strides,
+        m_multiple=m_multiple,
+        n_multiple=n_multiple,
+        workspace=family.workspace(key.candidate),
+        smem_bytes=resources.smem_bytes,
+        tmem_columns=resources.tmem_columns,
+        num_threads=resources.num_threads,
+        registers=report.registers,
+        spill_bytes=report.spill_bytes,
+    )
+
+
+def compile_one(key: KernelKey, target: Target, root: Path) -> None:
+    """Compile one kernel into the store at `root`; a failure is stored with its reason.
+
+    Runs in a worker process whose environment `_start_worker` has set.
+    """
+    directory = ArtifactStore(root).directory(key, target)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=directory.parent, prefix="."))
+    result: dict[str, Any]
+    try:
+        result = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
+    except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this candidate's recorded result
+        reason = " ".join(str(error).split())
+        result = {"failure": f"{type(error).__name__}: {reason[:600]}"}
+    (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
+    shutil.rmtree(directory, ignore_errors=True)
+    scratch.rename(directory)
+
+
+def _start_worker(arch: str) -> None:
+    os.environ["CUTE_DSL_ARCH"] = arch
+    os.environ["QUACK_ARCH"] = arch.removeprefix("sm_").rstrip("af")
+
+
+def _refuse_illegal(keys: Sequence[KernelKey], target: Target) -> None:
+    for key in keys:
+        verdict = check(key.candidate, key.operation, target)
+        if not isinstance(verdict, Accepted):
+            raise CompileError(f"{key.name} is not legal on {target.name}: {verdict.message}")
+
+
+def compile_kernels(
+    keys: Sequence[KernelKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
+) -> tuple[list[Artifact], list[CompileFailure]]:
+    """Compile kernels that the store does not have yet.
+
+    Args:
+        keys: what to compile; each must be legal on the target.
+        target: device and host.
+        root: the store's directory; made if missing. What is done stays, whenever this is interrupted.
+        jobs: worker processes; by default one a core.
+        progress: whether to show a bar on standard error.
+
+    Returns:
+        The artifacts in the order of `keys`, without the failures, and the failures.
+
+    Raises:
+        CompileError: a key is not legal, or a worker process died.
+    """
+    _refuse_illegal(keys, target)
+    store = ArtifactStore(root)
+    todo = [key for key in keys if store.get(key, target) is None]
+    if todo:
+        _run_workers(todo, target, root, min(jobs or os.cpu_count() or 1, len(todo)), progress=progress)
+    results = [store.get(key, target) for key in keys]
+    lost = [key.name for key, result in zip(keys, results, strict=True) if result is None]
+    if lost:
+        raise CompileError(f"no result for {', '.join(lost)}: a worker process died (out of memory?); run again")
+    artifacts = [result for result in results if isinstance(result, Artifact)]
+    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
+
+
+def _run_workers(todo: Sequence[KernelKey], target: Target, root: Path, jobs: int, *, progress: bool) -> None:
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(target.arch,))
+    with pool, tqdm(total=len(todo), desc=f"compile {target.name}", unit="kernel", disable=not progress) as bar:
+        futures: list[Future[None]] = [pool.submit(compile_one, key, target, root) for key in todo]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.update()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,71 @@
+"""Errors that the toolchain raises, one exit code each.
+
+Leaves raise; only `aot.cli` turns an error into an exit code. Every message says what failed, the value got, what was
+expected and the next step.
+"""
+
+
+class AotError(Exception):
+    """Base of every error that a user can cause or act on."""
+
+    exit_code = 1
+
+
+class ShapeFileError(AotError):
+    """A shape-set file that cannot be read as one: line, key, value and what was expected."""
+
+    exit_code = 3
+
+
+class TargetError(AotError):
+    """An unknown target, or a target file with a missing, unknown or impossible entry."""
+
+    exit_code = 4
+
+
+class CandidateError(AotError):
+    """A candidate name or pattern that matches nothing, or parameters that no family can build."""
+
+    exit_code = 5
+
+
+class CompileError(AotError):
+    """A kernel that did not compile, or an object that the second gate refused."""
+
+    exit_code = 6
+
+
+class DeviceError(AotError):
+    """No usable GPU, a driver call that failed, or a GPU of another architecture than the target's."""
+
+    exit_code = 7
+
+
+class StoreError(AotError):
+    """A measurement store or record that is damaged, or of another version or device."""
+
+    exit_code = 8
+
+
+class SelectionError(AotError):
+    """Measurements from which no table can be made."""
+
+    exit_code = 9
+
+
+class ManifestError(AotError):
+    """A manifest with a missing, unknown or inconsistent entry, or of an unknown version."""
+
+    exit_code = 10
+
+
+class PackageError(AotError):
+    """A build that failed, or a wheel that is not what its manifest says."""
+
+    exit_code = 11
+
+
+class VerificationError(AotError):
+    """A kernel whose result is wrong, or not reproducible, on the device."""
+
+    exit_code = 12

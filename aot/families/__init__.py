@@ -1,0 +1,94 @@
+"""Kernel families: one module each, found by being here. A module offers one `FAMILY` and nothing else is registered.
+
+A family states its space, its own limits and its arithmetic of resources without importing CUTLASS; only `entry`
+imports what it compiles. Adding a family is adding a module and its tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aot.errors import CandidateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aot.candidate import Candidate, Rejected, Resources, Workspace
+    from aot.problem import Operation
+    from aot.target import Target
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What `cute.compile` takes: a `@cute.jit` function of plain tensors and a stream, and its fake arguments.
+
+    The function's parameters are a (m, k), b (n, k), d (m, n), then a float32 workspace where the candidate has one,
+    then the stream.
+    """
+
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+
+class Family(Protocol):
+    """One kernel family. Methods but `entry` are pure."""
+
+    name: str
+    """Prefix of its candidates' names."""
+    archs: tuple[str, ...]
+    """Architectures that it compiles for, such as `sm_90a`."""
+    num_strides: int
+    """Strides an operand is passed with: 1, the leading one, or 2, both."""
+    is_fallback: bool
+    """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate the family's space for an operation, legal or not."""
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Say why the family cannot build a candidate, apart from the limits that `aot.legality` knows."""
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count what one CTA takes. Where not even the fewest stages fit, count the fewest stages."""
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Say what the kernel needs beside its operands."""
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Give (m_multiple, n_multiple) that a problem must have; (1, 1) for a kernel that takes all."""
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Build the function to compile. Imports the kernel's library."""
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Find the families by their modules; names that start with an underscore hold what families share."""
+    found: dict[str, Family] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_"):
+            family: Family = importlib.import_module(f"{__name__}.{module.name}").FAMILY
+            found[family.name] = family
+    return found
+
+
+def family_of(candidate: Candidate) -> Family:
+    """Give a candidate's family.
+
+    Raises:
+        CandidateError: there is none of that name.
+    """
+    try:
+        return families()[candidate.family]
+    except KeyError:
+        known = ", ".join(sorted(families()))
+        raise CandidateError(f"no kernel family {candidate.family!r}; there are: {known}") from None
+
+
+def families_for(target: Target) -> list[Family]:
+    """List the families that compile for a target's architecture, by name."""
+    return [family for _, family in sorted(families().items()) if target.arch in family.archs]

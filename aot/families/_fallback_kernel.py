@@ -1,0 +1,79 @@
+"""The fallback family's kernel, in CuTe DSL. Imports CUTLASS.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
+"""
+
+from typing import Any
+
+from cuda.bindings import driver as cuda
+from cutlass import Float32, Int32, cute, memory, range_constexpr
+
+from aot.families._arguments import cutlass_dtype
+from aot.families.fallback import NUM_THREADS, PAD, TILE, TILE_K
+from aot.problem import Dtype
+
+SIDE = 4
+"""Rows and columns of D a thread holds."""
+
+THREADS_ACROSS = TILE // SIDE
+LOADS = TILE * TILE_K // NUM_THREADS
+ROW = TILE + PAD
+
+
+@cute.jit
+def _stage(source: cute.Tensor, staged: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
+    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory as float32, zero outside."""
+    for i in range_constexpr(LOADS):
+        element = thread + i * NUM_THREADS
+        k = element % TILE_K
+        row = element // TILE_K
+        value = Float32(0.0)
+        if first_row + row < source.shape[0] and first_k + k < source.shape[1]:
+            value = source[first_row + row, first_k + k].to(Float32)
+        staged[k, row] = value
+
+
+@cute.kernel
+def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor) -> None:
+    thread, _, _ = cute.arch.thread_idx()
+    block_m, block_n, _ = cute.arch.block_idx()
+    shared = memory.SmemAllocator()
+    layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
+    staged_a = shared.allocate_tensor(Float32, layout, 16)
+    staged_b = shared.allocate_tensor(Float32, layout, 16)
+    first_m, first_n = block_m * TILE, block_n * TILE
+    row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
+    sums = cute.make_rmem_tensor((SIDE, SIDE), Float32)
+    sums.fill(0.0)
+    for step in range(cute.ceil_div(a.shape[1], TILE_K)):
+        _stage(a, staged_a, first_m, step * TILE_K, thread)
+        _stage(b, staged_b, first_n, step * TILE_K, thread)
+        cute.arch.sync_threads()
+        for k in range_constexpr(TILE_K):
+            for i in range_constexpr(SIDE):
+                for j in range_constexpr(SIDE):
+                    sums[i, j] = sums[i, j] + staged_a[k, row + i] * staged_b[k, column + j]
+        cute.arch.sync_threads()
+    for i in range_constexpr(SIDE):
+        for j in range_constexpr(SIDE):
+            if first_m + row + i < d.shape[0] and first_n + column + j < d.shape[1]:
+                d[first_m + row + i, first_n + column + j] = sums[i, j].to(d.element_type)
+
+
+@cute.jit
+def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+    """Launch one block for each TILE by TILE piece of D."""
+    grid = (cute.ceil_div(d.shape[0], TILE), cute.ceil_div(d.shape[1], TILE), 1)
+    _kernel(a, b, d).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
+
+
+def arguments(dtype: Dtype) -> tuple[Any, ...]:
+    """Make a (m, k), b (n, k), d (m, n) of any strides and element alignment, and the stream."""
+    element = cutlass_dtype(dtype)
+    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+
+    def matrix(shape: tuple[Any, Any]) -> Any:
+        strides = (cute.sym_int64(), cute.sym_int64())
+        return cute.runtime.make_fake_tensor(element, shape, stride=strides, assumed_align=dtype.num_bytes)
+
+    return matrix((m, k)), matrix((n, k)), matrix((m, n)), cute.runtime.make_fake_stream()

@@ -1,0 +1,63 @@
+"""The entries of NVIDIA's kernels from nvidia-cutlass-operators. Imports CUTLASS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cuda.bindings import driver as cuda
+from cutlass import Float32, cute
+from cutlass.operators.providers.cutedsl.gemm.implementations.operator_helpers import PersistentTileSchedulerType
+from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_persistent_impl import PersistentDenseGemmKernel
+from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_tgv_gemm_impl import TgvGemmKernel
+
+from aot.families import Entry
+from aot.families._arguments import aligned_arguments, batched, transpose
+
+if TYPE_CHECKING:
+    from aot.candidate import Candidate
+    from aot.problem import Operation
+
+
+def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: int, *, dynamic: bool) -> Entry:
+    """Make the entry of `PersistentDenseGemmKernel`, which takes A (m, k), B (k, n) and C (m, n).
+
+    Args:
+        candidate: tile, cluster, store and swap.
+        operation: element type and layout.
+        num_clusters: clusters that the static scheduler keeps in flight.
+        dynamic: whether tiles are handed out by cluster launch control (CLC).
+    """
+    scheduler = PersistentTileSchedulerType.CLC if dynamic else PersistentTileSchedulerType.STATIC_PERSISTENT
+    gemm = PersistentDenseGemmKernel(
+        Float32,
+        candidate.use_2cta,
+        (candidate.tile_m, candidate.tile_n),
+        (candidate.cluster_m, candidate.cluster_n),
+        candidate.use_tma_store,
+        scheduler,
+        lambda x: x,
+    )
+    clusters = None if dynamic else num_clusters
+
+    @cute.jit
+    def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+        if candidate.swap_ab:
+            gemm(b, transpose(a), transpose(d), stream, clusters)
+        else:
+            gemm(a, transpose(b), d, stream, clusters)
+
+    return Entry(entry, aligned_arguments(candidate, operation))
+
+
+def tgv_entry(candidate: Candidate, operation: Operation, tile_k: int) -> Entry:
+    """Make the entry of `TgvGemmKernel`, which takes the weight (n, k, 1), x (m, k, 1) and D (n, m, 1).
+
+    Programmatic dependent launch stays off: the kernel would read the weight before it waits for its predecessor.
+    """
+    gemm = TgvGemmKernel(Float32, candidate.tile_m, candidate.tile_n, tile_k, candidate.num_stages)
+
+    @cute.jit
+    def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+        gemm(batched(b), batched(a), batched(transpose(d)), stream)
+
+    return Entry(entry, aligned_arguments(candidate, operation))

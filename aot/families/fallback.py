@@ -1,0 +1,78 @@
+"""Our own kernel for what the tensor-core families do not take: any size, alignment, layout and stride.
+
+A plain shared-memory GEMM in float32 on the CUDA cores. It makes dispatch total; it is not meant to be fast, and an
+aligned problem never gets it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.candidate import Candidate, Reason, Rejected, Resources, Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.families import Entry
+    from aot.problem import Operation
+    from aot.target import Target
+
+TILE = 64
+"""Rows and columns of D that a block computes, a 4 by 4 square to a thread."""
+
+TILE_K = 32
+"""Elements of k staged at once: 64 bytes of a k-major row, two sectors, read by 32 neighbouring threads."""
+
+NUM_THREADS = 256
+
+PAD = 4
+"""Floats added to a row of the staged tile, so that neighbouring k fall into other shared-memory banks while a
+thread's four values stay 16-byte aligned."""
+
+SMEM_BYTES = 2 * TILE_K * (TILE + PAD) * 4
+
+
+class Fallback:
+    """The family `fallback`."""
+
+    name = "fallback"
+    archs = ("sm_90a", "sm_110a")
+    num_strides = 2
+    is_fallback = True
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate the one candidate."""
+        del operation, target
+        yield Candidate(family=self.name, tile_m=TILE, tile_n=TILE, use_tma_store=False)
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Accept the one candidate only."""
+        if candidate not in self.candidates(operation, target):
+            return Rejected(Reason.COMBINATION, f"the fallback has one candidate, {TILE}x{TILE}")
+        return None
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count the two staged tiles."""
+        del candidate, operation, target
+        return Resources(SMEM_BYTES, stage_bytes=SMEM_BYTES, num_threads=NUM_THREADS, num_stages=1)
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Take all."""
+        del candidate
+        return 1, 1
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Make the entry over tensors whose strides are all dynamic."""
+        from aot.families import Entry
+        from aot.families._fallback_kernel import arguments, entry
+
+        del candidate, target
+        return Entry(entry, arguments(operation.dtype))
+
+
+FAMILY = Fallback()

@@ -1,0 +1,118 @@
+"""NVIDIA's persistent Blackwell GEMM (nvidia-cutlass-operators), over the auto-tuning guide's search space.
+
+mma_tiler_mn, cluster_shape_mn, use_2cta_instrs and use_tma_store, with static or dynamic (CLC) scheduling.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.families._tcgen05 import BARRIER_BYTES, TILE_M, Shape, stages_that_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.families import Entry
+    from aot.problem import Operation
+    from aot.target import Target
+
+STATIC = "static"
+CLC = "clc"
+
+NUM_WARPS = {STATIC: 6, CLC: 7}
+"""Four epilogue warps, the MMA, the loads; CLC adds a scheduler. Source: `PersistentDenseGemmKernel.__init__`."""
+
+MAX_CLUSTER = 16
+"""CTAs in a cluster. Source: the same class's documented constraints."""
+
+
+def _shape(candidate: Candidate) -> Shape:
+    return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
+
+
+class Sm100Persistent:
+    """The family `sm100_persistent`."""
+
+    name = "sm100_persistent"
+    archs = ("sm_110a",)
+    num_strides = 1
+    is_fallback = False
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate the guide's four parameters, both schedulers, and swap."""
+        del operation
+        for use_2cta in (False, True):
+            for tile_m in (64, 128, 256):
+                for tile_n in range(32, 257, 32):
+                    for cluster_m, cluster_n in target.clusters:
+                        for schedule in (STATIC, CLC):
+                            for use_tma_store in (True, False):
+                                for swap_ab in (False, True):
+                                    yield Candidate(
+                                        family=self.name,
+                                        tile_m=tile_m,
+                                        tile_n=tile_n,
+                                        cluster_m=cluster_m,
+                                        cluster_n=cluster_n,
+                                        schedule=schedule,
+                                        swap_ab=swap_ab,
+                                        use_2cta=use_2cta,
+                                        use_tma_store=use_tma_store,
+                                    )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the constraints that the kernel's documentation states."""
+        del operation, target
+        if SplitK(candidate.split_k_mode) is not SplitK.NONE:
+            return Rejected(Reason.COMBINATION, "the kernel has no split-K")
+        if candidate.tile_m not in TILE_M[candidate.use_2cta]:
+            text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
+            return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
+        if candidate.use_2cta and candidate.cluster_m % 2:
+            return Rejected(Reason.CLUSTER, f"use_2cta needs an even cluster_m, got {candidate.cluster_m}")
+        if candidate.cluster_m * candidate.cluster_n > MAX_CLUSTER:
+            text = f"{candidate.cluster_m}x{candidate.cluster_n} CTAs in a cluster; {MAX_CLUSTER} at most"
+            return Rejected(Reason.CLUSTER, text)
+        return None
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count as the kernel's `_compute_stages` does: no epilogue buffer without the TMA store."""
+        shape = _shape(candidate)
+        epilogue_bytes = shape.epilogue_elements(operation.dtype.num_bytes) * operation.dtype.num_bytes
+        fixed = BARRIER_BYTES + (2 * epilogue_bytes if candidate.use_tma_store else 0)
+        limit = target.smem_bytes_per_block
+        num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
+        used = fixed + num_stages * shape.stage_bytes
+        if candidate.use_tma_store:
+            used += max(limit - used, 0) // epilogue_bytes * epilogue_bytes
+        return Resources(
+            smem_bytes=used,
+            stage_bytes=shape.stage_bytes,
+            num_threads=32 * NUM_WARPS.get(candidate.schedule, NUM_WARPS[CLC]),
+            num_stages=num_stages,
+            tmem_columns=shape.tmem_columns(num_accumulators=2),
+        )
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Ask for whole clusters of tiles without the TMA store: the direct store is not predicated."""
+        if candidate.use_tma_store:
+            return 1, 1
+        rows = _shape(candidate).cta_m * candidate.cluster_m
+        columns = candidate.tile_n * candidate.cluster_n
+        return (columns, rows) if candidate.swap_ab else (rows, columns)
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure `PersistentDenseGemmKernel` and make its entry."""
+        from aot.families._nvidia import persistent_entry
+
+        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        return persistent_entry(candidate, operation, clusters, dynamic=candidate.schedule == CLC)
+
+
+FAMILY = Sm100Persistent()

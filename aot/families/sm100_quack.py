@@ -1,0 +1,125 @@
+"""quack's Blackwell GEMM (`GemmDefaultSm100`): TMA, tcgen05, static or dynamic (CLC) persistent tiles, split-K."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.families._tcgen05 import BARRIER_BYTES, TILE_M, Shape, stages_that_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.families import Entry
+    from aot.problem import Operation
+    from aot.target import Target
+
+STATIC = "static"
+CLC = "clc"
+
+SPLITS = (2, 4, 8)
+_SPLIT_MODES = (SplitK.SERIAL, SplitK.SEPARATE)
+
+NUM_THREADS = 256
+"""Four epilogue warps, and one each for the MMA, the loads, C and the scheduler. Source: quack gemm_sm100.py."""
+
+
+def _shape(candidate: Candidate) -> Shape:
+    return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
+
+
+class Sm100Quack:
+    """The family `sm100_quack`."""
+
+    name = "sm100_quack"
+    archs = ("sm_110a",)
+    num_strides = 1
+    is_fallback = False
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""
+        del operation
+        splits = [(1, SplitK.NONE), *((split, mode) for mode in _SPLIT_MODES for split in SPLITS)]
+        for tile_m in sorted({*TILE_M[False], *TILE_M[True]}):
+            for tile_n in range(32, 257, 32):
+                for cluster_m, cluster_n in target.clusters:
+                    for schedule in (STATIC, CLC):
+                        for swap_ab in (False, True):
+                            for split_k, mode in splits:
+                                yield Candidate(
+                                    family=self.name,
+                                    tile_m=tile_m,
+                                    tile_n=tile_n,
+                                    cluster_m=cluster_m,
+                                    cluster_n=cluster_n,
+                                    schedule=schedule,
+                                    swap_ab=swap_ab,
+                                    use_2cta=cluster_m % 2 == 0 and tile_m in TILE_M[True],
+                                    split_k=split_k,
+                                    split_k_mode=mode.value,
+                                )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the MMA's tiles and quack's own rule for two CTAs."""
+        del operation, target
+        if candidate.tile_m not in TILE_M[candidate.use_2cta]:
+            text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
+            return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
+        return None
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count as `GemmSm100._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
+        shape = _shape(candidate)
+        d_bytes = 4 if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else operation.dtype.num_bytes
+        elements = shape.epilogue_elements(d_bytes)
+        epilogue_bytes = elements * d_bytes
+        fixed = BARRIER_BYTES + 2 * epilogue_bytes
+        limit = target.smem_bytes_per_block
+        num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
+        spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
+        return Resources(
+            smem_bytes=fixed + num_stages * shape.stage_bytes + spare * epilogue_bytes,
+            stage_bytes=shape.stage_bytes,
+            num_threads=NUM_THREADS,
+            num_stages=num_stages,
+            tmem_columns=shape.tmem_columns(num_accumulators=2),
+        )
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Give split-K's flags and float32 regions, or partials; with two CTAs a region is one CTA's."""
+        if candidate.split_k == 1:
+            return Workspace()
+        return Workspace(
+            candidate.split_k_mode,
+            candidate.split_k,
+            _shape(candidate).cta_m,
+            candidate.tile_n,
+            candidate.cluster_m,
+            candidate.cluster_n,
+            candidate.swap_ab,
+        )
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Ask for an n that the separate reduction can move four at a time; otherwise take all."""
+        return (1, 4) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure `GemmDefaultSm100` and make its entry."""
+        from quack.gemm_default_epi import GemmDefaultSm100
+
+        from aot.families._arguments import cutlass_dtype
+        from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
+
+        gemm = GemmDefaultSm100(
+            ACCUMULATOR,
+            cutlass_dtype(operation.dtype),
+            (candidate.tile_m, candidate.tile_n),
+            (candidate.cluster_m, candidate.cluster_n, 1),
+            use_clc_persistence=candidate.schedule == CLC,
+            **quack_split_k(candidate),
+        )
+        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        return quack_entry(gemm, candidate, operation, self.workspace(candidate), clusters)
+
+
+FAMILY = Sm100Quack()

@@ -1,0 +1,101 @@
+"""NVIDIA's low-latency Blackwell GEMM (TGV, nvidia-cutlass-operators): one tile a CTA, made for few rows of A.
+
+The kernel computes the transpose: its tile_m runs along n, its tile_n along m, so every candidate has `swap_ab`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.families._tcgen05 import BARRIER_BYTES, Shape
+from aot.problem import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.families import Entry
+    from aot.problem import Operation
+    from aot.target import Target
+
+TILE_M = 64
+"""The one tile_m whose epilogue the kernel has. Source: `TgvGemmOperator._valid_metadata`."""
+
+TILES_N = (8, 16, 32)
+"""Source: the same."""
+
+TILE_K = 128
+"""Elements of k in a stage. Source: the same."""
+
+STAGES = (4, 6, 8, 10, 12)
+
+NUM_THREADS = 256
+"""Eight warps: A, B, MMA, one idle, four epilogue. Source: `TgvGemmKernel.__init__`."""
+
+
+class Sm100Tgv:
+    """The family `sm100_tgv`."""
+
+    name = "sm100_tgv"
+    archs = ("sm_110a",)
+    num_strides = 1
+    is_fallback = False
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles and pipeline depths; not every depth fits every tile."""
+        del operation, target
+        for tile_n in TILES_N:
+            for num_stages in STAGES:
+                yield Candidate(
+                    family=self.name,
+                    tile_m=TILE_M,
+                    tile_n=tile_n,
+                    num_stages=num_stages,
+                    swap_ab=True,
+                    use_tma_store=False,
+                )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the operator's own limits on tile, layout and cluster."""
+        del target
+        if operation.layout is not Layout.KK:
+            return Rejected(Reason.LAYOUT, f"TGV takes A and B contiguous along k, got {operation.layout.value}")
+        if candidate.tile_m != TILE_M or candidate.tile_n not in TILES_N:
+            text = f"TGV has tiles {TILE_M} by {TILES_N}, got {candidate.tile_m}x{candidate.tile_n}"
+            return Rejected(Reason.TILE, text)
+        single = (candidate.cluster_m, candidate.cluster_n, candidate.use_2cta) == (1, 1, False)
+        if not single or not candidate.swap_ab or SplitK(candidate.split_k_mode) is not SplitK.NONE:
+            return Rejected(Reason.COMBINATION, "TGV is one CTA to a cluster, swapped, without split-K")
+        return None
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count stages of A and B; the epilogue stores from registers."""
+        del target
+        stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K * operation.dtype.num_bytes
+        return Resources(
+            smem_bytes=BARRIER_BYTES + candidate.num_stages * stage_bytes,
+            stage_bytes=stage_bytes,
+            num_threads=NUM_THREADS,
+            num_stages=candidate.num_stages,
+            tmem_columns=Shape(candidate.tile_m, candidate.tile_n, use_2cta=False, d_contiguous_m=True).tmem_columns(1),
+        )
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Take all: the store is predicated."""
+        del candidate
+        return 1, 1
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure `TgvGemmKernel` and make its entry."""
+        from aot.families._nvidia import tgv_entry
+
+        del target
+        return tgv_entry(candidate, operation, TILE_K)
+
+
+FAMILY = Sm100Tgv()

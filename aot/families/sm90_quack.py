@@ -1,0 +1,168 @@
+"""quack's Hopper GEMM (`GemmDefaultSm90`): TMA, wgmma, persistent tiles, pingpong or cooperative warpgroups."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.families import Entry
+    from aot.problem import Operation
+    from aot.target import Target
+
+PINGPONG = "pingpong"
+COOPERATIVE = "cooperative"
+
+TILE_K_BYTES = 128
+"""Bytes of k a stage holds: four wgmma of 32 bytes. Source: quack gemm_sm90.py, `_setup_tiled_mma`."""
+
+BARRIER_BYTES = 1024
+"""Shared memory that quack sets aside for barriers and the scheduler. Source: gemm_sm90.py, `_compute_stages`."""
+
+MIN_STAGES = 2
+"""Fewest stages with which loads overlap the multiplication."""
+
+MAX_ACCUMULATORS = 208
+"""Float32 accumulators a thread can hold beside its addresses in the 232 to 240 registers that quack gives a
+multiplying warpgroup. Source: quack's tile limits for pingpong (128x208) and register budgets in gemm_sm90.py."""
+
+PINGPONG_TILE_N = {64: 256, 128: 208, 192: 128}
+"""Largest tile_n for each tile_m of pingpong. Source: gemm_sm90.py, `GemmSm90.__init__`."""
+
+COOPERATIVE_TILE_M = (64, 128, 192, 256, 320)
+SPLITS = (2, 3, 4, 6, 8)
+
+_SPLIT_MODES = (SplitK.SERIAL, SplitK.PARALLEL, SplitK.SEPARATE)
+
+
+def _warpgroup_grid(candidate: Candidate) -> tuple[int, int]:
+    """Give the (m, n) arrangement of the warpgroups that share one tile."""
+    if candidate.schedule == PINGPONG:
+        return 1, 1
+    if candidate.tile_m == 320 or (candidate.tile_m == 192 and candidate.tile_n > 128):
+        return 1, 2
+    if candidate.tile_m == 192:
+        return 3, 1
+    return min(candidate.tile_m // 64, 2), 1
+
+
+def _epilogue_tile(candidate: Candidate) -> tuple[int, int]:
+    """Give the (m, n) piece of the tile that one stage of the epilogue stores."""
+    rows, _ = _warpgroup_grid(candidate)
+    unit = 64
+    if rows > 1:
+        unit = 128 if candidate.tile_m % 128 == 0 else 192 if candidate.tile_m % 192 == 0 else 64
+    return math.gcd(unit, candidate.tile_m), math.gcd(32, candidate.tile_n)
+
+
+class Sm90Quack:
+    """The family `sm90_quack`."""
+
+    name = "sm90_quack"
+    archs = ("sm_90a",)
+    num_strides = 1
+    is_fallback = False
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate every tile from 64x16 up, both schedules, the target's clusters, swap, and split-K."""
+        del operation
+        shapes = [(PINGPONG, m, n) for m in PINGPONG_TILE_N for n in range(16, 257, 16)]
+        shapes += [(COOPERATIVE, m, n) for m in COOPERATIVE_TILE_M for n in range(16, 257, 16)]
+        splits = [(1, SplitK.NONE), *((split, mode) for mode in _SPLIT_MODES for split in SPLITS)]
+        for schedule, tile_m, tile_n in shapes:
+            for cluster_m, cluster_n in target.clusters:
+                for swap_ab in (False, True):
+                    for split_k, mode in splits:
+                        yield Candidate(
+                            family=self.name,
+                            tile_m=tile_m,
+                            tile_n=tile_n,
+                            cluster_m=cluster_m,
+                            cluster_n=cluster_n,
+                            schedule=schedule,
+                            swap_ab=swap_ab,
+                            split_k=split_k,
+                            split_k_mode=mode.value,
+                        )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the limits of `GemmSm90.__init__` and of the register file."""
+        del operation, target
+        tile = f"{candidate.tile_m}x{candidate.tile_n}"
+        if candidate.schedule == PINGPONG:
+            limit = PINGPONG_TILE_N.get(candidate.tile_m, 0)
+            if candidate.tile_n > limit:
+                text = f"pingpong takes tile_n up to {limit} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
+                return Rejected(Reason.TILE, text)
+        elif candidate.tile_m in (192, 320) and candidate.tile_n % 32:
+            return Rejected(Reason.TILE, f"cooperative {tile}: tile_n must be a multiple of 32")
+        elif candidate.tile_m == 320 and candidate.tile_n > 160:
+            return Rejected(Reason.TILE, f"cooperative {tile}: tile_n is at most 160 at tile_m 320")
+        accumulators = candidate.tile_m * candidate.tile_n // (math.prod(_warpgroup_grid(candidate)) * 128)
+        if accumulators > MAX_ACCUMULATORS:
+            text = f"{tile} needs {accumulators} accumulator registers a thread; {MAX_ACCUMULATORS} fit"
+            return Rejected(Reason.REGISTERS, text)
+        return None
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
+        epilogue_m, epilogue_n = _epilogue_tile(candidate)
+        num_epilogue_tiles = candidate.tile_m * candidate.tile_n // (epilogue_m * epilogue_n)
+        separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
+        epilogue_bytes = epilogue_m * epilogue_n * (4 if separate else operation.dtype.num_bytes)
+        epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
+        stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
+        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue_bytes * epilogue_stages
+        num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
+        epilogue_stages += max(left - stage_bytes * num_stages, 0) // epilogue_bytes
+        warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(_warpgroup_grid(candidate))
+        return Resources(
+            smem_bytes=stage_bytes * num_stages + epilogue_bytes * epilogue_stages + BARRIER_BYTES,
+            stage_bytes=stage_bytes,
+            num_threads=128 * (warpgroups + 1),
+            num_stages=num_stages,
+        )
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Give split-K's flags and float32 regions, or partials."""
+        if candidate.split_k == 1:
+            return Workspace()
+        return Workspace(
+            candidate.split_k_mode,
+            candidate.split_k,
+            candidate.tile_m,
+            candidate.tile_n,
+            candidate.cluster_m,
+            candidate.cluster_n,
+            candidate.swap_ab,
+        )
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Ask for an n that the separate reduction can move four at a time; otherwise take all."""
+        return (1, 4) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure `GemmDefaultSm90` and make its entry."""
+        from quack.gemm_default_epi import GemmDefaultSm90
+
+        from aot.families._arguments import cutlass_dtype
+        from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
+
+        gemm = GemmDefaultSm90(
+            ACCUMULATOR,
+            cutlass_dtype(operation.dtype),
+            (candidate.tile_m, candidate.tile_n),
+            (candidate.cluster_m, candidate.cluster_n, 1),
+            pingpong=candidate.schedule == PINGPONG,
+            is_persistent=True,
+            **quack_split_k(candidate),
+        )
+        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        return quack_entry(gemm, candidate, operation, self.workspace(candidate), clusters)
+
+
+FAMILY = Sm90Quack()

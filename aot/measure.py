@@ -1,0 +1,248 @@
+"""The timing protocol: what one launch takes inside a CUDA graph of launches with a cold L2.
+
+One graph holds L launches of one kernel, each on the next of S sets of A, B and D that together exceed the L2 cache
+three times over; the time is a replay's, between events, over L. Kernels that use programmatic dependent launch overlap
+a launch's start with the end of the one before it, as they do in use: the times are throughput times, which is why the
+protocol's name says `pdl`. Every kernel is screened once; those near the best are timed again in interleaved rounds, in
+an order shuffled anew for each round, so that drift of clocks and temperature falls on all alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.errors import VerificationError
+from aot.numerics import EXPONENT, POISON, compare, decode, reference
+from aot.operands import GemmCall, Matrix, matrices
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from aot.gpu import Bits, Gpu, Handle, Kernels
+    from aot.inputs import RandomPool, Tiling
+    from aot.problem import Problem
+
+PROTOCOL = "graph-cold-l2-pdl-v1"
+"""Version of this protocol; times of different protocols are not compared."""
+
+SET_ALIGNMENT = 256
+"""Bytes that each operand of a set is aligned to, as cudaMalloc aligns."""
+
+
+@dataclass(frozen=True)
+class TimingPlan:
+    """The protocol's numbers."""
+
+    l2_multiple: int = 3
+    """Bytes of all sets over the L2's: an operand is evicted before its set's turn comes again."""
+    graph_us: float = 1000.0
+    """Time that one replay should take: 2000 times the 0.5 us that events resolve. Source: CUDA runtime API,
+    cudaEventElapsedTime."""
+    max_launches: int = 200
+    """Most launches, and most sets, of a graph: capturing one costs the host about 10 us."""
+    rough_only_us: float = 500.0
+    """A single launch this long is timed well without a graph, to 2% at 10 us of launch time."""
+    rough_only_ratio: float = 3.0
+    """A kernel this much slower than the best so far, and that long, is not worth a graph."""
+    keep_ratio: float = 1.25
+    """Kernels within this ratio of the best screening time get the final rounds."""
+    min_survivors: int = 8
+    """Kernels that get them in any case."""
+    final_rounds: int = 7
+    workspace_limit_bytes: int = 1 << 30
+    """A kernel that needs more workspace on a problem is not tried on it."""
+    sample_rows: int = 16
+    sample_elements: int = 1 << 22
+    """Elements of B that the sampled reference reads: about 0.2 s of host time with numpy on one core."""
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // SET_ALIGNMENT) * SET_ALIGNMENT
+
+
+def set_bytes(problem: Problem) -> int:
+    """Count the bytes of one set of A, B and D, each aligned."""
+    element_bytes = problem.operation.dtype.num_bytes
+    return sum(_aligned(matrix.num_elements * element_bytes) for matrix in matrices(problem))
+
+
+def num_sets(problem: Problem, l2_bytes: int, plan: TimingPlan) -> int:
+    """Choose S: enough to exceed the L2, at least 2, at most `max_launches`.
+
+    A set under l2_multiple * L2 / max_launches (0.9 MB on an H200) therefore rotates through less than three L2s;
+    such a problem is bound by the launch and not by memory.
+    """
+    needed = -(-plan.l2_multiple * l2_bytes // set_bytes(problem))
+    return max(2, min(needed, plan.max_launches))
+
+
+def num_launches(sets: int, rough_us: float, plan: TimingPlan) -> int:
+    """Choose L: the least multiple of S that lasts `graph_us`, within `max_launches` where S allows."""
+    turns = int(-(-plan.graph_us // (rough_us * sets)))
+    return sets * max(1, min(turns, plan.max_launches // sets))
+
+
+def survivors(times_us: Mapping[int, float], plan: TimingPlan) -> list[int]:
+    """Choose who gets the final rounds: all within `keep_ratio` of the best, and `min_survivors` in any case."""
+    ranked = sorted(times_us, key=lambda kernel: (times_us[kernel], kernel))
+    if not ranked:
+        return []
+    limit = plan.keep_ratio * times_us[ranked[0]]
+    return [kernel for i, kernel in enumerate(ranked) if i < plan.min_survivors or times_us[kernel] <= limit]
+
+
+def quartiles(times_us: Sequence[float]) -> tuple[float, float, float]:
+    """Give lower quartile, median and upper quartile, interpolated."""
+    low, median, high = np.percentile(np.asarray(times_us), [25, 50, 75])
+    return float(low), float(median), float(high)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Device memory that every kernel may use in turn."""
+
+    address: int
+    num_bytes: int
+
+
+def _pick(rng: np.random.Generator, extent: int, count: int) -> NDArray[np.int64]:
+    """Choose `count` different indices, sorted, the first and the last among them."""
+    if count >= extent:
+        return np.arange(extent, dtype=np.int64)
+    inner = rng.choice(np.arange(1, extent - 1), max(count - 2, 0), replace=False)
+    return np.sort(np.concatenate(([0, extent - 1], inner))).astype(np.int64)
+
+
+class Sample:
+    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels."""
+
+    def __init__(
+        self, problem: Problem, tiling: Tiling, b_start: int, plan: TimingPlan, rng: np.random.Generator
+    ) -> None:
+        a, b, _ = matrices(problem)
+        self._dtype = problem.operation.dtype
+        self._num_columns = problem.n
+        self.rows = _pick(rng, problem.m, plan.sample_rows)
+        self.columns = _pick(rng, problem.n, max(2, plan.sample_elements // problem.k))
+        steps = np.arange(problem.k, dtype=np.int64)
+
+        def gather(matrix: Matrix, start: int, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+            positions = start + chosen[:, None] * matrix.row_stride + steps * matrix.column_stride
+            return decode(self._dtype, tiling.gather(positions))
+
+        self.expected = reference(gather(a, 0, self.rows), gather(b, b_start, self.columns))
+        self._bits: Bits = np.empty((len(self.rows), problem.n), np.uint16)
+
+    def check(self, gpu: Gpu, d: int) -> float:
+        """Read the rows of a D (m, n) at an address and give the relative error.
+
+        Raises:
+            VerificationError: an element of the rows is not written or not finite, or a sampled one is wrong.
+        """
+        for i, row in enumerate(self.rows.tolist()):
+            gpu.download(d + 2 * row * self._num_columns, self._bits[i])
+        exponent = EXPONENT[self._dtype]
+        num_bad = int(((self._bits & exponent) == exponent).sum())
+        if num_bad:
+            raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
+        outcome = compare(self._dtype, self._bits[:, self.columns], self.expected)
+        if outcome.fault:
+            raise VerificationError(f"wrong result on sampled rows: {outcome.fault}")
+        return outcome.relative_error
+
+
+class ProblemBench:
+    """One problem on the device: its sets of operands, the sample that results are held against, and the graphs."""
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        kernels: Kernels,
+        *,
+        pool: RandomPool,
+        arena: int,
+        workspace: Workspace,
+        problem: Problem,
+        plan: TimingPlan,
+        rng: np.random.Generator,
+    ) -> None:
+        self._gpu, self._kernels, self._workspace, self._plan = gpu, kernels, workspace, plan
+        self.problem = problem
+        self._d_bytes = problem.m * problem.n * problem.operation.dtype.num_bytes
+        sets, size = num_sets(problem, gpu.l2_bytes, plan), set_bytes(problem)
+        tiling = pool.tile(arena, sets * size // 2)
+        a, b, d = matrices(problem)
+        b_offset = _aligned(a.num_elements * 2)
+        d_offset = b_offset + _aligned(b.num_elements * 2)
+        starts = [arena + i * size for i in range(sets)]
+        self._first_d = arena + d_offset
+        self._bound = [
+            kernels.bind(GemmCall(problem, start, start + b_offset, start + d_offset, a, b, d)) for start in starts
+        ]
+        self._sample = Sample(problem, tiling, b_offset // 2, plan, rng)
+        self._rough_us: dict[int, float] = {}
+        self._graphs: dict[int, tuple[Handle, int]] = {}
+
+    def workspace_bytes(self, kernel: int) -> int:
+        """Give the workspace that a kernel needs."""
+        return self._kernels.workspace_bytes(kernel, self._bound[0])
+
+    def _launch(self, kernel: int, count: int, first: int = 0) -> None:
+        size, address, stream = self.workspace_bytes(kernel), self._workspace.address, self._gpu.stream
+        launch, bound = self._kernels.launch, self._bound
+        for i in range(first, first + count):
+            launch(kernel, bound[i % len(bound)], address, size, stream)
+
+    def check(self, kernel: int) -> float:
+        """Run a kernel once over a poisoned D and give the relative error of the sampled rows.
+
+        Raises:
+            VerificationError: the result is wrong or incomplete.
+            DeviceError: the launch failed.
+        """
+        self._gpu.fill(self._first_d, POISON & 0xFF, self._d_bytes)
+        self._launch(kernel, 1)
+        self._gpu.synchronize()
+        return self._sample.check(self._gpu, self._first_d)
+
+    def _graph(self, kernel: int) -> tuple[Handle, int]:
+        if kernel not in self._graphs:
+            if kernel not in self._rough_us:
+                self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
+            count = num_launches(len(self._bound), max(self._rough_us[kernel], 1.0), self._plan)
+            self._graphs[kernel] = (self._gpu.capture(lambda: self._launch(kernel, count)), count)
+        return self._graphs[kernel]
+
+    def screen_us(self, kernel: int, best_us: float | None) -> float:
+        """Time a kernel once, after `check` has loaded it, in microseconds a launch.
+
+        Args:
+            kernel: index in the library.
+            best_us: best screening time so far. A kernel that a single launch shows to be far slower, and long enough
+                for that to be a measurement, gets that launch's time.
+
+        Raises:
+            DeviceError: a launch failed.
+        """
+        rough_us = self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
+        far = best_us is not None and rough_us > self._plan.rough_only_ratio * best_us
+        return rough_us if far and rough_us > self._plan.rough_only_us else self.round_us(kernel)
+
+    def round_us(self, kernel: int) -> float:
+        """Time a kernel once by its graph, which is kept, in microseconds a launch."""
+        graph, count = self._graph(kernel)
+        return self._gpu.replay_us(graph) / count
+
+    def keep(self, chosen: Sequence[int]) -> None:
+        """Free the graphs of all but the kernels chosen."""
+        for kernel in sorted(set(self._graphs) - set(chosen)):
+            self._gpu.destroy(self._graphs.pop(kernel)[0])
+
+    def close(self) -> None:
+        """Free every graph."""
+        self.keep(())

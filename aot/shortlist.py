@@ -1,0 +1,57 @@
+"""The candidates worth compiling and measuring, by the cost model's order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from aot.cost import estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aot.candidate import Candidate
+    from aot.problem import Problem
+    from aot.target import Target
+
+
+def ranked(candidates: Sequence[Candidate], problem: Problem, target: Target) -> list[tuple[float, Candidate]]:
+    """Order candidates by predicted time in microseconds; equal times by name."""
+    times = [(estimate(candidate, problem, target).total_us, candidate) for candidate in candidates]
+    return sorted(times, key=lambda pair: (pair[0], pair[1].name))
+
+
+def _kin(candidate: Candidate) -> Candidate:
+    """Give what a candidate shares with those that differ from it in cluster and swap only."""
+    return replace(candidate, cluster_m=1, cluster_n=1, swap_ab=False)
+
+
+def shortlist(
+    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, limit: int
+) -> list[Candidate]:
+    """Choose up to `limit` candidates: each problem's best first, then each one's second best, and so on.
+
+    With a candidate come its kin: the model can hardly tell them apart.
+    """
+    orders = [[candidate for _, candidate in ranked(candidates, problem, target)] for problem in problems]
+    kin: dict[Candidate, list[Candidate]] = {}
+    for candidate in candidates:
+        kin.setdefault(_kin(candidate), []).append(candidate)
+    chosen: dict[Candidate, None] = {}
+    for rank in zip_longest(*orders):
+        for candidate in rank:
+            if candidate is None or candidate in chosen:
+                continue
+            for relative in kin[_kin(candidate)]:
+                if len(chosen) == limit:
+                    return list(chosen)
+                chosen.setdefault(relative)
+    return list(chosen)
+
+
+def within(candidates: Sequence[Candidate], problem: Problem, target: Target, ratio: float) -> list[Candidate]:
+    """Keep the candidates predicted to take at most `ratio` times the best predicted time, in the given order."""
+    times = [estimate(candidate, problem, target).total_us for candidate in candidates]
+    limit = min(times) * ratio
+    return [candidate for candidate, time in zip(candidates, times, strict=True) if time <= limit]

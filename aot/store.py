@@ -1,0 +1,254 @@
+"""Measurements in SQLite: append-only, one commit each, so that a killed run loses only what was in flight.
+
+Tables: runs (conditions), clocks (readings of a run), kernels (name and object), measurements, verified, quarantine,
+finished (problems measured to the end) and in_flight, the one row that is overwritten: what is running on the GPU
+now, for whoever finds the process dead.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aot.candidate import Candidate, KernelKey
+from aot.errors import CandidateError, StoreError
+from aot.measurement import Conditions, Measurement
+from aot.problem import Operation, Problem
+from aot.store_sql import (
+    APPLICATION_ID,
+    IMPORTS,
+    INSERT_MEASUREMENT,
+    INSERT_RUN,
+    RUN_COLUMNS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SELECT_MEASUREMENTS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aot.tuning_set import TunedKernel
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """What was on the GPU when a process ended: ids of run and kernel, and a description."""
+
+    run: int
+    kernel: int
+    what: str
+
+
+def _problem_values(problem: Problem) -> tuple[str, str, int, int, int]:
+    operation = problem.operation
+    return operation.dtype_name, operation.layout_name, problem.m, problem.n, problem.k
+
+
+def _conditions_values(conditions: Conditions) -> tuple[str | int | None, ...]:
+    return tuple(getattr(conditions, name) for name in RUN_COLUMNS.split(", "))
+
+
+class Store:
+    """An open store. Use `open_store`, which closes it and turns SQLite's errors into StoreError."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def _insert(self, sql: str, values: tuple[str | float | None, ...]) -> int:
+        with self._db:
+            return int(self._db.execute(sql, values).lastrowid or 0)
+
+    def add_run(self, target: str, seed: int, conditions: Conditions) -> int:
+        """Start a run and give its id.
+
+        Raises:
+            StoreError: the store holds another target's, device's, power mode's or protocol's measurements.
+        """
+        query = "SELECT target, device, arch, num_sms, power_mode, protocol FROM runs ORDER BY id DESC LIMIT 1"
+        there = self._db.execute(query).fetchone()
+        here = (target, conditions.device, conditions.arch, conditions.num_sms, conditions.power_mode)
+        here_all = (*here, conditions.protocol)
+        if there is not None and there != here_all:
+            raise StoreError(
+                f"the store was measured as {there}, this run is {here_all} (target, device, arch, SMs, power mode, "
+                "protocol); times under different conditions are not comparable: give another --out"
+            )
+        return self._insert(INSERT_RUN, (target, seed, *_conditions_values(conditions)))
+
+    def add_clocks(self, run: int, sm_clock_mhz: int | None, memory_clock_mhz: int | None) -> None:
+        """Append clocks in MHz read just after load."""
+        self._insert("INSERT INTO clocks VALUES (?, ?, ?)", (run, sm_clock_mhz, memory_clock_mhz))
+
+    def kernel_id(self, kernel: TunedKernel) -> int:
+        """Give the id of a kernel's object, new or known."""
+        query = "SELECT id FROM kernels WHERE name = ? AND object_sha256 = ?"
+        row = self._db.execute(query, (kernel.name, kernel.object_sha256)).fetchone()
+        if row is not None:
+            return int(row[0])
+        operation = kernel.key.operation
+        candidate = json.dumps(kernel.key.candidate.as_json(), sort_keys=True)
+        return self._insert(
+            "INSERT INTO kernels (name, dtype, layout, candidate, object_sha256) VALUES (?, ?, ?, ?, ?)",
+            (kernel.name, operation.dtype_name, operation.layout_name, candidate, kernel.object_sha256),
+        )
+
+    def set_in_flight(self, run: int, kernel: int, what: str) -> None:
+        """Note what is about to be launched."""
+        self._insert("INSERT OR REPLACE INTO in_flight VALUES (1, ?, ?, ?)", (run, kernel, what))
+
+    def clear_in_flight(self) -> None:
+        """Note that nothing is running."""
+        with self._db:
+            self._db.execute("DELETE FROM in_flight")
+
+    def in_flight(self) -> InFlight | None:
+        """Give what was running when the store was last written."""
+        row = self._db.execute("SELECT run, kernel, what FROM in_flight").fetchone()
+        return InFlight(*row) if row else None
+
+    def add_measurement(self, run: int, kernel: int, measurement: Measurement) -> None:
+        """Append one measurement."""
+        values = (
+            *_problem_values(measurement.problem),
+            measurement.median_us,
+            measurement.low_us,
+            measurement.high_us,
+            measurement.num_rounds,
+            measurement.relative_error,
+            measurement.status,
+        )
+        self._insert(INSERT_MEASUREMENT, (run, kernel, *values))
+
+    def add_verified(self, run: int, kernel: int, relative_error: float) -> None:
+        """Note that a kernel passed the edge shapes, with its largest relative error."""
+        self._insert("INSERT INTO verified VALUES (?, ?, ?)", (run, kernel, relative_error))
+
+    def verified(self) -> dict[int, float]:
+        """Give the kernels that passed, with their relative error."""
+        return dict(self._db.execute("SELECT kernel, max(relative_error) FROM verified GROUP BY kernel").fetchall())
+
+    def quarantine(self, run: int, kernel: int, reason: str) -> None:
+        """Take a kernel out of this tuning."""
+        self._insert("INSERT INTO quarantine VALUES (?, ?, ?)", (run, kernel, reason))
+
+    def quarantined(self) -> dict[int, str]:
+        """Give the kernels taken out, with the first reason."""
+        rows = self._db.execute("SELECT kernel, reason FROM quarantine ORDER BY rowid DESC").fetchall()
+        return dict(rows)
+
+    def finish(self, run: int, problem: Problem) -> None:
+        """Note that a problem was measured to the end, final rounds included."""
+        self._insert("INSERT INTO finished VALUES (?, ?, ?, ?, ?, ?)", (run, *_problem_values(problem)))
+
+    def is_finished(self, problem: Problem) -> bool:
+        """Say whether a problem was measured to the end."""
+        query = "SELECT 1 FROM finished WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)"
+        return self._db.execute(query, _problem_values(problem)).fetchone() is not None
+
+    def _kernels(self) -> dict[int, KernelKey]:
+        rows = self._db.execute("SELECT id, dtype, layout, candidate FROM kernels").fetchall()
+        try:
+            return {
+                number: KernelKey(Operation(dtype, layout), Candidate.from_json(json.loads(candidate)))
+                for number, dtype, layout, candidate in rows
+            }
+        except (CandidateError, ValueError) as error:
+            raise StoreError(f"a kernel's candidate cannot be read: {error}; use the aot that measured it") from error
+
+    def _measurements(self, where: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
+        kernels = self._kernels()
+        query = SELECT_MEASUREMENTS.format(where=where)
+        for number, dtype, layout, m, n, k, *rest in self._db.execute(query, values):
+            yield number, Measurement(kernels[number], Problem(Operation(dtype, layout), m, n, k), *rest)
+
+    def latest(self, problem: Problem) -> dict[int, Measurement]:
+        """Give each kernel's latest measurement of a problem, by the kernel's id."""
+        return dict(self._measurements("WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)", _problem_values(problem)))
+
+    def measurements(self) -> list[tuple[int, Measurement]]:
+        """Give every measurement with its kernel's id, oldest first."""
+        return list(self._measurements("", ()))
+
+    def import_from(self, results: Path) -> int:
+        """Append what another store file holds and this one does not; give the number of measurements appended."""
+        self._db.execute("ATTACH ? AS s", (str(results),))
+        (before,) = self._db.execute("SELECT count(*) FROM measurements").fetchone()
+        with self._db:
+            for statement in IMPORTS:
+                self._db.execute(statement)
+        (after,) = self._db.execute("SELECT count(*) FROM measurements").fetchone()
+        self._db.execute("DETACH s")
+        return int(after - before)
+
+    def targets(self) -> list[str]:
+        """Give the targets measured; one, unless stores were merged wrongly."""
+        return [row[0] for row in self._db.execute("SELECT DISTINCT target FROM runs ORDER BY target")]
+
+    def conditions(self) -> tuple[Conditions, ...]:
+        """Give the different conditions of the runs that measured something, with the clocks last read under load."""
+        query = """
+            SELECT device, arch, num_sms, driver, coalesce(c.sm_clock_mhz, runs.sm_clock_mhz),
+                   coalesce(c.memory_clock_mhz, runs.memory_clock_mhz), power_mode, date, protocol
+            FROM runs LEFT JOIN clocks c ON c.rowid = (SELECT max(rowid) FROM clocks WHERE run = runs.id)
+            WHERE EXISTS (SELECT 1 FROM measurements WHERE run = runs.id) ORDER BY runs.id"""
+        return tuple(dict.fromkeys(Conditions(*row) for row in self._db.execute(query)))
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA busy_timeout = 10000")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if num_tables == 0 and version == 0:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(
+            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+        )
+    elif application != APPLICATION_ID:
+        raise StoreError(f"{path} is a SQLite file of another program; give another path")
+    elif version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "
+            "measure into another file"
+        )
+    # A commit then costs no fsync: a killed process loses nothing, a power cut the last measurements at most.
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def open_store(path: Path, *, create: bool = True) -> Iterator[Store]:
+    """Open a store, made when it is not there, and close it.
+
+    Raises:
+        StoreError: the file is damaged, newer, another program's, or absent with `create` false; and whatever SQLite
+            refuses while it is open.
+    """
+    if not create and not path.is_file():
+        raise StoreError(f"there is no {path}; run `aot tune`, or `run.py` of a bundle, first")
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            _prepare(connection, path)
+            yield Store(connection)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}; if the file is damaged, move it away and measure again") from error
+
+
+def import_results(results: Path, store: Path) -> int:
+    """Append everything that a bundle's results.sqlite holds to a store; give the number of measurements appended.
+
+    Importing a file again appends only what is new in it.
+
+    Raises:
+        StoreError: a file is damaged or newer, or the results are for another target than the store's.
+    """
+    with open_store(results, create=False) as source:
+        targets = source.targets()
+    with open_store(store) as target:
+        if len({*targets, *target.targets()}) > 1:
+            raise StoreError(f"{results} is for {targets}, {store} for {target.targets()}; import into another store")
+        return target.import_from(results)

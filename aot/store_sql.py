@@ -1,0 +1,102 @@
+"""The store's tables, and the statements that append one store to another."""
+
+# ruff: noqa: S608 - statements are put together of this file's constants only
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+"""Raised whenever a table changes; kept in the file's `user_version`."""
+
+APPLICATION_ID = 0x414F5447
+"""`AOTG`, kept in the file's `application_id`, so that another program's SQLite file is not written to."""
+
+SCHEMA = """
+CREATE TABLE runs (
+  id INTEGER PRIMARY KEY, target TEXT NOT NULL, seed INTEGER NOT NULL UNIQUE, device TEXT NOT NULL, arch TEXT NOT NULL,
+  num_sms INTEGER NOT NULL, driver TEXT NOT NULL, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER, power_mode TEXT,
+  date TEXT NOT NULL, protocol TEXT NOT NULL) STRICT;
+CREATE TABLE clocks (run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
+CREATE TABLE kernels (
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL, dtype TEXT NOT NULL, layout TEXT NOT NULL, candidate TEXT NOT NULL,
+  object_sha256 TEXT NOT NULL, UNIQUE (name, object_sha256)) STRICT;
+CREATE TABLE measurements (
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
+  dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+  median_us REAL NOT NULL, low_us REAL NOT NULL, high_us REAL NOT NULL, num_rounds INTEGER NOT NULL,
+  relative_error REAL NOT NULL, status TEXT NOT NULL) STRICT;
+CREATE INDEX by_problem ON measurements (dtype, layout, m, n, k, kernel);
+CREATE TABLE verified (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
+  relative_error REAL NOT NULL) STRICT;
+CREATE TABLE quarantine (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, reason TEXT NOT NULL) STRICT;
+CREATE TABLE finished (
+  run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
+  n INTEGER NOT NULL, k INTEGER NOT NULL) STRICT;
+CREATE TABLE in_flight (
+  id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
+"""
+
+RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol"
+MEASUREMENT_COLUMNS = "dtype, layout, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
+
+
+def _columns(prefix: str, columns: str) -> str:
+    return ", ".join(prefix + column for column in columns.split(", "))
+
+
+INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_MEASUREMENT = f"""
+INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SELECT_MEASUREMENTS = f"SELECT kernel, {MEASUREMENT_COLUMNS} FROM measurements {{where}} ORDER BY id"
+
+_RUN_TWIN = "JOIN s.runs old_run ON old_run.id = old.run JOIN main.runs run USING (seed)"
+_TWINS = f"""
+{_RUN_TWIN} JOIN s.kernels old_kernel ON old_kernel.id = old.kernel
+JOIN main.kernels kernel USING (name, object_sha256)
+"""
+
+_IMPORT_RUNS = f"""
+INSERT OR IGNORE INTO main.runs (target, seed, {RUN_COLUMNS})
+SELECT target, seed, {RUN_COLUMNS} FROM s.runs ORDER BY id
+"""
+_IMPORT_KERNELS = """
+INSERT OR IGNORE INTO main.kernels (name, dtype, layout, candidate, object_sha256)
+SELECT name, dtype, layout, candidate, object_sha256 FROM s.kernels ORDER BY id
+"""
+_IMPORT_CLOCKS = f"""
+INSERT INTO main.clocks SELECT run.id, old.sm_clock_mhz, old.memory_clock_mhz FROM s.clocks old {_RUN_TWIN}
+WHERE NOT EXISTS (SELECT 1 FROM main.clocks c WHERE c.run = run.id)
+"""
+_IMPORT_MEASUREMENTS = f"""
+INSERT INTO main.measurements (run, kernel, {MEASUREMENT_COLUMNS})
+SELECT run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)} FROM s.measurements old {_TWINS}
+WHERE NOT EXISTS (
+  SELECT 1 FROM main.measurements m WHERE (run, kernel, {_columns("m.", MEASUREMENT_COLUMNS)})
+  = (run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)}))
+ORDER BY old.id
+"""
+_IMPORT_VERIFIED = f"""
+INSERT INTO main.verified SELECT run.id, kernel.id, old.relative_error FROM s.verified old {_TWINS}
+WHERE NOT EXISTS (SELECT 1 FROM main.verified v WHERE (v.run, v.kernel) = (run.id, kernel.id))
+"""
+_IMPORT_QUARANTINE = f"""
+INSERT INTO main.quarantine SELECT run.id, kernel.id, old.reason FROM s.quarantine old {_TWINS}
+WHERE NOT EXISTS (SELECT 1 FROM main.quarantine q WHERE (q.run, q.kernel) = (run.id, kernel.id))
+"""
+_IMPORT_FINISHED = f"""
+INSERT INTO main.finished SELECT run.id, old.dtype, old.layout, m, n, k FROM s.finished old {_RUN_TWIN}
+EXCEPT SELECT * FROM main.finished
+"""
+
+IMPORTS = (
+    _IMPORT_RUNS,
+    _IMPORT_KERNELS,
+    _IMPORT_CLOCKS,
+    _IMPORT_MEASUREMENTS,
+    _IMPORT_VERIFIED,
+    _IMPORT_QUARANTINE,
+    _IMPORT_FINISHED,
+)
+"""Append from the attached file `s`: runs are the same when their seeds are, kernels when name and object are."""

@@ -1,0 +1,117 @@
+/* C API of an AOT GEMM library: prebuilt tensor-core matrix products for one GPU architecture.
+ *
+ *   D (m, n) = A (m, k) @ B (n, k)^T
+ *
+ * A, B and D have one element type; the sum is taken in float32 and rounded once. B is held (n, k), as torch.nn.Linear
+ * holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged.
+ *
+ * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives, and
+ * may be called from any thread. No function allocates device memory or writes to disk. A launch only
+ * enqueues work, so that it may be captured into a CUDA graph; the first launch of a kernel loads it, captured or not.
+ */
+#ifndef AOT_GEMM_H_
+#define AOT_GEMM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define AOT_GEMM_API __attribute__((visibility("default")))
+#else
+#define AOT_GEMM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  AOT_GEMM_OK = 0,
+  AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, a kernel index or a device ordinal that does not exist */
+  AOT_GEMM_ERROR_DTYPE = 2,        /* an element type that this library has no kernels for */
+  AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, operands a named kernel cannot take */
+  AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
+  AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU of another compute capability than the kernels' */
+  AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
+  AOT_GEMM_ERROR_WORKSPACE = 8     /* a workspace too small, missing, or not aligned to 16 bytes */
+} aot_gemm_status_t;
+
+typedef enum { AOT_GEMM_BFLOAT16 = 0, AOT_GEMM_FLOAT16 = 1 } aot_gemm_dtype_t;
+
+/* Which part of the dispatch table answered. */
+typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FALLBACK = 3 } aot_gemm_tier_t;
+
+/* One product. Extents and strides are in elements; strides[0] is the step from row to row, strides[1] from column to
+ * column, of the logical matrices A (m, k), B (n, k) and D (m, n). A stride of an extent of 1 or 0 is not looked at.
+ *
+ * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes.
+ * Anything else is computed by the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros.
+ */
+typedef struct {
+  int32_t dtype;  /* aot_gemm_dtype_t */
+  int32_t device; /* CUDA ordinal of the operands' and the stream's device; -1: the calling thread's current device */
+  int64_t m, n, k;
+  const void* a; /* device pointers; null in queries, where they count as aligned */
+  const void* b;
+  void* d;
+  int64_t a_strides[2];
+  int64_t b_strides[2];
+  int64_t d_strides[2];
+} aot_gemm_problem_t;
+
+/* What the dispatch table says of a problem. `m`, `n`, `k` and `layout` are those that were looked up: where D is
+ * column-major, the roles of A and B, m and n are exchanged. */
+typedef struct {
+  int32_t kernel;  /* index of the kernel */
+  int32_t tier;    /* aot_gemm_tier_t */
+  int32_t section; /* index of the table's section (element type and layout) */
+  int32_t index;   /* tuned: row among the section's ladder rows; grid: the cell; fallback: 0 */
+  int32_t layout;  /* bit 1: A is contiguous along m instead of k; bit 0: B along n instead of k; -1: neither */
+  int32_t exchanged;
+  int64_t m, n, k;
+} aot_gemm_selection_t;
+
+/* Choose the kernel for a problem. Needs no GPU. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem, aot_gemm_selection_t* selection);
+
+/* Give the bytes of workspace that aot_gemm_launch needs for a problem; often 0. Needs no GPU. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t* problem, size_t* num_bytes);
+
+/* Enqueue a product on a stream (a cudaStream_t; null is the legacy default stream) of the problem's device.
+ *
+ * `workspace` is device memory of at least aot_gemm_workspace_bytes, 16-byte aligned, not used by anything else until
+ * the work is done; null where 0 bytes are needed. Its content need not be set. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* workspace,
+                                               size_t workspace_bytes, void* stream);
+
+/* The same with a kernel of the caller's choice: for tuning and for tests. A kernel that cannot take the problem gives
+ * AOT_GEMM_ERROR_STRIDE, AOT_GEMM_ERROR_SHAPE or AOT_GEMM_ERROR_DTYPE. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
+                                                               size_t* num_bytes);
+AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem,
+                                                      void* workspace, size_t workspace_bytes, void* stream);
+
+/* Count the kernels, and name one; null past the end. Names are stable from release to release, indices are not. */
+AOT_GEMM_API int32_t aot_gemm_num_kernels(void);
+AOT_GEMM_API const char* aot_gemm_kernel_name(int32_t kernel);
+
+/* Load every kernel onto a device now (-1: the current one), instead of each at its first launch. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_preload(int32_t device);
+
+/* Wait until a stream of a device (-1: the current one) is done: the only function that waits. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream);
+
+/* Give the text of the calling thread's last error: what failed, the value got, what was expected, what to do. Valid
+ * until the thread's next error. */
+AOT_GEMM_API const char* aot_gemm_last_error(void);
+
+/* Give the library's version and the architecture of its kernels, such as "sm_90a". */
+AOT_GEMM_API const char* aot_gemm_version(void);
+AOT_GEMM_API const char* aot_gemm_arch(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AOT_GEMM_H_ */

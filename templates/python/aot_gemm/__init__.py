@@ -1,0 +1,46 @@
+"""Prebuilt matrix products for one GPU architecture: `linear`, `matmul`, and what they do for which shape.
+
+Nothing is compiled, downloaded or written to disk. Importing this checks the sizes of its libraries; they are loaded
+with the first use.
+"""
+
+from __future__ import annotations
+
+from . import _library
+from ._operations import linear, matmul, preload
+from ._table import Info, Plan, explain, info, plan
+from ._version import VERSION as __version__
+from .errors import (
+    AotGemmError,
+    ArchitectureError,
+    CorruptLibraryError,
+    CudaError,
+    DeviceError,
+    DtypeError,
+    NoGpuError,
+    ShapeError,
+    StrideError,
+)
+
+_library.check_sizes()
+
+__all__ = [
+    "AotGemmError",
+    "ArchitectureError",
+    "CorruptLibraryError",
+    "CudaError",
+    "DeviceError",
+    "DtypeError",
+    "Info",
+    "NoGpuError",
+    "Plan",
+    "ShapeError",
+    "StrideError",
+    "__version__",
+    "explain",
+    "info",
+    "linear",
+    "matmul",
+    "plan",
+    "preload",
+]

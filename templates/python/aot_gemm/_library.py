@@ -1,0 +1,132 @@
+"""The two libraries of the package: found, checked and loaded; the C API by ctypes, the binding by TVM-FFI."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from . import errors
+
+MODULE = __name__.split(".", maxsplit=1)[0]
+DIRECTORY = Path(__file__).resolve().parent
+LIBRARY = DIRECTORY / f"lib{MODULE}.so"
+BINDING = DIRECTORY / f"lib{MODULE}_ffi.so"
+
+
+class Problem(ctypes.Structure):
+    """`aot_gemm_problem_t` of aot_gemm.h."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("m", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("d", ctypes.c_void_p),
+        ("a_strides", ctypes.c_int64 * 2),
+        ("b_strides", ctypes.c_int64 * 2),
+        ("d_strides", ctypes.c_int64 * 2),
+    )
+
+
+class Selection(ctypes.Structure):
+    """`aot_gemm_selection_t` of aot_gemm.h."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_int32),
+        ("tier", ctypes.c_int32),
+        ("section", ctypes.c_int32),
+        ("index", ctypes.c_int32),
+        ("layout", ctypes.c_int32),
+        ("exchanged", ctypes.c_int32),
+        ("m", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+    )
+
+
+@cache
+def built() -> dict[str, dict[str, Any]]:
+    """Give the size in bytes and the SHA-256 of each library, as recorded when they were built."""
+    path = DIRECTORY / "_build.json"
+    try:
+        entries: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise errors.CorruptLibraryError(f"{path} cannot be read ({error}); reinstall the package") from error
+    return entries
+
+
+def check_sizes() -> None:
+    """Compare the libraries' sizes with those recorded: what a copy cut short shows at once.
+
+    Raises:
+        CorruptLibraryError: one is missing or of another size.
+    """
+    for path in (LIBRARY, BINDING):
+        expected = built()[path.name]["num_bytes"]
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise errors.CorruptLibraryError(
+                f"{path} is missing ({error.strerror}); expected {expected} bytes; reinstall the package"
+            ) from error
+        if size != expected:
+            raise _corrupt(path, "differs from what was built")
+
+
+def _corrupt(path: Path, what: str) -> errors.CorruptLibraryError:
+    expected = built()[path.name]
+    content = path.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    intact = sha256 == expected["sha256"]
+    return errors.CorruptLibraryError(
+        f"{path} {what}: {len(content)} bytes, sha256 {sha256}; "
+        f"expected {expected['num_bytes']} bytes, sha256 {expected['sha256']}; "
+        + ("the file is intact, so that it is not for this machine" if intact else "reinstall the package")
+    )
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load the C library.
+
+    Raises:
+        CorruptLibraryError: it does not load.
+    """
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise _corrupt(LIBRARY, f"does not load ({error})") from error
+    loaded.aot_gemm_last_error.restype = ctypes.c_char_p
+    loaded.aot_gemm_version.restype = ctypes.c_char_p
+    return loaded
+
+
+@cache
+def binding() -> Any:
+    """Load the TVM-FFI binding and make this package's errors known to it.
+
+    Raises:
+        CorruptLibraryError: it does not load.
+    """
+    import tvm_ffi
+
+    library()
+    for kind in errors.ALL:
+        tvm_ffi.register_error(f"{MODULE}.{kind.__name__}", kind)
+    try:
+        return tvm_ffi.load_module(str(BINDING))
+    except (OSError, RuntimeError) as error:
+        raise _corrupt(BINDING, f"does not load ({error})") from error
+
+
+def check(status: int) -> None:
+    """Raise the error of a status of the C API; 0 is none."""
+    if status != 0:
+        raise errors.OF_STATUS[status](library().aot_gemm_last_error().decode())

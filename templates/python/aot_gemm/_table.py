@@ -1,0 +1,206 @@
+"""What the package knows of itself: which kernel a shape gets, why, and where its times come from. Needs no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from . import _library, errors
+
+DTYPES = ("bfloat16", "float16")
+"""By aot_gemm_dtype_t."""
+LAYOUTS = ("kk", "kn", "mk", "mn")
+"""By the number of aot_gemm_selection_t.layout."""
+TIERS = ("", "tuned", "grid", "fallback")
+"""By aot_gemm_tier_t."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one shape gets. `m`, `n`, `k` are as asked."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    layout: str
+    kernel: str
+    tier: str
+    """`tuned`: this (n, k) has a ladder of its own; `grid`: the coarse grid; `fallback`: not aligned to 16 bytes."""
+    bucket: tuple[int, int, int] | None
+    """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
+    time_us: float | None
+    """Time at the bucket's upper edges, in microseconds; none where the table has none for this kernel."""
+    provenance: str | None
+    """`measured` or `predicted`, of the time."""
+    runner_up: str | None
+    runner_up_us: float | None
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class Info:
+    """What this package is."""
+
+    package: str
+    version: str
+    target: str
+    arch: str
+    platform_tag: str
+    provenance: str
+    record: str
+    conditions: tuple[dict[str, Any], ...]
+    kernels: tuple[str, ...]
+    toolchain: dict[str, str]
+    library_bytes: dict[str, int]
+    library_dir: str
+    include_dir: str
+
+    def __str__(self) -> str:
+        """Write one line for each entry, and one for each condition and kernel."""
+        lines = [
+            f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {self.target})",
+            f"times: {self.provenance}, record {self.record}",
+        ]
+        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in self.conditions]
+        lines += [f"built for {self.platform_tag} with " + ", ".join(f"{k} {v}" for k, v in self.toolchain.items())]
+        lines += [
+            f"libraries in {self.library_dir}: " + ", ".join(f"{k} {v:,} B" for k, v in self.library_bytes.items())
+        ]
+        lines += [f"header in {self.include_dir}", "kernels:", *(f"  {name}" for name in self.kernels)]
+        return "\n".join(lines)
+
+
+@cache
+def manifest() -> dict[str, Any]:
+    """Give the manifest that the package was built from."""
+    values: dict[str, Any] = json.loads((_library.DIRECTORY / "manifest.json").read_text(encoding="utf-8"))
+    return values
+
+
+def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
+    if dtype not in DTYPES:
+        raise errors.DtypeError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    if layout not in LAYOUTS:
+        raise errors.StrideError(f"layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
+    pair = ctypes.c_int64 * 2
+    return _library.Problem(
+        dtype=DTYPES.index(dtype),
+        device=-1,
+        m=m,
+        n=n,
+        k=k,
+        a_strides=pair(k, 1) if layout[0] == "k" else pair(1, m),
+        b_strides=pair(k, 1) if layout[1] == "k" else pair(1, n),
+        d_strides=pair(n, 1),
+    )
+
+
+def _find_row(selection: _library.Selection) -> tuple[dict[str, Any], tuple[int, int, int]] | None:
+    """Find the table's row and the upper edges of its bucket."""
+    section = manifest()["table"]["sections"][selection.section]
+    if TIERS[selection.tier] == "tuned":
+        ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
+        step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
+        return ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"])
+    if TIERS[selection.tier] == "grid":
+        grid = section["grid"]
+        rest, k = divmod(selection.index, len(grid["k_edges"]))
+        m, n = divmod(rest, len(grid["n_edges"]))
+        return grid["cells"][selection.index], (grid["m_edges"][m], grid["n_edges"][n], grid["k_edges"][k])
+    return None
+
+
+def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") -> Plan:
+    """Say which kernel a product gets, without a GPU.
+
+    Args:
+        m: rows of A and D.
+        n: rows of B as held (n, k), columns of D.
+        k: columns of A and of B.
+        dtype: `bfloat16` or `float16`.
+        layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
+            right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
+
+    Raises:
+        DtypeError: there are no kernels for the element type.
+        ShapeError: an extent is negative or past 2^31 - 1.
+        StrideError: there is no such layout.
+    """
+    library = _library.library()
+    problem = _state(m, n, k, dtype, layout)
+    selection = _library.Selection()
+    num_bytes = ctypes.c_size_t()
+    _library.check(library.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection)))
+    _library.check(library.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(num_bytes)))
+    names = [kernel["name"] for kernel in manifest()["kernels"]]
+    found = _find_row(selection)
+    row, bucket = found or ({}, None)
+    # The row's time is of the row's kernel, which may have given way to one that needs no whole tiles.
+    timed = row.get("kernel") == selection.kernel and row["time_us"] > 0
+    return Plan(
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        layout=layout,
+        kernel=names[selection.kernel],
+        tier=TIERS[selection.tier],
+        bucket=bucket,
+        time_us=row["time_us"] if timed else None,
+        provenance=row["provenance"] if timed else None,
+        runner_up=names[row["runner_up"]] if timed else None,
+        runner_up_us=row["runner_up_us"] if timed else None,
+        workspace_bytes=num_bytes.value,
+    )
+
+
+def explain(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") -> str:
+    """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
+    got = plan(m, n, k, dtype, layout)
+    reasons = {
+        "tuned": "tier 1: this (n, k) was tuned and has its own ladder of m",
+        "grid": "tier 2: rounded up onto the coarse grid of (m, n, k)",
+        "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
+    }
+    lines = [f"{dtype} m {m} n {n} k {k}, layout {layout}, on {manifest()['arch']}", f"  {reasons[got.tier]}"]
+    if got.bucket is not None:
+        edges = "m {} n {} k {}".format(*got.bucket)
+        past = [x for x, edge in zip((m, n, k), got.bucket, strict=True) if x > edge]
+        lines.append(f"  bucket     up to {edges}" + (", the last there is" if past else ""))
+    lines.append(f"  kernel     {got.kernel}")
+    if got.time_us is None or got.runner_up_us is None:
+        lines.append("  time       none in the table for this kernel here")
+    else:
+        margin = got.runner_up_us / got.time_us - 1
+        where = "".join(f" on {x['device']}, {x['date']}" for x in manifest()["conditions"][-1:])
+        origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
+        lines.append(f"  time       {got.time_us:.2f} us at the bucket's edge, {origin}")
+        if got.runner_up != got.kernel:
+            lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
+    lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
+    return "\n".join(lines)
+
+
+def info() -> Info:
+    """Say what this package is: version, target, where its times come from, kernels, files."""
+    values = manifest()
+    return Info(
+        package=values["package"],
+        version=values["version"],
+        target=values["target"],
+        arch=values["arch"],
+        platform_tag=values["platform_tag"],
+        provenance=values["provenance"],
+        record=values["record"],
+        conditions=tuple(values["conditions"]),
+        kernels=tuple(kernel["name"] for kernel in values["kernels"]),
+        toolchain=values["toolchain"],
+        library_bytes={name: entry["num_bytes"] for name, entry in _library.built().items()},
+        library_dir=str(_library.DIRECTORY),
+        include_dir=str(_library.DIRECTORY / "include"),
+    )

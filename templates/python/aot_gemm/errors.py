@@ -1,0 +1,66 @@
+"""Errors of this package. Each says what failed, the value got, what was expected and what to do."""
+
+from __future__ import annotations
+
+
+class AotGemmError(Exception):
+    """Base of every error of this package."""
+
+
+class DtypeError(AotGemmError, TypeError):
+    """An operand that is no tensor, or of an element type that there are no kernels for."""
+
+
+class ShapeError(AotGemmError, ValueError):
+    """Shapes that do not make a product, or that are too large."""
+
+
+class StrideError(AotGemmError, ValueError):
+    """A tensor whose memory is not one matrix, or an output that overlaps itself."""
+
+
+class DeviceError(AotGemmError, RuntimeError):
+    """An operand that is not in GPU memory, or operands on different GPUs."""
+
+
+class NoGpuError(AotGemmError, RuntimeError):
+    """No GPU, no driver, or a driver that is too old."""
+
+
+class ArchitectureError(AotGemmError, RuntimeError):
+    """A GPU of another compute capability than the kernels were built for."""
+
+
+class CudaError(AotGemmError, RuntimeError):
+    """A CUDA call that failed."""
+
+
+class CorruptLibraryError(AotGemmError, ImportError):
+    """A library of this package that is damaged, missing, or not for this machine."""
+
+
+ALL = (
+    AotGemmError,
+    DtypeError,
+    ShapeError,
+    StrideError,
+    DeviceError,
+    NoGpuError,
+    ArchitectureError,
+    CudaError,
+    CorruptLibraryError,
+)
+"""Every class, for the registry of TVM-FFI."""
+
+OF_STATUS = (
+    AotGemmError,
+    AotGemmError,
+    DtypeError,
+    ShapeError,
+    StrideError,
+    NoGpuError,
+    ArchitectureError,
+    CudaError,
+    AotGemmError,
+)
+"""Class of each aot_gemm_status_t of aot_gemm.h; tests/runtime compares the two."""

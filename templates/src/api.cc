@@ -1,0 +1,203 @@
+// The C API: checks, the look-up, and the runtime brought together.
+#include <cinttypes>
+
+#include "aot_gemm.h"
+#include "dispatch.h"
+#include "error.h"
+#include "kernel.h"
+#include "problem.h"
+#include "runtime.h"
+
+namespace aot {
+
+namespace {
+
+// A problem resolved to a kernel, in the form that this kernel takes.
+struct Plan {
+  int32_t kernel;
+  Canonical problem;
+};
+
+uint32_t layouts_of(int32_t dtype) {
+  uint32_t layouts = 0;
+  for (int32_t i = 0; i < kNumSections; ++i) {
+    if (kSections[i].dtype == dtype) layouts |= 1u << kSections[i].layout;
+  }
+  return layouts;
+}
+
+const char* dtype_name(int32_t dtype) { return dtype == AOT_GEMM_BFLOAT16 ? "bfloat16" : "float16"; }
+
+aot_gemm_status_t check_argument(const void* pointer, const char* name) {
+  if (pointer != nullptr) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);
+}
+
+aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem) {
+  aot_gemm_status_t status = check_argument(problem.d, "d");
+  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a, "a");
+  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b, "b");
+  return status;
+}
+
+// A kernel of two strides takes the problem as stated.
+Canonical as_stated(const aot_gemm_problem_t& problem) { return canonicalise(problem, 0); }
+
+aot_gemm_status_t check_workspace_extent(const Plan& plan) {
+  const int64_t num_bytes = workspace_bytes(kKernels[plan.kernel].workspace, plan.problem.m, plan.problem.n);
+  if (num_bytes / 4 <= INT32_MAX) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE,
+              "kernel %s would need a workspace of %" PRId64 " bytes for m %" PRId64 " n %" PRId64
+              "; at most 8 GiB can be addressed; split the problem",
+              kKernels[plan.kernel].name, num_bytes, plan.problem.m, plan.problem.n);
+}
+
+aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection, Plan* plan) {
+  const aot_gemm_status_t status = check(problem);
+  if (status != AOT_GEMM_OK) return status;
+  const uint32_t layouts = layouts_of(problem.dtype);
+  if (layouts == 0) {
+    return fail(AOT_GEMM_ERROR_DTYPE, "no %s kernels in this library; expected %s", dtype_name(problem.dtype),
+                dtype_name(kSections[0].dtype));
+  }
+  const Canonical canonical = canonicalise(problem, layouts);
+  int32_t section = find_section(problem.dtype, canonical.layout);
+  if (section < 0) section = find_section(problem.dtype);
+  const Choice choice =
+      choose(kSections[section], kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
+  *selection = {choice.kernel, choice.tier,  section,     choice.index, canonical.layout,
+                canonical.exchanged, canonical.m, canonical.n, canonical.k};
+  const Kernel& kernel = kKernels[choice.kernel];
+  if (!canonical.aligned && kernel.num_strides != 2 && !is_empty(problem)) {
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "this library has no kernel for operands that are not aligned; expected addresses and leading strides "
+                "that are multiples of 16 bytes, one unit stride each, k above 0; copy the operands");
+  }
+  *plan = {choice.kernel, canonical.aligned && kernel.num_strides == 2 ? as_stated(problem) : canonical};
+  return check_workspace_extent(*plan);
+}
+
+aot_gemm_status_t check_kernel(int32_t kernel) {
+  if (kernel >= 0 && kernel < kNumKernels) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "kernel index is %" PRId32 "; expected 0 to %" PRId32, kernel, kNumKernels - 1);
+}
+
+aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, Plan* plan) {
+  aot_gemm_status_t status = check_kernel(index);
+  if (status == AOT_GEMM_OK) status = check(problem);
+  if (status != AOT_GEMM_OK) return status;
+  const Kernel& kernel = kKernels[index];
+  if (kernel.dtype != problem.dtype) {
+    return fail(AOT_GEMM_ERROR_DTYPE, "kernel %s is for %s; the problem is %s", kernel.name, dtype_name(kernel.dtype),
+                dtype_name(problem.dtype));
+  }
+  *plan = {index, kernel.num_strides == 2 ? as_stated(problem) : canonicalise(problem, 1u << kernel.layout)};
+  if (kernel.num_strides == 2 || is_empty(problem)) return check_workspace_extent(*plan);
+  const Canonical& canonical = plan->problem;
+  if (!canonical.aligned) {
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "kernel %s cannot take these operands; expected A contiguous along %s, B along %s, addresses and leading "
+                "strides multiples of 16 bytes, k above 0; use aot_gemm_launch",
+                kernel.name, kernel.layout >> 1 ? "m" : "k", kernel.layout & 1 ? "n" : "k");
+  }
+  const Multiples& multiples = kMultiples[index];
+  if (canonical.m % multiples.m != 0 || canonical.n % multiples.n != 0) {
+    return fail(AOT_GEMM_ERROR_SHAPE,
+                "kernel %s takes whole tiles; expected m a multiple of %" PRId32 " and n of %" PRId32 ", got m %" PRId64
+                " n %" PRId64 "; use aot_gemm_launch",
+                kernel.name, multiples.m, multiples.n, canonical.m, canonical.n);
+  }
+  return check_workspace_extent(*plan);
+}
+
+aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& plan, void* workspace, size_t num_bytes,
+                              void* stream) {
+  const aot_gemm_status_t status = check_operands(problem);
+  if (status != AOT_GEMM_OK) return status;
+  const DeviceScope scope(problem.device);
+  if (scope.status() != AOT_GEMM_OK) return scope.status();
+  return launch(plan.kernel, plan.problem, workspace, num_bytes, stream, scope.device());
+}
+
+size_t plan_bytes(const Plan& plan) {
+  return static_cast<size_t>(workspace_bytes(kKernels[plan.kernel].workspace, plan.problem.m, plan.problem.n));
+}
+
+}  // namespace
+
+}  // namespace aot
+
+aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem, aot_gemm_selection_t* selection) {
+  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  if (status == AOT_GEMM_OK) status = aot::check_argument(selection, "selection");
+  if (status != AOT_GEMM_OK) return status;
+  aot::Plan plan;
+  return aot::select(*problem, selection, &plan);
+}
+
+aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t* problem, size_t* num_bytes) {
+  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  if (status == AOT_GEMM_OK) status = aot::check_argument(num_bytes, "num_bytes");
+  if (status != AOT_GEMM_OK) return status;
+  aot_gemm_selection_t selection;
+  aot::Plan plan;
+  status = aot::select(*problem, &selection, &plan);
+  if (status == AOT_GEMM_OK) *num_bytes = aot::plan_bytes(plan);
+  return status;
+}
+
+aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* workspace, size_t workspace_bytes,
+                                  void* stream) {
+  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  if (status != AOT_GEMM_OK) return status;
+  aot_gemm_selection_t selection;
+  aot::Plan plan;
+  status = aot::select(*problem, &selection, &plan);
+  if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
+  return aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
+}
+
+aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
+                                                  size_t* num_bytes) {
+  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  if (status == AOT_GEMM_OK) status = aot::check_argument(num_bytes, "num_bytes");
+  if (status != AOT_GEMM_OK) return status;
+  aot::Plan plan;
+  status = aot::plan_kernel(kernel, *problem, &plan);
+  if (status == AOT_GEMM_OK) *num_bytes = aot::plan_bytes(plan);
+  return status;
+}
+
+aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem, void* workspace,
+                                         size_t workspace_bytes, void* stream) {
+  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  if (status != AOT_GEMM_OK) return status;
+  aot::Plan plan;
+  status = aot::plan_kernel(kernel, *problem, &plan);
+  if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
+  return aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
+}
+
+int32_t aot_gemm_num_kernels() { return aot::kNumKernels; }
+
+const char* aot_gemm_kernel_name(int32_t kernel) {
+  return kernel >= 0 && kernel < aot::kNumKernels ? aot::kKernels[kernel].name : nullptr;
+}
+
+aot_gemm_status_t aot_gemm_preload(int32_t device) {
+  const aot::DeviceScope scope(device);
+  aot_gemm_status_t status = scope.status();
+  for (int32_t kernel = 0; kernel < aot::kNumKernels && status == AOT_GEMM_OK; ++kernel) {
+    status = aot::ensure_loaded(kernel, scope.device());
+  }
+  return status;
+}
+
+aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream) {
+  const aot::DeviceScope scope(device);
+  return scope.status() == AOT_GEMM_OK ? aot::synchronize(stream, scope.device()) : scope.status();
+}
+
+const char* aot_gemm_version() { return aot::kVersion; }
+
+const char* aot_gemm_arch() { return aot::kArch; }

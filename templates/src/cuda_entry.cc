@@ -1,0 +1,117 @@
+// The eight CUDA entry points that the kernel objects call, and what the runtime itself needs, over the static CUDA
+// runtime. Their signatures are those of the CUDA calls they are named after, except that `_cuKernelGetAttribute` takes
+// a device ordinal. Replacing this file by a recorder is how the host path is tested without a GPU.
+#include "cuda_entry.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+namespace {
+
+// Finds a driver function at run time: the library links no libcuda, so that it loads where there is no driver.
+template <typename Function>
+cudaError_t find_driver_function(const char* name, unsigned int version, Function* function) {
+  void* symbol = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &symbol, version, cudaEnableDefault, &found);
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorInsufficientDriver;
+  *function = reinterpret_cast<Function>(symbol);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t _cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption* jit_options,
+                                 void** jit_values, unsigned int num_jit_options, cudaLibraryOption* library_options,
+                                 void** library_values, unsigned int num_library_options) {
+  return cudaLibraryLoadData(library, code, jit_options, jit_values, num_jit_options, library_options, library_values,
+                             num_library_options);
+}
+
+cudaError_t _cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  return cudaLibraryGetKernel(kernel, library, name);
+}
+
+cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t* launch, const void* kernel, void** arguments) {
+  return cudaLaunchKernelExC(launch, kernel, arguments);
+}
+
+cudaError_t _cudaGetDevice(int* device) { return cudaGetDevice(device); }
+
+cudaError_t _cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return cudaDeviceGetAttribute(value, attribute, device);
+}
+
+cudaError_t _cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(kernel, attribute, value);
+}
+
+cudaError_t _cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value, int device) {
+  return cudaKernelSetAttributeForDevice(kernel, attribute, value, device);
+}
+
+cudaError_t _cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, int device) {
+  decltype(&cuDeviceGet) device_get = nullptr;
+  decltype(&cuKernelGetAttribute) kernel_get_attribute = nullptr;
+  cudaError_t error = find_driver_function("cuDeviceGet", 2000, &device_get);
+  if (error == cudaSuccess) error = find_driver_function("cuKernelGetAttribute", 12000, &kernel_get_attribute);
+  if (error != cudaSuccess) return error;
+  CUdevice handle = 0;
+  CUresult result = device_get(&handle, device);
+  if (result == CUDA_SUCCESS) result = kernel_get_attribute(value, attribute, kernel, handle);
+  // The two enumerations agree on the codes that these calls give (driver_types.h, cudaError).
+  return static_cast<cudaError_t>(result);
+}
+
+}  // extern "C"
+
+namespace aot::cuda {
+
+Error get_device(int32_t* device) { return cudaGetDevice(device); }
+
+Error set_device(int32_t device) { return cudaSetDevice(device); }
+
+Error get_capability(int32_t device, int32_t* major, int32_t* minor) {
+  const cudaError_t error = cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error != cudaSuccess) return error;
+  return cudaDeviceGetAttribute(minor, cudaDevAttrComputeCapabilityMinor, device);
+}
+
+Error clear(void* data, size_t num_bytes, void* stream) {
+  return cudaMemsetAsync(data, 0, num_bytes, static_cast<cudaStream_t>(stream));
+}
+
+Error synchronize(void* stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
+
+int32_t relaxed_capture_mode() { return cudaStreamCaptureModeRelaxed; }
+
+Error exchange_capture_mode(int32_t* mode) {
+  auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
+  const cudaError_t error = cudaThreadExchangeStreamCaptureMode(&exchanged);
+  *mode = exchanged;
+  return error;
+}
+
+bool means_no_gpu(Error error) {
+  switch (error) {
+    case cudaErrorInitializationError:
+    case cudaErrorStubLibrary:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+      return true;
+    default:
+      return false;
+  }
+}
+
+const char* describe(Error error) {
+  cudaGetLastError();
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
+
+}  // namespace aot::cuda

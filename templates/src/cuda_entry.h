@@ -1,0 +1,35 @@
+// Everything the runtime asks of CUDA. cuda_entry.cc answers with the static CUDA runtime; the tests with a recorder.
+// An Error is a cudaError_t; 0 is success.
+#ifndef AOT_GEMM_CUDA_ENTRY_H_
+#define AOT_GEMM_CUDA_ENTRY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace aot::cuda {
+
+using Error = int32_t;
+
+Error get_device(int32_t* device);
+Error set_device(int32_t device);
+Error get_capability(int32_t device, int32_t* major, int32_t* minor);
+
+// Enqueues the clearing of `num_bytes` bytes.
+Error clear(void* data, size_t num_bytes, void* stream);
+
+Error synchronize(void* stream);
+
+// Lets the calling thread load kernels while a stream is being captured; `exchange_capture_mode` undoes it when called
+// again with the mode it gave.
+int32_t relaxed_capture_mode();
+Error exchange_capture_mode(int32_t* mode);
+
+// Says whether an error means that there is no usable GPU or driver at all.
+bool means_no_gpu(Error error);
+
+// Gives CUDA's text for an error, and forgets the thread's last CUDA error so that the caller's next check is its own.
+const char* describe(Error error);
+
+}  // namespace aot::cuda
+
+#endif  // AOT_GEMM_CUDA_ENTRY_H_

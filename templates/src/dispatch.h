@@ -1,0 +1,75 @@
+// The dispatch table and its look-up: the twin of aot/dispatch.py, which states the rule. tests/runtime proves them equal.
+#ifndef AOT_GEMM_DISPATCH_H_
+#define AOT_GEMM_DISPATCH_H_
+
+#include <cstdint>
+
+namespace aot {
+
+struct Row {
+  int32_t kernel;
+  int32_t general;  // for problems that are not whole tiles of `kernel`
+};
+
+// Tier 1 of one tuned (n, k). `edges` and `rows` have num_edges entries each.
+struct Ladder {
+  int64_t n;
+  int64_t k;
+  const int64_t* edges;
+  const Row* rows;
+  int32_t num_edges;
+  int32_t first_row;  // rows of the section's ladders before this one
+};
+
+// Tier 2. Cells are ordered by m, then n, then k.
+struct Grid {
+  const int64_t* m_edges;
+  const int64_t* n_edges;
+  const int64_t* k_edges;
+  const Row* cells;
+  int32_t num_m;
+  int32_t num_n;
+  int32_t num_k;
+};
+
+// The table of one element type and layout. Ladders ascend by (n, k).
+struct Section {
+  int32_t dtype;
+  int32_t layout;
+  const Ladder* ladders;
+  int32_t num_ladders;
+  Grid grid;
+  int32_t fallback;
+};
+
+// Written by table.cc.
+extern const Section kSections[];
+extern const int32_t kNumSections;
+
+// What a kernel can take, as the look-up needs it; kernels.cc has one for each kernel.
+struct Multiples {
+  int32_t m;
+  int32_t n;
+};
+
+struct Choice {
+  int32_t kernel;
+  int32_t tier;
+  int32_t index;
+};
+
+// Gives the index of the first edge that is not below `value`; past the last edge, the last index.
+int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges);
+
+// Finds the section of an element type and layout; -1 where the library has none.
+int32_t find_section(int32_t dtype, int32_t layout);
+
+// Finds any section of an element type, for what only the fallback can compute; -1 where the library has none.
+int32_t find_section(int32_t dtype);
+
+// Chooses the kernel for extents of at least 1. `aligned` says whether the TMA kernels can take the operands.
+Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_DISPATCH_H_

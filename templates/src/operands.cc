@@ -1,0 +1,190 @@
+#include "operands.h"
+
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+
+#include <tvm/ffi/c_api.h>
+
+namespace aot {
+
+namespace {
+
+struct Matrix {
+  void* data;
+  int64_t extents[2];
+  int64_t strides[2];
+};
+
+struct Mode {
+  int64_t extent;
+  int64_t stride;
+};
+
+// Writes extents or strides such as "(2, 3)".
+struct Text {
+  char characters[256];
+
+  Text(const int64_t* values, int32_t num_values) {
+    size_t used = static_cast<size_t>(std::snprintf(characters, sizeof(characters), "("));
+    for (int32_t i = 0; i < num_values && used < sizeof(characters) - 24; ++i) {
+      used += static_cast<size_t>(std::snprintf(characters + used, sizeof(characters) - used, "%s%" PRId64,
+                                                i == 0 ? "" : ", ", values[i]));
+    }
+    std::snprintf(characters + used, sizeof(characters) - used, num_values == 1 ? ",)" : ")");
+  }
+};
+
+const char* product_name(Product product) { return product == Product::kLinear ? "linear" : "matmul"; }
+const char* left_name(Product product) { return product == Product::kLinear ? "x" : "a"; }
+const char* right_name(Product product) { return product == Product::kLinear ? "weight" : "b"; }
+
+int32_t dtype_code(const DLTensor& tensor) {
+  if (tensor.dtype.lanes != 1 || tensor.dtype.bits != 16) return -1;
+  if (tensor.dtype.code == kDLBfloat) return AOT_GEMM_BFLOAT16;
+  return tensor.dtype.code == kDLFloat ? AOT_GEMM_FLOAT16 : -1;
+}
+
+bool is_on_gpu(const DLTensor& tensor) {
+  return tensor.device.device_type == kDLCUDA || tensor.device.device_type == kDLCUDAManaged;
+}
+
+int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left) {
+  if (!is_on_gpu(tensor)) {
+    return raise_error("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; move "
+                       "it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
+  }
+  if (tensor.device.device_id != left.device.device_id) {
+    return raise_error("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product), name,
+                       tensor.device.device_id, left_name(product), left.device.device_id);
+  }
+  if (dtype_code(tensor) < 0) {
+    return raise_error("DtypeError", "%s: %s has DLPack type code %d of %d bits; expected bfloat16 or float16",
+                       product_name(product), name, tensor.dtype.code, tensor.dtype.bits);
+  }
+  if (dtype_code(tensor) != dtype_code(left)) {
+    return raise_error("DtypeError", "%s: %s and %s differ in element type; expected one type; convert one of them",
+                       product_name(product), name, left_name(product));
+  }
+  if (tensor.ndim > kMaxDims) {
+    return raise_error("ShapeError", "%s: %s has %d dimensions; expected at most %d", product_name(product), name,
+                       tensor.ndim, kMaxDims);
+  }
+  return 0;
+}
+
+int64_t stride_of(const DLTensor& tensor, int32_t dim) {
+  if (tensor.strides != nullptr) return tensor.strides[dim];
+  int64_t stride = 1;
+  for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride *= tensor.shape[i];
+  return stride;
+}
+
+// Joins the dimensions [begin, end) into one mode of one stride. Says false where they do not join.
+bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
+  *mode = {1, 0};
+  bool joins = true;
+  for (int32_t i = end - 1; i >= begin; --i) {
+    if (tensor.shape[i] == 1) continue;
+    const int64_t stride = stride_of(tensor, i);
+    if (mode->extent == 1) {
+      mode->stride = stride;
+    } else {
+      joins = joins && stride == mode->stride * mode->extent;
+    }
+    mode->extent *= tensor.shape[i];
+  }
+  return joins || mode->extent == 0;
+}
+
+// Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
+int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
+  Mode rows;
+  Mode columns;
+  if (!join(tensor, 0, num_row_dims, &rows) || !join(tensor, num_row_dims, tensor.ndim, &columns)) {
+    int64_t strides[kMaxDims];
+    for (int32_t i = 0; i < tensor.ndim; ++i) strides[i] = stride_of(tensor, i);
+    return raise_error("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
+                       "dimensions that join into rows of one stride; make it contiguous", product_name(product), name,
+                       Text(tensor.shape, tensor.ndim).characters, Text(strides, tensor.ndim).characters);
+  }
+  *matrix = {static_cast<char*>(tensor.data) + tensor.byte_offset,
+             {rows.extent, columns.extent},
+             {rows.stride, columns.stride}};
+  return 0;
+}
+
+}  // namespace
+
+int raise_error(const char* kind, const char* format, ...) {
+  char name[128];
+  char message[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(message, sizeof(message), format, arguments);
+  va_end(arguments);
+  std::snprintf(name, sizeof(name), "%s.%s", AOT_MODULE, kind);
+  TVMFFIErrorSetRaisedFromCStr(name, message);
+  return -1;
+}
+
+int check_operands(Product product, const Operands& operands, Shape* shape) {
+  const DLTensor& left = *operands.left;
+  const DLTensor& right = *operands.right;
+  if (check_tensor(product, left_name(product), left, left) != 0) return -1;
+  if (check_tensor(product, right_name(product), right, left) != 0) return -1;
+  const bool linear = product == Product::kLinear;
+  const bool right_fits = right.ndim == 2 || (!linear && right.ndim == 1);
+  if (left.ndim < 1 || !right_fits) {
+    return raise_error("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
+                       Text(left.shape, left.ndim).characters, right_name(product),
+                       Text(right.shape, right.ndim).characters,
+                       linear ? "x (..., k) and weight (n, k)"
+                              : "a (..., m, k) or (k,), and b (k, n) or (k,); a batched b is not supported: loop over it");
+  }
+  const int64_t left_k = left.shape[left.ndim - 1];
+  const int64_t right_k = right.shape[linear ? 1 : 0];
+  if (left_k != right_k) {
+    return raise_error("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
+                       product_name(product), left_name(product), Text(left.shape, left.ndim).characters, left_k,
+                       right_name(product), Text(right.shape, right.ndim).characters, right_k);
+  }
+  shape->num_dims = left.ndim - 1;
+  for (int32_t i = 0; i < shape->num_dims; ++i) shape->extents[i] = left.shape[i];
+  if (right.ndim == 2) shape->extents[shape->num_dims++] = right.shape[linear ? 0 : 1];
+  if (operands.out == nullptr) return 0;
+  const DLTensor& out = *operands.out;
+  if (check_tensor(product, "out", out, left) != 0) return -1;
+  bool equal = out.ndim == shape->num_dims;
+  for (int32_t i = 0; equal && i < out.ndim; ++i) equal = out.shape[i] == shape->extents[i];
+  if (equal) return 0;
+  return raise_error("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
+                     Text(out.shape, out.ndim).characters, Text(shape->extents, shape->num_dims).characters);
+}
+
+int state_problem(Product product, const Operands& operands, const Shape& shape, aot_gemm_problem_t* problem) {
+  Matrix a;
+  Matrix b;
+  Matrix d;
+  const DLTensor& left = *operands.left;
+  const DLTensor& right = *operands.right;
+  if (read_matrix(product, left_name(product), left, left.ndim - 1, &a) != 0) return -1;
+  if (read_matrix(product, right_name(product), right, 1, &b) != 0) return -1;
+  // Where b is a vector, D has one column and all dimensions of `out` are rows.
+  if (read_matrix(product, "out", *operands.out, shape.num_dims - (right.ndim - 1), &d) != 0) return -1;
+  const int rows = product == Product::kLinear ? 0 : 1;  // which mode of the right operand is n
+  *problem = {dtype_code(left),
+              left.device.device_id,
+              a.extents[0],
+              b.extents[rows],
+              a.extents[1],
+              a.data,
+              b.data,
+              d.data,
+              {a.strides[0], a.strides[1]},
+              {b.strides[rows], b.strides[1 - rows]},
+              {d.strides[0], d.strides[1]}};
+  return 0;
+}
+
+}  // namespace aot

@@ -1,0 +1,45 @@
+// Tensors as DLPack gives them, read as the matrices of a product.
+#ifndef AOT_GEMM_OPERANDS_H_
+#define AOT_GEMM_OPERANDS_H_
+
+#include <cstdint>
+
+#include <dlpack/dlpack.h>
+
+#include "aot_gemm.h"
+
+namespace aot {
+
+// Most dimensions that an operand may have; torch's own limit.
+constexpr int32_t kMaxDims = 64;
+
+// The two products of the Python API. Both give D = A @ B^T; they differ in how the right operand is held.
+enum class Product { kLinear, kMatmul };
+
+struct Operands {
+  const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
+  const DLTensor* right;  // weight (n, k), or b (k, n), or b (k)
+  const DLTensor* out;    // null: to be allocated
+};
+
+// The shape that `out` has.
+struct Shape {
+  int64_t extents[kMaxDims];
+  int32_t num_dims;
+};
+
+// An error raised in the caller's language is 0 for none; the functions below give what they return to TVM-FFI: 0, or
+// -1 with the error set.
+
+// Sets the error of a class of the Python package, such as "ShapeError".
+int raise_error(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// Checks devices, element types and shapes of the operands that are given, and works out the shape of `out`.
+int check_operands(Product product, const Operands& operands, Shape* shape);
+
+// States the product for the C API. `operands` are checked and `out` is there.
+int state_problem(Product product, const Operands& operands, const Shape& shape, aot_gemm_problem_t* problem);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_OPERANDS_H_

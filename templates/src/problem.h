@@ -1,0 +1,44 @@
+// A problem as the caller states it, checked, and as the kernels take it.
+#ifndef AOT_GEMM_PROBLEM_H_
+#define AOT_GEMM_PROBLEM_H_
+
+#include <cstdint>
+
+#include "aot_gemm.h"
+
+namespace aot {
+
+// One operand as the C entries of the kernels read it: the twin of the struct that export_to_c declares. Kernels of one
+// stride read `strides[0]` only.
+struct Tensor {
+  void* data;
+  int32_t shape[2];
+  int64_t strides[2];
+};
+
+// A problem in the one form that the TMA kernels take: D row-major, A and B contiguous along one mode, addresses and
+// leading strides multiples of 16 bytes. Where `aligned` is false only the fallback can compute it, as it was stated.
+struct Canonical {
+  bool aligned;
+  bool exchanged;  // D was column-major: A and B, m and n have changed places
+  int32_t layout;  // bit 1: A is contiguous along m; bit 0: B is contiguous along n; -1: neither
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  Tensor a;
+  Tensor b;
+  Tensor d;
+};
+
+inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 || problem.n == 0; }
+
+// Checks element type, extents and strides.
+aot_gemm_status_t check(const aot_gemm_problem_t& problem);
+
+// Brings a checked problem into canonical form, preferring the roles and the layouts as stated. Only layouts whose bit
+// is set in `layouts` are taken: those that the library has a table for, or the one that a named kernel is for.
+Canonical canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_PROBLEM_H_

@@ -1,0 +1,212 @@
+#include "runtime.h"
+
+#include <pthread.h>
+
+#include <cinttypes>
+
+#include "cuda_entry.h"
+#include "error.h"
+
+namespace aot {
+
+namespace {
+
+constexpr int32_t kMaxDevices = 64;  // bits of KernelState::devices
+constexpr int64_t kWorkspaceAlignment = 16;
+
+pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
+std::atomic<uint64_t> fitting_devices{0};
+
+class LoadLock {
+ public:
+  LoadLock() { pthread_mutex_lock(&load_mutex); }
+  ~LoadLock() { pthread_mutex_unlock(&load_mutex); }
+  LoadLock(const LoadLock&) = delete;
+  LoadLock& operator=(const LoadLock&) = delete;
+};
+
+// Lets this thread load a kernel while any thread captures a stream: loading is none of the calls that a capture could
+// record, but in the default mode CUDA would refuse it and break the capture.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() : mode_(cuda::relaxed_capture_mode()), exchanged_(cuda::exchange_capture_mode(&mode_) == 0) {}
+  ~RelaxedCapture() {
+    if (exchanged_) cuda::exchange_capture_mode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int32_t mode_;
+  bool exchanged_;
+};
+
+int64_t ceil_div(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+
+int64_t num_tiles(const Workspace& workspace, int64_t m, int64_t n) {
+  const int64_t rows = workspace.swap_ab ? n : m;
+  const int64_t columns = workspace.swap_ab ? m : n;
+  return ceil_div(rows, int64_t{workspace.tile_m} * workspace.cluster_m) * workspace.cluster_m *
+         ceil_div(columns, int64_t{workspace.tile_n} * workspace.cluster_n) * workspace.cluster_n;
+}
+
+int64_t flag_bytes(const Workspace& workspace, int64_t m, int64_t n) {
+  return ceil_div(num_tiles(workspace, m, n) * 4, kWorkspaceAlignment) * kWorkspaceAlignment;
+}
+
+aot_gemm_status_t fail_cuda(cuda::Error error, const char* what, const char* name, int32_t device) {
+  const char* text = cuda::describe(error);
+  if (cuda::means_no_gpu(error)) {
+    return fail(AOT_GEMM_ERROR_NO_GPU,
+                "no usable NVIDIA GPU: %s (CUDA error %" PRId32 "); expected a %s GPU and a driver for CUDA 13.0 or "
+                "newer; see what nvidia-smi says",
+                text, error, kArch);
+  }
+  return fail(AOT_GEMM_ERROR_CUDA, "%s %s failed on device %" PRId32 ": %s (CUDA error %" PRId32 ")", what, name, device,
+              text, error);
+}
+
+// Checks once for each device that it is what the kernels were built for. An `a` architecture runs nowhere else, and a
+// launch on another GPU would fail without saying why.
+aot_gemm_status_t check_device(int32_t device) {
+  if (device < 0 || device >= kMaxDevices) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "device ordinal is %" PRId32 "; expected 0 to %" PRId32, device,
+                kMaxDevices - 1);
+  }
+  const uint64_t bit = uint64_t{1} << device;
+  if ((fitting_devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
+  int32_t major = 0;
+  int32_t minor = 0;
+  const cuda::Error error = cuda::get_capability(device, &major, &minor);
+  if (error != 0) return fail_cuda(error, "query of", "the compute capability", device);
+  if (major != kCapabilityMajor || minor != kCapabilityMinor) {
+    return fail(AOT_GEMM_ERROR_ARCHITECTURE,
+                "device %" PRId32 " has compute capability %" PRId32 ".%" PRId32 "; these kernels are %s and run on %" PRId32
+                ".%" PRId32 " only; install the wheel built for this GPU",
+                device, major, minor, kArch, kCapabilityMajor, kCapabilityMinor);
+  }
+  fitting_devices.fetch_or(bit, std::memory_order_relaxed);
+  return AOT_GEMM_OK;
+}
+
+aot_gemm_status_t load(int32_t index, int32_t device) {
+  const aot_gemm_status_t status = check_device(device);
+  if (status != AOT_GEMM_OK) return status;
+  const Kernel& kernel = kKernels[index];
+  KernelState& state = kernel_states[index];
+  const uint64_t bit = uint64_t{1} << device;
+  const LoadLock lock;
+  if ((state.devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
+  const RelaxedCapture relaxed;
+  int32_t result = 0;
+  void** library = &state.library;
+  if (state.library == nullptr) {
+    void* arguments[] = {&library, &result};
+    kernel.init(arguments);
+    if (result != 0) {
+      state.library = nullptr;
+      return fail_cuda(result, "reading the binary of kernel", kernel.name, device);
+    }
+  }
+  void* arguments[] = {&library, &device, &result};
+  kernel.load(arguments);
+  if (result != 0) return fail_cuda(result, "loading kernel", kernel.name, device);
+  state.devices.fetch_or(bit, std::memory_order_release);
+  return AOT_GEMM_OK;
+}
+
+aot_gemm_status_t check_workspace(const Kernel& kernel, const Canonical& problem, const void* workspace,
+                                  size_t num_bytes, int64_t needed) {
+  const bool aligned = reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment == 0;
+  if (workspace != nullptr && aligned && num_bytes >= static_cast<size_t>(needed)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_WORKSPACE,
+              "kernel %s needs a workspace of %" PRId64 " bytes, 16-byte aligned, for m %" PRId64 " n %" PRId64
+              "; got %zu bytes at %p; ask aot_gemm_workspace_bytes",
+              kernel.name, needed, problem.m, problem.n, num_bytes, workspace);
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
+  switch (workspace.mode) {
+    case SplitK::kNone:
+      return 0;
+    case SplitK::kSeparate:
+      return workspace.split_k * m * ceil_div(n, 4) * 4 * 4;
+    case SplitK::kSerial:
+    case SplitK::kParallel:
+      return flag_bytes(workspace, m, n) + num_tiles(workspace, m, n) * workspace.tile_m * workspace.tile_n * 4;
+  }
+  return 0;
+}
+
+int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n) {
+  if (workspace.mode == SplitK::kSerial) return flag_bytes(workspace, m, n);
+  return workspace.mode == SplitK::kParallel ? workspace_bytes(workspace, m, n) : 0;
+}
+
+DeviceScope::DeviceScope(int32_t device) : status_(AOT_GEMM_OK), device_(device) {
+  int32_t current = -1;
+  cuda::Error error = cuda::get_device(&current);
+  if (error == 0 && device >= 0 && device != current) {
+    error = cuda::set_device(device);
+    if (error == 0) previous_ = current;
+  }
+  if (error != 0) {
+    status_ = fail_cuda(error, "switching to", "the operands' device", device);
+  } else if (device < 0) {
+    device_ = current;
+  }
+}
+
+DeviceScope::~DeviceScope() {
+  // The device was current a moment ago, so that this cannot fail but by an error that the next call reports.
+  if (previous_ >= 0) cuda::set_device(previous_);
+}
+
+aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {
+  const uint64_t devices = kernel_states[kernel].devices.load(std::memory_order_acquire);
+  if (device >= 0 && device < kMaxDevices && (devices >> device & 1) != 0) return AOT_GEMM_OK;
+  return load(kernel, device);
+}
+
+aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspace, size_t num_bytes, void* stream,
+                         int32_t device) {
+  const Kernel& kernel = kKernels[index];
+  struct {
+    void* data;
+    int32_t shape[1];
+  } scratch = {workspace, {0}};
+  const int64_t needed = workspace_bytes(kernel.workspace, problem.m, problem.n);
+  if (needed > 0) {
+    const aot_gemm_status_t status = check_workspace(kernel, problem, workspace, num_bytes, needed);
+    if (status != AOT_GEMM_OK) return status;
+    scratch.shape[0] = static_cast<int32_t>(needed / 4);
+  }
+  const aot_gemm_status_t status = ensure_loaded(index, device);
+  if (status != AOT_GEMM_OK) return status;
+  const int64_t zero_bytes = workspace_zero_bytes(kernel.workspace, problem.m, problem.n);
+  if (zero_bytes > 0) {
+    const cuda::Error error = cuda::clear(workspace, static_cast<size_t>(zero_bytes), stream);
+    if (error != 0) return fail_cuda(error, "clearing the workspace of kernel", kernel.name, device);
+  }
+  Tensor a = problem.a;
+  Tensor b = problem.b;
+  Tensor d = problem.d;
+  int32_t result = 0;
+  if (kernel.workspace.mode == SplitK::kNone) {
+    void* arguments[] = {&a, &b, &d, &stream, &result};
+    kernel.entry(arguments, 5);
+  } else {
+    void* arguments[] = {&a, &b, &d, &scratch, &stream, &result};
+    kernel.entry(arguments, 6);
+  }
+  return result == 0 ? AOT_GEMM_OK : fail_cuda(result, "launching kernel", kernel.name, device);
+}
+
+aot_gemm_status_t synchronize(void* stream, int32_t device) {
+  const cuda::Error error = cuda::synchronize(stream);
+  return error == 0 ? AOT_GEMM_OK : fail_cuda(error, "waiting for", "the stream", device);
+}
+
+}  // namespace aot

@@ -1,0 +1,46 @@
+// Loading and launching kernels.
+#ifndef AOT_GEMM_RUNTIME_H_
+#define AOT_GEMM_RUNTIME_H_
+
+#include <cstdint>
+
+#include "aot_gemm.h"
+#include "kernel.h"
+#include "problem.h"
+
+namespace aot {
+
+// Bytes of workspace that a kernel needs for m by n, and how many of the leading ones must be zero at each launch.
+int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n);
+int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n);
+
+// Makes a device current for a scope, where it is not already. `device` of -1 is the current one.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int32_t device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  aot_gemm_status_t status() const { return status_; }
+  int32_t device() const { return device_; }
+
+ private:
+  aot_gemm_status_t status_;
+  int32_t device_;
+  int32_t previous_ = -1;
+};
+
+// Loads a kernel onto the current device, once in the life of the process. Fails on a GPU of another architecture.
+aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device);
+
+// Enqueues a kernel on the current device.
+aot_gemm_status_t launch(int32_t kernel, const Canonical& problem, void* workspace, size_t workspace_bytes,
+                         void* stream, int32_t device);
+
+// Waits for a stream of the current device.
+aot_gemm_status_t synchronize(void* stream, int32_t device);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_RUNTIME_H_

@@ -1,0 +1,90 @@
+"""A small fixed manifest that exercises every branch of the templates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aot.candidate import Candidate, KernelKey, Workspace
+from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.manifest import MANIFEST_VERSION, Manifest, ManifestKernel
+from aot.measurement import Conditions
+from aot.problem import Dtype, Layout, Operation
+
+KK = Operation.of(Dtype.BFLOAT16)
+KN = Operation.of(Dtype.BFLOAT16, Layout.KN)
+FALLBACK = Candidate(family="simt_any", tile_m=16, tile_n=16, use_tma_store=False)
+BIG = Candidate(family="sm90_quack", tile_m=128, tile_n=256, cluster_m=2, schedule="coop")
+SMALL = Candidate(family="sm90_quack", tile_m=64, tile_n=16, schedule="pingpong", swap_ab=True)
+SPLIT = Candidate(family="sm90_split", tile_m=64, tile_n=32, schedule="splitk", split_k=4, split_k_mode="serial")
+
+
+def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, multiples: tuple[int, int] = (1, 1)):
+    """Make the manifest's entry of a kernel whose object is as the DSL would name it."""
+    name = KernelKey(operation, candidate).name
+    shape = (candidate.tile_m, candidate.tile_n, candidate.cluster_m, candidate.cluster_n)
+    workspace = Workspace(candidate.split_k_mode, candidate.split_k, *shape, candidate.swap_ab)
+    return ManifestKernel(
+        name=name,
+        operation=operation,
+        candidate=candidate,
+        object_sha256="0" * 64,
+        object_bytes=35000,
+        entry_symbol=f"_mlir_{name}__mlir_ciface_entry",
+        init_symbol=f"_mlir_{name}_cuda_init",
+        load_symbol=f"_mlir_{name}_cuda_load_to_device",
+        num_strides=num_strides,
+        m_multiple=multiples[0],
+        n_multiple=multiples[1],
+        workspace=workspace if candidate.split_k > 1 else Workspace(),
+        smem_bytes=229376,
+        tmem_columns=0,
+        num_threads=384,
+        registers=168,
+        spill_bytes=0,
+    )
+
+
+def row(chosen: int, general: int, time_us: float, runner_up: int) -> Row:
+    """Make a measured row whose runner-up is a tenth slower."""
+    return Row(chosen, general, time_us, "measured", runner_up, time_us * 1.1)
+
+
+def golden_manifest() -> Manifest:
+    """Make the manifest: two sections, one with two ladders and one with none and a grid of one cell."""
+    kernels = (
+        kernel(KK, FALLBACK, num_strides=2),
+        kernel(KK, BIG, multiples=(256, 256)),
+        kernel(KK, SMALL),
+        kernel(KK, SPLIT),
+        kernel(KN, FALLBACK, num_strides=2),
+    )
+    ladders = (
+        Ladder(4096, 4096, (16, 256, 4096), (row(3, 3, 5.5, 2), row(2, 2, 9.0, 1), row(1, 2, 190.25, 2))),
+        Ladder(14336, 4096, (64,), (row(2, 2, 31.0, 1),)),
+    )
+    cells = tuple(row(1 if i % 2 else 2, 2, 10.0 + i, 3) for i in range(8))
+    sections = (
+        Section(KK, ladders, Grid((64, 4096), (1024, 8192), (1024, 8192), cells), fallback=0),
+        Section(KN, (), Grid((1,), (1,), (1,), (Row(4, 4, 0.0, "predicted", 4, 0.0),)), fallback=4),
+    )
+    return Manifest(
+        manifest_version=MANIFEST_VERSION,
+        package="aot-gemm",
+        version="0.1.0",
+        target="h200",
+        arch="sm_90a",
+        platform_tag="manylinux_2_28_x86_64",
+        provenance="measured",
+        record="h200-golden",
+        conditions=(
+            Conditions("NVIDIA H200", "sm_90a", 132, "580.159", 1980, 3201, "700 W", "2026-11-20", "graph-cold-l2-v1"),
+        ),
+        toolchain={"nvidia-cutlass-dsl": "4.8.1", "ptxas": "13.4"},
+        kernels=kernels,
+        table=DispatchTable(sections),
+    )
+
+
+def with_kernels(manifest: Manifest, **changes: object) -> Manifest:
+    """Change fields of every kernel of a manifest."""
+    return replace(manifest, kernels=tuple(replace(x, **changes) for x in manifest.kernels))

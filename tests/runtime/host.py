@@ -1,0 +1,232 @@
+"""Builds the runtime with the host's compiler over the recorder, and speaks its C API by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import tvm_ffi
+from aot.candidate import Candidate
+from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.package import read_templates, write
+from aot.problem import Dtype, Layout, Operation
+from aot.render import render
+
+from tests.golden.manifest import FALLBACK, golden_manifest, kernel
+
+RECORDER = Path(__file__).with_name("recorder.cc")
+TVM_FFI = Path(tvm_ffi.__file__).parent
+INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE = range(9)
+FLAGS = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", "-fno-rtti", "-shared", "-pthread"]
+
+
+class Problem(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        *((name, ctypes.c_int64) for name in "mnk"),
+        *((name, ctypes.c_void_p) for name in "abd"),
+        *((f"{name}_strides", ctypes.c_int64 * 2) for name in "abd"),
+    )
+
+
+class Selection(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
+        *((name, ctypes.c_int64) for name in "mnk"),
+    )
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 2), ("strides", ctypes.c_int64 * 2))
+
+
+class FakeLaunch(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats")),
+        *((name, Tensor) for name in "abd"),
+        ("workspace", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+class RealLaunch(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("smem_bytes", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("num_attributes", ctypes.c_int32),
+        ("attribute_ids", ctypes.c_int32 * 4),
+        ("attribute_values", ctypes.c_int32 * 3 * 4),
+        ("parameters", ctypes.c_ubyte * 4096),
+    )
+
+
+class Clear(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("num_bytes", ctypes.c_uint64), ("stream", ctypes.c_void_p))
+
+
+def stubs(manifest):
+    """Write the C++ of the kernels that have no object: their entries call the recorder."""
+    lines = ["#include <cstdint>", 'extern "C" {', "int32_t record_init(void**);", "int32_t record_load(void*, int32_t);"]
+    lines += ["int32_t record_fake(int32_t, void**, int32_t);"]
+    for index, entry in enumerate(manifest.kernels):
+        lines += [
+            f"void {entry.entry_symbol}(void** arguments, int32_t count) {{",
+            f"  *static_cast<int32_t*>(arguments[count - 1]) = record_fake({index}, arguments, count);\n}}",
+            f"void {entry.init_symbol}(void** arguments) {{",
+            "  *static_cast<int32_t*>(arguments[1]) = record_init(*static_cast<void***>(arguments[0]));\n}",
+            f"void {entry.load_symbol}(void** arguments) {{",
+            "  void* library = **static_cast<void***>(arguments[0]);",
+            "  *static_cast<int32_t*>(arguments[2]) = record_load(library, *static_cast<int32_t*>(arguments[1]));\n}",
+        ]
+    return "\n".join([*lines, "}", ""])
+
+
+def compile_library(manifest, directory, objects=None):
+    """Build the C library over the recorder; without objects, every kernel is a stub. Gives its path."""
+    write(render(manifest, read_templates()), directory)
+    sources = [path for path in (directory / "src").glob("*.cc") if path.stem not in {"cuda_entry", "binding", "operands"}]
+    if objects is None:
+        (directory / "stubs.cc").write_text(stubs(manifest))
+        sources.append(directory / "stubs.cc")
+    library = directory / "python" / manifest.module / f"lib{manifest.module}.so"
+    includes = [f"-I{directory}/include", f"-I{directory}/src"]
+    subprocess.run(["g++", *FLAGS, *includes, *sources, RECORDER, *(objects or []), "-o", library], check=True)
+    return library
+
+
+def compile_package(manifest, directory):
+    """Build library and binding over the recorder and import the Python package made of them."""
+    library = compile_library(manifest, directory)
+    binding = library.with_name(f"lib{manifest.module}_ffi.so")
+    sources = [directory / "src" / name for name in ("binding.cc", "operands.cc")]
+    includes = [f"-I{directory}/include", f"-I{TVM_FFI}/include", f'-DAOT_MODULE="{manifest.module}"']
+    links = [f"-L{library.parent}", f"-l{manifest.module}", f"-L{TVM_FFI}/lib", "-ltvm_ffi", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run(["g++", *FLAGS, *includes, *sources, *links, "-o", binding], check=True)
+    built = {x.name: {"num_bytes": x.stat().st_size, "sha256": sha256(x)} for x in (library, binding)}
+    (library.parent / "_build.json").write_text(json.dumps(built))
+    sys.path.insert(0, str(library.parent.parent))
+    return import_module(manifest.module)
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def copy_package(package, directory):
+    """Copy an imported package, to damage the copy."""
+    return Path(shutil.copytree(Path(package.__file__).parent, directory / package.__name__))
+
+
+class Library:
+    """A library under test."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(str(path))
+        self.c.aot_gemm_last_error.restype = ctypes.c_char_p
+        self.c.aot_gemm_kernel_name.restype = ctypes.c_char_p
+        self.c.aot_gemm_version.restype = ctypes.c_char_p
+        self.c.aot_gemm_arch.restype = ctypes.c_char_p
+
+    def error(self):
+        return self.c.aot_gemm_last_error().decode()
+
+    def select(self, problem):
+        selection = Selection()
+        status = self.c.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection))
+        return status, selection
+
+    def launch(self, problem, workspace=0, num_bytes=0, stream=0):
+        arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))
+        return self.c.aot_gemm_launch(ctypes.byref(problem), *arguments)
+
+    def launch_kernel(self, kernel, problem, workspace=0, num_bytes=0, stream=0):
+        arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))
+        return self.c.aot_gemm_launch_kernel(kernel, ctypes.byref(problem), *arguments)
+
+    def workspace_bytes(self, problem, kernel=None):
+        size = ctypes.c_size_t()
+        if kernel is None:
+            status = self.c.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(size))
+        else:
+            status = self.c.aot_gemm_kernel_workspace_bytes(kernel, ctypes.byref(problem), ctypes.byref(size))
+        assert status == 0, self.error()
+        return size.value
+
+    def count(self, call):
+        return self.c.recorder_count(call)
+
+    def _all(self, kind, name):
+        records = []
+        for index in range(getattr(self.c, f"recorder_num_{name}s" if name == "clear" else f"recorder_num_{name}")()):
+            record = kind()
+            getattr(self.c, f"recorder_{name}")(index, ctypes.byref(record))
+            records.append(record)
+        return records
+
+    def fake_launches(self):
+        return self._all(FakeLaunch, "fake")
+
+    def real_launches(self):
+        return self._all(RealLaunch, "real")
+
+    def clears(self):
+        return self._all(Clear, "clear")
+
+
+def problem(m, n, k, *, dtype=0, layout="kk", data=(0x10000, 0x20000, 0x30000), device=-1, strides=None):
+    """Make a problem of contiguous operands, or of the three pairs of strides given."""
+    a = (k, 1) if layout[0] == "k" else (1, m)
+    b = (k, 1) if layout[1] == "k" else (1, n)
+    pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (strides or (a, b, (n, 1)))]
+    return Problem(dtype, device, m, n, k, *data, *pairs)
+
+
+def _rows(rng, count, kernels, multiples):
+    plain = [i for i in kernels if multiples[i] == (1, 1)]
+    return tuple(
+        Row(rng.choice(kernels), rng.choice(plain), rng.uniform(1, 99), "measured", rng.choice(kernels), 100.0)
+        for _ in range(count)
+    )
+
+
+def _edges(rng, count):
+    return tuple(sorted(rng.sample(range(1, 20000), count)))
+
+
+def random_manifest(seed=1):
+    """Make a manifest of random tables: bfloat16 in all layouts, float16 in two, some kernels of whole tiles only."""
+    rng = random.Random(seed)
+    operations = [Operation.of(Dtype.BFLOAT16, layout) for layout in Layout]
+    operations += [Operation.of(Dtype.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)]
+    kernels, sections = [], []
+    for operation in operations:
+        first = len(kernels)
+        kernels.append(kernel(operation, FALLBACK, num_strides=2))
+        for tile, swap in ((64, False), (128, True), (256, False)):
+            multiples = (tile, 16) if tile == 256 else (1, 1)
+            candidate = Candidate("stub", tile, 32, rng.choice((1, 2)), rng.choice((1, 2)), swap_ab=swap)
+            kernels.append(kernel(operation, candidate, multiples=multiples))
+        for mode in ("serial", "parallel", "separate"):
+            candidate = Candidate("stub", 64, 48, 1, 2, swap_ab=mode == "serial", split_k=3, split_k_mode=mode)
+            kernels.append(kernel(operation, candidate))
+        indices = list(range(first + 1, len(kernels)))
+        multiples = {i: (kernels[i].m_multiple, kernels[i].n_multiple) for i in indices}
+        pairs = sorted({(rng.choice((64, 4096, 5120)), rng.choice((64, 72, 4096))) for _ in range(5)})
+        edges = [_edges(rng, rng.randint(1, 9)) for _ in pairs]
+        ladders = [Ladder(*pair, x, _rows(rng, len(x), indices, multiples)) for pair, x in zip(pairs, edges, strict=True)]
+        axes = [_edges(rng, rng.randint(1, 6)) for _ in range(3)]
+        count = len(axes[0]) * len(axes[1]) * len(axes[2])
+        sections.append(Section(operation, tuple(ladders), Grid(*axes, _rows(rng, count, indices, multiples)), first))
+    fields = {**vars(golden_manifest()), "kernels": tuple(kernels), "table": DispatchTable(tuple(sections))}
+    return type(golden_manifest())(**fields)

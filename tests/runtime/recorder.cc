@@ -1,0 +1,241 @@
+// Stands in for cuda_entry.cc: answers every CUDA call the way a GPU would, and records what was asked. Kernels of the
+// tests' own manifest are stubs that call `record_fake`; real kernel objects reach `_cudaLaunchKernelEx`.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "cuda_entry.h"
+#include "problem.h"
+
+namespace {
+
+struct Dim3 {
+  uint32_t x, y, z;
+};
+
+// The layouts of cudaLaunchAttribute and cudaLaunchConfig_t (driver_types.h).
+struct LaunchAttribute {
+  int32_t id;
+  char pad[4];
+  int32_t value[16];
+};
+
+struct LaunchConfig {
+  Dim3 grid;
+  Dim3 block;
+  size_t smem_bytes;
+  void* stream;
+  const LaunchAttribute* attributes;
+  uint32_t num_attributes;
+};
+
+struct FakeLaunch {
+  int32_t kernel;
+  int32_t num_arguments;
+  int32_t device;
+  int32_t workspace_floats;
+  aot::Tensor a;
+  aot::Tensor b;
+  aot::Tensor d;
+  void* workspace;
+  void* stream;
+};
+
+struct RealLaunch {
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint64_t smem_bytes;
+  void* stream;
+  const void* kernel;
+  int32_t num_attributes;
+  int32_t attribute_ids[4];
+  int32_t attribute_values[4][3];
+  unsigned char parameters[4096];
+};
+
+struct Clear {
+  void* data;
+  uint64_t num_bytes;
+  void* stream;
+};
+
+// Calls that can be made to fail, and are counted.
+enum Call { kInit, kLoad, kLaunch, kGetDevice, kSetDevice, kCapability, kClear, kCaptureMode, kSynchronize, kNumCalls };
+
+std::mutex mutex;
+std::vector<FakeLaunch> fake_launches;
+std::vector<RealLaunch> real_launches;
+std::vector<Clear> clears;
+std::vector<int32_t> parameter_sizes;
+int32_t counts[kNumCalls];
+int32_t faults[kNumCalls];
+int32_t capability[2] = {9, 0};
+thread_local int32_t current_device = 0;
+thread_local int32_t capture_mode = 0;
+int32_t loads_outside_relaxed_mode = 0;
+
+int32_t answer(Call call) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ++counts[call];
+  if ((call == kInit || call == kLoad) && capture_mode != 2) ++loads_outside_relaxed_mode;
+  return faults[call];
+}
+
+}  // namespace
+
+extern "C" {
+
+void recorder_reset() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  fake_launches.clear();
+  real_launches.clear();
+  clears.clear();
+  std::fill(counts, counts + kNumCalls, 0);
+  std::fill(faults, faults + kNumCalls, 0);
+  loads_outside_relaxed_mode = 0;
+  capability[0] = 9;
+  capability[1] = 0;
+  current_device = 0;
+}
+
+void recorder_fail(int32_t call, int32_t error) { faults[call] = error; }
+void recorder_set_capability(int32_t major, int32_t minor) {
+  capability[0] = major;
+  capability[1] = minor;
+}
+void recorder_set_parameters(const int32_t* sizes, int32_t count) { parameter_sizes.assign(sizes, sizes + count); }
+int32_t recorder_count(int32_t call) { return counts[call]; }
+int32_t recorder_loads_outside_relaxed_mode() { return loads_outside_relaxed_mode; }
+int32_t recorder_current_device() { return current_device; }
+int32_t recorder_num_fake() { return static_cast<int32_t>(fake_launches.size()); }
+int32_t recorder_num_real() { return static_cast<int32_t>(real_launches.size()); }
+int32_t recorder_num_clears() { return static_cast<int32_t>(clears.size()); }
+void recorder_fake(int32_t index, FakeLaunch* launch) { *launch = fake_launches[index]; }
+void recorder_real(int32_t index, RealLaunch* launch) { *launch = real_launches[index]; }
+void recorder_clear(int32_t index, Clear* clear) { *clear = clears[index]; }
+
+// What the stubs of the tests' kernels call.
+int32_t record_init(void** library) {
+  usleep(2000);  // long enough for other threads to arrive meanwhile
+  *library = library;
+  return answer(kInit);
+}
+
+int32_t record_load(void*, int32_t) { return answer(kLoad); }
+
+int32_t record_fake(int32_t kernel, void** arguments, int32_t num_arguments) {
+  FakeLaunch launch{};
+  launch.kernel = kernel;
+  launch.num_arguments = num_arguments;
+  launch.device = current_device;
+  launch.a = *static_cast<aot::Tensor*>(arguments[0]);
+  launch.b = *static_cast<aot::Tensor*>(arguments[1]);
+  launch.d = *static_cast<aot::Tensor*>(arguments[2]);
+  if (num_arguments == 6) {
+    std::memcpy(&launch.workspace, arguments[3], sizeof(void*));
+    std::memcpy(&launch.workspace_floats, static_cast<char*>(arguments[3]) + sizeof(void*), sizeof(int32_t));
+  }
+  launch.stream = *static_cast<void**>(arguments[num_arguments - 2]);
+  const int32_t error = answer(kLaunch);
+  if (error == 0) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    fake_launches.push_back(launch);
+  }
+  return error;
+}
+
+// What real kernel objects call.
+int32_t _cudaLibraryLoadData(void** library, const void* code, void*, void*, uint32_t, void*, void*, uint32_t) {
+  *library = const_cast<void*>(code);
+  return answer(kInit);
+}
+
+int32_t _cudaLibraryGetKernel(void** kernel, void* library, const char*) {
+  *kernel = library;
+  return answer(kLoad);
+}
+
+int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void* kernel, void** arguments) {
+  RealLaunch launch{};
+  std::memcpy(launch.grid, &config->grid, sizeof(launch.grid));
+  std::memcpy(launch.block, &config->block, sizeof(launch.block));
+  launch.smem_bytes = config->smem_bytes;
+  launch.stream = config->stream;
+  launch.kernel = kernel;
+  launch.num_attributes = static_cast<int32_t>(config->num_attributes);
+  for (uint32_t i = 0; i < config->num_attributes && i < 4; ++i) {
+    launch.attribute_ids[i] = config->attributes[i].id;
+    std::memcpy(launch.attribute_values[i], config->attributes[i].value, sizeof(launch.attribute_values[i]));
+  }
+  size_t used = 0;
+  for (size_t i = 0; i < parameter_sizes.size(); ++i) {
+    std::memcpy(launch.parameters + used, arguments[i], static_cast<size_t>(parameter_sizes[i]));
+    used += static_cast<size_t>(parameter_sizes[i]);
+  }
+  const int32_t error = answer(kLaunch);
+  const std::lock_guard<std::mutex> lock(mutex);
+  real_launches.push_back(launch);
+  return error;
+}
+
+int32_t _cudaGetDevice(int32_t* device) { return aot::cuda::get_device(device); }
+
+int32_t _cudaDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t) {
+  *value = attribute == 97 ? 232448 : 0;  // cudaDevAttrMaxSharedMemoryPerBlockOptin
+  return 0;
+}
+
+int32_t _cudaFuncSetAttribute(const void*, int32_t, int32_t) { return 0; }
+int32_t _cudaKernelSetAttributeForDevice(void*, int32_t, int32_t, int32_t) { return 0; }
+
+int32_t _cuKernelGetAttribute(int32_t* value, int32_t, void*, int32_t) {
+  *value = 0;
+  return 0;
+}
+
+}  // extern "C"
+
+namespace aot::cuda {
+
+Error get_device(int32_t* device) {
+  *device = current_device;
+  return answer(kGetDevice);
+}
+
+Error set_device(int32_t device) {
+  const Error error = answer(kSetDevice);
+  if (error == 0) current_device = device;
+  return error;
+}
+
+Error get_capability(int32_t, int32_t* major, int32_t* minor) {
+  *major = capability[0];
+  *minor = capability[1];
+  return answer(kCapability);
+}
+
+Error clear(void* data, size_t num_bytes, void* stream) {
+  const Error error = answer(kClear);
+  const std::lock_guard<std::mutex> lock(mutex);
+  clears.push_back({data, num_bytes, stream});
+  return error;
+}
+
+Error synchronize(void*) { return answer(kSynchronize); }
+
+int32_t relaxed_capture_mode() { return 2; }
+
+Error exchange_capture_mode(int32_t* mode) {
+  std::swap(*mode, capture_mode);
+  return answer(kCaptureMode);
+}
+
+bool means_no_gpu(Error error) { return error == 35 || error == 100; }
+
+const char* describe(Error error) { return error == 100 ? "no CUDA-capable device is detected" : "recorded error"; }
+
+}  // namespace aot::cuda

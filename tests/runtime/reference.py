@@ -1,0 +1,76 @@
+"""Canonical form stated a second time, by enumerating every reading of a problem; shares nothing with the C++."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from aot.problem import Layout
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A logical matrix in memory: address, (rows, columns), strides in elements."""
+
+    address: int
+    extents: tuple[int, int]
+    strides: tuple[int, int]
+
+    @property
+    def transposed(self):
+        return Matrix(self.address, self.extents[::-1], self.strides[::-1])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to give a problem to a kernel of one stride."""
+
+    exchanged: bool
+    layout: str
+    a: Matrix
+    b: Matrix
+    d: Matrix
+
+
+def takes(matrix, contiguous):
+    """Say whether TMA takes a matrix whose mode 0 or 1 is contiguous."""
+    inner, outer = matrix.extents[contiguous], matrix.extents[1 - contiguous]
+    if inner > 1 and matrix.strides[contiguous] != 1:
+        return False
+    if matrix.address % 16:
+        return False
+    leading = matrix.strides[1 - contiguous]
+    return outer <= 1 or (leading >= inner and leading * 2 % 16 == 0 and leading * 2 < 2**40)
+
+
+def readings(a, b, d, layouts):
+    """Give the readings that are legal, the preferred first: as stated before exchanged, k-major before m and n."""
+    for exchanged, layout in product((False, True), ("kk", "kn", "mk", "mn")):
+        left, right, result = (b, a, d.transposed) if exchanged else (a, b, d)
+        majors = (1 if layout[0] == "k" else 0), (1 if layout[1] == "k" else 0)
+        legal = takes(left, majors[0]) and takes(right, majors[1]) and takes(result, 1)
+        if legal and left.extents[1] > 0 and layout in layouts:
+            yield Reading(exchanged, layout, left, right, result)
+
+
+def plain_layout(a, b):
+    """Name the layout of operands that need not be aligned, or None."""
+
+    def letter(matrix, rows):
+        if matrix.extents[1] <= 1 or matrix.strides[1] == 1:
+            return "k"
+        return rows if matrix.extents[0] <= 1 or matrix.strides[0] == 1 else None
+
+    letters = letter(a, "m"), letter(b, "n")
+    return None if None in letters else "".join(letters)
+
+
+def matrices(problem):
+    """Read a C problem."""
+    a = Matrix(problem.a or 0, (problem.m, problem.k), tuple(problem.a_strides))
+    b = Matrix(problem.b or 0, (problem.n, problem.k), tuple(problem.b_strides))
+    return a, b, Matrix(problem.d or 0, (problem.m, problem.n), tuple(problem.d_strides))
+
+
+def code(layout):
+    return -1 if layout is None else Layout(layout).code

@@ -1,0 +1,111 @@
+"""What reaches the kernels: the same memory as stated, in a form that they take."""
+
+from __future__ import annotations
+
+import random
+
+from tests.runtime.host import problem
+from tests.runtime.reference import code, matrices, readings
+from tests.runtime.test_dispatch import expected_choice, layouts_of
+
+EXTENTS = (1, 1, 2, 3, 8, 16, 17, 64)
+
+
+def random_strides(rng, rows, columns, *, output=False):
+    """Make strides of a matrix: either mode contiguous, padded or not, sometimes neither or broadcast."""
+    pad = rng.choice((0, 0, 0, 1, 8))
+    kind = rng.random()
+    if kind < 0.45:
+        strides = columns + pad, 1
+    elif kind < 0.8:
+        strides = 1, rows + pad
+    elif kind < 0.9 or output:
+        strides = 2 * columns + pad, 2
+    else:
+        strides = rng.choice(((0, 1), (1, 0)))
+    # The stride of a unit extent may be anything.
+    return tuple(rng.choice((x, 0, -5, 1)) if extent == 1 else x for x, extent in zip(strides, (rows, columns), strict=True))
+
+
+def address(matrix, i, j):
+    return matrix.address + 2 * sum(x * s for x, s, e in zip((i, j), matrix.strides, matrix.extents, strict=True) if e > 1)
+
+
+def kernel_address(tensor, contiguous, i, j):
+    """Give an element's address as a kernel reads it: one leading stride, or two."""
+    if contiguous is None:
+        steps = [0 if e == 1 else s for e, s in zip(tensor.shape, tensor.strides, strict=True)]
+    else:
+        steps = [1, 1]
+        steps[1 - contiguous] = tensor.strides[0]
+    return (tensor.data or 0) + 2 * (i * steps[0] + j * steps[1])
+
+
+def check_memory(rng, stated, launch, layout, exchanged):
+    """Compare the addresses of random elements as stated and as launched. `layout` is None for kernels of two strides."""
+    a, b, d = matrices(stated)
+    left, right, result = (b, a, d.transposed) if exchanged else (a, b, d)
+    majors = (None, None, None) if layout is None else (int(layout[0] == "k"), int(layout[1] == "k"), 1)
+    pairs = zip((left, right, result), (launch.a, launch.b, launch.d), majors, strict=True)
+    for matrix, tensor, contiguous in pairs:
+        assert tuple(tensor.shape) == matrix.extents
+        if contiguous is not None:
+            assert tensor.strides[0] % 8 == 0
+            assert tensor.strides[0] >= matrix.extents[contiguous]
+        for _ in range(4):
+            i, j = (rng.randrange(extent) for extent in matrix.extents)
+            assert kernel_address(tensor, contiguous, i, j) == address(matrix, i, j)
+
+
+def test_kernels_get_the_memory_that_was_stated(library, manifest):
+    rng = random.Random(11)
+    seen = set()
+    for _ in range(20_000):
+        m, n, k = (rng.choice(EXTENTS) for _ in range(3))
+        shapes = ((m, k, False), (n, k, False), (m, n, True))
+        strides = tuple(random_strides(rng, rows, columns, output=out) for rows, columns, out in shapes)
+        data = tuple(0x100000 * (i + 1) + rng.choice((0, 0, 0, 16, 2)) for i in range(3))
+        stated = problem(m, n, k, dtype=rng.randint(0, 1), data=data, strides=strides)
+        library.c.recorder_reset()
+        workspace = library.workspace_bytes(stated)
+        assert library.launch(stated, 0x900000 if workspace else 0, workspace) == 0, library.error()
+        (launch,) = library.fake_launches()
+        kernel, tier, _, layout, exchanged = expected_choice(manifest, stated)
+        assert launch.kernel == kernel
+        names = {code(x): x for x in ("kk", "kn", "mk", "mn")}
+        check_memory(rng, stated, launch, None if tier == 3 else names[layout], exchanged)
+        seen.add((tier, layout, exchanged))
+    assert {x for x in seen if x[0] != 3} >= {(2, layout, swap) for layout in range(4) for swap in (False, True)}
+
+
+def test_column_major_output_exchanges_the_roles(library, manifest):
+    stated = problem(16, 32, 64, strides=((64, 1), (64, 1), (1, 16)))
+    (reading, *_) = readings(*matrices(stated), layouts_of(manifest, 0))
+    _, selection = library.select(stated)
+    assert (selection.exchanged, selection.m, selection.n, selection.k) == (1, 32, 16, 64)
+    assert reading.exchanged
+
+
+def test_a_single_column_of_output_is_aligned_as_a_row(library):
+    _, selection = library.select(problem(4096, 1, 80))
+    assert (selection.tier, selection.exchanged, selection.m, selection.n) == (2, 1, 1, 4096)
+
+
+def test_no_k_is_computed_by_the_fallback(library, manifest):
+    stated = problem(16, 16, 0)
+    assert library.launch(stated) == 0
+    (launch,) = library.fake_launches()
+    assert launch.kernel == manifest.table.sections[0].fallback
+    assert (tuple(launch.a.shape), tuple(launch.d.shape)) == ((16, 0), (16, 16))
+
+
+def test_no_rows_or_columns_is_no_work(library):
+    for shape in ((0, 16, 16), (16, 0, 16), (0, 0, 0)):
+        assert library.launch(problem(*shape, data=(0, 0, 0))) == 0
+    assert library.fake_launches() == []
+
+
+def test_stream_reaches_the_kernel(library):
+    stated = problem(3, 5, 7)
+    assert library.launch(stated, stream=0x5000) == 0
+    assert library.fake_launches()[0].stream == 0x5000

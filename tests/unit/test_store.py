@@ -1,0 +1,143 @@
+import sqlite3
+from dataclasses import replace
+
+import pytest
+from twins import CONDITIONS, kernel_of, problem_of
+
+from aot.errors import StoreError
+from aot.measurement import Measurement
+from aot.store import InFlight, import_results, open_store
+
+KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
+
+
+def measured(median=10.0, rounds=1, *, kernel=KERNEL, problem=PROBLEM, status="ok"):
+    return Measurement(kernel.key, problem, median, median - 1, median + 1, rounds, 1e-3, status)
+
+
+def test_measurements_outlive_the_connection(tmp_path):
+    path = tmp_path / "r.sqlite"
+    with open_store(path) as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(KERNEL)
+        store.add_measurement(run, number, measured(10.0))
+        store.add_measurement(run, number, measured(9.0, 7))
+        store.finish(run, PROBLEM)
+    with open_store(path) as store:
+        assert store.latest(PROBLEM) == {number: measured(9.0, 7)}
+        assert store.measurements() == [(number, measured(10.0)), (number, measured(9.0, 7))]
+        assert store.is_finished(PROBLEM)
+        assert not store.is_finished(problem_of(2, 64, 64))
+        assert (store.targets(), store.conditions()) == (["h200"], (CONDITIONS,))
+    assert not (tmp_path / "r.sqlite-wal").exists()
+
+
+def test_uncommitted_work_of_another_connection_is_not_needed(tmp_path):
+    path = tmp_path / "r.sqlite"
+    with open_store(path) as writer:
+        run = writer.add_run("h200", 1, CONDITIONS)
+        writer.set_in_flight(run, writer.kernel_id(KERNEL), "verifying")
+        with open_store(path) as reader:
+            assert reader.in_flight() == InFlight(run, 1, "verifying")
+        writer.clear_in_flight()
+        assert writer.in_flight() is None
+
+
+def test_kernel_compiled_anew_is_another_kernel(tmp_path):
+    with open_store(tmp_path / "r.sqlite") as store:
+        first, second = store.kernel_id(KERNEL), store.kernel_id(kernel_of(64, sha="cd"))
+        assert first != second == store.kernel_id(kernel_of(64, sha="cd"))
+        run = store.add_run("h200", 1, CONDITIONS)
+        store.quarantine(run, first, "wrong")
+        store.quarantine(run, first, "again")
+        store.add_verified(run, second, 2e-3)
+        assert store.quarantined() == {first: "wrong"}
+        assert store.verified() == {second: 2e-3}
+
+
+def test_clocks_under_load_replace_the_first_reading(tmp_path):
+    with open_store(tmp_path / "r.sqlite") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        assert store.conditions() == ()
+        store.add_measurement(run, store.kernel_id(KERNEL), measured())
+        store.add_clocks(run, 1500, None)
+        store.add_clocks(run, 1600, None)
+        assert store.conditions() == (replace(CONDITIONS, sm_clock_mhz=1600),)
+
+
+@pytest.mark.parametrize(
+    "change", [{"device": "Other"}, {"num_sms": 6}, {"power_mode": "50 W"}, {"protocol": "p2"}, {"arch": "sm_110a"}]
+)
+def test_other_conditions_are_refused(tmp_path, change):
+    with open_store(tmp_path / "r.sqlite") as store:
+        store.add_run("h200", 1, CONDITIONS)
+        store.add_run("h200", 2, replace(CONDITIONS, date="2026-11-21", driver="2", sm_clock_mhz=5))
+        with pytest.raises(StoreError, match="give another --out"):
+            store.add_run("h200", 3, replace(CONDITIONS, **change))
+
+
+def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(b"SQLite format 3\0" + b"rubbish" * 500)
+    with pytest.raises(StoreError, match="move it away and measure again"), open_store(damaged):
+        pass
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    with pytest.raises(StoreError, match="of another program; give another path"), open_store(foreign):
+        pass
+    newer = tmp_path / "newer.sqlite"
+    with open_store(newer):
+        pass
+    with sqlite3.connect(newer) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="schema version 2, this aot reads 1"), open_store(newer):
+        pass
+    with pytest.raises(StoreError, match="there is no"), open_store(tmp_path / "absent", create=False):
+        pass
+
+
+def fill(path, seed, median, *, target="h200", sha="ab"):
+    kernel = kernel_of(64, sha=sha)
+    with open_store(path) as store:
+        run = store.add_run(target, seed, CONDITIONS)
+        number = store.kernel_id(kernel)
+        store.add_measurement(run, number, measured(median))
+        store.add_verified(run, number, 1e-3)
+        store.add_clocks(run, 1700, 2000)
+        store.finish(run, PROBLEM)
+
+
+def test_import_appends_once_and_maps_kernels(tmp_path):
+    store, first, second = tmp_path / "store", tmp_path / "first", tmp_path / "second"
+    fill(store, 1, 10.0, sha="old")
+    fill(first, 2, 11.0)
+    fill(second, 3, 12.0, sha="old")
+    with open_store(second) as opened:
+        opened.quarantine(1, 1, "hung")
+    assert [import_results(first, store), import_results(second, store), import_results(first, store)] == [1, 1, 0]
+    with open_store(store) as opened:
+        assert [(number, item.median_us) for number, item in opened.measurements()] == [(1, 10.0), (2, 11.0), (1, 12.0)]
+        assert opened.quarantined() == {1: "hung"}
+        assert opened.verified() == {1: 1e-3, 2: 1e-3}
+        assert opened.is_finished(PROBLEM)
+
+
+def test_import_of_a_run_that_went_on_appends_the_rest(tmp_path):
+    store, results = tmp_path / "store", tmp_path / "results"
+    fill(results, 2, 11.0)
+    assert import_results(results, store) == 1
+    with open_store(results) as opened:
+        opened.add_measurement(1, 1, measured(9.0, 7))
+    assert import_results(results, store) == 1
+    with open_store(store) as opened:
+        assert opened.latest(PROBLEM) == {1: measured(9.0, 7)}
+
+
+def test_import_of_another_target_is_refused(tmp_path):
+    fill(tmp_path / "a", 1, 10.0)
+    fill(tmp_path / "b", 2, 10.0, target="thor")
+    with pytest.raises(StoreError, match="import into another store"):
+        import_results(tmp_path / "b", tmp_path / "a")

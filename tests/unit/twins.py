@@ -1,0 +1,173 @@
+"""In-memory twins of the GPU and of a kernel library: host memory, numpy products, and a clock that kernels set."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aot.candidate import Candidate, KernelKey
+from aot.errors import DeviceError
+from aot.measurement import Conditions
+from aot.numerics import decode, encode
+from aot.problem import Dtype, Layout, Operation, Problem
+from aot.tuning_set import TunedKernel
+
+BF16 = Operation.of(Dtype.BFLOAT16)
+CONDITIONS = Conditions("Twin", "sm_90a", 4, "1.0", 1000, 2000, "100 W", "2026-11-20", "p1")
+
+
+def kernel_of(tile_m: int = 128, tile_n: int = 128, *, sha: str = "ab", operation: Operation = BF16, **more):
+    fields = {name: more.pop(name) for name in ("m_multiple", "n_multiple", "is_fallback") if name in more}
+    return TunedKernel(KernelKey(operation, Candidate("twin", tile_m, tile_n, **more)), sha, **fields)
+
+
+def problem_of(m: int, n: int, k: int, operation: Operation = BF16) -> Problem:
+    return Problem(operation, m, n, k)
+
+
+def memory(address: int, num_elements: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_uint16 * num_elements).from_address(address))
+
+
+class TwinGpu:
+    """Satisfies `aot.gpu.Gpu`; addresses are host addresses."""
+
+    def __init__(self, l2_bytes: int = 1 << 16):
+        self.stream = 77
+        self.l2_bytes = l2_bytes
+        self.lost = False
+        self.capturing = None
+        self.clock_us = 0.0
+        self.graphs = {}
+        self.num_graphs = 0
+        self.replayed = []
+        self._owned = {}
+
+    def alloc(self, num_bytes):
+        array = np.zeros(max(num_bytes, 1) + 256, np.uint8)
+        address = (array.ctypes.data + 255) // 256 * 256
+        self._owned[address] = array
+        return address
+
+    def free(self, address):
+        del self._owned[address]
+
+    def upload(self, address, bits):
+        ctypes.memmove(address, bits.ctypes.data, bits.nbytes)
+
+    def download(self, address, bits):
+        ctypes.memmove(bits.ctypes.data, address, bits.nbytes)
+
+    def copy(self, target, source, num_bytes):
+        ctypes.memmove(target, source, num_bytes)
+
+    def fill(self, address, value, num_bytes):
+        ctypes.memset(address, value, num_bytes)
+
+    def synchronize(self):
+        pass
+
+    def time_us(self, launch):
+        before = self.clock_us
+        launch()
+        return self.clock_us - before
+
+    def capture(self, launch):
+        self.capturing = []
+        launch()
+        self.num_graphs += 1
+        self.graphs[self.num_graphs] = self.capturing
+        self.capturing = None
+        return self.num_graphs
+
+    def replay_us(self, graph):
+        self.replayed.append(self.graphs[graph][0][0])
+        return sum(us for _, us in self.graphs[graph])
+
+    def destroy(self, graph):
+        del self.graphs[graph]
+
+    def is_lost(self):
+        return self.lost
+
+    @property
+    def num_allocations(self):
+        return len(self._owned)
+
+
+@dataclass
+class TwinKernels:
+    """Satisfies `aot.gpu.Kernels`. `faults` maps a kernel's name to a fault, or to (fault, least m that has it)."""
+
+    gpu: TwinGpu
+    kernels: list[TunedKernel]
+    times_us: dict[str, float] = field(default_factory=dict)
+    faults: dict[str, tuple[str, int]] = field(default_factory=dict)
+    workspace: int = 0
+    launches: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def names(self):
+        return tuple(kernel.name for kernel in self.kernels)
+
+    def bind(self, call):
+        return call
+
+    def workspace_bytes(self, kernel, bound):
+        return self.workspace
+
+    def _fault(self, name, m):
+        fault, least = self.faults.get(name, ("", 0))
+        return fault if m >= least else ""
+
+    def launch(self, kernel, bound, workspace, workspace_bytes, stream):
+        assert stream == self.gpu.stream
+        assert workspace_bytes == self.workspace
+        name, us = self.names[kernel], self.times_us.get(self.names[kernel], 10.0)
+        if self.gpu.capturing is not None:
+            self.gpu.capturing.append((name, us))
+            return
+        self.launches.append((name, bound.d))
+        self.gpu.clock_us += us
+        fault = self._fault(name, bound.problem.m)
+        if fault in ("error", "lost"):
+            self.gpu.lost = fault == "lost"
+            raise DeviceError("launch refused")
+        if fault == "hang":
+            time.sleep(1000)
+        if fault == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if fault == "slow":
+            time.sleep(0.02)
+        self._compute(bound, fault)
+
+    def _compute(self, call, fault):
+        dtype = call.problem.operation.dtype
+
+        def view(address, matrix):
+            flat = memory(address, matrix.num_elements)
+            strides = (2 * matrix.row_stride, 2 * matrix.column_stride)
+            return np.lib.stride_tricks.as_strided(flat, (matrix.num_rows, matrix.num_columns), strides)
+
+        a, b = (decode(dtype, view(*operand)) for operand in ((call.a, call.a_matrix), (call.b, call.b_matrix)))
+        bits = encode(dtype, (a @ b.T).astype(np.float32))
+        if fault == "wrong":
+            bits[-1, -1] = encode(dtype, np.float32([1e3]))[0]
+        if fault == "unstable":
+            bits[0, 0] ^= np.uint16(len(self.launches) & 1)
+        d = view(call.d, call.d_matrix)
+        d[: -1 if fault == "unwritten" and call.problem.m > 1 else None] = bits[
+            : -1 if fault == "unwritten" and call.problem.m > 1 else None
+        ]
+        if fault == "guards":
+            memory(call.d - 2, 1)[0] = 0
+        if fault == "padding" and call.d_matrix.row_stride > call.problem.n and call.problem.m > 1:
+            memory(call.d + 2 * call.problem.n, 1)[0] = 0
+
+
+ALL_LAYOUTS = [Operation.of(dtype, layout) for dtype in Dtype for layout in Layout]
