@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot import pipeline, reports
-from aot.candidate import KernelKey
+from aot.candidate import Candidate, KernelKey
 from aot.errors import AotError
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.selection import Selection, read_selection, write_selection
@@ -137,6 +137,9 @@ def compile_command(
     show_default=True,
     help="Leave out a candidate on a problem where the model says it takes this many times the best.",
 )
+@click.option(
+    "--selection", type=click.Path(path_type=Path), help="Measure the kernels of a selection rather than the model's."
+)
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), help="Make a directory to run elsewhere.")
 @click.option("--budget-seconds", type=click.FloatRange(0.0), help="End the measuring in good order after this long.")
 def tune(**values: Any) -> None:
@@ -153,6 +156,7 @@ def tune(**values: Any) -> None:
         Patterns.parse(values["kernels"]),
         values["limit"],
         values["prune"],
+        _selected_candidates(values["selection"]),
     )
     workplace = pipeline.Workplace(jobs=values["jobs"], verbose=values["verbose"])
     directory = values["bundle"] or Path("build/tuning") / device.name
@@ -168,6 +172,12 @@ def tune(**values: Any) -> None:
     if code:
         raise SystemExit(code)
     click.echo(f"measured into {results}; next: aot import {results}")
+
+
+def _selected_candidates(selection: Path | None) -> tuple[Candidate, ...]:
+    if selection is None:
+        return ()
+    return tuple(dict.fromkeys(key.candidate for key in read_selection(selection).kernels))
 
 
 @main.command(name="import")

@@ -57,6 +57,7 @@ class TimingPlan:
     workspace_limit_bytes: int = 1 << 30
     """A kernel that needs more workspace on a problem is not tried on it."""
     sample_rows: int = 16
+    sample_columns: int = 1024
     sample_elements: int = 1 << 22
     """Elements of B that the sampled reference reads: about 0.2 s of host time with numpy on one core."""
 
@@ -128,7 +129,7 @@ class Sample:
         self._dtype = problem.operation.dtype
         self._num_columns = problem.n
         self.rows = _pick(rng, problem.m, plan.sample_rows)
-        self.columns = _pick(rng, problem.n, max(2, plan.sample_elements // problem.k))
+        self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
         steps = np.arange(problem.k, dtype=np.int64)
 
         def gather(matrix: Matrix, start: int, chosen: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ class Conditions:
     date: str
     """ISO date of the start of the tuning."""
     protocol: str
-    """Version of the timing protocol, such as `graph-cold-l2-v1`; times of different protocols are not compared."""
+    """Version of the timing protocol, such as `graph-cold-l2-pdl-v1`; times of different protocols are not compared."""
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,15 @@ def _write_project(manifest: Manifest, objects: Mapping[str, Path], target: Targ
         (directory / "objects" / f"{kernel.name}.o").write_bytes(content)
 
 
+def _write_licences(directory: Path, toolchain: Toolchain) -> None:
+    """Put the licence of the CUDA runtime, which is linked in, beside the project; its terms ask for that."""
+    (directory / "licenses").mkdir()
+    found = sorted(toolchain.cuda_dir.parents[1].glob("nvidia_cuda_runtime-*.dist-info/licenses/License.txt"))
+    if not found:
+        raise PackageError(f"no licence in {toolchain.cuda_dir.parents[1]}; remove that folder to fetch it again")
+    shutil.copyfile(found[0], directory / "licenses" / "NVIDIA-CUDA-Runtime.txt")
+
+
 def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
     return {
         "CMAKE_TOOLCHAIN_FILE": str(directory / "toolchain.cmake"),
@@ -240,7 +249,12 @@ def build_library(
         }
         options = [f"-D{key}={value}" for key, value in definitions.items()]
         cmake, env = [sys.executable, "-m", "cmake"], _environment(target)
-        run([*cmake, "-S", str(project), "-B", str(build), "-G", "Ninja", *options], "configuring the library", env=env)
+        run(
+            [*cmake, "-S", str(project), "-B", str(build), "-G", "Ninja", *options],
+            "configuring the library",
+            env=env,
+            verbose=verbose,
+        )
         run([*cmake, "--build", str(build)], "building the library", env=env, verbose=verbose)
         library = build / f"lib{manifest.module}.so"
         inspect_library(library.name, library.read_bytes(), target, set(), "aot_gemm_")
@@ -273,6 +287,7 @@ def build_wheel(
     with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
         project, out = Path(scratch, "project"), Path(scratch, "dist")
         _write_project(manifest, objects, target, project)
+        _write_licences(project, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]
         run([*command, str(project)], "building the wheel", env=_environment(target), verbose=verbose)
@@ -328,7 +343,7 @@ def inspect_library(name: str, content: bytes, target: Target, needed: set[str],
     found: set[str] = set()
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
-            found = {tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
+            found = {str(vars(tag)["needed"]) for tag in section.iter_tags("DT_NEEDED")}
         elif isinstance(section, GNUVerNeedSection):
             _inspect_versions(name, section, target)
         elif isinstance(section, SymbolTableSection) and section.name == ".dynsym":

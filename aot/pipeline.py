@@ -65,11 +65,15 @@ class TuningRequest:
     patterns: space.Patterns
     limit: int
     ratio: float
+    candidates: tuple[Candidate, ...] = ()
+    """If given, what to measure, whatever the model says: the kernels of an earlier selection, say."""
 
 
 def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
     """Choose the candidates of one operation to measure."""
     legal = space.legal(operation, target, request.patterns)
+    if request.candidates:
+        return [candidate for candidate in legal if candidate in set(request.candidates)]
     if len(legal) <= request.limit:
         return legal
     return shortlist(legal, request.shapes.problems(operation), target, request.limit)

@@ -201,17 +201,17 @@ class Store:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA busy_timeout = 10000")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
     (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if num_tables == 0 and version == 0:
+    if num_tables == 0:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(
-            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-        )
-    elif application != APPLICATION_ID:
+        # Another process may be making the same tables: the statements wait for it, and then find them there.
+        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
         raise StoreError(f"{path} is a SQLite file of another program; give another path")
-    elif version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "
             "measure into another file"

@@ -11,29 +11,30 @@ APPLICATION_ID = 0x414F5447
 """`AOTG`, kept in the file's `application_id`, so that another program's SQLite file is not written to."""
 
 SCHEMA = """
-CREATE TABLE runs (
+CREATE TABLE IF NOT EXISTS runs (
   id INTEGER PRIMARY KEY, target TEXT NOT NULL, seed INTEGER NOT NULL UNIQUE, device TEXT NOT NULL, arch TEXT NOT NULL,
   num_sms INTEGER NOT NULL, driver TEXT NOT NULL, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER, power_mode TEXT,
   date TEXT NOT NULL, protocol TEXT NOT NULL) STRICT;
-CREATE TABLE clocks (run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
-CREATE TABLE kernels (
+CREATE TABLE IF NOT EXISTS clocks (
+  run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
+CREATE TABLE IF NOT EXISTS kernels (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL, dtype TEXT NOT NULL, layout TEXT NOT NULL, candidate TEXT NOT NULL,
   object_sha256 TEXT NOT NULL, UNIQUE (name, object_sha256)) STRICT;
-CREATE TABLE measurements (
+CREATE TABLE IF NOT EXISTS measurements (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
   dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
   median_us REAL NOT NULL, low_us REAL NOT NULL, high_us REAL NOT NULL, num_rounds INTEGER NOT NULL,
   relative_error REAL NOT NULL, status TEXT NOT NULL) STRICT;
-CREATE INDEX by_problem ON measurements (dtype, layout, m, n, k, kernel);
-CREATE TABLE verified (
+CREATE INDEX IF NOT EXISTS by_problem ON measurements (dtype, layout, m, n, k, kernel);
+CREATE TABLE IF NOT EXISTS verified (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
   relative_error REAL NOT NULL) STRICT;
-CREATE TABLE quarantine (
+CREATE TABLE IF NOT EXISTS quarantine (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, reason TEXT NOT NULL) STRICT;
-CREATE TABLE finished (
+CREATE TABLE IF NOT EXISTS finished (
   run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
   n INTEGER NOT NULL, k INTEGER NOT NULL) STRICT;
-CREATE TABLE in_flight (
+CREATE TABLE IF NOT EXISTS in_flight (
   id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
 """
 

@@ -125,11 +125,16 @@ class Worker:
             self._pools[dtype] = RandomPool(self._gpu, dtype, self._rng, self._session.source_elements)
         return self._pools[dtype]
 
-    def _need(self, number: int, problem: Problem) -> int | None:
-        """Give the workspace bytes of a kernel on a problem; the query launches nothing."""
-        kernels = self._session.kernels
-        bound = kernels.bind(GemmCall(problem, 0, 0, 0, *matrices(problem)))
-        return self._attempt(number, f"sizing {problem.name}", lambda: kernels.workspace_bytes(number, bound))
+    def _need(self, number: int, problem: Problem) -> tuple[int, str]:
+        """Give the workspace bytes of a kernel on a problem, or why it is not tried, which is not held against it."""
+        kernels, limit = self._session.kernels, self._plan.workspace_limit_bytes
+        try:
+            need = kernels.workspace_bytes(number, kernels.bind(GemmCall(problem, 0, 0, 0, *matrices(problem))))
+        except DeviceError as error:
+            return 0, f"not tried: {error}"
+        if need > limit:
+            return 0, f"not tried: needs {need} bytes of workspace, the limit is {limit}"
+        return need, ""
 
     def _pending(self, problem: Problem) -> bool:
         rows = self._store.latest(problem)
@@ -154,9 +159,8 @@ class Worker:
         arena = self._gpu.alloc(
             max(num_sets(problem, self._gpu.l2_bytes, self._plan) * set_bytes(problem) for problem in problems)
         )
-        needs = (self._need(i, problem) for problem in problems for i in self._takers(problem) if self._is_sound(i))
-        limit = self._plan.workspace_limit_bytes
-        size = max((need for need in needs if need is not None and need <= limit), default=0)
+        needs = (self._need(i, problem)[0] for problem in problems for i in self._takers(problem))
+        size = max(needs, default=0)
         workspace = Workspace(self._gpu.alloc(size) if size else 0, size)
         for problem in problems:
             self._measure(problem, arena, workspace)
@@ -208,10 +212,9 @@ class Worker:
         if not self._is_sound(number):
             self._add(number, problem, [], 0.0, f"quarantined: {self._reasons[self._ids[number]]}")
             return
-        need = self._need(number, problem)
-        if need is not None and need > self._plan.workspace_limit_bytes:
-            limit = self._plan.workspace_limit_bytes
-            self._add(number, problem, [], 0.0, f"not tried: needs {need} bytes of workspace, the limit is {limit}")
+        _, obstacle = self._need(number, problem)
+        if obstacle:
+            self._add(number, problem, [], 0.0, obstacle)
             return
         best = min(times.values(), default=None)
 
@@ -219,7 +222,7 @@ class Worker:
             error = bench.check(number)
             return error, bench.screen_us(number, best)
 
-        outcome = self._launch(number, f"measuring {problem.name}", screen) if need is not None else None
+        outcome = self._launch(number, f"measuring {problem.name}", screen)
         if outcome is None:
             self._add(number, problem, [], 0.0, f"failed: {self._reasons[self._ids[number]]}")
             return

@@ -5,8 +5,8 @@
  * A, B and D have one element type; the sum is taken in float32 and rounded once. B is held (n, k), as torch.nn.Linear
  * holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged.
  *
- * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives, and
- * may be called from any thread. No function allocates device memory or writes to disk. A launch only
+ * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
+ * and may be called from any thread. No function allocates device memory or writes to disk. A launch only
  * enqueues work, so that it may be captured into a CUDA graph; the first launch of a kernel loads it, captured or not.
  */
 #ifndef AOT_GEMM_H_
@@ -30,7 +30,7 @@ typedef enum {
   AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, a kernel index or a device ordinal that does not exist */
   AOT_GEMM_ERROR_DTYPE = 2,        /* an element type that this library has no kernels for */
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
-  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, operands a named kernel cannot take */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, operands a kernel cannot take */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
   AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU of another compute capability than the kernels' */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */

@@ -1,7 +1,8 @@
 // The TVM-FFI binding: `linear` and `matmul` over DLPack tensors. `aot_gemm` in Python is a thin cover of this file.
 //
 // The functions of two or three tensors run on the stream that TVM-FFI takes from the tensors' framework and allocate
-// with its allocator. Those that end in `_on` are told the stream and the workspace, for frameworks that TVM-FFI cannot ask.
+// with its allocator. Those that end in `_on` are told the stream and the workspace, for frameworks that TVM-FFI cannot
+// ask.
 #include <cstdint>
 
 #include <tvm/ffi/c_api.h>
@@ -15,8 +16,9 @@ namespace aot {
 namespace {
 
 int raise_status(aot_gemm_status_t status) {
-  static constexpr const char* kKinds[] = {"AotGemmError", "AotGemmError", "DtypeError",        "ShapeError", "StrideError",
-                                           "NoGpuError",   "ArchitectureError", "CudaError", "AotGemmError"};
+  static constexpr const char* kKinds[] = {"AotGemmError", "AotGemmError", "DtypeError",
+                                           "ShapeError",   "StrideError",  "NoGpuError",
+                                           "ArchitectureError", "CudaError", "AotGemmError"};
   return raise_error(kKinds[status], "%s", aot_gemm_last_error());
 }
 

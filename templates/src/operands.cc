@@ -51,12 +51,12 @@ bool is_on_gpu(const DLTensor& tensor) {
 
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left) {
   if (!is_on_gpu(tensor)) {
-    return raise_error("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; move "
-                       "it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
+    return raise_error("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
+                       "move it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
   }
   if (tensor.device.device_id != left.device.device_id) {
-    return raise_error("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product), name,
-                       tensor.device.device_id, left_name(product), left.device.device_id);
+    return raise_error("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product),
+                       name, tensor.device.device_id, left_name(product), left.device.device_id);
   }
   if (dtype_code(tensor) < 0) {
     return raise_error("DtypeError", "%s: %s has DLPack type code %d of %d bits; expected bfloat16 or float16",
@@ -140,7 +140,8 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
                        Text(left.shape, left.ndim).characters, right_name(product),
                        Text(right.shape, right.ndim).characters,
                        linear ? "x (..., k) and weight (n, k)"
-                              : "a (..., m, k) or (k,), and b (k, n) or (k,); a batched b is not supported: loop over it");
+                              : "a (..., m, k) or (k,), and b (k, n) or (k,); a batched b is not supported: loop "
+                                "over it");
   }
   const int64_t left_k = left.shape[left.ndim - 1];
   const int64_t right_k = right.shape[linear ? 1 : 0];

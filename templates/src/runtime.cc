@@ -58,12 +58,12 @@ aot_gemm_status_t fail_cuda(cuda::Error error, const char* what, const char* nam
   const char* text = cuda::describe(error);
   if (cuda::means_no_gpu(error)) {
     return fail(AOT_GEMM_ERROR_NO_GPU,
-                "no usable NVIDIA GPU: %s (CUDA error %" PRId32 "); expected a %s GPU and a driver for CUDA 13.0 or "
-                "newer; see what nvidia-smi says",
+                "no usable NVIDIA GPU: %s (CUDA error %" PRId32 "); expected a %s GPU and a driver for CUDA 13.0 "
+                "or newer; see what nvidia-smi says",
                 text, error, kArch);
   }
-  return fail(AOT_GEMM_ERROR_CUDA, "%s %s failed on device %" PRId32 ": %s (CUDA error %" PRId32 ")", what, name, device,
-              text, error);
+  return fail(AOT_GEMM_ERROR_CUDA, "%s %s failed on device %" PRId32 ": %s (CUDA error %" PRId32 ")", what, name,
+              device, text, error);
 }
 
 // Checks once for each device that it is what the kernels were built for. An `a` architecture runs nowhere else, and a
@@ -81,8 +81,8 @@ aot_gemm_status_t check_device(int32_t device) {
   if (error != 0) return fail_cuda(error, "query of", "the compute capability", device);
   if (major != kCapabilityMajor || minor != kCapabilityMinor) {
     return fail(AOT_GEMM_ERROR_ARCHITECTURE,
-                "device %" PRId32 " has compute capability %" PRId32 ".%" PRId32 "; these kernels are %s and run on %" PRId32
-                ".%" PRId32 " only; install the wheel built for this GPU",
+                "device %" PRId32 " has compute capability %" PRId32 ".%" PRId32
+                "; these kernels are %s and run on %" PRId32 ".%" PRId32 " only; install the wheel built for this GPU",
                 device, major, minor, kArch, kCapabilityMajor, kCapabilityMinor);
   }
   fitting_devices.fetch_or(bit, std::memory_order_relaxed);

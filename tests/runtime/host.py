@@ -13,18 +13,29 @@ from importlib import import_module
 from pathlib import Path
 
 import tvm_ffi
+
 from aot.candidate import Candidate
 from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
 from aot.package import read_templates, write
 from aot.problem import Dtype, Layout, Operation
 from aot.render import render
-
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 TVM_FFI = Path(tvm_ffi.__file__).parent
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE = range(9)
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", "-fno-rtti", "-shared", "-pthread"]
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-shared",
+    "-pthread",
+]
 
 
 class Problem(ctypes.Structure):
@@ -77,7 +88,12 @@ class Clear(ctypes.Structure):
 
 def stubs(manifest):
     """Write the C++ of the kernels that have no object: their entries call the recorder."""
-    lines = ["#include <cstdint>", 'extern "C" {', "int32_t record_init(void**);", "int32_t record_load(void*, int32_t);"]
+    lines = [
+        "#include <cstdint>",
+        'extern "C" {',
+        "int32_t record_init(void**);",
+        "int32_t record_load(void*, int32_t);",
+    ]
     lines += ["int32_t record_fake(int32_t, void**, int32_t);"]
     for index, entry in enumerate(manifest.kernels):
         lines += [
@@ -95,7 +111,9 @@ def stubs(manifest):
 def compile_library(manifest, directory, objects=None):
     """Build the C library over the recorder; without objects, every kernel is a stub. Gives its path."""
     write(render(manifest, read_templates()), directory)
-    sources = [path for path in (directory / "src").glob("*.cc") if path.stem not in {"cuda_entry", "binding", "operands"}]
+    sources = [
+        path for path in (directory / "src").glob("*.cc") if path.stem not in {"cuda_entry", "binding", "operands"}
+    ]
     if objects is None:
         (directory / "stubs.cc").write_text(stubs(manifest))
         sources.append(directory / "stubs.cc")
@@ -224,7 +242,9 @@ def random_manifest(seed=1):
         multiples = {i: (kernels[i].m_multiple, kernels[i].n_multiple) for i in indices}
         pairs = sorted({(rng.choice((64, 4096, 5120)), rng.choice((64, 72, 4096))) for _ in range(5)})
         edges = [_edges(rng, rng.randint(1, 9)) for _ in pairs]
-        ladders = [Ladder(*pair, x, _rows(rng, len(x), indices, multiples)) for pair, x in zip(pairs, edges, strict=True)]
+        ladders = [
+            Ladder(*pair, x, _rows(rng, len(x), indices, multiples)) for pair, x in zip(pairs, edges, strict=True)
+        ]
         axes = [_edges(rng, rng.randint(1, 6)) for _ in range(3)]
         count = len(axes[0]) * len(axes[1]) * len(axes[2])
         sections.append(Section(operation, tuple(ladders), Grid(*axes, _rows(rng, count, indices, multiples)), first))

@@ -24,11 +24,15 @@ def random_strides(rng, rows, columns, *, output=False):
     else:
         strides = rng.choice(((0, 1), (1, 0)))
     # The stride of a unit extent may be anything.
-    return tuple(rng.choice((x, 0, -5, 1)) if extent == 1 else x for x, extent in zip(strides, (rows, columns), strict=True))
+    return tuple(
+        rng.choice((x, 0, -5, 1)) if extent == 1 else x for x, extent in zip(strides, (rows, columns), strict=True)
+    )
 
 
 def address(matrix, i, j):
-    return matrix.address + 2 * sum(x * s for x, s, e in zip((i, j), matrix.strides, matrix.extents, strict=True) if e > 1)
+    return matrix.address + 2 * sum(
+        x * s for x, s, e in zip((i, j), matrix.strides, matrix.extents, strict=True) if e > 1
+    )
 
 
 def kernel_address(tensor, contiguous, i, j):
@@ -42,7 +46,7 @@ def kernel_address(tensor, contiguous, i, j):
 
 
 def check_memory(rng, stated, launch, layout, exchanged):
-    """Compare the addresses of random elements as stated and as launched. `layout` is None for kernels of two strides."""
+    """Compare addresses of random elements as stated and as launched; `layout` is None for kernels of two strides."""
     a, b, d = matrices(stated)
     left, right, result = (b, a, d.transposed) if exchanged else (a, b, d)
     majors = (None, None, None) if layout is None else (int(layout[0] == "k"), int(layout[1] == "k"), 1)

@@ -6,7 +6,6 @@ import random
 
 from aot.dispatch import look_up
 from aot.problem import Problem
-
 from tests.runtime.host import problem
 from tests.runtime.reference import code, matrices, plain_layout, readings
 
@@ -58,7 +57,9 @@ def test_equals_reference_beside_every_edge(library, manifest):
             for step in (-8, -1, 0, 1, 8):
                 for shape in ((m + step, n, k), (m, n + step, k), (m, n, k + step)):
                     operation = section.operation
-                    stated = problem(*(max(x, 1) for x in shape), dtype=operation.dtype.code, layout=operation.layout_name)
+                    stated = problem(
+                        *(max(x, 1) for x in shape), dtype=operation.dtype.code, layout=operation.layout_name
+                    )
                     check(library, manifest, stated)
                     count += 1
     assert count > 1000

@@ -6,7 +6,8 @@ import ctypes
 
 import pytest
 
-from tests.runtime.host import problem
+from tests.golden.manifest import golden_manifest, with_kernels
+from tests.runtime.host import Library, compile_library, problem
 
 OVERLAP = "overlaps itself; expected distinct elements; give D storage of its own"
 CASES = [
@@ -44,6 +45,17 @@ def test_a_type_without_kernels(fresh_library):
     assert fresh_library.error() == "no float16 kernels in this library; expected bfloat16"
 
 
+def test_a_library_without_a_kernel_for_unaligned_operands(tmp_path):
+    manifest = with_kernels(golden_manifest(), num_strides=1)
+    bare = Library(compile_library(manifest, tmp_path))
+    assert bare.launch(problem(16, 16, 17)) == 4
+    assert bare.error() == (
+        "this library has no kernel for operands that are not aligned; expected addresses and leading strides that are "
+        "multiples of 16 bytes, one unit stride each, k above 0; copy the operands"
+    )
+    assert bare.launch(problem(0, 16, 17)) == 0
+
+
 def test_a_named_kernel_refuses_what_it_cannot_take(library, manifest):
     names = [x.name for x in manifest.kernels]
     assert library.launch_kernel(len(names), problem(16, 16, 16)) == 1
@@ -53,13 +65,14 @@ def test_a_named_kernel_refuses_what_it_cannot_take(library, manifest):
     for stated in (problem(16, 16, 17), problem(16, 16, 16, layout="mn"), problem(16, 16, 0)):
         assert library.launch_kernel(1, stated) == 4
         assert library.error() == (
-            f"kernel {names[1]} cannot take these operands; expected A contiguous along k, B along k, addresses and leading "
-            "strides multiples of 16 bytes, k above 0; use aot_gemm_launch"
+            f"kernel {names[1]} cannot take these operands; expected A contiguous along k, B along k, addresses and "
+            "leading strides multiples of 16 bytes, k above 0; use aot_gemm_launch"
         )
     assert manifest.kernels[3].m_multiple == 256
     assert library.launch_kernel(3, problem(128, 16, 16)) == 3
     assert library.error() == (
-        f"kernel {names[3]} takes whole tiles; expected m a multiple of 256 and n of 16, got m 128 n 16; use aot_gemm_launch"
+        f"kernel {names[3]} takes whole tiles; expected m a multiple of 256 and n of 16, got m 128 n 16; "
+        "use aot_gemm_launch"
     )
     assert library.launch_kernel(0, problem(16, 16, 17)) == 0
 

@@ -84,8 +84,8 @@ def test_no_gpu_is_named_whichever_call_says_so(fresh_library):
         fresh_library.c.recorder_fail(call, 100)
         assert fresh_library.launch(ALIGNED) == 5
         assert fresh_library.error() == (
-            "no usable NVIDIA GPU: no CUDA-capable device is detected (CUDA error 100); expected a sm_90a GPU and a driver "
-            "for CUDA 13.0 or newer; see what nvidia-smi says"
+            "no usable NVIDIA GPU: no CUDA-capable device is detected (CUDA error 100); expected a sm_90a GPU and a "
+            "driver for CUDA 13.0 or newer; see what nvidia-smi says"
         )
 
 
@@ -102,7 +102,9 @@ def test_failures_name_the_kernel_and_are_not_remembered(fresh_library):
 def test_failures_outside_a_kernel_say_what_failed(fresh_library):
     fresh_library.c.recorder_fail(SET_DEVICE, 101)
     assert fresh_library.launch(problem(64, 64, 64, device=9)) == 7
-    assert fresh_library.error() == "switching to the operands' device failed on device 9: recorded error (CUDA error 101)"
+    assert (
+        fresh_library.error() == "switching to the operands' device failed on device 9: recorded error (CUDA error 101)"
+    )
     fresh_library.c.recorder_fail(SYNCHRONIZE, 700)
     assert fresh_library.c.aot_gemm_synchronize(-1, None) == 7
     assert fresh_library.error() == "waiting for the stream failed on device 0: recorded error (CUDA error 700)"
@@ -112,8 +114,8 @@ def test_failures_outside_a_kernel_say_what_failed(fresh_library):
     assert num_bytes > 0
     assert fresh_library.launch(stated, 0x10000, num_bytes) == 7
     assert fresh_library.error() == (
-        "clearing the workspace of kernel bf16_kk_sm90_split_64x32_c1x1_splitk_serial4 failed on device 0: recorded error "
-        "(CUDA error 700)"
+        "clearing the workspace of kernel bf16_kk_sm90_split_64x32_c1x1_splitk_serial4 failed on device 0: recorded "
+        "error (CUDA error 700)"
     )
 
 

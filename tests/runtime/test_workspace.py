@@ -46,7 +46,11 @@ def test_too_small_missing_or_unaligned_is_an_error(library, manifest):
     index = split_kernels(manifest, "separate")[0]
     name = manifest.kernels[index].name
     stated = problem(16, 16, 64)
-    for workspace, num_bytes, place in ((WORKSPACE, 3071, "0x700000"), (0, 9999, "(nil)"), (WORKSPACE + 8, 9999, "0x700008")):
+    for workspace, num_bytes, place in (
+        (WORKSPACE, 3071, "0x700000"),
+        (0, 9999, "(nil)"),
+        (WORKSPACE + 8, 9999, "0x700008"),
+    ):
         assert library.launch_kernel(index, stated, workspace, num_bytes) == 8
         assert library.error() == (
             f"kernel {name} needs a workspace of 3072 bytes, 16-byte aligned, for m 16 n 16; got {num_bytes} bytes at "

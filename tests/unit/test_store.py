@@ -1,4 +1,5 @@
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,15 @@ def test_uncommitted_work_of_another_connection_is_not_needed(tmp_path):
             assert reader.in_flight() == InFlight(run, 1, "verifying")
         writer.clear_in_flight()
         assert writer.in_flight() is None
+
+
+def test_processes_may_make_the_store_at_once(tmp_path):
+    def open_one(_):
+        with open_store(tmp_path / "r.sqlite") as store:
+            return store.targets()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(open_one, range(16))) == [[]] * 16
 
 
 def test_kernel_compiled_anew_is_another_kernel(tmp_path):

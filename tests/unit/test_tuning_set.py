@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from twins import BF16, kernel_of, problem_of
@@ -23,6 +24,18 @@ def test_written_sets_are_read_back(tmp_path):
     write_tuning_set(tmp_path, TUNING)
     assert (tmp_path / "kernels.json").read_bytes() == first
     assert json.loads(first)["kernels"][1]["name"] == "fp16_mk_twin_128x128_c1x1"
+
+
+def test_problem_may_name_its_kernels(tmp_path):
+    problem, other = TUNING.problems
+    tuning = replace(TUNING, problems=(problem, other), chosen={problem: frozenset({"bf16_kk_twin_64x128_c1x1"})})
+    write_tuning_set(tmp_path, tuning)
+    assert read_tuning_set(tmp_path) == tuning
+    assert tuning.filtered(None, "m1 ").chosen == tuning.chosen
+    wide = kernel_of(64)
+    assert tuning.is_wanted(wide, problem)
+    assert not tuning.is_wanted(kernel_of(256), problem)
+    assert tuning.is_wanted(TUNING.kernels[1], other)
 
 
 @pytest.mark.parametrize(

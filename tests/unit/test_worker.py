@@ -74,6 +74,14 @@ def test_all_are_screened_and_the_best_get_interleaved_rounds(tmp_path):
     assert rig.steps[-1][:2] == (12 + 24, 12 + 24)
 
 
+def test_only_the_kernels_chosen_for_a_problem_are_timed(tmp_path):
+    rig = Rig(tmp_path / "r")
+    rig.tuning = replace(rig.tuning, chosen={PROBLEMS[0]: frozenset(NAMES[4:6])})
+    rig.run()
+    assert sorted(rig.rows(PROBLEMS[0])) == sorted(NAMES[4:6])
+    assert sorted(rig.rows(PROBLEMS[1])) == sorted(NAMES)
+
+
 def test_finished_work_is_not_done_again(tmp_path):
     Rig(tmp_path / "r").run()
     again = Rig(tmp_path / "r")
@@ -140,6 +148,14 @@ def test_kernel_with_too_large_a_workspace_is_not_tried_and_not_blamed(tmp_path)
     assert {row.status for row in rig.rows(PROBLEMS[0]).values()} == {
         "not tried: needs 64 bytes of workspace, the limit is 63"
     }
+    assert rig.quarantined() == {}
+
+
+def test_kernel_that_the_library_refuses_for_a_problem_is_not_blamed(tmp_path):
+    rig = Rig(tmp_path / "r", faults={NAMES[0]: ("refused", 1200)})
+    rig.run()
+    assert rig.rows(PROBLEMS[0])[NAMES[0]].ok
+    assert rig.rows(PROBLEMS[1])[NAMES[0]].status == "not tried: at most 8 GiB can be addressed"
     assert rig.quarantined() == {}
 
 

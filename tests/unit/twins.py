@@ -119,6 +119,8 @@ class TwinKernels:
         return call
 
     def workspace_bytes(self, kernel, bound):
+        if self._fault(self.names[kernel], bound.problem.m) == "refused":
+            raise DeviceError("at most 8 GiB can be addressed")
         return self.workspace
 
     def _fault(self, name, m):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import _library
 from ._operations import linear, matmul, preload
 from ._table import Info, Plan, explain, info, plan
-from ._version import VERSION as __version__
+from ._version import __version__
 from .errors import (
     AotGemmError,
     ArchitectureError,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +111,26 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def _import_tvm_ffi() -> Any:
+    """Import TVM-FFI, which imports torch where there is one.
+
+    For a torch without DLPack's C exchange API, TVM-FFI would compile an extension and keep it in the home directory.
+    Nothing is compiled or written here: such a torch takes the route over `__dlpack__`.
+    """
+    switch = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
+    set_here = False
+    if switch not in os.environ and find_spec("torch") is not None and find_spec("torch_c_dlpack_ext") is None:
+        torch = import_module("torch")
+        set_here = not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    if set_here:
+        os.environ[switch] = "1"
+    try:
+        return import_module("tvm_ffi")
+    finally:
+        if set_here:
+            del os.environ[switch]
+
+
 @cache
 def binding() -> Any:
     """Load the TVM-FFI binding and make this package's errors known to it.
@@ -115,8 +138,7 @@ def binding() -> Any:
     Raises:
         CorruptLibraryError: it does not load.
     """
-    import tvm_ffi
-
+    tvm_ffi = _import_tvm_ffi()
     library()
     for kind in errors.ALL:
         tvm_ffi.register_error(f"{MODULE}.{kind.__name__}", kind)

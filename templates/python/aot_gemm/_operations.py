@@ -182,8 +182,9 @@ _first_matmul = partial(_first, _matmul, "matmul")
 def linear(x: Any, weight: Any, out: Any = None) -> Any:
     """Compute x @ weight^T, as torch.nn.functional.linear without a bias.
 
-    The sum is taken in float32 and rounded once. Work is enqueued on the current stream of the tensors' framework; it
-    may be captured into a CUDA graph. Gradients are not recorded: operands that require them are taken as data.
+    The sum is taken in float32 and rounded once. Work goes to the current stream of the tensors' framework, where
+    a CUDA graph may capture it; with JAX it is waited for. Gradients are not recorded: operands that require them are
+    taken as data.
 
     Args:
         x: (..., k), bfloat16 or float16, in GPU memory; leading dimensions must join into rows of one stride.

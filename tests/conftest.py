@@ -1,0 +1,1 @@
+"""Makes the repository importable for every test below, however pytest is started."""

@@ -1,0 +1,28 @@
+"""Write the golden files anew: python -m tests.golden.update. Read the difference before committing it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from aot.package import read_templates, write
+from aot.render import FileSet, render
+from tests.golden.manifest import golden_manifest
+
+EXPECTED = Path(__file__).with_name("expected")
+
+
+def golden_files() -> FileSet:
+    """Render the golden manifest; only what rendering changes, the plain files are copies."""
+    templates = read_templates()
+    copied = {path for path in templates if not path.endswith(".j2")}
+    files = FileSet()
+    for path, content in render(golden_manifest(), templates).items():
+        if path not in copied:
+            files.add(path, content)
+    return files
+
+
+if __name__ == "__main__":
+    shutil.rmtree(EXPECTED, ignore_errors=True)
+    write(golden_files(), EXPECTED)

@@ -1,0 +1,86 @@
+"""Real kernel objects, compiled without a GPU into the same store that `aot` uses, and manifests of them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+from aot.candidate import Accepted, Candidate, KernelKey
+from aot.compile import compile_kernels
+from aot.dispatch import DispatchTable, Grid, Ladder, Section
+from aot.families import family_of
+from aot.families.fallback import FAMILY as FALLBACK
+from aot.legality import check
+from aot.manifest import from_json, to_json
+from aot.problem import Dtype, Operation
+from aot.target import load_target
+from tests.golden.manifest import golden_manifest, row
+
+STORE = Path(__file__).parents[1] / "build" / "artifacts"
+BF16 = Operation.of(Dtype.BFLOAT16)
+BIG = Candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
+SMALL = Candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
+SPLIT = Candidate("sm90_quack", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
+_CUDA = 190
+_KPARAM_INFO = 0x17
+
+
+def _candidates(target):
+    (fallback,) = FALLBACK.candidates(BF16, target)
+    if target.arch == "sm_90a":
+        return [fallback, BIG, SMALL, SPLIT]
+    family = family_of(Candidate("sm100_persistent", 128, 128))
+    legal = (x for x in family.candidates(BF16, target) if isinstance(check(x, BF16, target), Accepted))
+    return [fallback, next(legal)]
+
+
+@cache
+def compiled(target_name):
+    """Compile a few kernels of a target; gives the manifest's entries and the objects by name."""
+    target = load_target(target_name)
+    keys = [KernelKey(BF16, x) for x in _candidates(target)]
+    artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
+    assert failures == []
+    return tuple(x.kernel for x in artifacts), {x.kernel.name: x.path for x in artifacts}
+
+
+def small_manifest(target_name):
+    """Make the manifest of a wheel of those kernels: the fallback first, then one ladder and one grid cell."""
+    kernels, objects = compiled(target_name)
+    target = load_target(target_name)
+    last = len(kernels) - 1
+    ladder = Ladder(4096, 4096, (16, 256), (row(last, last, 5.0, 1), row(1, 1, 9.0, last)))
+    section = Section(BF16, (ladder,), Grid((64,), (4096,), (4096,), (row(1, 1, 10.0, last),)), 0)
+    manifest = replace(
+        golden_manifest(),
+        target=target.name,
+        arch=target.arch,
+        platform_tag=target.platform_tag,
+        kernels=kernels,
+        table=DispatchTable((section,)),
+    )
+    return from_json(to_json(manifest)), objects
+
+
+def parameter_sizes(path):
+    """Read the sizes in bytes of a kernel's parameters, in order, from the cubin inside its object."""
+    content = path.read_bytes()
+    start = content.find(b"\x7fELF", 4)
+    elf = ELFFile(BytesIO(content[start:]))
+    assert elf.header.e_machine in {"EM_CUDA", _CUDA}
+    sizes = {}
+    for section in elf.iter_sections():
+        data = section.data() if section.name.startswith(".nv.info.") else b""
+        offset = 0
+        while offset + 4 <= len(data):
+            kind, attribute, size = struct.unpack_from("<BBH", data, offset)
+            if kind == 4 and attribute == _KPARAM_INFO:
+                _, ordinal, _, flags = struct.unpack_from("<IHHI", data, offset + 4)
+                sizes[ordinal] = flags >> 18
+            offset += 4 + (size if kind == 4 else 0)
+    return [sizes[ordinal] for ordinal in sorted(sizes)]

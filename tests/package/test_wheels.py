@@ -1,0 +1,162 @@
+"""Real wheels of both targets: built, inspected, installed where nothing else is, and asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from aot.errors import PackageError
+from aot.package import TVM_FFI, build_library, build_wheel
+from aot.target import load_target
+from tests.objects import small_manifest
+from tests.package.userland import aarch64_python
+
+pytestmark = pytest.mark.package
+
+ASK = """
+import sys, time
+start = time.perf_counter()
+import aot_gemm
+took = time.perf_counter() - start
+assert "tvm_ffi" not in sys.modules
+plan = aot_gemm.plan(16, 4096, 4096)
+print(plan.tier, plan.bucket, plan.kernel, plan.time_us, sep="|")
+print(aot_gemm.explain(16, 4096, 4096))
+print(aot_gemm.info())
+try:
+    aot_gemm.preload()
+except aot_gemm.NoGpuError as error:
+    print("NoGpuError:", error)
+from aot_gemm import _library
+print(sorted(name for name in ("linear", "matmul") if _library.binding()[name] is not None))
+print(f"import {took * 1e3:.1f} ms")
+"""
+
+
+@pytest.fixture(scope="module", params=["h200", "thor"])
+def target(request):
+    return load_target(request.param)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Build each target's wheel at most once."""
+    built = {}
+
+    def wheel(target):
+        if target.name not in built:
+            manifest, objects = small_manifest(target.name)
+            built[target.name] = build_wheel(manifest, objects, tmp_path_factory.mktemp(target.name), target)
+        return built[target.name]
+
+    return wheel
+
+
+def read_elf(wheel, name):
+    with zipfile.ZipFile(wheel) as archive:
+        return ELFFile(BytesIO(archive.read(f"aot_gemm/{name}")))
+
+
+def tags(elf, name):
+    attribute = {"DT_NEEDED": "needed", "DT_RUNPATH": "runpath", "DT_SONAME": "soname"}[name]
+    return {vars(tag)[attribute] for tag in elf.get_section_by_name(".dynamic").iter_tags(name)}
+
+
+def check_answers(text, target):
+    manifest, _ = small_manifest(target.name)
+    lines = text.splitlines()
+    assert lines[0] == f"tuned|(16, 4096, 4096)|{manifest.kernels[-1].name}|5.0"
+    assert lines[1] == f"bfloat16 m 16 n 4096 k 4096, layout kk, on {target.arch}"
+    assert "  time       5.00 us at the bucket's edge, measured on NVIDIA H200, 2026-11-20" in lines
+    assert f"aot-gemm 0.1.0: {len(manifest.kernels)} kernels for {target.arch} (target {target.name})" in lines
+    assert any(x.startswith("NoGpuError: no usable NVIDIA GPU: ") and f"a {target.arch} GPU" in x for x in lines)
+    assert "['linear', 'matmul']" in lines
+
+
+def test_tag_machine_and_size(wheels, target):
+    wheel = wheels(target)
+    assert wheel.name == f"aot_gemm-0.1.0-py3-none-{target.platform_tag}.whl"
+    assert wheel.stat().st_size < 1_000_000
+    machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[target.machine]
+    assert {read_elf(wheel, x)["e_machine"] for x in ("libaot_gemm.so", "libaot_gemm_ffi.so")} == {machine}
+
+
+def test_the_licence_of_what_is_linked_in_goes_along(wheels, target):
+    with zipfile.ZipFile(wheels(target)) as archive:
+        names = [x for x in archive.namelist() if x.endswith("licenses/NVIDIA-CUDA-Runtime.txt")]
+        assert len(names) == 1
+        assert b"NVIDIA" in archive.read(names[0])
+
+
+def test_libraries_need_libc_alone_and_find_each_other(wheels, target):
+    library, binding = (read_elf(wheels(target), x) for x in ("libaot_gemm.so", "libaot_gemm_ffi.so"))
+    assert tags(library, "DT_SONAME") == {"libaot_gemm.so"}
+    assert all(re.match(r"(lib(c|dl|rt|pthread|m)\.so\.\d|ld-linux-)", x) for x in tags(library, "DT_NEEDED"))
+    assert tags(binding, "DT_NEEDED") >= {"libaot_gemm.so", "libtvm_ffi.so"}
+    assert tags(binding, "DT_RUNPATH") == {"$ORIGIN"}
+
+
+def test_equal_inputs_give_equal_wheels(wheels, target, tmp_path):
+    manifest, objects = small_manifest(target.name)
+    again = build_wheel(manifest, objects, tmp_path, target)
+    assert again.read_bytes() == wheels(target).read_bytes()
+
+
+def test_the_wheel_holds_no_path_of_the_build_machine(wheels, target):
+    with zipfile.ZipFile(wheels(target)) as archive:
+        content = b"".join(archive.read(x) for x in archive.namelist())
+    assert str(Path.home() / "x")[:-1].encode() not in content
+    assert b"aot-wheel-" not in content
+    assert str(Path(__file__).parents[2]).encode() not in content
+
+
+def test_a_bundles_library_loads_on_this_machine(tmp_path):
+    manifest, objects = small_manifest("h200")
+    library = build_library(manifest, objects, tmp_path, load_target("h200"))
+    code = f"import ctypes; print(ctypes.CDLL({str(library)!r}).aot_gemm_num_kernels())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == len(manifest.kernels)
+
+
+def test_a_failed_build_leaves_nothing(tmp_path):
+    manifest, objects = small_manifest("h200")
+    broken = replace(manifest.kernels[0], entry_symbol="no_such_symbol")
+    manifest = replace(manifest, kernels=(broken, *manifest.kernels[1:]))
+    with pytest.raises(
+        PackageError, match=r"(?s)building the wheel failed with exit code 1\n  command: .*no_such_symbol"
+    ):
+        build_wheel(manifest, objects, tmp_path / "dist", load_target("h200"))
+    assert not (tmp_path / "dist").exists()
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the wheel is for x86-64")
+def test_the_x86_wheel_works_where_only_tvm_ffi_is(wheels, tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", wheels(load_target("h200"))], check=True)
+    done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=True, cwd=tmp_path)
+    check_answers(done.stdout, load_target("h200"))
+
+
+def test_the_aarch64_wheel_works_on_aarch64(wheels, tmp_path):
+    python = aarch64_python()
+    target = load_target("thor")
+    options = ["--target", tmp_path / "site", "--platform", target.platform_tag, "--only-binary=:all:"]
+    options += ["--python-version", "3.11", "--implementation", "cp"]
+    platforms = [word for x in ("2_17", "2_24", "2_27") for word in ("--platform", f"manylinux_{x}_aarch64")]
+    command = [sys.executable, "-m", "pip", "install", "-q", *options, *platforms, wheels(target), TVM_FFI]
+    subprocess.run(command, check=True)
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": os.environ["PATH"]}
+    done = subprocess.run([*python, "-c", ASK], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    check_answers(done.stdout, target)

@@ -1,0 +1,81 @@
+"""An AArch64 Python on any machine: Debian's packages unpacked into a folder, run by qemu. Nothing is installed."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "build" / "userland"
+PACKAGES = [
+    "python3.11-minimal",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libc6",
+    "zlib1g",
+    "libexpat1",
+    "libffi8",
+    "libstdc++6",
+    "libgcc-s1",
+    "libbz2-1.0",
+    "liblzma5",
+    "libcrypt1",
+    "libuuid1",
+    "libssl3",
+]
+
+
+def _apt(state, architecture, *command, cwd):
+    options = {
+        "APT::Architecture": architecture,
+        "APT::Architectures::": architecture,
+        "APT::Sandbox::User": "root",
+        "Dir::State::Lists": state / "lists",
+        "Dir::Cache": state / "cache",
+        "Dir::State::status": "/dev/null",
+    }
+    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    subprocess.run(["apt-get", "-q", *words, *command], check=True, cwd=cwd, capture_output=True, text=True)
+
+
+def _fetch(architecture, packages, folder):
+    """Download packages of an architecture and unpack them into a folder."""
+    state, debs = folder.with_suffix(".apt"), folder.with_suffix(".debs")
+    for path in (state / "lists" / "partial", state / "cache" / "archives" / "partial", debs):
+        path.mkdir(parents=True)
+    _apt(state, architecture, "update", cwd=debs)
+    _apt(state, architecture, "download", *packages, cwd=debs)
+    for deb in debs.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", deb, folder], check=True)
+    shutil.rmtree(state)
+    shutil.rmtree(debs)
+
+
+def _fetch_once(architecture, packages, name):
+    folder = ROOT / name
+    if not folder.is_dir():
+        partial = ROOT / f"{name}.partial"
+        for path in ROOT.glob(f"{name}.partial*"):
+            shutil.rmtree(path)
+        _fetch(architecture, packages, partial)
+        partial.rename(folder)
+    return folder
+
+
+def aarch64_python():
+    """Give the command that runs an AArch64 Python 3.11; skips the test where it cannot be had."""
+    if platform.machine() == "aarch64":
+        return [shutil.which("python3")]
+    try:
+        system = _fetch_once("arm64", PACKAGES, "aarch64")
+        emulator = shutil.which("qemu-aarch64-static")
+        if emulator is None:
+            host = _fetch_once("amd64", ["qemu-user-static"], "qemu")
+            emulator = str(host / "usr" / "bin" / "qemu-aarch64-static")
+    except (OSError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", "") or ""
+        pytest.skip(f"NOT TESTED ON AARCH64: Debian's packages or qemu cannot be fetched: {error} {output[-300:]}")
+    return [emulator, "-L", str(system), str(system / "usr" / "bin" / "python3.11")]

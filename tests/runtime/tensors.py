@@ -1,0 +1,100 @@
+"""Tensors that claim to be in GPU memory and speak DLPack, with no GPU: addresses are numbers, nothing is read."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+from types import ModuleType, SimpleNamespace
+
+CUDA, CPU = 2, 1
+FLOAT16, BFLOAT16, FLOAT32, UINT8 = (2, 16), (4, 16), (2, 32), (1, 8)
+_addresses = itertools.count(0x40000000, 0x1000000)
+_keep_alive = []
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class DLManagedTensor(ctypes.Structure):
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+def compact(shape):
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step *= extent
+    return tuple(strides)
+
+
+class FakeTensor:
+    """A tensor of a framework that only speaks DLPack."""
+
+    def __init__(self, shape, dtype=BFLOAT16, strides=None, *, device=(CUDA, 0), offset=0):
+        self.shape, self.dtype, self.device = tuple(shape), dtype, device
+        self.strides = compact(shape) if strides is None else tuple(strides)
+        self.address, self.offset = next(_addresses), offset
+        self.streams = []
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        count = len(self.shape)
+        shape, strides = (ctypes.c_int64 * count)(*self.shape), (ctypes.c_int64 * count)(*self.strides)
+        tensor = DLTensor(
+            self.address, (ctypes.c_int32 * 2)(*self.device), count, *self.dtype, 1, shape, strides, self.offset
+        )
+        managed = DLManagedTensor(tensor, None, None)
+        _keep_alive.append((managed, shape, strides))
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(managed), b"dltensor", None)
+
+
+def _empty(kind):
+    return lambda shape, dtype: kind(shape, UINT8 if dtype == "uint8" else dtype)
+
+
+def install_cupy(monkeypatch, stream):
+    """Put a CuPy of fake tensors, on a current stream, where it is imported from."""
+    cupy = ModuleType("cupy")
+    cupy.ndarray = type("ndarray", (FakeTensor,), {"__module__": "cupy"})
+    cupy.empty = _empty(cupy.ndarray)
+    cupy.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=stream))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return cupy
+
+
+def install_jax(monkeypatch):
+    """Put a JAX of fake arrays where it is imported from."""
+    jax, numpy = ModuleType("jax"), ModuleType("jax.numpy")
+    array = type("Array", (FakeTensor,), {"__module__": "jaxlib.xla", "block_until_ready": lambda self: self})
+    jax.numpy, numpy.empty, jax.Array = numpy, _empty(array), array
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    return jax
+
+
+def install_old_torch(monkeypatch, stream):
+    """Put a torch of fake tensors, without the C exchange API, where it is imported from."""
+    torch = ModuleType("torch")
+    torch.uint8 = UINT8
+    torch.Tensor = type("Tensor", (FakeTensor,), {"__module__": "torch", "detach": lambda self: self})
+    torch.empty = lambda shape, dtype, device: torch.Tensor(shape, dtype) if device == "cuda" else None
+    torch.cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=stream))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch

@@ -1,0 +1,304 @@
+"""The Python package over the recorder: routes of frameworks, shapes, errors, and what it knows of itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import tvm_ffi
+
+from aot.dispatch import look_up
+from aot.problem import Dtype, Layout, Operation, Problem
+from tests.runtime.host import SYNCHRONIZE, copy_package
+from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
+
+HEADER = Path(__file__).parents[2] / "templates" / "include" / "aot_gemm.h"
+
+
+@pytest.fixture(autouse=True)
+def routes(package):
+    """Forget the routes of earlier tests' tensors."""
+    package._operations._linear.clear()
+    package._operations._matmul.clear()
+
+
+def strides_of(tensor):
+    return tuple(tensor.strides)
+
+
+def test_linear_launches_on_out(package, library):
+    x, weight, out = FakeTensor((2, 3, 65)), FakeTensor((17, 65)), FakeTensor((2, 3, 17))
+    assert package.linear(x, weight, out) is out
+    (launch,) = library.fake_launches()
+    assert (launch.a.data, launch.b.data, launch.d.data) == (x.address, weight.address, out.address)
+    assert (tuple(launch.a.shape), tuple(launch.b.shape), tuple(launch.d.shape)) == ((6, 65), (17, 65), (6, 17))
+    assert (strides_of(launch.a), strides_of(launch.b), strides_of(launch.d)) == ((65, 1), (65, 1), (17, 1))
+
+
+def test_matmul_exchanges_the_strides_of_b(package, library):
+    a, b, out = FakeTensor((5, 65), FLOAT16), FakeTensor((65, 17), FLOAT16), FakeTensor((5, 17), FLOAT16)
+    package.matmul(a, b, out=out)
+    (launch,) = library.fake_launches()
+    assert (tuple(launch.b.shape), strides_of(launch.b)) == ((17, 65), (1, 17))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out", "shapes"),
+    [
+        ((64,), (64, 16), (16,), ((1, 64), (16, 64), (1, 16))),
+        ((8, 64), (64,), (8,), ((8, 64), (1, 64), (8, 1))),
+        ((64,), (64,), (), ((1, 64), (1, 64), (1, 1))),
+        ((4, 8, 64), (64,), (4, 8), ((32, 64), (1, 64), (32, 1))),
+        ((4, 8, 64), (64, 16), (4, 8, 16), ((32, 64), (16, 64), (32, 16))),
+    ],
+)
+def test_matmul_takes_vectors_and_leading_dimensions(package, library, a, b, out, shapes):
+    package.matmul(FakeTensor(a, offset=2), FakeTensor(b), out=FakeTensor(out))
+    (launch,) = library.fake_launches()
+    assert tuple(tuple(x.shape) for x in (launch.a, launch.b, launch.d)) == shapes
+
+
+def test_tensors_of_tvm_ffi_go_straight_in_on_the_environments_stream(package, library):
+    tensors = [tvm_ffi.from_dlpack(FakeTensor(x)) for x in ((65, 65), (65, 65), (65, 65))]
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), 0x7770):
+        assert package.linear(*tensors) is tensors[2]
+    assert library.fake_launches()[0].stream == 0x7770
+    assert isinstance(package._operations._linear[tvm_ffi.Tensor], tvm_ffi.Function)
+
+
+def test_cupy_is_asked_for_stream_and_memory(package, library, manifest, monkeypatch):
+    cupy = install_cupy(monkeypatch, 0x8880)
+    split = next(x for x in manifest.table.sections[0].ladders)
+    for m in (1, 64, 300, 20000):
+        library.c.recorder_reset()
+        x, weight = cupy.ndarray((m, split.k)), cupy.ndarray((split.n, split.k))
+        out = package.linear(x, weight)
+        assert type(out) is cupy.ndarray
+        assert (out.shape, out.dtype) == ((m, split.n), x.dtype)
+        (launch,) = library.fake_launches()
+        assert (launch.stream, x.streams) == (0x8880, [-1])
+        assert {launch.d.data} == {out.address}
+        needs = manifest.kernels[launch.kernel].workspace.num_bytes(m, split.n)
+        assert launch.workspace_floats * 4 == needs
+
+
+def test_jax_gives_a_new_array_and_waits(package, library, monkeypatch):
+    jax = install_jax(monkeypatch)
+    x, weight = jax.Array((16, 72)), jax.Array((72, 24))
+    out = package.matmul(x, weight)
+    assert (type(out), out.shape) == (jax.Array, (16, 24))
+    assert library.count(SYNCHRONIZE) == 1
+    with pytest.raises(package.AotGemmError, match="out= was given, but JAX arrays are immutable"):
+        package.matmul(x, weight, out=out)
+
+
+def test_a_torch_without_the_exchange_api_is_asked_for_stream_and_memory(package, library, monkeypatch):
+    torch = install_old_torch(monkeypatch, 0x9990)
+    x, weight = torch.Tensor((65, 65)), torch.Tensor((33, 65))
+    out = package.linear(x, weight)
+    assert (type(out), out.shape, x.streams) == (torch.Tensor, (65, 33), [-1])
+    assert library.fake_launches()[0].stream == 0x9990
+
+
+E2 = (2, 2)
+CASES = [
+    ("linear", ([1], [2]), "DtypeError", "linear: got a list; expected a tensor that speaks DLPack"),
+    (
+        "linear",
+        (np.zeros(E2, np.float16), np.zeros(E2, np.float16)),
+        "DeviceError",
+        (
+            "linear: got a ndarray that is not in GPU memory (DLPack device type 1); expected a CUDA tensor; move "
+            "it there first"
+        ),
+    ),
+    (
+        "linear",
+        (torch.zeros(E2), torch.zeros(E2)),
+        "DeviceError",
+        "linear: x is not in GPU memory (DLPack device type 1); expected a CUDA tensor; move it there first",
+    ),
+    (
+        "linear",
+        (FakeTensor(E2), FakeTensor(E2, device=(CUDA, 1)), FakeTensor(E2)),
+        "DeviceError",
+        "linear: weight is on GPU 1, x on GPU 0; expected one GPU",
+    ),
+    (
+        "linear",
+        (FakeTensor(E2), FakeTensor(E2, device=(CPU, 0)), FakeTensor(E2)),
+        "DeviceError",
+        (
+            "linear: got a FakeTensor that is not in GPU memory (DLPack device type 1); expected a CUDA tensor; move "
+            "it there first"
+        ),
+    ),
+    (
+        "matmul",
+        (FakeTensor(E2, FLOAT32), FakeTensor(E2, FLOAT32), FakeTensor(E2, FLOAT32)),
+        "DtypeError",
+        "matmul: a has DLPack type code 2 of 32 bits; expected bfloat16 or float16",
+    ),
+    (
+        "linear",
+        (FakeTensor(E2), FakeTensor(E2, FLOAT16), FakeTensor(E2)),
+        "DtypeError",
+        "linear: weight and x differ in element type; expected one type; convert one of them",
+    ),
+    (
+        "linear",
+        (FakeTensor((4, 8)), FakeTensor((3, 9)), FakeTensor((4, 3))),
+        "ShapeError",
+        "linear: x (4, 8) has k 8, weight (3, 9) has k 9; expected one k",
+    ),
+    (
+        "linear",
+        (FakeTensor((4, 8)), FakeTensor((8,)), FakeTensor((4, 3))),
+        "ShapeError",
+        "linear: got x (4, 8) and weight (8,); expected x (..., k) and weight (n, k)",
+    ),
+    (
+        "matmul",
+        (FakeTensor((4, 8)), FakeTensor((2, 8, 4)), FakeTensor((4, 3))),
+        "ShapeError",
+        (
+            "matmul: got a (4, 8) and b (2, 8, 4); expected a (..., m, k) or (k,), and b (k, n) or (k,); a batched b "
+            "is not supported: loop over it"
+        ),
+    ),
+    (
+        "matmul",
+        (FakeTensor((4, 8)), FakeTensor((8, 4)), FakeTensor((4, 3))),
+        "ShapeError",
+        "matmul: out has shape (4, 3); expected (4, 4)",
+    ),
+    (
+        "linear",
+        (FakeTensor((2, 4, 8), strides=(64, 8, 1)), FakeTensor((8, 8)), FakeTensor((2, 4, 8))),
+        "StrideError",
+        (
+            "linear: x of shape (2, 4, 8) and strides (64, 8, 1) is not one matrix in memory; expected leading "
+            "dimensions that join into rows of one stride; make it contiguous"
+        ),
+    ),
+    (
+        "linear",
+        (FakeTensor((2, 8)), FakeTensor((8, 8)), FakeTensor((2, 8), strides=(0, 1))),
+        "StrideError",
+        "D (2, 8) with strides (0, 1) overlaps itself; expected distinct elements; give D storage of its own",
+    ),
+    (
+        "linear",
+        (FakeTensor((2, 8)), FakeTensor((8, 8))),
+        "AotGemmError",
+        "cannot allocate (2, 8) for this type of tensor; pass out=, or use torch or CuPy",
+    ),
+]
+
+
+@pytest.mark.parametrize(("product", "tensors", "kind", "message"), CASES)
+def test_errors_are_typed_and_exact(package, library, product, tensors, kind, message):
+    with pytest.raises(getattr(package, kind), match=f"^{re.escape(message)}$") as caught:
+        getattr(package, product)(*tensors)
+    assert type(caught.value).__name__ == kind
+    assert library.fake_launches() == []
+
+
+def test_errors_of_the_runtime_reach_python(package, library):
+    library.c.recorder_fail(2, 719)
+    with pytest.raises(package.CudaError, match="launching kernel"):
+        package.linear(*(FakeTensor((65, 65)) for _ in range(3)))
+    library.c.recorder_fail(3, 100)
+    with pytest.raises(package.NoGpuError, match="no usable NVIDIA GPU"):
+        package.preload()
+
+
+def test_tensors_that_require_gradients_are_data(package):
+    x = torch.nn.Parameter(torch.zeros(E2, dtype=torch.bfloat16))
+    with pytest.raises(package.DeviceError):
+        package.linear(x, x)
+
+
+def test_plan_equals_the_reference(package, manifest):
+    for section in manifest.table.sections:
+        operation = section.operation
+        names = {"dtype": operation.dtype_name, "layout": operation.layout_name}
+        for m, n, k in ((8, 4096, 4096), (16, 64, 64), (5000, 72, 80), (3000, 9000, 64), (16, 24, 33)):
+            got = package.plan(m, n, k, **names)
+            aligned = all(x % 8 == 0 for x in (m, n, k))
+            if not aligned and (operation.layout_name != "kk"):
+                continue
+            choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=aligned)
+            assert (got.kernel, got.tier) == (manifest.kernels[choice.kernel].name, choice.tier.name.lower())
+            assert got.workspace_bytes == manifest.kernels[choice.kernel].workspace.num_bytes(m, n)
+
+
+def test_plan_tells_the_bucket_and_its_time(package, manifest):
+    ladder = manifest.table.sections[0].ladders[0]
+    got = package.plan(ladder.m_edges[0], ladder.n, ladder.k)
+    row = ladder.rows[0]
+    assert got.bucket == (ladder.m_edges[0], ladder.n, ladder.k)
+    if got.kernel == manifest.kernels[row.kernel].name:
+        assert (got.time_us, got.provenance, got.runner_up_us) == (row.time_us, "measured", 100.0)
+        assert got.runner_up == manifest.kernels[row.runner_up].name
+
+
+def test_plan_refuses_what_it_does_not_know(package):
+    with pytest.raises(package.DtypeError, match=r"dtype is 'float8'; expected one of bfloat16, float16"):
+        package.plan(1, 1, 1, dtype="float8")
+    with pytest.raises(package.StrideError, match=r"layout is 'nn'; expected one of kk, kn, mk, mn"):
+        package.plan(1, 1, 1, layout="nn")
+    with pytest.raises(package.ShapeError, match="m is -1"):
+        package.plan(-1, 1, 1)
+
+
+def test_explain_reads(package):
+    text = package.explain(16, 24, 33)
+    assert text.splitlines()[0] == "bfloat16 m 16 n 24 k 33, layout kk, on sm_90a"
+    assert "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0" in text
+    assert "tier" in package.explain(16, 64, 64)
+
+
+def test_info_lists_everything(package, manifest):
+    info = package.info()
+    assert (info.version, info.arch, info.record) == ("0.1.0", "sm_90a", "h200-golden")
+    assert info.kernels == tuple(x.name for x in manifest.kernels)
+    assert Path(info.library_dir, "libaot_gemm.so").stat().st_size == info.library_bytes["libaot_gemm.so"]
+    assert "NVIDIA H200" in str(info)
+    assert package.__version__ == "0.1.0"
+
+
+def test_a_library_cut_short_is_found_at_import(package, tmp_path, monkeypatch):
+    library = copy_package(package, tmp_path) / "libaot_gemm.so"
+    monkeypatch.setattr(package._library, "LIBRARY", library)
+    package._library.check_sizes()
+    content = library.read_bytes()
+    library.write_bytes(content[:-1])
+    with pytest.raises(
+        package.CorruptLibraryError, match=rf"{len(content) - 1} bytes, sha256 .* expected {len(content)} bytes"
+    ):
+        package._library.check_sizes()
+    library.unlink()
+    with pytest.raises(package.CorruptLibraryError, match=r"is missing .* reinstall the package"):
+        package._library.check_sizes()
+
+
+def test_a_library_that_does_not_load_is_hashed(package, tmp_path, monkeypatch):
+    library = copy_package(package, tmp_path) / "libaot_gemm.so"
+    library.write_bytes(b"\0" * library.stat().st_size)
+    monkeypatch.setattr(package._library, "LIBRARY", library)
+    with pytest.raises(package.CorruptLibraryError, match=r"does not load \(.*sha256 .*reinstall the package"):
+        package._library.library.__wrapped__()
+
+
+def test_statuses_and_types_are_those_of_the_header(package):
+    header = HEADER.read_text()
+    statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_\w+) = (\d)", header)
+    assert [int(x) for x in statuses] == list(range(len(package.errors.OF_STATUS)))
+    types = re.search(r"\{ AOT_GEMM_(\w+) = 0, AOT_GEMM_(\w+) = 1 \} aot_gemm_dtype_t", header).groups()
+    assert [x.lower() for x in types] == list(package._table.DTYPES) == [x.value for x in Dtype]
+    assert list(package._table.LAYOUTS) == sorted((x.value for x in Layout), key=lambda x: Layout(x).code)
+    assert Operation.of(Dtype.BFLOAT16).layout.code == 0

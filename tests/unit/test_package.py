@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from aot import package
+from aot.errors import PackageError
+from aot.render import FileSet
+from aot.target import load_target
+from tests.golden.manifest import golden_manifest
+
+H200 = load_target("h200")
+
+
+def test_run_gives_the_output_and_echoes_when_asked(capsys):
+    assert package.run([sys.executable, "-c", "print('done')"], "saying so", verbose=True) == "done\n"
+    assert capsys.readouterr().err == f"+ {sys.executable} -c 'print('\"'\"'done'\"'\"')'\n"
+
+
+def test_a_failed_command_prints_command_code_and_tail():
+    code = "import sys; [print(f'line {i}') for i in range(100)]; sys.exit(3)"
+    with pytest.raises(PackageError) as caught:
+        package.run([sys.executable, "-c", code], "building")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "building failed with exit code 3"
+    assert lines[1].startswith(f"  command: {sys.executable} -c ")
+    assert (lines[2], lines[3], lines[-1]) == ("  output:", "    line 60", "    line 99")
+
+
+def test_a_command_that_is_not_there_is_an_error():
+    with pytest.raises(PackageError, match=r"building failed: cannot run no-such-command: No such file or directory"):
+        package.run(["no-such-command"], "building")
+
+
+def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(package, "TVM_FFI", "apache-tvm-ffi==0.0.0.dev0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(
+        PackageError, match=r"(?s)fetching nvidia-cuda-runtime.*failed with exit code 1.*next: check pip's index"
+    ):
+        package.fetch_toolchain(H200, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_cached_toolchain_needs_no_network(tmp_path, monkeypatch):
+    for requirements in ((package.CUDA_RUNTIME, package.CUDA_HEADERS), (package.TVM_FFI,)):
+        name = "+".join(x.replace("==", "-") for x in requirements)
+        (tmp_path / f"{name}-{H200.machine}").mkdir()
+    monkeypatch.setattr(package, "run", lambda *_, **__: pytest.fail("ran a command"))
+    toolchain = package.fetch_toolchain(H200, tmp_path)
+    assert toolchain.cuda_dir.parts[-2:] == ("nvidia", "cu13")
+
+
+def test_write_writes_the_tree(tmp_path):
+    files = FileSet()
+    files.add("a/b/c.txt", b"1")
+    package.write(files, tmp_path)
+    assert (tmp_path / "a/b/c.txt").read_bytes() == b"1"
+
+
+def test_a_move_leaves_nothing_partial(tmp_path):
+    source = tmp_path / "x.whl"
+    source.write_bytes(b"wheel")
+    assert package._move_into(source, tmp_path / "dist").read_bytes() == b"wheel"
+    with pytest.raises(FileNotFoundError):
+        package._move_into(tmp_path / "absent", tmp_path / "dist")
+    assert [x.name for x in (tmp_path / "dist").iterdir()] == ["x.whl"]
+
+
+def test_objects_must_be_those_of_the_manifest(tmp_path):
+    manifest = golden_manifest()
+    with pytest.raises(PackageError, match=f"no object for kernel {manifest.kernels[0].name}"):
+        package._write_project(manifest, {}, H200, tmp_path / "one")
+    path = tmp_path / "x.o"
+    path.write_bytes(b"other")
+    with pytest.raises(PackageError, match=r"has sha256 [0-9a-f]{64}; the manifest says 0{64}"):
+        package._write_project(manifest, {x.name: path for x in manifest.kernels}, H200, tmp_path / "two")
+
+
+def test_the_target_must_be_the_manifests(tmp_path):
+    message = "the manifest is for sm_90a on manylinux_2_28_x86_64, target thor is sm_110a on manylinux_2_28_aarch64"
+    with pytest.raises(PackageError, match=re.escape(message)):
+        package._write_project(golden_manifest(), {}, load_target("thor"), tmp_path)
+
+
+def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch):
+    monkeypatch.setenv("CXXFLAGS", "-O0")
+    monkeypatch.setenv("SKBUILD_CMAKE_ARGS", "-DX=Y")
+    environment = package._environment(H200)
+    assert not {"CXXFLAGS", "SKBUILD_CMAKE_ARGS"} & set(environment)
+    assert environment["_PYTHON_HOST_PLATFORM"] == "manylinux_2_28_x86_64"
+
+
+def wheel_of(path, files):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_wheel_of_another_tag_is_refused(tmp_path):
+    wheel = wheel_of(tmp_path / "aot_gemm-0.1.0-py3-none-linux_x86_64.whl", {})
+    message = "py3-none-linux_x86_64.whl; expected aot_gemm-0.1.0-py3-none-manylinux_2_28_x86_64.whl"
+    with pytest.raises(PackageError, match=message):
+        package.inspect_wheel(wheel, golden_manifest(), H200)
+
+
+def test_a_wheel_without_its_library_is_refused(tmp_path):
+    wheel = wheel_of(tmp_path / "aot_gemm-0.1.0-py3-none-manylinux_2_28_x86_64.whl", {"aot_gemm/x": b""})
+    with pytest.raises(PackageError, match=r"has no libaot_gemm\.so; expected it in aot_gemm/"):
+        package.inspect_wheel(wheel, golden_manifest(), H200)
+
+
+@pytest.fixture(scope="module")
+def host_library(tmp_path_factory):
+    """Build a small library with the host's compiler: one function, and a call into libc of a known version."""
+    directory = tmp_path_factory.mktemp("elf")
+    source = directory / "x.c"
+    source.write_text(
+        "#include <stdlib.h>\nvoid *aot_gemm_f(void) { return malloc(1); }\nint other(void) { return 1; }\n"
+    )
+    library = directory / "libx.so"
+    package.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), "-Wl,--no-as-needed", "-lm"], "compiling")
+    return library.read_bytes()
+
+
+def test_a_library_is_refused_for_its_machine(host_library):
+    with pytest.raises(PackageError, match=r"libx\.so is for EM_X86_64; expected EM_AARCH64"):
+        package.inspect_library("libx.so", host_library, load_target("thor"), set(), "aot_gemm_")
+
+
+def test_a_library_is_refused_for_what_it_exports(host_library):
+    with pytest.raises(
+        PackageError, match=r"libx\.so exports 2 symbols, \['other'\] among them; expected only aot_gemm_\*"
+    ):
+        package.inspect_library("libx.so", host_library, H200, set(), "aot_gemm_")
+    package.inspect_library("libx.so", host_library, H200, set(), "")
+
+
+def test_a_library_is_refused_for_what_it_needs(host_library, monkeypatch):
+    with pytest.raises(PackageError, match=r"expected \['liby\.so'\] and at most .*; link liby\.so"):
+        package.inspect_library("libx.so", host_library, H200, {"liby.so"}, "")
+    monkeypatch.setattr(package, "_LIBC_FAMILY", {"libc.so.6"})
+    with pytest.raises(PackageError, match=r"libx\.so needs .*; remove libm\.so\.6"):
+        package.inspect_library("libx.so", host_library, H200, set(), "")
+
+
+def test_a_library_is_refused_for_its_glibc(host_library):
+    with pytest.raises(PackageError, match=r"libx\.so needs GLIBC_2\.2\.5; expected GLIBC_2\.2 or older"):
+        package.inspect_library("libx.so", host_library, replace(H200, glibc="2.2"), set(), "")
