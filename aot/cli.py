@@ -16,6 +16,7 @@ from aot.selection import Selection, read_selection, write_selection
 from aot.shape_set import load_shape_set, shape_set_names
 from aot.space import Patterns, census, judge
 from aot.target import load_target, target_names
+from aot.wheel_check import check_kernels, check_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +197,7 @@ def import_command(results: tuple[Path, ...], record: Path | None) -> None:
 @click.option("--predicted", is_flag=True, help="Select by the cost model, as where there is no record.")
 @click.option("--max-kernels", type=click.IntRange(1), default=24, show_default=True, help="Kernels of layout kk.")
 @click.option(
-    "--max-layout-kernels", type=click.IntRange(4), default=6, show_default=True, help="Of each other layout."
+    "--max-layout-kernels", type=click.IntRange(4), default=8, show_default=True, help="Of each other layout."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default build/selections/.")
 def select_command(**values: Any) -> None:
@@ -229,7 +230,7 @@ def build(**values: Any) -> None:
     Without --selection, selects from the target's committed record, or by the cost model where there is none.
     """
     device = load_target(values["target"])
-    defaults = {"record": None, "predicted": False, "kernels": "", "max_kernels": 24, "max_layout_kernels": 6}
+    defaults = {"record": None, "predicted": False, "kernels": "", "max_kernels": 24, "max_layout_kernels": 8}
     chosen = read_selection(values["selection"]) if values["selection"] else _select(values | defaults)
     if chosen.target != device.name:
         raise AotError(
@@ -261,8 +262,11 @@ def explain(**values: Any) -> None:
 @click.option("--device", is_flag=True, help="Also run every kernel on this machine's GPU against a reference.")
 def verify(wheel: Path, device: bool) -> None:
     """Check a wheel: tag, libraries, symbols, hashes; with --device, every kernel's results."""
-    for line in pipeline.verify_wheel(wheel, device=device):
+    for line in check_wheel(wheel):
         click.echo(line)
+    if device:
+        for line in check_kernels(wheel):
+            click.echo(line)
 
 
 if __name__ == "__main__":

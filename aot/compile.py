@@ -10,9 +10,12 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
+import sys
 import tempfile
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +43,9 @@ TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
 
 OBJECT_NAME = "kernel.o"
 RESULT_NAME = "result.json"
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""The DSL colours its messages, terminal or not."""
 
 
 def toolchain_versions() -> dict[str, str]:
@@ -140,7 +146,7 @@ def compile_one(key: KernelKey, target: Target, root: Path) -> None:
     try:
         result = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
     except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this candidate's recorded result
-        reason = " ".join(str(error).split())
+        reason = " ".join(_COLOUR.sub("", str(error)).split())
         result = {"failure": f"{type(error).__name__}: {reason[:600]}"}
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
     shutil.rmtree(directory, ignore_errors=True)
@@ -193,12 +199,23 @@ def compile_kernels(
 def _run_workers(todo: Sequence[KernelKey], target: Target, root: Path, jobs: int, *, progress: bool) -> None:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(target.arch,))
-    with pool, tqdm(total=len(todo), desc=f"compile {target.name}", unit="kernel", disable=not progress) as bar:
+    interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
+    with (
+        pool,
+        tqdm(
+            total=len(todo), desc=f"compile {target.name}", unit="kernel", mininterval=interval, disable=not progress
+        ) as bar,
+    ):
         futures: list[Future[None]] = [pool.submit(compile_one, key, target, root) for key in todo]
         try:
             for future in as_completed(futures):
                 future.result()
                 bar.update()
+        except BrokenProcessPool as error:
+            raise CompileError(
+                "a compiler process died, out of memory or by a crash; what was compiled is kept; run again, with a "
+                "smaller --jobs if memory is short"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -1,14 +1,18 @@
 """An analytic time of a candidate on a problem: an order to try candidates in, never a measured time.
 
-The model knows tiles, waves of tiles over the SMs, the rates of the tensor cores, of L2 and of device memory, and what
-split-K adds. Its constants were set by hand on an H200's bf16 table; `aot` calls every time that comes from it
+The model knows tiles, waves of tiles over the SMs, the rates of the tensor cores, of L2 and of device memory, what rows
+outside the operands cost, and what split-K adds. Its constants were set by hand on an H200's bf16 table; `aot` calls every time that comes from it
 `predicted`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aot.candidate import Candidate, SplitK
 from aot.families import family_of
@@ -43,79 +47,161 @@ scaled to other targets by their launch time."""
 REFERENCE_LAUNCH_US = 2.0
 """The launch time of the target that RAMP_US was set on (aot/targets/h200.toml)."""
 
+ROW_BYTES = 128
+"""Bytes of k that a TMA load brings of each row of a tile: a pipeline stage (`TILE_K_BYTES` of the families)."""
+
+OUTSIDE_ROW_NS = 1.6
+"""What TMA takes to fill one row of a tile that lies outside the operand, more than to load it. Source: the committed
+H200 record: m 192 against 256 with 64x128 tiles, m 384 against 512 with 64x256 give 1.9 to 2.6 ns where nothing hides
+it (a tile half outside takes up to 1.8 times as long as a whole one); 1.6 orders the record's candidates best."""
+
+HIDDEN_EPILOGUE = 0.1
+"""The same share where the epilogue overlaps the next tile. Source: as above."""
+
+UNHIDDEN_SHARE = 0.15
+"""Share of the smaller of compute and memory time that does not overlap the larger. Source: as above."""
+
 SERIAL_HANDOVER_US = 0.7
 """What each further split waits for the one before it. Source: as MMA_HALF_EDGE."""
+
+Column = NDArray[np.float64]
+
+
+def _columns(candidates: Sequence[Candidate], name: str) -> Column:
+    return np.array([float(getattr(candidate, name)) for candidate in candidates])
+
+
+def _rows(values: Sequence[int]) -> Column:
+    return np.array(values, dtype=np.float64)[:, None]
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """Arrays that broadcast to (problem, candidate): the problem's extents as the kernel sees them, and its tiles."""
+
+    rows: Column
+    columns: Column
+    k: Column
+    cta_m: Column
+    tile_n: Column
+    cluster_m: Column
+    cluster_n: Column
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> _Operands:
+        m, n, k = (_rows([getattr(problem, name) for problem in problems]) for name in ("m", "n", "k"))
+        swap = _columns(candidates, "swap_ab") > 0
+        return _Operands(
+            np.where(swap, n, m),
+            np.where(swap, m, n),
+            np.ceil(k / _columns(candidates, "split_k")),
+            _columns(candidates, "tile_m") / np.where(_columns(candidates, "use_2cta") > 0, 2.0, 1.0),
+            _columns(candidates, "tile_n"),
+            _columns(candidates, "cluster_m"),
+            _columns(candidates, "cluster_n"),
+        )
+
+    def num_ctas(self) -> Column:
+        """Count the CTAs of one split, whole clusters."""
+        tiles: Column = _tiles(self.rows, self.cta_m, self.cluster_m)
+        return tiles * _tiles(self.columns, self.tile_n, self.cluster_n)
+
+
+def _tiles(extent: Column, tile: Column, cluster: Column) -> Column:
+    tiles: Column = np.ceil(np.ceil(extent / tile) / cluster) * cluster
+    return tiles
+
+
+def _outside_us(x: _Operands, waves: Column, item: int) -> Column:
+    """Give what loading rows outside the operands adds to the SM that has most of them.
+
+    The last tile of an axis has some; a cluster that reaches past the last tile has a CTA with nothing else, which its
+    neighbours wait for. An SM meets such a tile at least once, or once in as many tiles as the axis has.
+    """
+    total = np.zeros(np.broadcast_shapes(x.rows.shape, x.cta_m.shape))
+    for extent, tile, cluster in ((x.rows, x.cta_m, x.cluster_m), (x.columns, x.tile_n, x.cluster_n)):
+        tiles = _tiles(extent, tile, cluster)
+        outside = np.minimum(tiles * tile - extent, tile)
+        total += outside * np.maximum(waves / tiles, 1.0)
+    return total * x.k * item / ROW_BYTES * OUTSIDE_ROW_NS / 1e3
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A predicted time and what it is made of, in microseconds."""
+    """Predicted times and what they are made of, in microseconds: arrays of (problem, candidate)."""
 
-    total_us: float
-    compute_us: float
-    memory_us: float
-    ramp_us: float
-    num_waves: int
-
-
-def _ceil(value: int, step: int) -> int:
-    return -(-value // step)
+    total_us: Column
+    compute_us: Column
+    memory_us: Column
+    overhead_us: Column
+    num_waves: Column
 
 
-def _num_ctas(candidate: Candidate, rows: int, columns: int, cta_m: int) -> int:
-    tiles_m = _ceil(_ceil(rows, cta_m), candidate.cluster_m) * candidate.cluster_m
-    tiles_n = _ceil(_ceil(columns, candidate.tile_n), candidate.cluster_n) * candidate.cluster_n
-    return tiles_m * tiles_n * candidate.split_k
+def _tile_us(x: _Operands, candidates: Sequence[Candidate], target: Target, item: int) -> Column:
+    """Give the time of one tile on one SM: the slower of its multiplications and its loads from L2, and its stores."""
+    tile_m = _columns(candidates, "tile_m")
+    efficiency = tile_m * x.tile_n / ((tile_m + MMA_HALF_EDGE) * (x.tile_n + MMA_HALF_EDGE))
+    best = (256 / (256 + MMA_HALF_EDGE)) ** 2
+    mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (target.flops_per_s / target.num_sms * efficiency) * best
+    l2_bytes_per_us = L2_BYTES_A_CLOCK_AN_SM * CLOCK_HZ[target.arch] / 1e6
+    l2_us = (x.cta_m / x.cluster_n + x.tile_n / x.cluster_m) * x.k * item / l2_bytes_per_us
+    store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
+    cooperative = np.array([candidate.schedule == "cooperative" for candidate in candidates])
+    exposed = np.where(cooperative, COOPERATIVE_EPILOGUE, HIDDEN_EPILOGUE)
+    tile_us: Column = np.maximum(mma_us, l2_us) + exposed * store_us
+    return tile_us
 
 
-def estimate(candidate: Candidate, problem: Problem, target: Target) -> Estimate:
-    """Predict the time of one launch with a cold L2.
+def _workspace_bytes(candidates: Sequence[Candidate], problems: Sequence[Problem], *, zero: bool) -> Column:
+    """Count workspace, or what of it is cleared; zero for most candidates, which are not asked."""
+    found = np.zeros((len(problems), len(candidates)))
+    for j, candidate in enumerate(candidates):
+        if candidate.split_k > 1:
+            workspace = family_of(candidate).workspace(candidate)
+            count = workspace.num_zero_bytes if zero else workspace.num_bytes
+            found[:, j] = [count(problem.m, problem.n) for problem in problems]
+    return found
+
+
+def estimate(candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target) -> Estimate:
+    """Predict the times of one launch with a cold L2.
 
     Args:
-        candidate: a legal candidate.
-        problem: sizes in elements.
+        candidates: legal candidates.
+        problems: sizes in elements, all of one element size.
         target: rates and limits of the device.
+
+    Returns:
+        Arrays with a row for each problem and a column for each candidate.
     """
-    rows, columns = (problem.n, problem.m) if candidate.swap_ab else (problem.m, problem.n)
-    cta_m = candidate.tile_m // 2 if candidate.use_2cta else candidate.tile_m
-    ctas = _num_ctas(candidate, rows, columns, cta_m)
-    slots = target.num_sms // (candidate.cluster_m * candidate.cluster_n) * candidate.cluster_m * candidate.cluster_n
-    waves = _ceil(ctas, slots)
-    busy = min(ctas, slots)
-    k = _ceil(problem.k, candidate.split_k)
-    item = problem.operation.dtype.num_bytes
-    efficiency = candidate.tile_m * candidate.tile_n / (candidate.tile_m + MMA_HALF_EDGE)
-    efficiency /= candidate.tile_n + MMA_HALF_EDGE
-    sm_rate = target.flops_per_s / target.num_sms
-    mma_us = 2e6 * cta_m * candidate.tile_n * k / (sm_rate * efficiency) * (256 / (256 + MMA_HALF_EDGE)) ** 2
-    loads = (cta_m / candidate.cluster_n + candidate.tile_n / candidate.cluster_m) * k * item
-    l2_us = loads / (L2_BYTES_A_CLOCK_AN_SM * CLOCK_HZ[target.arch]) * 1e6
-    store_us = cta_m * candidate.tile_n * item / (L2_BYTES_A_CLOCK_AN_SM / 2 * CLOCK_HZ[target.arch]) * 1e6
-    exposed = COOPERATIVE_EPILOGUE if candidate.schedule == "cooperative" else 0.1
-    compute_us = waves * (max(mma_us, l2_us) + exposed * store_us)
-    memory_us = _memory_us(candidate, problem, target, busy)
-    ramp_us = RAMP_US * target.launch_us / REFERENCE_LAUNCH_US + _split_us(candidate, problem, target)
-    total = max(compute_us, memory_us) + 0.15 * min(compute_us, memory_us) + ramp_us
-    return Estimate(total, compute_us, memory_us, ramp_us, waves)
+    x = _Operands.of(candidates, problems)
+    item = problems[0].operation.dtype.num_bytes
+    cluster = x.cluster_m * x.cluster_n
+    slots = np.floor(target.num_sms / cluster) * cluster
+    ctas = x.num_ctas() * _columns(candidates, "split_k")
+    waves = np.ceil(ctas / slots)
+    compute_us = waves * _tile_us(x, candidates, target, item) + _outside_us(x, waves, item)
+    modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
+    separate = np.array([mode is SplitK.SEPARATE for mode in modes])
+    moved = _rows([problem.num_bytes for problem in problems])
+    moved = moved + np.where(separate, 2 * _workspace_bytes(candidates, problems, zero=False), 0.0)
+    share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * SM_SHARE_OF_BANDWIDTH)
+    memory_us = moved / (target.bandwidth_bytes_per_s * share) * 1e6
+    overhead_us = RAMP_US * target.launch_us / REFERENCE_LAUNCH_US + _split_us(modes, candidates, problems, target)
+    hidden = UNHIDDEN_SHARE * np.minimum(compute_us, memory_us)
+    total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
+    return Estimate(total_us, compute_us, memory_us, overhead_us, waves)
 
 
-def _memory_us(candidate: Candidate, problem: Problem, target: Target, busy: int) -> float:
-    """Give the time to move each operand once, by as much bandwidth as the busy SMs can draw."""
-    share = min(1.0, busy / target.num_sms * SM_SHARE_OF_BANDWIDTH)
-    extra = family_of(candidate).workspace(candidate).num_bytes(problem.m, problem.n)
-    separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
-    moved = problem.num_bytes + (2 * extra if separate else 0)
-    return moved / (target.bandwidth_bytes_per_s * share) * 1e6
-
-
-def _split_us(candidate: Candidate, problem: Problem, target: Target) -> float:
-    """Give what bringing partial sums together adds: clearing the flags, hand-overs, or a second kernel."""
-    mode = SplitK(candidate.split_k_mode)
-    if mode is SplitK.NONE:
-        return 0.0
-    if mode is SplitK.SEPARATE:
-        return target.launch_us
-    workspace = family_of(candidate).workspace(candidate)
-    cleared = workspace.num_zero_bytes(problem.m, problem.n) / target.bandwidth_bytes_per_s * 1e6
-    handover = SERIAL_HANDOVER_US * (candidate.split_k - 1) if mode is SplitK.SERIAL else SERIAL_HANDOVER_US
-    return target.launch_us + cleared + handover
+def _split_us(
+    modes: Sequence[SplitK], candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target
+) -> Column:
+    """Give what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
+    fixed = []
+    for mode, candidate in zip(modes, candidates, strict=True):
+        handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1
+        in_place = target.launch_us + SERIAL_HANDOVER_US * handovers
+        fixed.append({SplitK.NONE: 0.0, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
+    cleared = _workspace_bytes(candidates, problems, zero=True) / target.bandwidth_bytes_per_s * 1e6
+    total: Column = np.array(fixed) + cleared
+    return total

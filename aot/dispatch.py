@@ -105,6 +105,33 @@ class DispatchTable:
         raise KeyError(operation.tag)
 
 
+def _section_fault(section: Section, num_kernels: int) -> str:
+    grid = section.grid
+    cells = len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges)
+    if cells != len(grid.cells):
+        return f"the grid has {len(grid.cells)} cells, its edges give {cells}"
+    if [(x.n, x.k) for x in section.ladders] != sorted({(x.n, x.k) for x in section.ladders}):
+        return "ladders do not ascend by (n, k)"
+    axes = [grid.m_edges, grid.n_edges, grid.k_edges, *(x.m_edges for x in section.ladders)]
+    if any(not axis or list(axis) != sorted(set(axis)) for axis in axes):
+        return "edges must ascend and not be empty"
+    if any(len(x.rows) != len(x.m_edges) for x in section.ladders):
+        return "a ladder's rows and edges differ in number"
+    rows = [*grid.cells, *(row for x in section.ladders for row in x.rows)]
+    used = {section.fallback, *(i for row in rows for i in (row.kernel, row.general, row.runner_up))}
+    wrong = sorted(used - set(range(num_kernels)))
+    return f"the table names kernel {wrong[-1]} of {num_kernels}" if wrong else ""
+
+
+def table_fault(table: DispatchTable, num_kernels: int) -> str:
+    """Say what keeps a table from being looked up, with the section; empty if nothing does."""
+    tags = [section.operation.tag for section in table.sections]
+    if len(set(tags)) != len(tags):
+        return f"{max(tags, key=tags.count)}: the table has more than one section for it"
+    faults = ((section, _section_fault(section, num_kernels)) for section in table.sections)
+    return next((f"{section.operation.tag}: {fault}" for section, fault in faults if fault), "")
+
+
 @dataclass(frozen=True)
 class Choice:
     """The answer of a look-up. `index` counts the section's ladder rows in order (tier 1) or its cells (tier 2)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.candidate import Accepted, Candidate, Reason, Rejected, Resources, Verdict
+from aot.candidate import Accepted, Candidate, Reason, Rejected, Resources, SplitK, Verdict
 from aot.families import family_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,17 @@ def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejec
     return None
 
 
+def _split_k(candidate: Candidate) -> Rejected | None:
+    """Refuse a split without a mode and a mode without a split: the workspace would not be the kernel's."""
+    modes = [mode.value for mode in SplitK]
+    is_split = candidate.split_k_mode != SplitK.NONE.value
+    if candidate.split_k_mode in modes and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
+        return None
+    text = f"{candidate.name}: split_k {candidate.split_k} in mode {candidate.split_k_mode!r}"
+    one, *others = modes
+    return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {one}, 2 and more with {', '.join(others)}")
+
+
 def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict:
     """Decide whether a candidate may be compiled for an operation on a target.
 
@@ -64,6 +75,9 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
     if target.arch not in family.archs:
         text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
         return Rejected(Reason.ARCHITECTURE, text)
+    wrong = _split_k(candidate)
+    if wrong:
+        return wrong
     resources = family.resources(candidate, operation, target)
     rejected = (
         family.check(candidate, operation, target)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aot.candidate import Candidate, KernelKey, Workspace
-from aot.dispatch import DispatchTable
+from aot.dispatch import DispatchTable, table_fault
 from aot.errors import ManifestError
 from aot.measurement import Conditions
 from aot.problem import Operation
@@ -97,24 +97,12 @@ def _check(manifest: Manifest) -> None:
     names = [kernel.name for kernel in manifest.kernels]
     if len(set(names)) != len(names):
         raise ManifestError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")
+    fault = table_fault(manifest.table, len(names))
+    if fault:
+        raise ManifestError(fault)
     for section in manifest.table.sections:
-        grid = section.grid
-        cells = len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges)
-        if cells != len(grid.cells):
-            raise ManifestError(
-                f"{section.operation.tag}: the grid has {len(grid.cells)} cells, its edges give {cells}"
-            )
-        if [(x.n, x.k) for x in section.ladders] != sorted({(x.n, x.k) for x in section.ladders}):
-            raise ManifestError(f"{section.operation.tag}: ladders do not ascend by (n, k)")
-        axes = [grid.m_edges, grid.n_edges, grid.k_edges, *(x.m_edges for x in section.ladders)]
-        if any(not axis or list(axis) != sorted(set(axis)) for axis in axes):
-            raise ManifestError(f"{section.operation.tag}: edges must ascend and not be empty")
-        if any(len(x.rows) != len(x.m_edges) for x in section.ladders):
-            raise ManifestError(f"{section.operation.tag}: a ladder's rows and edges differ in number")
-        rows = [*grid.cells, *(row for x in section.ladders for row in x.rows)]
-        used = {section.fallback, *(i for row in rows for i in (row.kernel, row.general, row.runner_up))}
-        if not used <= set(range(len(names))):
-            raise ManifestError(f"{section.operation.tag}: the table names kernel {max(used)} of {len(names)}")
+        if manifest.kernels[section.fallback].num_strides != 2:
+            raise ManifestError(f"{section.operation.tag}: the fallback must take both strides of its operands")
 
 
 def to_json(manifest: Manifest) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import nvidia.cu13
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from aot.errors import CompileError
 
@@ -112,7 +113,10 @@ def inspect(path: Path, kernel_name: str, target: Target, num_threads: int) -> O
     if registers * num_threads > target.registers_per_sm:
         text = f"{registers} registers x {num_threads} threads; an SM has {target.registers_per_sm}"
         raise CompileError(f"{path.name} needs {text}")
-    names = [symbol.name for symbol in host.get_section_by_name(".symtab").iter_symbols()]
+    symbols = host.get_section_by_name(".symtab")
+    if not isinstance(symbols, SymbolTableSection):
+        raise CompileError(f"{path.name} has no symbol table; compile it again")
+    names = [symbol.name for symbol in symbols.iter_symbols()]
     return ObjectReport(
         sha256=hashlib.sha256(content).hexdigest(),
         num_bytes=len(content),

@@ -26,7 +26,7 @@ from aot.record import from_store, merge, read_record, write_record
 from aot.selection import SELECTION_VERSION, Regret, Selection
 from aot.shape_set import ShapeSet
 from aot.shortlist import shortlist, within
-from aot.table import Predictor, build_section
+from aot.table import build_section
 from aot.target import Target
 from aot.tuning_set import TunedKernel, TuningSet
 
@@ -225,9 +225,10 @@ def predicted_times(
         for layout in Layout:
             operation = Operation.of(dtype, layout)
             candidates = _predicted_candidates(layout, target, patterns)
+            problems = shapes.problems(operation)
+            rows = cost.estimate(candidates, problems, target).total_us.tolist()
             times[operation] = {
-                problem: {x: cost.estimate(x, problem, target).total_us for x in candidates}
-                for problem in shapes.problems(operation)
+                problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
             }
     return times
 
@@ -237,7 +238,7 @@ class SelectionLimits:
     """How many kernels an operation may have: linear's layout, and each of the others."""
 
     max_kernels: int = 24
-    max_layout_kernels: int = 6
+    max_layout_kernels: int = 8
 
     def of(self, operation: Operation) -> int:
         """Give the limit of one operation."""
@@ -275,9 +276,8 @@ def select_kernels(
         portfolio = select.choose(rows, limits.of(operation))
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in portfolio.candidates]
-        predictor = Predictor(rows, target)
         fallback = fallbacks[operation.dtype]
-        sections.append(build_section(operation, portfolio, predictor, indices, fallback, provenance))
+        sections.append(build_section(operation, portfolio, rows, indices, fallback, provenance, target))
         regrets.append(
             Regret(
                 operation, len(rows), len(indices), round(portfolio.mean_regret, 5), round(portfolio.worst_regret, 5)

@@ -68,6 +68,10 @@ class Operation:
     dtype_name: str
     layout_name: str
 
+    def __post_init__(self) -> None:
+        """Refuse an unknown name here (ValueError), not where it is first needed."""
+        _ = self.dtype, self.layout
+
     @staticmethod
     def of(dtype: Dtype, layout: Layout = Layout.KK) -> Operation:
         """Make the operation of an element type and a layout."""

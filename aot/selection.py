@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aot.candidate import KernelKey
-from aot.dispatch import DispatchTable
+from aot.dispatch import DispatchTable, table_fault
 from aot.errors import SelectionError
 from aot.measurement import Conditions
 from aot.problem import Operation
@@ -69,4 +69,7 @@ def read_selection(path: Path) -> Selection:
         selection: Selection = decode(Selection, value, str(path))
     except DecodeError as error:
         raise SelectionError(f"{error}; run `aot select` again") from error
+    fault = table_fault(selection.table, len(selection.kernels))
+    if fault:
+        raise SelectionError(f"{path}: {fault}; run `aot select` again")
     return selection

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from aot.errors import ShapeFileError
 from aot.problem import Dtype, Layout, Operation, Problem
+from aot.toml_lines import Place, entry_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from enum import Enum
 
 VERSION = 1
 MAX_EXTENT = 2**31 - 1
 """Largest m, n or k: kernels take extents as 32-bit integers."""
+
+EXTENT = f"a whole number from 1 to {MAX_EXTENT}"
 
 
 @dataclass(frozen=True)
@@ -61,76 +65,84 @@ class ShapeSet:
         return [Problem(operation, m, n, k) for n, k, m in self.sizes]
 
 
-class _Reader:
-    """Takes values out of parsed TOML; every complaint names the file, the line, the key and what was expected."""
+@dataclass(frozen=True)
+class _Table:
+    """A table of a parsed file; every complaint names the file, the line, the key and what was expected."""
 
-    def __init__(self, text: str, where: str) -> None:
-        self._lines = text.splitlines()
-        self._where = where
+    values: dict[str, Any]
+    place: Place
+    lines: Mapping[Place, int]
+    where: str
 
-    def error(self, key: str, value: object, expected: str) -> ShapeFileError:
-        """Make the error for a value; the line is the first that holds both the key and the value."""
-        shown = str(value) if not isinstance(value, str) else value
-        numbered = list(enumerate(self._lines, 1))
-        both = [i for i, line in numbered if key in line and shown.strip("[]") in line]
-        either = [i for i, line in numbered if line.split("=")[0].strip() == key or (shown and shown in line)]
-        line = (both or either or [1])[0]
-        return ShapeFileError(f"{self._where}:{line}: `{key}` is {value!r}; expected {expected}")
+    def error(self, key: str, value: object, expected: str, *index: int) -> ShapeFileError:
+        """Make the error for a value, or for an item of one; what is not there is looked for where its table starts."""
+        places: tuple[Place, ...] = ((*self.place, key, *index), (*self.place, key), self.place)
+        line = next((self.lines[place] for place in places if place in self.lines), 1)
+        return ShapeFileError(f"{self.where}:{line}: `{key}` is {value!r}; expected {expected}")
 
-    def keys(self, table: dict[str, Any], name: str, required: set[str], optional: set[str]) -> None:
-        for key, value in table.items():
+    def check_keys(self, name: str, required: set[str], optional: set[str]) -> None:
+        for key, value in self.values.items():
             if key not in required | optional:
                 known = ", ".join(sorted(required | optional))
                 raise self.error(key, value, f"no such key in {name}; it has {known}")
-        for key in sorted(required - set(table)):
+        for key in sorted(required - set(self.values)):
             raise self.error(key, None, f"a value: {name} needs it")
 
-    def text(self, table: dict[str, Any], key: str) -> str:
-        value = table[key]
+    def text(self, key: str) -> str:
+        value = self.values[key]
         if not isinstance(value, str) or not value:
             raise self.error(key, value, "a text")
         return value
 
-    def extent(self, key: str, value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_EXTENT:
-            raise self.error(key, value, f"a whole number from 1 to {MAX_EXTENT}")
+    def extent(self, key: str) -> int:
+        value: int = self.values[key]
+        if not _is_extent(value):
+            raise self.error(key, value, EXTENT)
         return value
 
-    def extents(self, table: dict[str, Any], key: str) -> tuple[int, ...]:
-        value = table[key]
+    def extents(self, key: str) -> tuple[int, ...]:
+        value = self.values[key]
         if not isinstance(value, list) or not value:
             raise self.error(key, value, "a list of whole numbers")
-        numbers = [self.extent(key, item) for item in value]
-        if numbers != sorted(set(numbers)):
+        for i, item in enumerate(value):
+            if not _is_extent(item):
+                raise self.error(key, item, EXTENT, i)
+        if value != sorted(set(value)):
             raise self.error(key, value, "ascending numbers, each once")
-        return tuple(numbers)
+        return tuple(value)
 
-    def members(self, table: dict[str, Any], key: str, kind: type[Enum]) -> tuple[Any, ...]:
-        value = table[key]
+    def members(self, key: str, kind: type[Enum]) -> tuple[Any, ...]:
+        value = self.values[key]
         known = [member.value for member in kind]
         if not isinstance(value, list) or not value:
             raise self.error(key, value, f"a list out of {', '.join(known)}")
-        for item in value:
-            if item not in known:
-                raise self.error(key, item, f"one of {', '.join(known)}")
+        for i, item in enumerate(value):
+            if item not in known or item in value[:i]:
+                raise self.error(key, item, f"one of {', '.join(known)}, each once", i)
         return tuple(kind(item) for item in value)
 
-    def tables(self, table: dict[str, Any], key: str) -> list[dict[str, Any]]:
-        value = table[key]
+    def tables(self, key: str) -> list[_Table]:
+        value = self.values[key]
         if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
             raise self.error(key, value, "one or more tables")
-        return value
+        return [_Table(item, (*self.place, key, i), self.lines, self.where) for i, item in enumerate(value)]
 
 
-def _model(reader: _Reader, table: dict[str, Any], default_m: tuple[int, ...]) -> Model:
-    reader.keys(table, "[[model]]", {"name", "weights"}, {"description", "m"})
-    weights = []
-    for weight in reader.tables(table, "weights"):
-        reader.keys(weight, "a weight", {"name", "n", "k"}, set())
-        name = reader.text(weight, "name")
-        weights.append(Weight(name, reader.extent("n", weight["n"]), reader.extent("k", weight["k"])))
-    ladder = reader.extents(table, "m") if "m" in table else default_m
-    return Model(reader.text(table, "name"), str(table.get("description", "")), tuple(weights), ladder)
+def _is_extent(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_EXTENT
+
+
+def _weight(table: _Table) -> Weight:
+    table.check_keys("a weight", {"name", "n", "k"}, set())
+    return Weight(table.text("name"), table.extent("n"), table.extent("k"))
+
+
+def _model(table: _Table, default_m: tuple[int, ...]) -> Model:
+    table.check_keys("[[model]]", {"name", "weights"}, {"description", "m"})
+    weights = tuple(_weight(weight) for weight in table.tables("weights"))
+    ladder = table.extents("m") if "m" in table.values else default_m
+    description = table.text("description") if "description" in table.values else ""
+    return Model(table.text("name"), description, weights, ladder)
 
 
 def parse_shape_set(text: str, where: str) -> ShapeSet:
@@ -140,17 +152,16 @@ def parse_shape_set(text: str, where: str) -> ShapeSet:
         ShapeFileError: with the file, the line, the key, the value got and what was expected.
     """
     try:
-        table = tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ShapeFileError(f"{where}: not TOML: {error}") from error
-    reader = _Reader(text, where)
-    reader.keys(table, "a shape set", {"version", "dtypes", "layouts", "m", "model"}, set())
-    if table["version"] != VERSION:
-        raise reader.error("version", table["version"], str(VERSION))
-    default_m = reader.extents(table, "m")
-    models = tuple(_model(reader, model, default_m) for model in reader.tables(table, "model"))
-    dtypes = reader.members(table, "dtypes", Dtype)
-    return ShapeSet(dtypes, reader.members(table, "layouts", Layout), models)
+    table = _Table(values, (), entry_lines(text), where)
+    table.check_keys("a shape set", {"version", "dtypes", "layouts", "m", "model"}, set())
+    if values["version"] != VERSION:
+        raise table.error("version", values["version"], str(VERSION))
+    default_m = table.extents("m")
+    models = tuple(_model(model, default_m) for model in table.tables("model"))
+    return ShapeSet(table.members("dtypes", Dtype), table.members("layouts", Layout), models)
 
 
 def shape_set_names() -> list[str]:

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from aot.target import Target
 
 
-def ranked(candidates: Sequence[Candidate], problem: Problem, target: Target) -> list[tuple[float, Candidate]]:
-    """Order candidates by predicted time in microseconds; equal times by name."""
-    times = [(estimate(candidate, problem, target).total_us, candidate) for candidate in candidates]
-    return sorted(times, key=lambda pair: (pair[0], pair[1].name))
-
-
 def _kin(candidate: Candidate) -> Candidate:
     """Give what a candidate shares with those that differ from it in cluster and swap only."""
     return replace(candidate, cluster_m=1, cluster_n=1, swap_ab=False)
@@ -34,7 +28,9 @@ def shortlist(
 
     With a candidate come its kin: the model can hardly tell them apart.
     """
-    orders = [[candidate for _, candidate in ranked(candidates, problem, target)] for problem in problems]
+    by_name = sorted(candidates, key=lambda candidate: candidate.name)
+    times = estimate(by_name, problems, target).total_us
+    orders = [[by_name[j] for j in order] for order in times.argsort(axis=1, kind="stable")]
     kin: dict[Candidate, list[Candidate]] = {}
     for candidate in candidates:
         kin.setdefault(_kin(candidate), []).append(candidate)
@@ -52,6 +48,6 @@ def shortlist(
 
 def within(candidates: Sequence[Candidate], problem: Problem, target: Target, ratio: float) -> list[Candidate]:
     """Keep the candidates predicted to take at most `ratio` times the best predicted time, in the given order."""
-    times = [estimate(candidate, problem, target).total_us for candidate in candidates]
-    limit = min(times) * ratio
+    times = estimate(candidates, [problem], target).total_us[0]
+    limit = times.min() * ratio
     return [candidate for candidate, time in zip(candidates, times, strict=True) if time <= limit]

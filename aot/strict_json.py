@@ -61,4 +61,8 @@ def _record(kind: Any, value: Any, where: str) -> Any:
     if wrong:
         raise DecodeError(f"{where}: missing or unknown keys of {kind.__name__}: {', '.join(wrong)}")
     hints = get_type_hints(kind)
-    return kind(**{key: decode(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+    decoded = {key: decode(hints[key], item, f"{where}.{key}") for key, item in value.items()}
+    try:
+        return kind(**decoded)
+    except ValueError as error:
+        raise DecodeError(f"{where}: {error}") from error

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.candidate import SplitK
 from aot.cost import estimate
 from aot.dispatch import Grid, Ladder, Row, Section
 from aot.errors import SelectionError
 from aot.families import family_of
 from aot.measurement import PROVENANCE_PREDICTED
-from aot.problem import Operation, Problem
+from aot.problem import Layout, Operation, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,55 +24,110 @@ if TYPE_CHECKING:
     from aot.select import Portfolio
     from aot.target import Target
 
-GRID_M = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
-GRID_N = (128, 512, 1024, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
-GRID_K = (128, 512, 1024, 2048, 4096, 8192, 16384)
-"""Upper edges of tier 2's cells. Each step is a factor of at most 2, so that a cell's corner is near its shapes."""
+Array = NDArray[np.float64]
+
+GRID_M = (
+    *(1, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
+    *(640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072, 4096, 8192),
+)
+GRID_N = (
+    *(128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192),
+    *(10240, 12288, 16384, 20480, 24576, 32768),
+)
+GRID_K = (256, 1024, 2048, 4096, 8192, 16384)
+"""Upper edges of tier 2's cells: fine in m and n, whose multiples of the tile decide the waves, coarse in k."""
+
+COARSE = 3
+"""In the layouts that are not linear's, only every third edge of m and n is kept, and the last."""
+
+CELL_FRACTIONS = (1 / 3, 2 / 3, 1.0)
+"""Where between a cell's edges its kernel is judged, in m and n; k is judged at its upper edge."""
 
 NEIGHBOUR_DECAY = 3.0
 """How fast a timed problem's say fades with distance, in e-foldings for each doubling of m, n or k."""
 
 
+MAX_WORKSPACE_BYTES = 256 * 2**20
+"""Most workspace that a row may ask of its caller, at the row's largest shape."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The shapes of one row: up to a corner, and beyond it where the bucket is the last of an axis."""
+
+    corner: Problem
+    is_open: bool
+
+    def takes(self, candidate: Candidate) -> bool:
+        """Say whether a kernel's workspace stays bounded in the bucket; split-K's grows with m and n."""
+        workspace = family_of(candidate).workspace(candidate)
+        if workspace.mode == SplitK.NONE.value:
+            return True
+        return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
+
+
 @dataclass(frozen=True)
 class Predictor:
-    """Times of a portfolio's kernels on untimed problems: the cost model, corrected by what was timed nearby."""
+    """Times of a portfolio's kernels on any problem: the cost model, corrected by what was timed nearby."""
 
-    times: Mapping[Problem, Mapping[Candidate, float]]
+    candidates: tuple[Candidate, ...]
     target: Target
+    places: Array
+    """log2 of (m, n, k) of each timed problem."""
+    corrections: Array
+    """(timed problem, candidate): logarithm of the time over the model's; 0 where there is no time."""
+    known: Array
+    """(timed problem, candidate): 1 where there is a time."""
 
-    def corrections(self, candidate: Candidate) -> list[tuple[Problem, float]]:
-        """Give, for each problem on which the candidate was timed, the logarithm of its time over the model's."""
-        found = []
-        for problem, row in sorted(self.times.items()):
-            if candidate in row:
-                model = estimate(candidate, problem, self.target).total_us
-                found.append((problem, math.log(row[candidate] / model)))
-        return found
+    @staticmethod
+    def of(
+        candidates: Sequence[Candidate], times: Mapping[Problem, Mapping[Candidate, float]], target: Target
+    ) -> Predictor:
+        """Compare what was timed with the model."""
+        problems = sorted(times)
+        model = estimate(candidates, problems, target).total_us
+        timed = np.array([[times[problem].get(candidate, np.nan) for candidate in candidates] for problem in problems])
+        known = ~np.isnan(timed)
+        corrections = np.log(np.where(known, timed, model) / model)
+        return Predictor(tuple(candidates), target, _places(problems), corrections, known.astype(float))
 
-    def time_us(self, candidate: Candidate, problem: Problem, corrections: Sequence[tuple[Problem, float]]) -> float:
-        """Predict a time, in microseconds."""
-        model = estimate(candidate, problem, self.target).total_us
-        total = weights = 0.0
-        for other, correction in corrections:
-            distance = sum(
-                abs(math.log2(a / b)) for a, b in ((problem.m, other.m), (problem.n, other.n), (problem.k, other.k))
-            )
-            weight = math.exp(-NEIGHBOUR_DECAY * distance)
-            total += weight * correction
-            weights += weight
-        return model * math.exp(total / weights) if weights else model
+    def times_us(self, problems: Sequence[Problem]) -> Array:
+        """Predict times in microseconds, (problem, candidate)."""
+        model = estimate(self.candidates, problems, self.target).total_us
+        distance = np.abs(_places(problems)[:, None, :] - self.places[None, :, :]).sum(axis=2)
+        # Relative to the nearest, so that far from every timed problem the nearest still speaks.
+        nearest = distance.min(axis=1, keepdims=True)
+        weights = np.exp(-NEIGHBOUR_DECAY * (distance - nearest))
+        total = weights @ self.known
+        mean = np.divide(weights @ self.corrections, total, out=np.zeros_like(total), where=total > 0)
+        predicted: Array = model * np.exp(mean)
+        return predicted
+
+
+def _places(problems: Sequence[Problem]) -> Array:
+    return np.log2(np.array([(problem.m, problem.n, problem.k) for problem in problems], dtype=np.float64))
 
 
 def _order(indices: Mapping[Candidate, int], times: Mapping[Candidate, float]) -> list[Candidate]:
     return sorted(times, key=lambda candidate: (times[candidate], indices[candidate]))
 
 
-def _row(indices: Mapping[Candidate, int], times: Mapping[Candidate, float], first: Candidate, provenance: str) -> Row:
-    """Make the row of a bucket whose kernel is `first`; the rest follows from the times of the portfolio."""
-    order = _order(indices, times)
+def _row(
+    indices: Mapping[Candidate, int],
+    times: Mapping[Candidate, float],
+    bucket: Bucket,
+    provenance: str,
+    first: Candidate | None = None,
+) -> Row:
+    """Make the row of a bucket from the times of the portfolio; its kernel is `first` where the bucket takes that."""
+    order = [candidate for candidate in _order(indices, times) if bucket.takes(candidate)]
     general = [candidate for candidate in order if family_of(candidate).multiples(candidate) == (1, 1)]
     if not general:
-        raise SelectionError("no kernel of the portfolio takes every shape; keep one with a TMA store and no split-K")
+        raise SelectionError(
+            f"no kernel of the portfolio takes every shape near {bucket.corner.name}; raise --max-kernels, or keep one "
+            "with a TMA store and no split-K"
+        )
+    first = first if first in order else order[0]
     takes_all = family_of(first).multiples(first) == (1, 1)
     runner_up = next((candidate for candidate in order if candidate != first), first)
     return Row(
@@ -82,61 +141,79 @@ def _row(indices: Mapping[Candidate, int], times: Mapping[Candidate, float], fir
 
 
 def _ladders(
-    portfolio: Portfolio, predictor: Predictor, indices: Mapping[Candidate, int], provenance: str
+    portfolio: Portfolio,
+    times: Mapping[Problem, Mapping[Candidate, float]],
+    predictor: Predictor,
+    indices: Mapping[Candidate, int],
+    provenance: str,
 ) -> tuple[Ladder, ...]:
-    corrections = {candidate: predictor.corrections(candidate) for candidate in portfolio.candidates}
-    rows: dict[tuple[int, int], list[tuple[int, Row]]] = {}
-    for problem, solution in sorted(portfolio.solutions.items()):
-        known = predictor.times[problem]
-        times = {
-            candidate: known[candidate]
-            if candidate in known
-            else predictor.time_us(candidate, problem, corrections[candidate])
-            for candidate in portfolio.candidates
-        }
-        row = _row(indices, times, solution.candidate, provenance)
-        rows.setdefault((problem.n, problem.k), []).append((problem.m, row))
+    problems = sorted(portfolio.solutions)
+    predicted = predictor.times_us(problems)
+    last = {(problem.n, problem.k): problem.m for problem in problems}
+    steps: dict[tuple[int, int], list[tuple[int, Row]]] = {}
+    for problem, guess in zip(problems, predicted.tolist(), strict=True):
+        known = times[problem]
+        # A kernel that was not timed here may be a runner-up, never the choice: that has a time.
+        row_times = {c: known.get(c, time) for c, time in zip(predictor.candidates, guess, strict=True)}
+        bucket = Bucket(problem, is_open=problem.m == last[problem.n, problem.k])
+        row = _row(indices, row_times, bucket, provenance, portfolio.solutions[problem].candidate)
+        steps.setdefault((problem.n, problem.k), []).append((problem.m, row))
     return tuple(
-        Ladder(n, k, tuple(m for m, _ in sorted(steps, key=lambda step: step[0])), tuple(row for _, row in steps))
-        for (n, k), steps in sorted(rows.items())
+        Ladder(n, k, tuple(m for m, _ in sorted(found, key=lambda step: step[0])), tuple(row for _, row in found))
+        for (n, k), found in sorted(steps.items())
     )
 
 
-def _grid(operation: Operation, portfolio: Portfolio, predictor: Predictor, indices: Mapping[Candidate, int]) -> Grid:
-    corrections = {candidate: predictor.corrections(candidate) for candidate in portfolio.candidates}
+def _between(edges: Sequence[int], index: int) -> list[int]:
+    """Give the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
+    low = edges[index - 1] if index else 0
+    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in CELL_FRACTIONS})
+
+
+def _thin(edges: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({*edges[::COARSE], edges[-1]}))
+
+
+def _grid(operation: Operation, predictor: Predictor, indices: Mapping[Candidate, int]) -> Grid:
+    """Give each cell the kernel whose predicted time is least, by geometric mean over the cell's shapes."""
+    fine = operation.layout is Layout.KK
+    grid_m, grid_n = (GRID_M, GRID_N) if fine else (_thin(GRID_M), _thin(GRID_N))
     cells = []
-    for m in GRID_M:
-        for n in GRID_N:
-            for k in GRID_K:
-                problem = Problem(operation, m, n, k)
-                times = {
-                    candidate: predictor.time_us(candidate, problem, corrections[candidate])
-                    for candidate in portfolio.candidates
-                }
-                cells.append(_row(indices, times, _order(indices, times)[0], PROVENANCE_PREDICTED))
-    return Grid(GRID_M, GRID_N, GRID_K, tuple(cells))
+    for (i, m), (j, n), k in product(enumerate(grid_m), enumerate(grid_n), GRID_K):
+        inside = [Problem(operation, a, b, k) for a in _between(grid_m, i) for b in _between(grid_n, j)]
+        times = predictor.times_us(inside)
+        means = np.exp(np.log(times).mean(axis=0)).tolist()
+        corner = dict(zip(predictor.candidates, times[-1].tolist(), strict=True))
+        is_open = m == grid_m[-1] or n == grid_n[-1] or k == GRID_K[-1]
+        order = _order(indices, dict(zip(predictor.candidates, means, strict=True)))
+        bucket = Bucket(Problem(operation, m, n, k), is_open)
+        cells.append(_row(indices, corner, bucket, PROVENANCE_PREDICTED, next(c for c in order if bucket.takes(c))))
+    return Grid(grid_m, grid_n, GRID_K, tuple(cells))
 
 
 def build_section(
     operation: Operation,
     portfolio: Portfolio,
-    predictor: Predictor,
+    times: Mapping[Problem, Mapping[Candidate, float]],
     indices: Mapping[Candidate, int],
     fallback: int,
     provenance: str,
+    target: Target,
 ) -> Section:
     """Build the table of one operation.
 
     Args:
         operation: the section's key.
         portfolio: its kernels and the solutions of the problems that were timed.
-        predictor: times beyond those.
+        times: microseconds of each candidate on each of those problems.
         indices: index in the manifest of each kernel of the portfolio.
         fallback: index of the kernel for what is not aligned.
         provenance: of the ladders' times; the grid's are always predicted.
+        target: the device.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    ladders = _ladders(portfolio, predictor, indices, provenance)
-    return Section(operation, ladders, _grid(operation, portfolio, predictor, indices), fallback)
+    predictor = Predictor.of(portfolio.candidates, times, target)
+    ladders = _ladders(portfolio, times, predictor, indices, provenance)
+    return Section(operation, ladders, _grid(operation, predictor, indices), fallback)

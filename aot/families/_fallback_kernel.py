@@ -36,7 +36,9 @@ def _stage(source: cute.Tensor, staged: cute.Tensor, first_row: Int32, first_k: 
 @cute.kernel
 def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor) -> None:
     thread, _, _ = cute.arch.thread_idx()
-    block_m, block_n, _ = cute.arch.block_idx()
+    block, _, _ = cute.arch.block_idx()
+    tiles_n = cute.ceil_div(d.shape[1], TILE)
+    block_m, block_n = block // tiles_n, block % tiles_n
     shared = memory.SmemAllocator()
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     staged_a = shared.allocate_tensor(Float32, layout, 16)
@@ -62,8 +64,8 @@ def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor) -> None:
 
 @cute.jit
 def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
-    """Launch one block for each TILE by TILE piece of D."""
-    grid = (cute.ceil_div(d.shape[0], TILE), cute.ceil_div(d.shape[1], TILE), 1)
+    """Launch one block for each TILE by TILE piece of D, all along x: only x takes more than 65,535 blocks."""
+    grid = (cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(d.shape[1], TILE), 1, 1)
     _kernel(a, b, d).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
 
 

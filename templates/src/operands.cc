@@ -45,6 +45,18 @@ int32_t dtype_code(const DLTensor& tensor) {
   return tensor.dtype.code == kDLFloat ? AOT_GEMM_FLOAT16 : -1;
 }
 
+const char* kind_name(uint8_t code) {
+  switch (code) {
+    case kDLInt: return "int";
+    case kDLUInt: return "uint";
+    case kDLFloat: return "float";
+    case kDLBfloat: return "bfloat";
+    case kDLComplex: return "complex";
+    case kDLBool: return "bool";
+    default: return "an unknown type of ";
+  }
+}
+
 bool is_on_gpu(const DLTensor& tensor) {
   return tensor.device.device_type == kDLCUDA || tensor.device.device_type == kDLCUDAManaged;
 }
@@ -59,8 +71,8 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
                        name, tensor.device.device_id, left_name(product), left.device.device_id);
   }
   if (dtype_code(tensor) < 0) {
-    return raise_error("DtypeError", "%s: %s has DLPack type code %d of %d bits; expected bfloat16 or float16",
-                       product_name(product), name, tensor.dtype.code, tensor.dtype.bits);
+    return raise_error("DtypeError", "%s: %s is %s%d; expected bfloat16 or float16; convert it",
+                       product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
   }
   if (dtype_code(tensor) != dtype_code(left)) {
     return raise_error("DtypeError", "%s: %s and %s differ in element type; expected one type; convert one of them",

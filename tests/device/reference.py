@@ -1,0 +1,42 @@
+"""Random problems, and the float32 reference that results are held against."""
+
+import random
+
+TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3}
+"""Relative Frobenius error that the wheel promises."""
+
+MAX_ALIGNED_FLOPS = 3e11
+MAX_FALLBACK_FLOPS = 2e10
+"""Work of one test problem; the fallback runs on the CUDA cores."""
+
+
+def log_uniform(rng, low, high):
+    return min(high, max(low, round(low * (high / low) ** rng.random())))
+
+
+def random_shape(rng, aligned):
+    """Draw m from 1 to 9000 and n, k up to 16384; aligned ones have n and k of multiples of 8."""
+    limit = MAX_ALIGNED_FLOPS if aligned else MAX_FALLBACK_FLOPS
+    while True:
+        m, n, k = (log_uniform(rng, 1, top) for top in (9000, 16384, 16384))
+        if aligned:
+            n, k = -(-n // 8) * 8, -(-k // 8) * 8
+        if 2 * m * n * k <= limit:
+            return m, n, k
+
+
+def random_shapes(seed, count):
+    """Draw shapes, three aligned for one that is not."""
+    rng = random.Random(seed)
+    return [random_shape(rng, aligned=i % 4 != 0) for i in range(count)]
+
+
+def relative_error(result, a, b):
+    """Give the Frobenius norm of result - a @ b over that of a @ b, the product in float32."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    expected = a.float() @ b.float()
+    norm = torch.linalg.vector_norm(expected)
+    error = torch.linalg.vector_norm(result.float() - expected)
+    return float(error / norm) if norm > 0 else float(error)

@@ -1,0 +1,253 @@
+"""The installed wheel against a float32 reference, on the GPU."""
+
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.device.reference import TOLERANCE, random_shape, random_shapes, relative_error
+
+torch = pytest.importorskip("torch")
+aot_gemm = pytest.importorskip("aot_gemm")
+
+DTYPES = [torch.bfloat16, torch.float16]
+
+
+def tolerance(dtype):
+    return TOLERANCE[str(dtype).removeprefix("torch.")]
+
+
+def poisoned(*shape, dtype):
+    return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+
+
+def randn(*shape, dtype):
+    return torch.randn(*shape, dtype=torch.float32, device="cuda").to(dtype)
+
+
+def matrix(rng, rows, columns, dtype):
+    """Make a matrix that is row- or column-major, packed or with padding, as the generator says."""
+    padding = rng.choice([0, 8, 3])
+    if rng.random() < 0.5:
+        return randn(rows, columns + padding, dtype=dtype)[:, :columns]
+    return randn(columns, rows + padding, dtype=dtype)[:, :rows].t()
+
+
+def _files(folders):
+    found = {}
+    for folder in folders:
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                status = path.stat()
+                found[str(path)] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_linear_on_500_random_shapes_writes_nothing(dtype):
+    folders = [Path(aot_gemm.__file__).parent, Path.home(), os.environ.get("TMPDIR", "/tmp")]
+    before = _files(folders)
+    worst = (0.0, None)
+    for m, n, k in random_shapes(seed=1, count=500):
+        x, weight, out = randn(m, k, dtype=dtype), randn(n, k, dtype=dtype), poisoned(m, n, dtype=dtype)
+        assert aot_gemm.linear(x, weight, out) is out
+        error = relative_error(out, x, weight.t())
+        assert error <= tolerance(dtype), (m, n, k, aot_gemm.plan(m, n, k, str(dtype).removeprefix("torch.")))
+        worst = max(worst, (error, (m, n, k)))
+    print(f"\nlinear, {dtype}: worst relative error {worst[0]:.2e} at (m, n, k) = {worst[1]}")
+    assert _files(folders) == before
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_matmul_on_500_random_shapes_and_layouts(dtype):
+    rng = random.Random(2)
+    worst = (0.0, None)
+    for i, (m, n, k) in enumerate(random_shapes(seed=3, count=500)):
+        a, b = matrix(rng, m, k, dtype), matrix(rng, k, n, dtype)
+        out = None
+        if i % 3:
+            out = matrix(rng, m, n, dtype)
+            out.fill_(float("nan"))
+        result = aot_gemm.matmul(a, b, out)
+        error = relative_error(result, a, b)
+        assert error <= tolerance(dtype), (m, n, k, a.stride(), b.stride(), result.stride())
+        worst = max(worst, (error, (m, n, k)))
+    print(f"\nmatmul, {dtype}: worst relative error {worst[0]:.2e} at (m, n, k) = {worst[1]}")
+
+
+def test_every_m_at_bucket_edges():
+    n, k = 4096, 4096
+    edges = [1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    weight = randn(n, k, dtype=torch.bfloat16)
+    for m in sorted({max(edge + step, 1) for edge in edges for step in (-1, 0, 1)}):
+        x = randn(m, k, dtype=torch.bfloat16)
+        assert relative_error(aot_gemm.linear(x, weight), x, weight.t()) <= 1e-2, m
+
+
+def test_same_semantics_as_torch():
+    a, b = randn(2, 3, 40, 64, dtype=torch.float16), randn(64, 48, dtype=torch.float16)
+    cases = [
+        (a, b),
+        (a[0, 0], b),
+        (a[0, 0, 0], b),
+        (a[0, 0], b[:, 0]),
+        (a[0, 0, 0], b[:, 0]),
+        (a, b[:, 0].contiguous()),
+    ]
+    for left, right in cases:
+        result, expected = aot_gemm.matmul(left, right), torch.matmul(left, right)
+        assert result.shape == expected.shape
+        assert result.dtype == expected.dtype
+        torch.testing.assert_close(result, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_empty_problems():
+    zero = aot_gemm.linear(
+        randn(5, 0, dtype=torch.bfloat16), randn(16, 0, dtype=torch.bfloat16), poisoned(5, 16, dtype=torch.bfloat16)
+    )
+    assert zero.eq(0).all()
+    assert aot_gemm.linear(randn(0, 64, dtype=torch.bfloat16), randn(16, 64, dtype=torch.bfloat16)).shape == (0, 16)
+
+
+def test_padding_of_out_is_left_alone():
+    whole = poisoned(100, 264, dtype=torch.bfloat16)
+    x, weight = randn(100, 512, dtype=torch.bfloat16), randn(256, 512, dtype=torch.bfloat16)
+    aot_gemm.linear(x, weight, whole[:, :256])
+    assert whole[:, 256:].isnan().all()
+    assert relative_error(whole[:, :256], x, weight.t()) <= 1e-2
+
+
+def test_runs_on_the_current_stream():
+    x, weight = randn(4096, 4096, dtype=torch.bfloat16), randn(4096, 4096, dtype=torch.bfloat16)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        source = x * 2
+        out = aot_gemm.linear(source, weight)
+        done = stream.query()
+    assert not done
+    stream.synchronize()
+    assert relative_error(out, x * 2, weight.t()) <= 1e-2
+
+
+@pytest.mark.parametrize("m", [1, 3, 16, 64, 300, 2048])
+def test_captured_and_replayed_with_new_data(m):
+    # The first launch of a kernel may fall into the capture: m and n of this test are used nowhere else.
+    x, weight = randn(m, 1536, dtype=torch.float16), randn(1544 + 8 * m, 1536, dtype=torch.float16)
+    out = poisoned(m, weight.shape[0], dtype=torch.float16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        aot_gemm.linear(x, weight, out)
+    x.copy_(randn(m, 1536, dtype=torch.float16))
+    out.fill_(float("nan"))
+    graph.replay()
+    assert relative_error(out, x, weight.t()) <= 2e-3
+
+
+def test_back_to_back_dependent_products():
+    """A product whose input is the one before it: programmatic dependent launch must not read too early."""
+    x = randn(64, 4096, dtype=torch.bfloat16)
+    weight = (torch.randn(4096, 4096, device="cuda") / 64).to(torch.bfloat16)
+    expected, result = x, x
+    for _ in range(30):
+        expected = (expected.float() @ weight.float().t()).to(torch.bfloat16)
+        result = aot_gemm.linear(result, weight)
+    assert relative_error(result, expected, torch.eye(4096, device="cuda", dtype=torch.bfloat16)) <= 5e-2
+
+
+def test_same_bits_every_time():
+    for m, n, k in random_shapes(seed=5, count=60):
+        x, weight = randn(m, k, dtype=torch.bfloat16), randn(n, k, dtype=torch.bfloat16)
+        first = aot_gemm.linear(x, weight)
+        assert torch.equal(first, aot_gemm.linear(x, weight)), (m, n, k)
+
+
+def test_many_threads():
+    rng = random.Random(7)
+    cases = [
+        (randn(m, k, dtype=torch.bfloat16), randn(n, k, dtype=torch.bfloat16))
+        for m, n, k in (random_shape(rng, True) for _ in range(32))
+    ]
+    torch.cuda.synchronize()
+    errors = []
+
+    def work(index):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for x, weight in cases[index::4]:
+                out = aot_gemm.linear(x, weight)
+                torch.cuda.current_stream().synchronize()
+                errors.append(relative_error(out, x, weight.t()))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 32
+    assert max(errors) <= 1e-2
+
+
+def test_inputs_that_require_gradients_are_data():
+    x, weight = randn(8, 64, dtype=torch.bfloat16).requires_grad_(), randn(16, 64, dtype=torch.bfloat16)
+    result = aot_gemm.linear(x, weight)
+    assert not result.requires_grad
+    assert relative_error(result.detach(), x.detach(), weight.t()) <= 1e-2
+
+
+def test_typed_errors():
+    x, weight = randn(4, 64, dtype=torch.bfloat16), randn(16, 64, dtype=torch.bfloat16)
+    with pytest.raises(aot_gemm.DtypeError, match="float32"):
+        aot_gemm.linear(x.float(), weight.float())
+    with pytest.raises(aot_gemm.DtypeError):
+        aot_gemm.linear(x, weight.half())
+    with pytest.raises(aot_gemm.ShapeError):
+        aot_gemm.linear(x, weight[:, :32])
+    with pytest.raises(aot_gemm.ShapeError):
+        aot_gemm.matmul(x, randn(2, 64, 8, dtype=torch.bfloat16))
+    with pytest.raises(aot_gemm.DeviceError):
+        aot_gemm.linear(x.cpu(), weight)
+    with pytest.raises(aot_gemm.StrideError):
+        aot_gemm.linear(randn(4, 6, 64, dtype=torch.bfloat16)[:, :3], weight)
+    with pytest.raises(aot_gemm.StrideError):
+        aot_gemm.linear(x, weight, randn(1, 16, dtype=torch.bfloat16).expand(4, 16))
+    assert relative_error(aot_gemm.linear(x, weight), x, weight.t()) <= 1e-2
+
+
+def test_preload():
+    aot_gemm.preload()
+
+
+def test_cupy_on_its_current_stream():
+    cupy = pytest.importorskip("cupy")
+    x, weight = (
+        cupy.random.standard_normal((300, 512)).astype("float16"),
+        cupy.random.standard_normal((520, 512)).astype("float16"),
+    )
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        result = aot_gemm.linear(x, weight)
+        out = cupy.full((300, 520), cupy.nan, "float16")
+        assert aot_gemm.linear(x, weight, out) is out
+        stream.synchronize()
+    expected = x.astype("float32") @ weight.astype("float32").T
+    for got in (result, out):
+        assert isinstance(got, cupy.ndarray)
+        assert float(cupy.linalg.norm(got.astype("float32") - expected) / cupy.linalg.norm(expected)) <= 2e-3
+
+
+def test_jax():
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU")
+    x = jax.random.normal(jax.random.key(0), (130, 512)).astype("bfloat16")
+    weight = jax.random.normal(jax.random.key(1), (520, 512)).astype("bfloat16")
+    result = aot_gemm.linear(x, weight)
+    assert isinstance(result, jax.Array)
+    expected = x.astype("float32") @ weight.astype("float32").T
+    error = jax.numpy.linalg.norm(result.astype("float32") - expected) / jax.numpy.linalg.norm(expected)
+    assert float(error) <= 1e-2
+    with pytest.raises(aot_gemm.AotGemmError):
+        aot_gemm.linear(x, weight, result)
