@@ -1,8 +1,8 @@
 """An analytic time of a candidate on a problem: an order to try candidates in, never a measured time.
 
 The model knows tiles, waves of tiles over the SMs, the rates of the tensor cores, of L2 and of device memory, what rows
-outside the operands cost, and what split-K adds. Its constants were set by hand on an H200's bf16 table; `aot` calls every time that comes from it
-`predicted`.
+outside the operands cost, and what split-K adds. Its constants were set by hand on an H200's bf16 tables; `aot` calls
+every time that comes from it `predicted`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aot.candidate import Candidate, SplitK
 from aot.families import family_of
 
 if TYPE_CHECKING:
-    from aot.problem import Problem
+    from aot.problem import Operation, Problem
     from aot.target import Target
 
 NAME = "cost-model-v1"
@@ -28,8 +28,9 @@ MMA_HALF_EDGE = 22.0
 """Tile edge, in elements, whose cost is as if it were added to both sides: what a small tile loses in the tensor
 cores' operand traffic. Source: set on the H200 table (tiles 64x16 to 256x208)."""
 
-COOPERATIVE_EPILOGUE = 0.35
-"""Share of the epilogue that a cooperative kernel cannot hide behind the next tile. Source: as above."""
+BLOCKING_EPILOGUE = 0.35
+"""Share of the epilogue that is not hidden behind the next tile where the multiplying warps store too (cooperative), or
+where D leaves the registers without TMA. Source: as above; for stores without TMA an assumption."""
 
 L2_BYTES_A_CLOCK_AN_SM = 64.0
 """Bytes that an SM reads from L2 in a clock. Source: Hopper and Blackwell whitepapers, L2 read bandwidth."""
@@ -46,6 +47,10 @@ scaled to other targets by their launch time."""
 
 REFERENCE_LAUNCH_US = 2.0
 """The launch time of the target that RAMP_US was set on (aot/targets/h200.toml)."""
+
+MEMORY_LATENCY_US = 1.0
+"""From a load's issue to its data, with memory busy. Source: an assumption, of the size that microbenchmarks of Hopper
+publish; it only orders pipelines of different depth."""
 
 ROW_BYTES = 128
 """Bytes of k that a TMA load brings of each row of a tile: a pipeline stage (`TILE_K_BYTES` of the families)."""
@@ -146,8 +151,8 @@ def _tile_us(x: _Operands, candidates: Sequence[Candidate], target: Target, item
     l2_bytes_per_us = L2_BYTES_A_CLOCK_AN_SM * CLOCK_HZ[target.arch] / 1e6
     l2_us = (x.cta_m / x.cluster_n + x.tile_n / x.cluster_m) * x.k * item / l2_bytes_per_us
     store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
-    cooperative = np.array([candidate.schedule == "cooperative" for candidate in candidates])
-    exposed = np.where(cooperative, COOPERATIVE_EPILOGUE, HIDDEN_EPILOGUE)
+    blocking = np.array([x.schedule == "cooperative" or not x.use_tma_store for x in candidates])
+    exposed = np.where(blocking, BLOCKING_EPILOGUE, HIDDEN_EPILOGUE)
     tile_us: Column = np.maximum(mma_us, l2_us) + exposed * store_us
     return tile_us
 
@@ -186,11 +191,22 @@ def estimate(candidates: Sequence[Candidate], problems: Sequence[Problem], targe
     moved = _rows([problem.num_bytes for problem in problems])
     moved = moved + np.where(separate, 2 * _workspace_bytes(candidates, problems, zero=False), 0.0)
     share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * SM_SHARE_OF_BANDWIDTH)
+    share = share * _depth(candidates, problems[0].operation, target)
     memory_us = moved / (target.bandwidth_bytes_per_s * share) * 1e6
     overhead_us = RAMP_US * target.launch_us / REFERENCE_LAUNCH_US + _split_us(modes, candidates, problems, target)
     hidden = UNHIDDEN_SHARE * np.minimum(compute_us, memory_us)
     total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
     return Estimate(total_us, compute_us, memory_us, overhead_us, waves)
+
+
+def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target) -> Column:
+    """Give the share of an SM's bandwidth that a pipeline's bytes in flight sustain, over that of a full block's."""
+    latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * MEMORY_LATENCY_US / 1e6
+    full = target.smem_bytes_per_block / (target.smem_bytes_per_block + latency_bytes)
+    used = [family_of(candidate).resources(candidate, operation, target) for candidate in candidates]
+    flight = np.array([float(x.num_stages * x.stage_bytes) for x in used])
+    depth: Column = np.minimum(flight / (flight + latency_bytes) / full, 1.0)
+    return depth
 
 
 def _split_us(

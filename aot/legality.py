@@ -22,7 +22,9 @@ def _smem(candidate: Candidate, resources: Resources, target: Target) -> Rejecte
         return None
     fixed = resources.smem_bytes - resources.num_stages * resources.stage_bytes
     fit = max(limit - fixed, 0) // resources.stage_bytes
-    fits = f"{fit} stages fit" if fit else "no stage fits; take a smaller tile"
+    fits = {0: "no stage fits; take a smaller tile", 1: "1 stage fits; take a smaller tile"}.get(
+        fit, f"{fit} stages fit"
+    )
     text = (
         f"{candidate.name} needs {resources.smem_bytes:,} bytes of shared memory with {resources.num_stages} stages "
         f"of {resources.stage_bytes:,}; {target.arch} gives {limit:,} a block; {fits}"

@@ -26,7 +26,7 @@ from aot.record import from_store, merge, read_record, write_record
 from aot.selection import SELECTION_VERSION, Regret, Selection
 from aot.shape_set import ShapeSet
 from aot.shortlist import shortlist, within
-from aot.table import build_section
+from aot.table import build_section, is_general
 from aot.target import Target
 from aot.tuning_set import TunedKernel, TuningSet
 
@@ -209,10 +209,13 @@ def measured_times(record: Record) -> dict[Operation, dict[Problem, dict[Candida
 
 @lru_cache(maxsize=8)
 def _predicted_candidates(layout: Layout, target: Target, patterns: space.Patterns) -> tuple[Candidate, ...]:
-    """Choose the candidates for a predicted table; the model sees element types of one size alike."""
+    """Choose the candidates for a predicted table; the model sees element types of one size alike.
+
+    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
+    """
     operation = Operation.of(Dtype.BFLOAT16, layout)
     problems = [Problem(operation, m, n, n) for m in (1, 16, 64, 128, 256, 512, 2048) for n in (1024, 4096, 8192)]
-    legal = space.legal(operation, target, patterns)
+    legal = [candidate for candidate in space.legal(operation, target, patterns) if is_general(candidate)]
     return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES))
 
 
@@ -273,7 +276,7 @@ def select_kernels(
     sections, regrets = [], []
     for operation in sorted(times, key=lambda x: (_code(x.dtype), x.layout.code)):
         rows = times[operation]
-        portfolio = select.choose(rows, limits.of(operation))
+        portfolio = select.choose(rows, limits.of(operation), is_general=is_general)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in portfolio.candidates]
         fallback = fallbacks[operation.dtype]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ def read_record(path: Path) -> Record:
     """Read a record file; see `parse_record`."""
     try:
         text = gzip.decompress(path.read_bytes()).decode()
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
     return parse_record(text, str(path))
 

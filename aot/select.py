@@ -13,7 +13,7 @@ import numpy as np
 from aot.errors import SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -69,21 +69,23 @@ def _loss(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     return total
 
 
-def _greedy(ratios: NDArray[np.float64], limit: int) -> list[int]:
-    chosen: list[int] = []
-    best = np.full(ratios.shape[0], MISSING_RATIO)
+def _greedy(ratios: NDArray[np.float64], general: NDArray[np.bool_], limit: int) -> list[int]:
+    """Take the best general kernel first, then whichever lowers the loss most."""
+    start = np.where(general, _loss(ratios), np.inf)
+    chosen = [int(start.argmin())]
+    best = ratios[:, chosen[0]]
     while len(chosen) < min(limit, ratios.shape[1]):
         losses = _loss(np.minimum(best[:, None], ratios))
         j = int(losses.argmin())
-        if chosen and losses[j] >= _loss(best):
+        if losses[j] >= _loss(best):
             break
         chosen.append(j)
         best = np.minimum(best, ratios[:, j])
     return chosen
 
 
-def _exchange(ratios: NDArray[np.float64], chosen: list[int]) -> list[int]:
-    """Replace one kernel at a time while that lowers the loss."""
+def _exchange(ratios: NDArray[np.float64], general: NDArray[np.bool_], chosen: list[int]) -> list[int]:
+    """Replace one kernel at a time while that lowers the loss and leaves a general kernel."""
     improved = True
     while improved:
         improved = False
@@ -91,6 +93,8 @@ def _exchange(ratios: NDArray[np.float64], chosen: list[int]) -> list[int]:
             rest = chosen[:position] + chosen[position + 1 :]
             base = ratios[:, rest].min(axis=1) if rest else np.full(ratios.shape[0], MISSING_RATIO)
             losses = _loss(np.minimum(base[:, None], ratios))
+            if not general[rest].any():
+                losses = np.where(general, losses, np.inf)
             j = int(losses.argmin())
             if losses[j] < _loss(ratios[:, chosen].min(axis=1)) - 1e-12:
                 chosen[position] = j
@@ -127,26 +131,35 @@ def _assign(ratios: NDArray[np.float64], chosen: list[int], tie: float) -> list[
     return [chosen[int(np.where(row, wins, -1.0).argmax())] for row in eligible]
 
 
-def choose(times: Times, max_kernels: int, tie: float = TIE) -> Portfolio:
+def choose(
+    times: Times, max_kernels: int, tie: float = TIE, *, is_general: Callable[[Candidate], bool] = lambda _: True
+) -> Portfolio:
     """Choose at most `max_kernels` kernels for the problems of `times`, and each problem's kernel.
 
     Greedy choice, then exchange, on the mean logarithm of the regret with a share of the worst; near-ties then go to
-    the kernel that serves most problems, and a kernel left without a problem is dropped.
+    the kernel that serves most problems, and a kernel left without a problem is dropped, but for the best general one.
 
     Args:
         times: for each problem, microseconds of each candidate that was timed on it.
         max_kernels: at least 1.
         tie: relative difference of times that counts as none.
+        is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
 
     Raises:
-        SelectionError: there is nothing to choose from.
+        SelectionError: there is nothing to choose from, or no general kernel among it.
     """
     if max_kernels < 1:
         raise SelectionError(f"--max-kernels is {max_kernels}; at least 1 is needed")
     matrix = Matrix.of(times)
-    chosen = sorted(_exchange(matrix.ratios, _greedy(matrix.ratios, max_kernels)))
+    general = np.array([is_general(candidate) for candidate in matrix.candidates])
+    if not general.any():
+        raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
+    chosen = sorted(_exchange(matrix.ratios, general, _greedy(matrix.ratios, general, max_kernels)))
     picked = _assign(matrix.ratios, chosen, tie)
     used = sorted(set(picked))
+    if not general[used].any():
+        # No problem prefers it, but shapes outside the tuning may have nothing else.
+        used = sorted([*used, min((j for j in chosen if general[j]), key=lambda j: float(_loss(matrix.ratios[:, j])))])
     solutions = {}
     for i, problem in enumerate(matrix.problems):
         others = [j for j in used if j != picked[i]] or [picked[i]]

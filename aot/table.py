@@ -51,6 +51,12 @@ MAX_WORKSPACE_BYTES = 256 * 2**20
 """Most workspace that a row may ask of its caller, at the row's largest shape."""
 
 
+def is_general(candidate: Candidate) -> bool:
+    """Say whether a kernel takes every aligned shape with no workspace."""
+    family = family_of(candidate)
+    return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE.value
+
+
 @dataclass(frozen=True)
 class Bucket:
     """The shapes of one row: up to a corner, and beyond it where the bucket is the last of an axis."""

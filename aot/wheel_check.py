@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 SEED = 0
 """Of the inputs that kernels are checked with."""
+
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, UnicodeDecodeError)
+"""What zipfile raises over a damaged archive. Source: bits flipped in one, thousands of times."""
 
 
 def read_wheel_manifest(wheel: Path) -> Manifest:
@@ -36,18 +43,41 @@ def read_wheel_manifest(wheel: Path) -> Manifest:
                 found = f"{damaged} is damaged" if damaged else f"it has {len(names)} manifests"
                 raise PackageError(f"{wheel.name}: {found}; expected a wheel that `aot build` made, whole")
             return from_json(archive.read(names[0]).decode(), f"{wheel.name}: {names[0]}")
-    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise PackageError(f"{wheel.name} is not a wheel: {error}; build or download it again") from error
 
 
+def _check_hashes(wheel: Path) -> int:
+    """Compare every file of a wheel with its RECORD, as pip does; give their number."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        records = [name for name in names if name.endswith(".dist-info/RECORD")]
+        if len(records) != 1:
+            raise PackageError(f"{wheel.name} has {len(records)} RECORD files, expected 1; build or download it again")
+        rows = csv.reader(archive.read(records[0]).decode().splitlines())
+        recorded = {row[0]: row[1] for row in rows if len(row) == 3}
+        for name in names:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).decode().rstrip("=")
+            if name != records[0] and recorded.get(name) != f"sha256={digest}":
+                text = f"{wheel.name}: {name} has sha256={digest}, RECORD says {recorded.get(name)}"
+                raise PackageError(f"{text}; build or download it again")
+        missing = sorted(set(recorded) - set(names))
+        if missing:
+            raise PackageError(
+                f"{wheel.name} lacks {', '.join(missing)}, which RECORD names; build or download it again"
+            )
+        return len(names)
+
+
 def check_wheel(wheel: Path) -> Iterator[str]:
-    """Check tag, libraries, symbols and sizes; give a line for each thing found right.
+    """Check hashes, tag, libraries, symbols and sizes; give a line for each thing found right.
 
     Raises:
         PackageError: something is not as the manifest says.
     """
     manifest = read_wheel_manifest(wheel)
     yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.kernels)} kernels, {manifest.provenance}"
+    yield f"hashes: {_check_hashes(wheel)} files as RECORD says"
     inspect_wheel(wheel, manifest, load_target(manifest.target))
     yield f"libraries: {manifest.platform_tag}, needs, symbols and versions as expected"
 

@@ -67,12 +67,7 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t
       choose(kSections[section], kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
   *selection = {choice.kernel, choice.tier,  section,     choice.index, canonical.layout,
                 canonical.exchanged, canonical.m, canonical.n, canonical.k};
-  const Kernel& kernel = kKernels[choice.kernel];
-  if (!canonical.aligned && kernel.num_strides != 2 && !is_empty(problem)) {
-    return fail(AOT_GEMM_ERROR_STRIDE,
-                "this library has no kernel for operands that are not aligned; expected addresses and leading strides "
-                "that are multiples of 16 bytes, one unit stride each, k above 0; copy the operands");
-  }
+  const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: the manifest sees to it
   *plan = {choice.kernel, canonical.aligned && kernel.num_strides == 2 ? as_stated(problem) : canonical};
   return check_workspace_extent(*plan);
 }

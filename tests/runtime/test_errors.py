@@ -6,8 +6,7 @@ import ctypes
 
 import pytest
 
-from tests.golden.manifest import golden_manifest, with_kernels
-from tests.runtime.host import Library, compile_library, problem
+from tests.runtime.host import problem
 
 OVERLAP = "overlaps itself; expected distinct elements; give D storage of its own"
 CASES = [
@@ -43,17 +42,6 @@ def test_launch(library, stated, status, message):
 def test_a_type_without_kernels(fresh_library):
     assert fresh_library.select(problem(16, 16, 16, dtype=1))[0] == 2
     assert fresh_library.error() == "no float16 kernels in this library; expected bfloat16"
-
-
-def test_a_library_without_a_kernel_for_unaligned_operands(tmp_path):
-    manifest = with_kernels(golden_manifest(), num_strides=1)
-    bare = Library(compile_library(manifest, tmp_path))
-    assert bare.launch(problem(16, 16, 17)) == 4
-    assert bare.error() == (
-        "this library has no kernel for operands that are not aligned; expected addresses and leading strides that are "
-        "multiples of 16 bytes, one unit stride each, k above 0; copy the operands"
-    )
-    assert bare.launch(problem(0, 16, 17)) == 0
 
 
 def test_a_named_kernel_refuses_what_it_cannot_take(library, manifest):

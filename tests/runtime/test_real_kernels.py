@@ -95,7 +95,7 @@ def test_the_fallback_gets_both_strides(real, manifest, objects):
     for pair in strides:
         for stride in pair:
             assert stride == 1 or struct.pack("<Q", stride) in content
-    assert tuple(record.grid) == (-(-M // 64), -(-N // 64), 1)
+    assert tuple(record.grid) == (-(-M // 64) * -(-N // 64), 1, 1)
     _, selection = real.select(stated)
     assert (selection.tier, selection.kernel) == (3, 0)
 

@@ -1,0 +1,45 @@
+# Every target sets up what it needs in .venv; `make help` lists them.
+TARGET ?= thor
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help setup wheel test lint tune bench clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+	@echo "  TARGET=thor (default) or h200; see '$(BIN)/aot targets'"
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
+
+setup: $(READY) ## Make .venv with everything pinned in pyproject.toml
+
+wheel: $(READY) ## Build dist/*.whl for TARGET, without a GPU
+	$(BIN)/aot build --target $(TARGET)
+
+test: $(READY) ## Run the tests, without a GPU
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+tune: $(READY) ## Measure on this machine's GPU and bring the result into the record of TARGET
+	$(BIN)/aot tune --target $(TARGET)
+	$(BIN)/aot import build/tuning/$(TARGET)/results.sqlite
+
+bench: ## Compare the installed wheel with torch on this machine's GPU: make bench PYTHON=the one with both
+	mkdir -p build/bench
+	PYTHONPATH=$(CURDIR) $(PYTHON) bench/bench.py --out build/bench/bench.json
+
+clean: ## Remove build products and dist/*.whl, but not .venv
+	rm -rf build dist/*.whl .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,183 @@
+"""Real compilations, without a GPU: a kernel of each family into a new store, and what may go wrong."""
+
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from accepted import named
+from twins import BF16
+
+from aot import compile as compile_module
+from aot.artifact import CompileFailure
+from aot.candidate import Candidate, KernelKey
+from aot.compile import RESULT_NAME, ArtifactStore, compile_kernels, compile_one
+from aot.errors import CompileError
+from aot.object_file import cubin_sm, cubins, inspect
+from aot.target import load_target
+
+NAMES = {
+    "h200": ["fallback_64x64_c1x1_direct", "sm90_quack_64x16_c1x1_pingpong_swap"],
+    "thor": [
+        "sm100_persistent_64x32_c1x1_clc_swap",
+        "sm100_quack_64x32_c1x1_clc_swap",
+        "sm100_tgv_64x8_c1x1_st8_direct_swap",
+    ],
+}
+KEYS = {target: [KernelKey(BF16, named(name, target)) for name in names] for target, names in NAMES.items()}
+H200 = load_target("h200")
+SMALL = KEYS["h200"][1]
+TARGETS = {
+    "h200": H200,
+    "thor": load_target("thor"),
+    "no such host": replace(H200, host_triple="no-such-triple"),
+}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Compile for every target at once, each into a store of its own; gives the stores and the results to come."""
+    roots = {name: tmp_path_factory.mktemp("artifacts") for name in TARGETS}
+    with ThreadPoolExecutor(len(TARGETS)) as pool:
+        results = {
+            name: pool.submit(compile_kernels, KEYS.get(name, [SMALL]), target, roots[name], jobs=1, progress=False)
+            for name, target in TARGETS.items()
+        }
+    return roots, results
+
+
+@pytest.fixture(scope="session")
+def artifacts(runs):
+    """Give the artifacts of both shipped targets, by target and candidate name."""
+    _, results = runs
+    found = {}
+    for target in NAMES:
+        made, failures = results[target].result()
+        assert failures == []
+        found |= {(target, artifact.kernel.candidate.name): artifact for artifact in made}
+    return found
+
+
+@pytest.fixture
+def store(runs, tmp_path):
+    """Give a copy of the H200's store, to be spoilt."""
+    roots, _ = runs
+    return ArtifactStore(shutil.copytree(roots["h200"], tmp_path / "store"))
+
+
+@pytest.mark.parametrize(("target", "name"), [(target, name) for target, names in NAMES.items() for name in names])
+def test_objects_of_every_family(artifacts, target, name):
+    artifact, device = artifacts[target, name], TARGETS[target]
+    kernel, content = artifact.kernel, artifact.path.read_bytes()
+    assert kernel.name == f"bf16_kk_{name}"
+    assert (kernel.object_sha256, kernel.object_bytes) == (sha256(content).hexdigest(), len(content))
+    assert kernel.entry_symbol.startswith(f"_mlir_{kernel.name}__mlir_ciface_cutlass_")
+    assert kernel.init_symbol == f"_mlir_{kernel.name}_cuda_init"
+    assert kernel.load_symbol == f"_mlir_{kernel.name}_cuda_load_to_device"
+    assert 0 < kernel.registers <= 65536 // kernel.num_threads
+    assert kernel.spill_bytes == 0
+    assert [cubin_sm(image) for image in cubins(content)] == [{"h200": 90, "thor": 110}[target]]
+    report = inspect(artifact.path, kernel.name, device, kernel.num_threads)
+    assert (report.sha256, report.registers) == (kernel.object_sha256, kernel.registers)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_strides", "tmem_columns", "num_threads"),
+    [
+        (("h200", NAMES["h200"][0]), 2, 0, 256),
+        (("h200", NAMES["h200"][1]), 1, 0, 384),
+        (("thor", NAMES["thor"][0]), 1, 32, 224),
+        (("thor", NAMES["thor"][1]), 1, 32, 256),
+        (("thor", NAMES["thor"][2]), 1, 32, 256),
+    ],
+)
+def test_artifacts_say_what_a_launch_needs(artifacts, name, num_strides, tmem_columns, num_threads):
+    kernel = artifacts[name].kernel
+    assert (kernel.num_strides, kernel.tmem_columns, kernel.num_threads) == (num_strides, tmem_columns, num_threads)
+
+
+def test_what_is_there_is_not_compiled_again(store, monkeypatch):
+    monkeypatch.setattr(compile_module, "_run_workers", lambda *_, **__: pytest.fail("compiled again"))
+    made, failures = compile_kernels(KEYS["h200"][::-1], H200, store.root)
+    assert [artifact.kernel.key for artifact in made] == KEYS["h200"][::-1]
+    assert failures == []
+
+
+def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store):
+    good = artifacts["h200", SMALL.candidate.name].kernel
+    spoilt = store.get(SMALL, H200)
+    spoilt.path.write_bytes(spoilt.path.read_bytes()[:-1])
+    assert store.get(SMALL, H200) is None
+    other = store.get(KEYS["h200"][0], H200).path
+    before = other.stat().st_mtime_ns
+    made, _ = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
+    assert made[1].kernel == good
+    assert sha256(made[1].path.read_bytes()).hexdigest() == good.object_sha256
+    assert other.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"failure"'])
+def test_a_damaged_result_counts_as_none(store, damage):
+    path = store.directory(SMALL, H200) / RESULT_NAME
+    path.write_text(damage)
+    assert store.get(SMALL, H200) is None
+
+
+def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
+    roots, results = runs
+    made, (failure,) = results["no such host"].result()
+    assert made == []
+    assert failure.name == SMALL.name
+    assert failure.reason.startswith("DSLRuntimeError: ")
+    assert "no-such-triple" in failure.reason
+    assert "\x1b" not in failure.reason
+    assert ArtifactStore(roots["no such host"]).get(SMALL, TARGETS["no such host"]) == failure
+
+
+def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp_path, monkeypatch):
+    foreign = artifacts["h200", NAMES["h200"][0]]
+    monkeypatch.setattr(compile_module, "_export", lambda *_: foreign.path)
+    compile_one(SMALL, H200, tmp_path)
+    prefix = f"_mlir_{SMALL.name}__mlir_ciface_"
+    reason = f"CompileError: the object has 0 symbols for its entry ({prefix}*), expected 1: []"
+    assert compile_kernels([SMALL], H200, tmp_path) == ([], [CompileFailure(SMALL.name, reason)])
+
+
+def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_module, "_start_worker", sys.exit)
+    with pytest.raises(
+        CompileError, match="a compiler process died, out of memory or by a crash; what was compiled is"
+    ):
+        compile_kernels([SMALL], H200, tmp_path, progress=False)
+
+
+def test_an_illegal_kernel_is_not_tried(tmp_path):
+    key = KernelKey(BF16, Candidate("sm90_quack", 128, 256, schedule="pingpong"))
+    message = "bf16_kk_sm90_quack_128x256_c1x1_pingpong is not legal on h200: pingpong takes tile_n up to 208"
+    with pytest.raises(CompileError, match=message):
+        compile_kernels([SMALL, key], H200, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_sms": 66}, {"host_cpu": "x86-64-v3"}, {"arch": "sm_100a"}, {"clusters": ((1, 1),)}]
+)
+def test_another_target_has_another_place(tmp_path, change):
+    store = ArtifactStore(tmp_path)
+    assert store.directory(SMALL, H200) == store.directory(SMALL, load_target("h200"))
+    assert store.directory(SMALL, replace(H200, **change)) != store.directory(SMALL, H200)
+
+
+def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
+    store = ArtifactStore(tmp_path)
+    before = store.directory(SMALL, H200)
+    monkeypatch.setattr(compile_module, "_family_sources", lambda: "changed")
+    changed = store.directory(SMALL, H200)
+    monkeypatch.setattr(compile_module, "toolchain_versions", dict)
+    assert len({before, changed, store.directory(SMALL, H200)}) == 3
+
+
+def test_a_place_without_a_result_is_empty(tmp_path):
+    assert ArtifactStore(tmp_path / "absent").get(SMALL, H200) is None

@@ -1,0 +1,137 @@
+"""The order of the design's layers, and what may not be imported where."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import aot
+
+ROOT = Path(aot.__file__).parent
+FAMILIES = {"fallback", "sm90_quack", "sm100_quack", "sm100_persistent", "sm100_tgv", "_tcgen05"}
+ENTRIES = {"_arguments", "_fallback_kernel", "_nvidia", "_quack"}
+"""Modules of families that import CUTLASS; only a family's `entry` imports them."""
+
+LAYERS = (
+    ("command", {"__main__", "cli"}),
+    ("verbs", {"pipeline", "wheel_check"}),
+    ("tuning", {"bundle", "bundle_runner", "worker"}),
+    (
+        "edges",
+        {"compile", "conditions", "device", "kernel_library", "measure", "object_file", "package", "record", "store"}
+        | {"store_sql", "verify"},
+    ),
+    (
+        "pure",
+        {
+            "artifact",
+            "cost",
+            "gpu",
+            "inputs",
+            "legality",
+            "manifest",
+            "numerics",
+            "operands",
+            "render",
+            "reports",
+            "select",
+        }
+        | {"selection", "shape_set", "shortlist", "space", "strict_json", "table", "toml_lines", "tuning_set"},
+    ),
+    ("families", {"families", *(f"families.{name}" for name in FAMILIES | ENTRIES)}),
+    ("types", {"__init__", "candidate", "dispatch", "errors", "measurement", "problem", "target"}),
+)
+"""From the top down; a module imports from its own layer and from those below."""
+
+PURE = {name for layer, names in LAYERS[4:] for name in names if name.rpartition(".")[2] not in ENTRIES}
+HEAVY = ("cuda", "cutlass", "quack", "torch", "triton", "tvm_ffi", "nvidia")
+
+
+def sources():
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        yield name.removesuffix(".__init__"), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree):
+    """List what a module imports anywhere, for types only or within a function too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(tree):
+    for name in imports(tree):
+        parts = name.split(".")
+        if parts[0] == "aot":
+            in_family = parts[1] == "families" and len(parts) > 2 and parts[2] in FAMILIES | ENTRIES
+            yield ".".join(parts[1:3] if in_family else parts[1:2])
+
+
+def test_every_module_has_its_layer():
+    names = list(chain.from_iterable(names for _, names in LAYERS))
+    assert sorted(names) == [name for name, _ in sorted(sources())]
+
+
+def test_imports_point_down():
+    depth = {name: i for i, (_, names) in enumerate(LAYERS) for name in names}
+    upward = [
+        f"{name} imports {other}"
+        for name, tree in sources()
+        for other in own_imports(tree)
+        if depth[other] < depth[name]
+    ]
+    assert upward == []
+
+
+@pytest.mark.parametrize(
+    ("library", "importers"),
+    [
+        ("cuda", {"device", "families._fallback_kernel", "families._nvidia", "families._quack"}),
+        ("cutlass", {"compile", *(f"families.{name}" for name in ENTRIES)}),
+        ("quack", {"families._quack", "families.sm90_quack", "families.sm100_quack"}),
+        ("torch", set()),
+        ("subprocess", {"bundle_runner", "conditions", "object_file", "package"}),
+        ("sqlite3", {"store", "store_sql"}),
+        ("click", {"cli"}),
+    ],
+)
+def test_each_outside_thing_has_its_modules(library, importers):
+    found = {name for name, tree in sources() if library in {x.split(".")[0] for x in imports(tree)}}
+    assert found <= importers
+    assert bool(found) == bool(importers)
+
+
+def test_only_compile_compiles_and_only_the_cli_exits():
+    def users(*names):
+        for name, tree in sources():
+            used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)}
+            if any(x == wanted or x.endswith(f".{wanted}") for x in used for wanted in names):
+                yield name
+
+    assert list(users("cute.compile", "export_to_c")) == ["compile"]
+    assert set(users("sys.exit", "SystemExit", "os._exit")) <= {"__main__", "cli", "bundle_runner"}
+
+
+def test_pure_modules_load_nothing_heavy():
+    modules = sorted(f"aot.{name}".removesuffix(".__init__") for name in PURE)
+    code = f"""
+import importlib, sys
+for name in {modules}:
+    importlib.import_module(name)
+    heavy = [x for x in {[*HEAVY, "subprocess"]} if x in sys.modules]
+    assert not heavy, (name, heavy)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_command_loads_no_compiler_and_no_driver():
+    code = f"import sys, aot.cli; heavy = [x for x in {[*HEAVY[:-1]]} if x in sys.modules]; assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code], check=True)
