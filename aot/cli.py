@@ -195,7 +195,7 @@ def import_command(results: tuple[Path, ...], record: Path | None) -> None:
 @_options(TARGET, SHAPES, KERNELS)
 @click.option("--record", type=click.Path(path_type=Path), help="Record to select from; by default the committed one.")
 @click.option("--predicted", is_flag=True, help="Select by the cost model, as where there is no record.")
-@click.option("--max-kernels", type=click.IntRange(1), default=24, show_default=True, help="Kernels of layout kk.")
+@click.option("--max-kernels", type=click.IntRange(1), default=32, show_default=True, help="Kernels of layout kk.")
 @click.option(
     "--max-layout-kernels", type=click.IntRange(4), default=8, show_default=True, help="Of each other layout."
 )
@@ -230,7 +230,7 @@ def build(**values: Any) -> None:
     Without --selection, selects from the target's committed record, or by the cost model where there is none.
     """
     device = load_target(values["target"])
-    defaults = {"record": None, "predicted": False, "kernels": "", "max_kernels": 24, "max_layout_kernels": 8}
+    defaults = {"record": None, "predicted": False, "kernels": "", "max_kernels": 32, "max_layout_kernels": 8}
     chosen = read_selection(values["selection"]) if values["selection"] else _select(values | defaults)
     if chosen.target != device.name:
         raise AotError(

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -145,15 +146,23 @@ def compile_one(key: KernelKey, target: Target, root: Path) -> None:
     result: dict[str, Any]
     try:
         result = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
+    except (OSError, MemoryError):  # the machine's doing, not the candidate's: another run may succeed
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this candidate's recorded result
         reason = " ".join(_COLOUR.sub("", str(error)).split())
         result = {"failure": f"{type(error).__name__}: {reason[:600]}"}
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
     shutil.rmtree(directory, ignore_errors=True)
-    scratch.rename(directory)
+    try:
+        scratch.rename(directory)
+    except OSError:  # another process compiled the same kernel meanwhile: its entry is as good
+        shutil.rmtree(scratch)
 
 
 def _start_worker(arch: str) -> None:
+    # Ctrl-C reaches every process of the terminal; the parent ends these in good order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUTE_DSL_ARCH"] = arch
     os.environ["QUACK_ARCH"] = arch.removeprefix("sm_").rstrip("af")
 
@@ -215,6 +224,11 @@ def _run_workers(todo: Sequence[KernelKey], target: Target, root: Path, jobs: in
             raise CompileError(
                 "a compiler process died, out of memory or by a crash; what was compiled is kept; run again, with a "
                 "smaller --jobs if memory is short"
+            ) from error
+        except (OSError, MemoryError) as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise CompileError(
+                f"compiling stopped: {error}; free memory or disk and run again: it carries on"
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

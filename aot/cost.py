@@ -187,9 +187,9 @@ def estimate(candidates: Sequence[Candidate], problems: Sequence[Problem], targe
     waves = np.ceil(ctas / slots)
     compute_us = waves * _tile_us(x, candidates, target, item) + _outside_us(x, waves, item)
     modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
-    separate = np.array([mode is SplitK.SEPARATE for mode in modes])
+    # Partial sums are written once and read once, whoever adds them up.
     moved = _rows([problem.num_bytes for problem in problems])
-    moved = moved + np.where(separate, 2 * _workspace_bytes(candidates, problems, zero=False), 0.0)
+    moved = moved + 2 * _workspace_bytes(candidates, problems, zero=False)
     share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * SM_SHARE_OF_BANDWIDTH)
     share = share * _depth(candidates, problems[0].operation, target)
     memory_us = moved / (target.bandwidth_bytes_per_s * share) * 1e6

@@ -40,7 +40,7 @@ class Row:
 
     `kernel` indexes the manifest's kernels; `general` is the kernel for problems that `kernel` cannot take because it
     needs whole tiles (`m_multiple`, `n_multiple` of the manifest's kernel), and equals `kernel` where it takes all.
-    `time_us` belongs to the bucket's upper edge.
+    In a ladder `time_us` is of the bucket's upper edge; in a grid, the geometric mean over shapes of the cell.
     """
 
     kernel: int

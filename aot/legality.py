@@ -82,8 +82,8 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
         return wrong
     resources = family.resources(candidate, operation, target)
     rejected = (
-        family.check(candidate, operation, target)
-        or _smem(candidate, resources, target)
+        _smem(candidate, resources, target)
+        or family.check(candidate, operation, target)
         or _limits(candidate, resources, target)
     )
     return rejected or Accepted(resources)

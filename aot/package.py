@@ -306,7 +306,7 @@ def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
     """
     expected = f"{manifest.package.replace('-', '_')}-{manifest.version}-py3-none-{target.platform_tag}.whl"
     if wheel.name != expected:
-        raise PackageError(f"the build made {wheel.name}; expected {expected}")
+        raise PackageError(f"the wheel is named {wheel.name}; expected {expected}")
     size = wheel.stat().st_size
     if size > MAX_WHEEL_BYTES:
         raise PackageError(

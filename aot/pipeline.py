@@ -35,9 +35,6 @@ ARTIFACTS = Path("build/artifacts")
 
 DEFAULT_PACKAGE = "aot-gemm"
 
-MIN_LAYOUT_KERNELS = 4
-"""Kernels that every layout but the tuned one gets at least, where that many serve it."""
-
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
@@ -240,7 +237,7 @@ def predicted_times(
 class SelectionLimits:
     """How many kernels an operation may have: linear's layout, and each of the others."""
 
-    max_kernels: int = 24
+    max_kernels: int = 32
     max_layout_kernels: int = 8
 
     def of(self, operation: Operation) -> int:

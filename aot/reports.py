@@ -150,6 +150,9 @@ def _bucket(section: Section, problem: Problem, choice: Choice) -> str:
     return f"tier 2: grid cell m <= {grid.m_edges[m]}, n <= {grid.n_edges[n]}, k <= {grid.k_edges[k]}"
 
 
+_OF = {Tier.TUNED: "for the bucket's upper edge", Tier.GRID: "as the mean of the cell's shapes"}
+
+
 def _row(section: Section, choice: Choice) -> Row:
     rows = [row for ladder in section.ladders for row in ladder.rows]
     return (rows if choice.tier is Tier.TUNED else section.grid.cells)[choice.index]
@@ -176,7 +179,7 @@ def explanation(selection: Selection, problem: Problem) -> str:
         problem.name,
         f"  kernel     {name}",
         f"  from       {_bucket(section, problem, choice)}",
-        f"  time       {row.time_us:.1f} us {row.provenance} for the bucket's upper edge",
+        f"  time       {row.time_us:.1f} us {row.provenance} {_OF[choice.tier]}",
         f"  runner-up  {selection.kernels[row.runner_up].name}, {row.runner_up_us:.1f} us ({margin:+.1f}%)",
     ]
     if choice.kernel != row.kernel:

@@ -187,13 +187,11 @@ def _grid(operation: Operation, predictor: Predictor, indices: Mapping[Candidate
     cells = []
     for (i, m), (j, n), k in product(enumerate(grid_m), enumerate(grid_n), GRID_K):
         inside = [Problem(operation, a, b, k) for a in _between(grid_m, i) for b in _between(grid_n, j)]
-        times = predictor.times_us(inside)
-        means = np.exp(np.log(times).mean(axis=0)).tolist()
-        corner = dict(zip(predictor.candidates, times[-1].tolist(), strict=True))
+        means = np.exp(np.log(predictor.times_us(inside)).mean(axis=0)).tolist()
         is_open = m == grid_m[-1] or n == grid_n[-1] or k == GRID_K[-1]
-        order = _order(indices, dict(zip(predictor.candidates, means, strict=True)))
         bucket = Bucket(Problem(operation, m, n, k), is_open)
-        cells.append(_row(indices, corner, bucket, PROVENANCE_PREDICTED, next(c for c in order if bucket.takes(c))))
+        times = dict(zip(predictor.candidates, means, strict=True))
+        cells.append(_row(indices, times, bucket, PROVENANCE_PREDICTED))
     return Grid(grid_m, grid_n, GRID_K, tuple(cells))
 
 

@@ -72,8 +72,10 @@ def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
     base = get_args(kind)[0] if isinstance(kind, UnionType) else base
     if base is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if not isinstance(value, base) or (base is int and (isinstance(value, bool) or value < 0)):
+    if not isinstance(value, base) or (base is int and isinstance(value, bool)):
         raise TargetError(f"{where}: `{key}` is {value!r}; expected {base.__name__}; mend the entry")
+    if base in (int, float) and (value < 0 or (value == 0 and key != "tmem_columns")):
+        raise TargetError(f"{where}: `{key}` is {value!r}; expected a number above 0; mend the entry")
     return value
 
 

@@ -64,6 +64,10 @@ class Sm100Persistent:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the constraints that the kernel's documentation states."""
         del operation, target
+        if candidate.num_stages:
+            return Rejected(
+                Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
+            )
         if SplitK(candidate.split_k_mode) is not SplitK.NONE:
             return Rejected(Reason.COMBINATION, "the kernel has no split-K")
         if candidate.tile_m not in TILE_M[candidate.use_2cta]:

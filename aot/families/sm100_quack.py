@@ -62,6 +62,10 @@ class Sm100Quack:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the MMA's tiles and quack's own rule for two CTAs."""
         del operation, target
+        if candidate.num_stages:
+            return Rejected(
+                Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
+            )
         if candidate.tile_m not in TILE_M[candidate.use_2cta]:
             text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
             return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")

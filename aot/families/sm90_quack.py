@@ -59,6 +59,24 @@ def _epilogue_tile(candidate: Candidate) -> tuple[int, int]:
     return math.gcd(unit, candidate.tile_m), math.gcd(32, candidate.tile_n)
 
 
+def _tile_fault(candidate: Candidate) -> str | None:
+    """Say what `GemmSm90.__init__` has against a tile."""
+    tile = f"{candidate.tile_m}x{candidate.tile_n}"
+    if candidate.schedule == PINGPONG:
+        limit = PINGPONG_TILE_N.get(candidate.tile_m, 0)
+        if candidate.tile_n > limit or candidate.tile_n % 16:
+            steps = f"in steps of 16 up to {limit}"
+            return f"pingpong takes tile_n {steps} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
+        return None
+    if candidate.tile_m not in COOPERATIVE_TILE_M or candidate.tile_n % 16:
+        return f"cooperative takes tile_m {COOPERATIVE_TILE_M} and tile_n in steps of 16, got {tile}"
+    if candidate.tile_m in (192, 320) and candidate.tile_n % 32:
+        return f"cooperative {tile}: tile_n must be a multiple of 32"
+    if candidate.tile_m == 320 and candidate.tile_n > 160:
+        return f"cooperative {tile}: tile_n is at most 160 at tile_m 320"
+    return None
+
+
 class Sm90Quack:
     """The family `sm90_quack`."""
 
@@ -92,18 +110,16 @@ class Sm90Quack:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limits of `GemmSm90.__init__` and of the register file."""
         del operation, target
-        tile = f"{candidate.tile_m}x{candidate.tile_n}"
-        if candidate.schedule == PINGPONG:
-            limit = PINGPONG_TILE_N.get(candidate.tile_m, 0)
-            if candidate.tile_n > limit:
-                text = f"pingpong takes tile_n up to {limit} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
-                return Rejected(Reason.TILE, text)
-        elif candidate.tile_m in (192, 320) and candidate.tile_n % 32:
-            return Rejected(Reason.TILE, f"cooperative {tile}: tile_n must be a multiple of 32")
-        elif candidate.tile_m == 320 and candidate.tile_n > 160:
-            return Rejected(Reason.TILE, f"cooperative {tile}: tile_n is at most 160 at tile_m 320")
+        if candidate.num_stages:
+            return Rejected(
+                Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
+            )
+        fault = _tile_fault(candidate)
+        if fault:
+            return Rejected(Reason.TILE, fault)
         accumulators = candidate.tile_m * candidate.tile_n // (math.prod(_warpgroup_grid(candidate)) * 128)
         if accumulators > MAX_ACCUMULATORS:
+            tile = f"{candidate.tile_m}x{candidate.tile_n}"
             text = f"{tile} needs {accumulators} accumulator registers a thread; {MAX_ACCUMULATORS} fit"
             return Rejected(Reason.REGISTERS, text)
         return None

@@ -34,7 +34,10 @@ class Plan:
     bucket: tuple[int, int, int] | None
     """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
     time_us: float | None
-    """Time at the bucket's upper edges, in microseconds; none where the table has none for this kernel."""
+    """In microseconds: at the bucket's upper edge (`tuned`), or the geometric mean over the cell's shapes (`grid`).
+
+    None where the table has none for this kernel.
+    """
     provenance: str | None
     """`measured` or `predicted`, of the time."""
     runner_up: str | None
@@ -179,7 +182,8 @@ def explain(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk")
         margin = got.runner_up_us / got.time_us - 1
         where = "".join(f" on {x['device']}, {x['date']}" for x in manifest()["conditions"][-1:])
         origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
-        lines.append(f"  time       {got.time_us:.2f} us at the bucket's edge, {origin}")
+        what = "at the bucket's edge" if got.tier == "tuned" else "as the mean of the cell"
+        lines.append(f"  time       {got.time_us:.2f} us {what}, {origin}")
         if got.runner_up != got.kernel:
             lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
     lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
