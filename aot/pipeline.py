@@ -26,7 +26,7 @@ from aot.record import from_store, merge, read_record, write_record
 from aot.selection import SELECTION_VERSION, Regret, Selection
 from aot.shape_set import ShapeSet
 from aot.shortlist import shortlist, within
-from aot.table import build_section, is_general
+from aot.table import Timed, build_section, is_general
 from aot.target import Target
 from aot.tuning_set import TunedKernel, TuningSet
 
@@ -204,6 +204,22 @@ def measured_times(record: Record) -> dict[Operation, dict[Problem, dict[Candida
     return times
 
 
+def with_stand_ins(times: Mapping[Operation, Times]) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+    """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
+
+    The types are of one size and run at one rate, so that what differs is noise and power. A stand-in helps to choose
+    kernels; a row that rests on one is called predicted.
+    """
+    filled: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    for operation, rows in times.items():
+        others = [x for x in times if x != operation and x.layout is operation.layout]
+        filled[operation] = {}
+        for problem, row in rows.items():
+            kin = [times[other].get(replace(problem, operation=other), {}) for other in others]
+            filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
+    return filled
+
+
 @lru_cache(maxsize=8)
 def _predicted_candidates(layout: Layout, target: Target, patterns: space.Patterns) -> tuple[Candidate, ...]:
     """Choose the candidates for a predicted table; the model sees element types of one size alike.
@@ -271,13 +287,15 @@ def select_kernels(
     kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in sorted({x.dtype for x in times}, key=_code)]
     fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}
     sections, regrets = [], []
+    filled = with_stand_ins(times)
     for operation in sorted(times, key=lambda x: (_code(x.dtype), x.layout.code)):
         rows = times[operation]
-        portfolio = select.choose(rows, limits.of(operation), is_general=is_general)
+        portfolio = select.choose(filled[operation], limits.of(operation), is_general=is_general)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in portfolio.candidates]
         fallback = fallbacks[operation.dtype]
-        sections.append(build_section(operation, portfolio, rows, indices, fallback, provenance, target))
+        timed = Timed(rows, filled[operation], provenance)
+        sections.append(build_section(operation, portfolio, timed, indices, fallback, target))
         regrets.append(
             Regret(
                 operation, len(rows), len(indices), round(portfolio.mean_regret, 5), round(portfolio.worst_regret, 5)

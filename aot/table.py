@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -110,6 +110,18 @@ class Predictor:
         return predicted
 
 
+@dataclass(frozen=True)
+class Timed:
+    """The times that a section is built from, microseconds by problem and candidate."""
+
+    own: Mapping[Problem, Mapping[Candidate, float]]
+    """Of the section's operation."""
+    filled: Mapping[Problem, Mapping[Candidate, float]]
+    """The same, with stand-ins where a kernel has no time of its own."""
+    provenance: str
+    """Of the former; a row whose time is a stand-in is predicted."""
+
+
 def _places(problems: Sequence[Problem]) -> Array:
     return np.log2(np.array([(problem.m, problem.n, problem.k) for problem in problems], dtype=np.float64))
 
@@ -148,21 +160,23 @@ def _row(
 
 def _ladders(
     portfolio: Portfolio,
-    times: Mapping[Problem, Mapping[Candidate, float]],
+    timed: Timed,
     predictor: Predictor,
     indices: Mapping[Candidate, int],
-    provenance: str,
 ) -> tuple[Ladder, ...]:
     problems = sorted(portfolio.solutions)
     predicted = predictor.times_us(problems)
+    candidate_of = {index: candidate for candidate, index in indices.items()}
     last = {(problem.n, problem.k): problem.m for problem in problems}
     steps: dict[tuple[int, int], list[tuple[int, Row]]] = {}
     for problem, guess in zip(problems, predicted.tolist(), strict=True):
-        known = times[problem]
-        # A kernel that was not timed here may be a runner-up, never the choice: that has a time.
+        known = timed.filled[problem]
+        # A kernel with no time at all here may be a runner-up, never the choice: that has one.
         row_times = {c: known.get(c, time) for c, time in zip(predictor.candidates, guess, strict=True)}
         bucket = Bucket(problem, is_open=problem.m == last[problem.n, problem.k])
-        row = _row(indices, row_times, bucket, provenance, portfolio.solutions[problem].candidate)
+        row = _row(indices, row_times, bucket, timed.provenance, portfolio.solutions[problem].candidate)
+        if candidate_of[row.kernel] not in timed.own[problem]:
+            row = replace(row, provenance=PROVENANCE_PREDICTED)
         steps.setdefault((problem.n, problem.k), []).append((problem.m, row))
     return tuple(
         Ladder(n, k, tuple(m for m, _ in sorted(found, key=lambda step: step[0])), tuple(row for _, row in found))
@@ -198,10 +212,9 @@ def _grid(operation: Operation, predictor: Predictor, indices: Mapping[Candidate
 def build_section(
     operation: Operation,
     portfolio: Portfolio,
-    times: Mapping[Problem, Mapping[Candidate, float]],
+    timed: Timed,
     indices: Mapping[Candidate, int],
     fallback: int,
-    provenance: str,
     target: Target,
 ) -> Section:
     """Build the table of one operation.
@@ -209,15 +222,14 @@ def build_section(
     Args:
         operation: the section's key.
         portfolio: its kernels and the solutions of the problems that were timed.
-        times: microseconds of each candidate on each of those problems.
+        timed: the times that the solutions were chosen by.
         indices: index in the manifest of each kernel of the portfolio.
         fallback: index of the kernel for what is not aligned.
-        provenance: of the ladders' times; the grid's are always predicted.
         target: the device.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    predictor = Predictor.of(portfolio.candidates, times, target)
-    ladders = _ladders(portfolio, times, predictor, indices, provenance)
+    predictor = Predictor.of(portfolio.candidates, timed.filled, target)
+    ladders = _ladders(portfolio, timed, predictor, indices)
     return Section(operation, ladders, _grid(operation, predictor, indices), fallback)
