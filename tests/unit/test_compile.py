@@ -155,7 +155,9 @@ def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
 
 def test_an_illegal_kernel_is_not_tried(tmp_path):
     key = KernelKey(BF16, Candidate("sm90_quack", 128, 256, schedule="pingpong"))
-    message = "bf16_kk_sm90_quack_128x256_c1x1_pingpong is not legal on h200: pingpong takes tile_n up to 208"
+    message = (
+        "bf16_kk_sm90_quack_128x256_c1x1_pingpong is not legal on h200: pingpong takes tile_n in steps of 16 up to 208"
+    )
     with pytest.raises(CompileError, match=message):
         compile_kernels([SMALL, key], H200, tmp_path)
     assert list(tmp_path.iterdir()) == []

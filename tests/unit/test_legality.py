@@ -62,7 +62,12 @@ def test_shared_memory_is_counted_in_bytes(candidate, target, message):
 
 def test_what_the_message_says_fits_does_fit():
     assert check(TGV, BF16, THOR) == Accepted(Resources(226304, 20480, 256, 11, 32))
-    assert check(replace(TWO_CTA, num_stages=6), BF16, THOR) == Accepted(Resources(230400, 32768, 192, 6, 512))
+    assert check(TWO_CTA, BF16, THOR) == Accepted(Resources(230400, 32768, 192, 6, 512))
+
+
+def test_a_kernel_that_fills_the_block_takes_no_number_of_stages():
+    verdict = check(replace(TWO_CTA, num_stages=6), BF16, THOR)
+    assert verdict == Rejected(Reason.COMBINATION, "num_stages is 6; the kernel fills the block, give 0")
 
 
 def test_a_device_with_less_shared_memory_takes_fewer():
@@ -72,7 +77,7 @@ def test_a_device_with_less_shared_memory_takes_fewer():
         }
 
     assert counts(THOR) == {"sm100_persistent": (1152, 0), "sm100_quack": (3360, 0), "sm100_tgv": (12, 3)}
-    assert counts(SMALL) == {"sm100_persistent": (1104, 48), "sm100_quack": (3048, 312), "sm100_tgv": (3, 12)}
+    assert counts(SMALL) == {"sm100_persistent": (1104, 288), "sm100_quack": (3048, 888), "sm100_tgv": (3, 12)}
 
 
 @pytest.mark.parametrize(

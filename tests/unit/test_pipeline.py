@@ -7,11 +7,11 @@ from twins import BF16, CONDITIONS, problem_of
 
 from aot import pipeline
 from aot.artifact import Artifact, CompileFailure
-from aot.candidate import KernelKey
+from aot.candidate import Candidate, KernelKey
 from aot.errors import CompileError, SelectionError, StoreError
 from aot.measurement import Measurement, Record
 from aot.pipeline import SelectionLimits, TuningRequest, Workplace
-from aot.problem import Dtype, Layout, Operation
+from aot.problem import Dtype, Layout, Operation, Problem
 from aot.record import write_record
 from aot.shape_set import parse_shape_set
 from aot.space import Patterns
@@ -101,7 +101,7 @@ def test_a_record_of_another_target_is_refused(record_path):
         pipeline.select_measured(record_path, THOR, LIMITS, "")
 
 
-@pytest.mark.parametrize(("layout", "limit"), [(Layout.KK, 24), (Layout.KN, 8), (Layout.MK, 8), (Layout.MN, 8)])
+@pytest.mark.parametrize(("layout", "limit"), [(Layout.KK, 32), (Layout.KN, 8), (Layout.MK, 8), (Layout.MN, 8)])
 def test_linears_layout_may_have_more_kernels(layout, limit):
     assert LIMITS.of(Operation.of(Dtype.FLOAT16, layout)) == limit
 
@@ -174,3 +174,20 @@ def test_a_predicted_selection_says_so():
     assert [x.operation.tag for x in selection.table.sections] == ["bf16_kk", "bf16_kn", "bf16_mk", "bf16_mn"]
     rows = [row for x in selection.table.sections for ladder in x.ladders for row in ladder.rows]
     assert {row.provenance for row in rows} == {"predicted"}
+
+
+def test_times_of_the_other_type_stand_in_but_are_called_predicted():
+    slow, fast = (Candidate("sm90_quack", 128, n, schedule="pingpong") for n in (64, 128))
+    bf16, fp16 = Operation.of(Dtype.BFLOAT16), Operation.of(Dtype.FLOAT16)
+    sizes = (64, 4096, 4096)
+    times = {bf16: {Problem(bf16, *sizes): {slow: 12.0, fast: 10.0}}, fp16: {Problem(fp16, *sizes): {slow: 11.0}}}
+    filled = pipeline.with_stand_ins(times)
+    assert filled[fp16] == {Problem(fp16, *sizes): {slow: 11.0, fast: 10.0}}
+    assert filled[bf16] == times[bf16]
+    limits = pipeline.SelectionLimits(1, 1)
+    selection = pipeline.select_kernels(
+        times, load_target("h200"), limits, record=Record("h200", (), ()), record_name="r"
+    )
+    rows = {x.operation: x.ladders[0].rows[0] for x in selection.table.sections}
+    assert (rows[bf16].provenance, rows[bf16].time_us) == ("measured", 10.0)
+    assert (rows[fp16].provenance, rows[fp16].time_us) == ("predicted", 10.0)

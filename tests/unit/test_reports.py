@@ -82,7 +82,7 @@ def test_targets():
                 "bf16_kk m65 n512 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
                 "  from       tier 2: grid cell m <= 256, n <= 512, k <= 128",
-                "  time       12.0 us measured for the bucket's upper edge",
+                "  time       12.0 us measured as the mean of the cell's shapes",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 15.0 us (+25.0%)",
             ],
         ),

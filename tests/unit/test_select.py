@@ -104,11 +104,11 @@ def test_nothing_to_choose_from_is_an_error(rows, limit, message):
 
 
 def test_the_committed_record_needs_few_kernels(h200_times):
-    # Measured on an H200, 2026-11-20: 637 kernels over 204 problems. 24 of them gave 1.31 percent of mean regret,
-    # about the spread of one kernel's own times, when this bound was set; more would not be felt.
-    portfolio = choose(h200_times[BF16], 24)
-    assert len(portfolio.candidates) <= 24
+    # Measured on an H200, 2026-11-20: 696 kernels over 386 problems. 32 of them gave 1.74 percent of mean regret
+    # and 14.3 percent at worst when these bounds were set.
+    portfolio = choose(h200_times[BF16], 32)
+    assert len(portfolio.candidates) <= 32
     assert portfolio.mean_regret < 0.02
-    assert portfolio.worst_regret < 0.15
-    fewer, more = (choose(h200_times[BF16], limit).mean_regret for limit in (8, 32))
+    assert portfolio.worst_regret < 0.16
+    fewer, more = (choose(h200_times[BF16], limit).mean_regret for limit in (8, 48))
     assert more < portfolio.mean_regret < fewer

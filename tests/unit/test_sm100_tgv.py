@@ -21,8 +21,8 @@ def test_resources(tile_n, stages):
 @pytest.mark.parametrize(
     ("change", "why", "message"),
     [
-        ({"tile_n": 64}, Reason.TILE, "TGV has tiles 64 by (8, 16, 32), got 64x64"),
-        ({"tile_m": 128}, Reason.TILE, "TGV has tiles 64 by (8, 16, 32), got 128x8"),
+        ({"tile_n": 64, "num_stages": 4}, Reason.TILE, "TGV has tiles 64 by (8, 16, 32), got 64x64"),
+        ({"tile_m": 128, "num_stages": 4}, Reason.TILE, "TGV has tiles 64 by (8, 16, 32), got 128x8"),
         ({"cluster_m": 2}, Reason.COMBINATION, "TGV is one CTA to a cluster, swapped, without split-K"),
         ({"swap_ab": False}, Reason.COMBINATION, "TGV is one CTA to a cluster, swapped, without split-K"),
     ],

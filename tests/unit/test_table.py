@@ -8,7 +8,7 @@ from aot.cost import estimate
 from aot.errors import SelectionError
 from aot.problem import Layout, Operation
 from aot.select import choose
-from aot.table import GRID_K, GRID_M, GRID_N, MAX_WORKSPACE_BYTES, Bucket, Predictor, build_section, is_general
+from aot.table import GRID_K, GRID_M, GRID_N, MAX_WORKSPACE_BYTES, Bucket, Predictor, Timed, build_section, is_general
 from aot.target import load_target
 
 H200, THOR = load_target("h200"), load_target("thor")
@@ -24,7 +24,7 @@ def section_of(rows, target=H200, max_kernels=8):
     times = {problem_of(*shape): row for shape, row in rows.items()}
     portfolio = choose(times, max_kernels)
     indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
-    return indices, build_section(BF16, portfolio, times, indices, 0, "measured", target)
+    return indices, build_section(BF16, portfolio, Timed(times, times, "measured"), indices, 0, target)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_only_what_takes_everything_without_a_workspace_is_general():
 def test_the_other_layouts_have_a_coarser_grid():
     operation = Operation.of(BF16.dtype, Layout.MN)
     times = {problem_of(64, 512, 512, operation): {PLAIN: 5.0}}
-    section = build_section(operation, choose(times, 1), times, {PLAIN: 1}, 0, "measured", H200)
+    section = build_section(operation, choose(times, 1), Timed(times, times, "measured"), {PLAIN: 1}, 0, H200)
     grid = section.grid
     assert (len(grid.m_edges), len(grid.n_edges), grid.k_edges) == (11, 7 + (GRID_N[::3][-1] != GRID_N[-1]), GRID_K)
     assert (grid.m_edges[-1], grid.n_edges[-1]) == (GRID_M[-1], GRID_N[-1])

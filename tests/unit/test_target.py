@@ -31,7 +31,7 @@ def test_an_unknown_target_is_answered_with_the_known():
         ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 7, "),
         ("num_sms = 20", "", "x.toml: missing or unknown keys: num_sms; a target has name, description,"),
         ("num_sms = 20", "num_sms = 20\nspeed = 1", "x.toml: missing or unknown keys: speed; a target has"),
-        ("num_sms = 20", "num_sms = -1", "x.toml: `num_sms` is -1; expected int; mend the entry"),
+        ("num_sms = 20", "num_sms = -1", "x.toml: `num_sms` is -1; expected a number above 0; mend the entry"),
         ("num_sms = 20", "num_sms = true", "x.toml: `num_sms` is True; expected int; mend the entry"),
         ("launch_us = 4.0", 'launch_us = "4"', "x.toml: `launch_us` is '4'; expected float; mend the entry"),
         ("integrated = true", "integrated = 1", "x.toml: `integrated` is 1; expected bool; mend the entry"),

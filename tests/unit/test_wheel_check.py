@@ -102,4 +102,4 @@ def test_files_are_those_of_the_record(tmp_path):
 
 def test_a_renamed_wheel_is_refused(tmp_path):
     other = NAME.replace("2_28", "2_39")
-    assert refusal(wheel_of(tmp_path, name=other)) == f"the build made {other}; expected {NAME}"
+    assert refusal(wheel_of(tmp_path, name=other)) == f"the wheel is named {other}; expected {NAME}"
