@@ -117,7 +117,7 @@ def test_no_time_beats_the_device(candidate, m, n, k):
 
 def test_the_order_agrees_with_the_committed_record(h200_times):
     # Spearman's correlation of predicted with measured times, a problem at a time, 696 kernels of bf16_kk: a mean of
-    # 0.59 over 386 problems when this bound was set, 2026-11-20. The record holds only what the model put near its best.
+    # 0.59 over 386 problems when this bound was set, 2026-11-20; only what the model put near its best was timed.
     correlations = []
     for problem, row in h200_times[BF16].items():
         predicted = estimate(list(row), [problem], H200).total_us[0]
