@@ -1,4 +1,4 @@
-"""The entries of NVIDIA's kernels from nvidia-cutlass-operators. Imports CUTLASS."""
+"""The entry of NVIDIA's persistent kernel from nvidia-cutlass-operators. Imports CUTLASS."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from cuda.bindings import driver as cuda
 from cutlass import Float32, cute
 from cutlass.operators.providers.cutedsl.gemm.implementations.operator_helpers import PersistentTileSchedulerType
 from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_persistent_impl import PersistentDenseGemmKernel
-from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_tgv_gemm_impl import TgvGemmKernel
 
 from aot.families import Entry
-from aot.families._arguments import aligned_arguments, batched, transpose
+from aot.families._arguments import aligned_arguments, transpose
 
 if TYPE_CHECKING:
     from aot.candidate import Candidate
@@ -45,19 +44,5 @@ def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: i
             gemm(b, transpose(a), transpose(d), stream, clusters)
         else:
             gemm(a, transpose(b), d, stream, clusters)
-
-    return Entry(entry, aligned_arguments(candidate, operation))
-
-
-def tgv_entry(candidate: Candidate, operation: Operation, tile_k: int) -> Entry:
-    """Make the entry of `TgvGemmKernel`, which takes the weight (n, k, 1), x (m, k, 1) and D (n, m, 1).
-
-    Programmatic dependent launch stays off: the kernel would read the weight before it waits for its predecessor.
-    """
-    gemm = TgvGemmKernel(Float32, candidate.tile_m, candidate.tile_n, tile_k, candidate.num_stages)
-
-    @cute.jit
-    def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
-        gemm(batched(b), batched(a), batched(transpose(d)), stream)
 
     return Entry(entry, aligned_arguments(candidate, operation))

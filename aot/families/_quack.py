@@ -13,6 +13,7 @@ from quack.tile_scheduler import TileSchedulerOptions
 from aot.candidate import SplitK
 from aot.families import Entry
 from aot.families._arguments import aligned_arguments, cutlass_dtype, transpose
+from aot.families._split_k import REDUCE_VECTOR
 
 if TYPE_CHECKING:
     from aot.candidate import Candidate, Workspace
@@ -29,9 +30,6 @@ ACCUMULATOR = Float32
 
 MAX_SWIZZLE = 8
 """Rasterisation swizzle in clusters. Source: quack's own default (`gemm_config.py`)."""
-
-REDUCE_VECTOR = 4
-"""Elements that a thread of the separate reduction moves at once; n must be a multiple."""
 
 
 def _partials(candidate: Candidate, d: Any, ws: Any) -> Any:

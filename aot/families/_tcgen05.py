@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aot.candidate import Candidate
+
+STATIC = "static"
+CLC = "clc"
+"""How persistent tiles are handed out: by index, or by the hardware's cluster launch control."""
 
 TILE_K_BYTES = 128
 """Bytes of k in a stage: four MMA instructions of 32 bytes each. Source: PTX ISA, tcgen05.mma, kind::f16: K is 16."""
@@ -67,6 +75,11 @@ class Shape:
         if self.cta_m == 64:  # two accumulators of 64 rows lie side by side in the 128 lanes
             columns //= 2
         return max(1 << (columns - 1).bit_length(), MIN_TMEM_COLUMNS)
+
+
+def shape_of(candidate: Candidate) -> Shape:
+    """Give the parts of a candidate that its resources depend on."""
+    return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
 
 
 def stages_that_fit(limit_bytes: int, fixed_bytes: int, stage_bytes: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
-from aot.families._tcgen05 import BARRIER_BYTES, TILE_M, Shape, stages_that_fit
+from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,18 +17,11 @@ if TYPE_CHECKING:
     from aot.problem import Operation
     from aot.target import Target
 
-STATIC = "static"
-CLC = "clc"
-
 NUM_WARPS = {STATIC: 6, CLC: 7}
 """Four epilogue warps, the MMA, the loads; CLC adds a scheduler. Source: `PersistentDenseGemmKernel.__init__`."""
 
 MAX_CLUSTER = 16
 """CTAs in a cluster. Source: the same class's documented constraints."""
-
-
-def _shape(candidate: Candidate) -> Shape:
-    return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
 
 
 class Sm100Persistent:
@@ -82,7 +75,7 @@ class Sm100Persistent:
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as the kernel's `_compute_stages` does: no epilogue buffer without the TMA store."""
-        shape = _shape(candidate)
+        shape = shape_of(candidate)
         epilogue_bytes = shape.epilogue_elements(operation.dtype.num_bytes) * operation.dtype.num_bytes
         fixed = BARRIER_BYTES + (2 * epilogue_bytes if candidate.use_tma_store else 0)
         limit = target.smem_bytes_per_block
@@ -107,7 +100,7 @@ class Sm100Persistent:
         """Ask for whole clusters of tiles without the TMA store: the direct store is not predicated."""
         if candidate.use_tma_store:
             return 1, 1
-        rows = _shape(candidate).cta_m * candidate.cluster_m
+        rows = shape_of(candidate).cta_m * candidate.cluster_m
         columns = candidate.tile_n * candidate.cluster_n
         return (columns, rows) if candidate.swap_ab else (rows, columns)
 

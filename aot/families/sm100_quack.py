@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
-from aot.families._tcgen05 import BARRIER_BYTES, TILE_M, Shape, stages_that_fit
+from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK
+from aot.families._split_k import split_k_multiples, split_k_workspace
+from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.candidate import Workspace
     from aot.families import Entry
     from aot.problem import Operation
     from aot.target import Target
-
-STATIC = "static"
-CLC = "clc"
 
 SPLITS = (2, 4, 8)
 _SPLIT_MODES = (SplitK.SERIAL, SplitK.SEPARATE)
 
 NUM_THREADS = 256
 """Four epilogue warps, and one each for the MMA, the loads, C and the scheduler. Source: quack gemm_sm100.py."""
-
-
-def _shape(candidate: Candidate) -> Shape:
-    return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
 
 
 class Sm100Quack:
@@ -73,7 +68,7 @@ class Sm100Quack:
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm100._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
-        shape = _shape(candidate)
+        shape = shape_of(candidate)
         d_bytes = 4 if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else operation.dtype.num_bytes
         elements = shape.epilogue_elements(d_bytes)
         epilogue_bytes = elements * d_bytes
@@ -91,21 +86,11 @@ class Sm100Quack:
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Give split-K's flags and float32 regions, or partials; with two CTAs a region is one CTA's."""
-        if candidate.split_k == 1:
-            return Workspace()
-        return Workspace(
-            candidate.split_k_mode,
-            candidate.split_k,
-            _shape(candidate).cta_m,
-            candidate.tile_n,
-            candidate.cluster_m,
-            candidate.cluster_n,
-            candidate.swap_ab,
-        )
+        return split_k_workspace(candidate, shape_of(candidate).cta_m)
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
-        """Ask for an n that the separate reduction can move four at a time; otherwise take all."""
-        return (1, 4) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
+        """Ask for what the separate reduction needs; otherwise take all."""
+        return split_k_multiples(candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure `GemmDefaultSm100` and make its entry."""

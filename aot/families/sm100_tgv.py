@@ -1,22 +1,17 @@
 """NVIDIA's low-latency Blackwell GEMM (TGV, nvidia-cutlass-operators): one tile a CTA, made for few rows of A.
 
 The kernel computes the transpose: its tile_m runs along n, its tile_n along m, so every candidate has `swap_ab`.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of `entry` as they are.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.families import Entry
 from aot.families._tcgen05 import BARRIER_BYTES, Shape
-from aot.problem import Layout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aot.families import Entry
-    from aot.problem import Operation
-    from aot.target import Target
+from aot.problem import Layout, Operation
+from aot.target import Target
 
 TILE_M = 64
 """The one tile_m whose epilogue the kernel has. Source: `TgvGemmOperator._valid_metadata`."""
@@ -92,10 +87,22 @@ class Sm100Tgv:
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure `TgvGemmKernel` and make its entry."""
-        from aot.families._nvidia import tgv_entry
+        from cuda.bindings import driver as cuda
+        from cutlass import Float32, cute
+        from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_tgv_gemm_impl import TgvGemmKernel
+
+        from aot.families._arguments import aligned_arguments, batched, transpose
 
         del target
-        return tgv_entry(candidate, operation, TILE_K)
+        # Programmatic dependent launch stays off: the kernel would read the weight before it waits for its predecessor.
+        gemm = TgvGemmKernel(Float32, candidate.tile_m, candidate.tile_n, TILE_K, candidate.num_stages)
+
+        @cute.jit
+        def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+            # The kernel takes the weight (n, k, 1), x (m, k, 1) and the transpose of D (n, m, 1).
+            gemm(batched(b), batched(a), batched(transpose(d)), stream)
+
+        return Entry(entry, aligned_arguments(candidate, operation))
 
 
 FAMILY = Sm100Tgv()

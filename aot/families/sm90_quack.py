@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK
+from aot.families._split_k import split_k_multiples, split_k_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.candidate import Workspace
     from aot.families import Entry
     from aot.problem import Operation
     from aot.target import Target
@@ -145,21 +147,11 @@ class Sm90Quack:
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Give split-K's flags and float32 regions, or partials."""
-        if candidate.split_k == 1:
-            return Workspace()
-        return Workspace(
-            candidate.split_k_mode,
-            candidate.split_k,
-            candidate.tile_m,
-            candidate.tile_n,
-            candidate.cluster_m,
-            candidate.cluster_n,
-            candidate.swap_ab,
-        )
+        return split_k_workspace(candidate, candidate.tile_m)
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
-        """Ask for an n that the separate reduction can move four at a time; otherwise take all."""
-        return (1, 4) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
+        """Ask for what the separate reduction needs; otherwise take all."""
+        return split_k_multiples(candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure `GemmDefaultSm90` and make its entry."""

@@ -1,13 +1,49 @@
-import pytest
-from twins import BF16
+from pathlib import Path
 
-from aot.candidate import Accepted, Candidate
+import pytest
+from twins import BF16, problem_of
+
+import aot.families
+from aot.candidate import Accepted, Candidate, Reason
 from aot.errors import CandidateError
 from aot.families import families, families_for, family_of
 from aot.legality import check
+from aot.shortlist import shortlist
+from aot.space import Patterns, census, legal
 from aot.target import load_target
 
-NAMES = ["fallback", "sm100_persistent", "sm100_quack", "sm100_tgv", "sm90_quack"]
+NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py"))
+
+NEW_FAMILY = """
+from aot.candidate import Candidate, Rejected, Reason, Resources, Workspace
+
+
+class Newest:
+    name = "sm100_newest"
+    archs = ("sm_110a",)
+    num_strides = 1
+    is_fallback = False
+
+    def candidates(self, operation, target):
+        for tile_n in (64, 128, 2048):
+            yield Candidate(self.name, 128, tile_n)
+
+    def check(self, candidate, operation, target):
+        return None
+
+    def resources(self, candidate, operation, target):
+        stage_bytes = (128 + candidate.tile_n) * 128
+        return Resources(2 * stage_bytes, stage_bytes, 128, 2)
+
+    def workspace(self, candidate):
+        return Workspace()
+
+    def multiples(self, candidate):
+        return 1, 1
+
+
+FAMILY = Newest()
+"""
 
 
 def test_families_are_found_by_their_modules():
@@ -45,3 +81,18 @@ def test_every_family_keeps_its_promises(target):
                 assert (family.workspace(candidate).mode == "none") == (candidate.split_k == 1)
             else:
                 assert verdict.message
+
+
+def test_a_new_family_is_one_new_module(tmp_path, monkeypatch):
+    (tmp_path / "sm100_newest.py").write_text(NEW_FAMILY, encoding="utf-8")
+    monkeypatch.setattr(aot.families, "__path__", [*aot.families.__path__, str(tmp_path)])
+    families.cache_clear()
+    try:
+        thor = load_target("thor")
+        rows = {row.family: row for row in census(BF16, thor, Patterns())}
+        assert (rows["sm100_newest"].num_accepted, rows["sm100_newest"].num_rejected) == (2, {Reason.SMEM: 1})
+        found = legal(BF16, thor, Patterns(("sm100_newest*",)))
+        assert [x.name for x in found] == ["sm100_newest_128x64_c1x1", "sm100_newest_128x128_c1x1"]
+        assert len(shortlist(found, [problem_of(64, 4096, 4096)], thor, 1)) == 1
+    finally:
+        families.cache_clear()

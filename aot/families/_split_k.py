@@ -1,0 +1,38 @@
+"""What quack's split-K needs of its caller, for every architecture alike. Imports neither CUDA nor CUTLASS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.candidate import SplitK, Workspace
+
+if TYPE_CHECKING:
+    from aot.candidate import Candidate
+
+REDUCE_VECTOR = 4
+"""Elements that a thread of the separate reduction moves at once; n must be a multiple."""
+
+
+def split_k_workspace(candidate: Candidate, cta_m: int) -> Workspace:
+    """Give the flags and float32 regions, or the partials, of a candidate.
+
+    Args:
+        candidate: how k is split, if it is.
+        cta_m: rows of a tile that one CTA holds, which are those of a region.
+    """
+    if candidate.split_k == 1:
+        return Workspace()
+    return Workspace(
+        candidate.split_k_mode,
+        candidate.split_k,
+        cta_m,
+        candidate.tile_n,
+        candidate.cluster_m,
+        candidate.cluster_n,
+        candidate.swap_ab,
+    )
+
+
+def split_k_multiples(candidate: Candidate) -> tuple[int, int]:
+    """Ask for an n that the separate reduction can move REDUCE_VECTOR at a time; otherwise take all."""
+    return (1, REDUCE_VECTOR) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
