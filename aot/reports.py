@@ -142,7 +142,7 @@ def _bucket(section: Section, problem: Problem, choice: Choice) -> str:
         ladder = next(x for x in section.ladders if (x.n, x.k) == (problem.n, problem.k))
         edges = ladder.m_edges
         edge = next((edge for edge in edges if problem.m <= edge), edges[-1])
-        return f"tier 1: tuned (n {ladder.n}, k {ladder.k}), bucket m <= {edge} of {', '.join(map(str, edges))}"
+        return f"tier 1: ladder of (n {ladder.n}, k {ladder.k}), bucket m <= {edge} of {', '.join(map(str, edges))}"
     grid = section.grid
     k = choice.index % len(grid.k_edges)
     n = choice.index // len(grid.k_edges) % len(grid.n_edges)

@@ -91,7 +91,7 @@ def test_select_explain(selection):
     assert [x.name for x in selection.parent.iterdir()] == ["thor.json"]
     text = succeed("explain", "1", "4096", "4096")
     assert text.splitlines()[0] == "bf16_kk m1 n4096 k4096"
-    assert "tier 1: tuned (n 4096, k 4096), bucket m <= 1 of 1, 4096" in text
+    assert "tier 1: ladder of (n 4096, k 4096), bucket m <= 1 of 1, 4096" in text
     assert "us predicted for the bucket's upper edge" in text
     assert "fallback: a leading stride" in succeed("explain", "1", "4096", "4095", "--selection", selection)
 

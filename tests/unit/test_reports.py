@@ -60,7 +60,7 @@ def test_targets():
             [
                 "bf16_kk m16 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  from       tier 1: tuned (n 256, k 512), bucket m <= 16 of 16, 128",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 16 of 16, 128",
                 "  time       4.0 us measured for the bucket's upper edge",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
             ],
@@ -71,7 +71,7 @@ def test_targets():
                 "bf16_kk m130 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
                 "  instead of bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, which needs whole tiles",
-                "  from       tier 1: tuned (n 256, k 512), bucket m <= 128 of 16, 128",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 128 of 16, 128",
                 "  time       6.0 us measured for the bucket's upper edge",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc, 7.5 us (+25.0%)",
             ],

@@ -166,7 +166,7 @@ def explain(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk")
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
     got = plan(m, n, k, dtype, layout)
     reasons = {
-        "tuned": "tier 1: this (n, k) was tuned and has its own ladder of m",
+        "tuned": "tier 1: this (n, k) has a ladder of m of its own",
         "grid": "tier 2: rounded up onto the coarse grid of (m, n, k)",
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
