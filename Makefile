@@ -13,14 +13,14 @@ help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
 	@echo "  TARGET=thor (default) or h200; see '$(BIN)/aot targets'"
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --editable '.[dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-setup: $(READY) ## Make .venv with everything pinned in pyproject.toml
+setup: $(READY) ## Make .venv with everything that constraints.txt pins
 
 wheel: $(READY) ## Build dist/*.whl for TARGET, without a GPU
 	$(BIN)/aot build --target $(TARGET)
