@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from aot.measurement import PROVENANCE_PREDICTED
 from aot.problem import Layout, Operation, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from aot.candidate import Candidate
     from aot.select import Portfolio
@@ -136,8 +136,12 @@ def _row(
     bucket: Bucket,
     provenance: str,
     first: Candidate | None = None,
+    rivals: Container[Candidate] | None = None,
 ) -> Row:
-    """Make the row of a bucket from the times of the portfolio; its kernel is `first` where the bucket takes that."""
+    """Make the row of a bucket from the times of the portfolio; its kernel is `first` where the bucket takes that.
+
+    The runner-up comes from `rivals` where given: beside a measured time stands no predicted one.
+    """
     order = [candidate for candidate in _order(indices, times) if bucket.takes(candidate)]
     general = [candidate for candidate in order if family_of(candidate).multiples(candidate) == (1, 1)]
     if not general:
@@ -147,7 +151,8 @@ def _row(
         )
     first = first if first in order else order[0]
     takes_all = family_of(first).multiples(first) == (1, 1)
-    runner_up = next((candidate for candidate in order if candidate != first), first)
+    others = (candidate for candidate in order if candidate != first and (rivals is None or candidate in rivals))
+    runner_up = next(others, first)
     return Row(
         kernel=indices[first],
         general=indices[first if takes_all else general[0]],
@@ -171,12 +176,12 @@ def _ladders(
     steps: dict[tuple[int, int], list[tuple[int, Row]]] = {}
     for problem, guess in zip(problems, predicted.tolist(), strict=True):
         known = timed.filled[problem]
-        # A kernel with no time at all here may be a runner-up, never the choice: that has one.
         row_times = {c: known.get(c, time) for c, time in zip(predictor.candidates, guess, strict=True)}
         bucket = Bucket(problem, is_open=problem.m == last[problem.n, problem.k])
-        row = _row(indices, row_times, bucket, timed.provenance, portfolio.solutions[problem].candidate)
-        if candidate_of[row.kernel] not in timed.own[problem]:
-            row = replace(row, provenance=PROVENANCE_PREDICTED)
+        own, first = timed.own[problem], portfolio.solutions[problem]
+        row = _row(indices, row_times, bucket, timed.provenance, first, own)
+        if candidate_of[row.kernel] not in own:
+            row = _row(indices, row_times, bucket, PROVENANCE_PREDICTED, first)
         steps.setdefault((problem.n, problem.k), []).append((problem.m, row))
     return tuple(
         Ladder(n, k, tuple(m for m, _ in sorted(found, key=lambda step: step[0])), tuple(row for _, row in found))

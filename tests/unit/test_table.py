@@ -140,3 +140,14 @@ def test_the_other_layouts_have_a_coarser_grid():
     assert (len(grid.m_edges), len(grid.n_edges), grid.k_edges) == (11, 7 + (GRID_N[::3][-1] != GRID_N[-1]), GRID_K)
     assert (grid.m_edges[-1], grid.n_edges[-1]) == (GRID_M[-1], GRID_N[-1])
     assert len(grid.cells) == len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges)
+
+
+def test_beside_a_measured_time_stands_no_predicted_one():
+    here, there = (256, 4096, 4096), (512, 4096, 4096)
+    indices, section = section_of(
+        {here: {PLAIN: 20.0}, there: {PLAIN: 40.0, SPLIT: 30.0}, (1024, 4096, 4096): {PLAIN: 80.0}}
+    )
+    first, second, _ = section.ladders[0].rows
+    assert (first.kernel, first.runner_up, first.runner_up_us) == (indices[PLAIN], indices[PLAIN], 20.0)
+    assert (second.kernel, second.runner_up, second.runner_up_us) == (indices[SPLIT], indices[PLAIN], 40.0)
+    assert {row.provenance for row in section.ladders[0].rows} == {"measured"}
