@@ -45,6 +45,8 @@ class Family(Protocol):
     """Strides an operand is passed with: 1, the leading one, or 2, both."""
     is_fallback: bool
     """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
+    loads_outside: bool
+    """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.cost)."""
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the family's space for an operation, legal or not."""

@@ -39,6 +39,7 @@ class Fallback:
     archs = ("sm_90a", "sm_110a")
     num_strides = 2
     is_fallback = True
+    loads_outside = True
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""

@@ -31,6 +31,7 @@ class Sm100Persistent:
     archs = ("sm_110a",)
     num_strides = 1
     is_fallback = False
+    loads_outside = True
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the guide's four parameters, both schedulers, and swap."""

@@ -30,6 +30,7 @@ class Sm100Quack:
     archs = ("sm_110a",)
     num_strides = 1
     is_fallback = False
+    loads_outside = True
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""

@@ -35,6 +35,7 @@ class Sm100Tgv:
     archs = ("sm_110a",)
     num_strides = 1
     is_fallback = False
+    loads_outside = True
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""

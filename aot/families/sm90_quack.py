@@ -35,6 +35,11 @@ multiplying warpgroup. Source: quack's tile limits for pingpong (128x208) and re
 PINGPONG_TILE_N = {64: 256, 128: 208, 192: 128}
 """Largest tile_n for each tile_m of pingpong. Source: gemm_sm90.py, `GemmSm90.__init__`."""
 
+MAX_SERIAL_CLUSTER = 2
+"""Largest cluster with which serial split-K's persistent grid is resident all at once. Source: an H200, 2026-11-20: 66
+clusters of 2 fit its 132 SMs, but 30 of 4, and 256x160 c2x2 and c4x1 serial4 hung, waiting for tiles of clusters that
+could not start."""
+
 COOPERATIVE_TILE_M = (64, 128, 192, 256, 320)
 SPLITS = (2, 3, 4, 6, 8)
 
@@ -61,15 +66,21 @@ def _epilogue_tile(candidate: Candidate) -> tuple[int, int]:
     return math.gcd(unit, candidate.tile_m), math.gcd(32, candidate.tile_n)
 
 
+def _pingpong_fault(candidate: Candidate) -> str | None:
+    if candidate.tile_m not in PINGPONG_TILE_N:
+        return f"pingpong takes tile_m {', '.join(map(str, PINGPONG_TILE_N))}, got {candidate.tile_m}"
+    limit = PINGPONG_TILE_N[candidate.tile_m]
+    if candidate.tile_n > limit or candidate.tile_n % 16:
+        steps = f"in steps of 16 up to {limit}"
+        return f"pingpong takes tile_n {steps} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
+    return None
+
+
 def _tile_fault(candidate: Candidate) -> str | None:
     """Say what `GemmSm90.__init__` has against a tile."""
     tile = f"{candidate.tile_m}x{candidate.tile_n}"
     if candidate.schedule == PINGPONG:
-        limit = PINGPONG_TILE_N.get(candidate.tile_m, 0)
-        if candidate.tile_n > limit or candidate.tile_n % 16:
-            steps = f"in steps of 16 up to {limit}"
-            return f"pingpong takes tile_n {steps} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
-        return None
+        return _pingpong_fault(candidate)
     if candidate.tile_m not in COOPERATIVE_TILE_M or candidate.tile_n % 16:
         return f"cooperative takes tile_m {COOPERATIVE_TILE_M} and tile_n in steps of 16, got {tile}"
     if candidate.tile_m in (192, 320) and candidate.tile_n % 32:
@@ -86,6 +97,7 @@ class Sm90Quack:
     archs = ("sm_90a",)
     num_strides = 1
     is_fallback = False
+    loads_outside = True
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile from 64x16 up, both schedules, the target's clusters, swap, and split-K."""
@@ -119,6 +131,12 @@ class Sm90Quack:
         fault = _tile_fault(candidate)
         if fault:
             return Rejected(Reason.TILE, fault)
+        cluster = candidate.cluster_m * candidate.cluster_n
+        if SplitK(candidate.split_k_mode) is SplitK.SERIAL and cluster > MAX_SERIAL_CLUSTER:
+            text = (
+                f"serial split-K waits for CTAs that must all be resident; clusters of {cluster} do not fill the device"
+            )
+            return Rejected(Reason.COMBINATION, text)
         accumulators = candidate.tile_m * candidate.tile_n // (math.prod(_warpgroup_grid(candidate)) * 128)
         if accumulators > MAX_ACCUMULATORS:
             tile = f"{candidate.tile_m}x{candidate.tile_n}"

@@ -23,6 +23,7 @@ class Newest:
     archs = ("sm_110a",)
     num_strides = 1
     is_fallback = False
+    loads_outside = True
 
     def candidates(self, operation, target):
         for tile_n in (64, 128, 2048):
@@ -53,7 +54,10 @@ def test_families_are_found_by_their_modules():
 
 @pytest.mark.parametrize(
     ("target", "names"),
-    [("h200", ["fallback", "sm90_quack"]), ("thor", ["fallback", "sm100_persistent", "sm100_quack", "sm100_tgv"])],
+    [
+        ("h200", ["fallback", "sm90_bounded", "sm90_quack"]),
+        ("thor", ["fallback", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
+    ],
 )
 def test_families_of_a_target(target, names):
     assert [family.name for family in families_for(load_target(target))] == names

@@ -30,7 +30,7 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
     ("change", "why", "message"),
     [
         ({"tile_n": 224}, Reason.TILE, "pingpong takes tile_n in steps of 16 up to 208 at tile_m 128, got 224"),
-        ({"tile_m": 256}, Reason.TILE, "pingpong takes tile_n in steps of 16 up to 0 at tile_m 256, got 128"),
+        ({"tile_m": 256}, Reason.TILE, "pingpong takes tile_m 64, 128, 192, got 256"),
         (
             {"tile_m": 320, "tile_n": 176, "schedule": "cooperative"},
             Reason.TILE,
@@ -45,6 +45,16 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
             {"tile_m": 256, "tile_n": 224, "schedule": "cooperative"},
             Reason.REGISTERS,
             "256x224 needs 224 accumulator registers a thread; 208 fit",
+        ),
+        (
+            {"cluster_m": 4, "split_k": 2, "split_k_mode": "serial"},
+            Reason.COMBINATION,
+            "serial split-K waits for CTAs that must all be resident; clusters of 4 do not fill the device",
+        ),
+        (
+            {"cluster_m": 2, "cluster_n": 2, "split_k": 4, "split_k_mode": "serial"},
+            Reason.COMBINATION,
+            "serial split-K waits for CTAs that must all be resident; clusters of 4 do not fill the device",
         ),
     ],
 )
