@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import tempfile
+import zipfile
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.bundle_runner import LIBRARY_FILE
-from aot.errors import StoreError
+from aot.errors import PackageError, StoreError
+from aot.package import run
 from aot.tuning_set import write_tuning_set
+from aot.worker_process import LIBRARY_FILE
 
 if TYPE_CHECKING:
     from aot.tuning_set import TuningSet
 
 RUNNER_MODULES = (
     "__init__",
+    "background",
     "bundle_runner",
     "candidate",
     "conditions",
     "device",
     "dispatch",
+    "drift",
     "errors",
     "gpu",
     "inputs",
@@ -29,24 +36,40 @@ RUNNER_MODULES = (
     "measurement",
     "numerics",
     "operands",
+    "preflight",
     "problem",
+    "residuals",
+    "search",
+    "search_model",
+    "search_optuna",
+    "search_store",
     "store",
     "store_sql",
+    "strategies",
+    "supervisor",
     "tuning_set",
     "verify",
     "worker",
+    "worker_process",
 )
 """What run.py imports, itself included; tests/unit/test_bundle.py runs it with nothing else of the package there."""
+
+RUNNER = ("aot", "run.py")
+"""Entries of a bundle that are no tuning's own."""
+SITE = "site"
+"""Folder of a bundle with the packages that the device lacks; run.py looks there last."""
 
 _RUN = '''\
 """Measure this bundle's kernels on this machine's GPU: python run.py --out results.sqlite
 
-Needs Python 3.10 or newer with numpy and cuda-python (`pip install numpy cuda-python`).
+Needs Python 3.10 or newer, numpy (`pip install numpy`, unless site/ beside this file has it) and the driver.
 Run it again with the same --out to carry on. Then, where aot is: aot import results.sqlite
 """
 
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent / "site"))
 
 from aot.bundle_runner import main
 
@@ -61,6 +84,17 @@ class Bundle:
 
     directory: Path
     num_bytes: int
+
+
+def make_runner(directory: Path) -> None:
+    """Write what of a bundle is no tuning's own: run.py and the modules that it needs."""
+    package = directory / "aot"
+    if package.exists():
+        shutil.rmtree(package)
+    package.mkdir(parents=True)
+    for name in RUNNER_MODULES:
+        shutil.copyfile(Path(__file__).with_name(f"{name}.py"), package / f"{name}.py")
+    (directory / "run.py").write_text(_RUN, encoding="utf-8")
 
 
 def make_bundle(directory: Path, library: Path, tuning: TuningSet) -> Bundle:
@@ -78,13 +112,36 @@ def make_bundle(directory: Path, library: Path, tuning: TuningSet) -> Bundle:
         raise StoreError(f"nothing to bundle: {len(tuning.kernels)} kernels, {len(tuning.problems)} problems")
     if directory.exists() and any(directory.iterdir()) and not (directory / "run.py").is_file():
         raise StoreError(f"{directory} is there and is no bundle; give another directory")
-    package = directory / "aot"
-    if package.exists():
-        shutil.rmtree(package)
-    package.mkdir(parents=True)
-    for name in RUNNER_MODULES:
-        shutil.copyfile(Path(__file__).with_name(f"{name}.py"), package / f"{name}.py")
+    make_runner(directory)
     shutil.copyfile(library, directory / LIBRARY_FILE)
     write_tuning_set(directory, tuning)
-    (directory / "run.py").write_text(_RUN, encoding="utf-8")
     return Bundle(directory, sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()))
+
+
+def add_numpy(directory: Path, python: str, machine: str, glibc: str, *, verbose: bool = False) -> None:
+    """Put numpy for a device's Python into a bundle, from pip's index: the version that this toolchain uses.
+
+    Args:
+        directory: the bundle.
+        python: the device's Python, such as `3.12.3`.
+        machine: as `uname -m` prints it there.
+        glibc: the device's, such as `2.39`.
+        verbose: echo the command to standard error.
+
+    Raises:
+        PackageError: there is none for such a device, or no index.
+    """
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(int(glibc.split(".")[1]), 16, -1)]
+    short = ".".join(python.split(".")[:2])
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--python-version", short]
+    platforms = [word for tag in [*tags, f"manylinux2014_{machine}"] for word in ("--platform", tag)]
+    with tempfile.TemporaryDirectory(prefix="aot-numpy-") as scratch:
+        command = [sys.executable, "-m", "pip", "download", *options, *platforms, "--dest", scratch]
+        try:
+            run([*command, f"numpy=={version('numpy')}"], "fetching numpy for the device", verbose=verbose)
+        except PackageError as error:
+            advice = f"install numpy on the device: {machine}, Python {python}, glibc {glibc}"
+            raise PackageError(f"{error}\n  next: check pip's index and the network, or {advice}") from error
+        for wheel in Path(scratch).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(directory / SITE)

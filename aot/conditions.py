@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from aot.device import DeviceProperties
 
 DEVFREQ = Path("/sys/class/devfreq")
-"""Where a Jetson's kernel shows the GPU's frequency in Hz; its nvidia-smi answers N/A. Source: Linux
+"""Where a Jetson's kernel shows frequencies in Hz; its nvidia-smi answers N/A. Source: Linux
 Documentation/ABI/testing/sysfs-class-devfreq."""
+
+GPU_CLOCK, MEMORY_CLOCK = "gpu", "emc"
+"""Parts of the names of a Jetson's devfreq entries. Source: those of Orin and Thor, `17000000.gpu`, `gpu-gpc-0`; the
+memory's controller is EMC."""
 
 _QUERY = "driver_version,clocks.sm,clocks.mem,enforced.power.limit"
 
@@ -53,14 +57,41 @@ def parse_nvpmodel(text: str) -> str | None:
     return names[0] if names else None
 
 
-def parse_devfreq(folder: Path) -> int | None:
-    """Read the highest current frequency, in MHz, of the GPU's entries in a devfreq folder."""
-    entries = sorted(folder.glob("*gpu*/cur_freq"))
-    readings = [int(entry.read_text(encoding="ascii")) // 1_000_000 for entry in entries]
-    return max(readings, default=None)
+@dataclass(frozen=True)
+class Clock:
+    """One frequency of a Jetson in MHz, and the limits within which it is governed."""
+
+    name: str
+    now_mhz: int
+    min_mhz: int
+    max_mhz: int
+
+    @property
+    def is_locked(self) -> bool:
+        """Say whether the governor has no choice."""
+        return self.min_mhz == self.max_mhz
 
 
-def _output(command: list[str]) -> str:
+def read_clocks(folder: Path = DEVFREQ) -> list[Clock]:
+    """Read the clocks of GPU and memory in a devfreq folder; one that cannot be read is left out."""
+    clocks = []
+    for entry in sorted(folder.glob("*")):
+        if GPU_CLOCK not in entry.name and MEMORY_CLOCK not in entry.name:
+            continue
+        try:
+            now, low, high = (int((entry / f"{x}_freq").read_text(encoding="ascii")) for x in ("cur", "min", "max"))
+        except (OSError, ValueError):
+            continue
+        clocks.append(Clock(entry.name, now // 1_000_000, low // 1_000_000, high // 1_000_000))
+    return clocks
+
+
+def highest_mhz(clocks: list[Clock], part: str) -> int | None:
+    """Give the highest current frequency of the clocks whose name has `part`; None where there is none."""
+    return max((clock.now_mhz for clock in clocks if part in clock.name), default=None)
+
+
+def output_of(command: list[str]) -> str:
     """Run a query; a tool that is missing, fails or hangs tells nothing, which is an answer and not an error."""
     if shutil.which(command[0]) is None:
         return ""
@@ -74,10 +105,12 @@ def _output(command: list[str]) -> str:
 def read_state(pci_bus_id: str) -> DeviceState:
     """Ask nvidia-smi, and on a Jetson nvpmodel and devfreq."""
     query = ["nvidia-smi", "-i", pci_bus_id, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
-    state = parse_nvidia_smi(_output(query))
-    mode = parse_nvpmodel(_output(["nvpmodel", "-q"]))
-    clock = state.sm_clock_mhz if state.sm_clock_mhz is not None else parse_devfreq(DEVFREQ)
-    return DeviceState(state.driver, clock, state.memory_clock_mhz, mode or state.power_mode)
+    state = parse_nvidia_smi(output_of(query))
+    mode = parse_nvpmodel(output_of(["nvpmodel", "-q"]))
+    clocks = read_clocks()
+    sm_clock = state.sm_clock_mhz if state.sm_clock_mhz is not None else highest_mhz(clocks, GPU_CLOCK)
+    memory = state.memory_clock_mhz if state.memory_clock_mhz is not None else highest_mhz(clocks, MEMORY_CLOCK)
+    return DeviceState(state.driver, sm_clock, memory, mode or state.power_mode)
 
 
 def make_conditions(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from aot.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from aot.operands import GemmCall
 
-Bits: TypeAlias = NDArray[np.uint16]
+Bits: TypeAlias = "NDArray[np.uint16]"
 """Elements of bf16 or fp16 as their 16 bits."""
 
 Handle: TypeAlias = Any
@@ -23,6 +23,10 @@ Handle: TypeAlias = Any
 
 class ContextLostError(DeviceError):
     """An error after which this process cannot use the GPU any more; another process can."""
+
+
+class OutOfMemoryError(DeviceError):
+    """Too little device memory: nothing that a kernel is to blame for."""
 
 
 class Gpu(Protocol):
@@ -60,6 +64,9 @@ class Gpu(Protocol):
     def time_us(self, launch: Callable[[], None]) -> float:
         """Time what `launch` puts on the stream, in microseconds."""
 
+    def flushed_us(self, launch: Callable[[int], None], count: int, flush: int, flush_bytes: int) -> list[float]:
+        """Time each of `count` launches alone, in microseconds, after a write of `flush_bytes` at `flush`."""
+
     def capture(self, launch: Callable[[], None]) -> Handle:
         """Record what `launch` puts on the stream as a graph that can be replayed."""
 
@@ -85,6 +92,9 @@ class Kernels(Protocol):
 
     def workspace_bytes(self, kernel: int, bound: Handle) -> int:
         """Give the workspace that a kernel needs for a call."""
+
+    def max_active_clusters(self, kernel: int, bound: Handle, workspace: int, workspace_bytes: int) -> int | None:
+        """Give how many of a kernel's clusters the device can run at once for a call; None without clusters."""
 
     def launch(self, kernel: int, bound: Handle, workspace: int, workspace_bytes: int, stream: int) -> None:
         """Put a kernel on the stream.

@@ -43,6 +43,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ctypes.c_int,
         [ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p],
     ),
+    "aot_gemm_kernel_max_active_clusters": (
+        ctypes.c_int,
+        [ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)],
+    ),
     "aot_gemm_last_error": (ctypes.c_char_p, []),
     "aot_gemm_arch": (ctypes.c_char_p, []),
 }
@@ -105,6 +109,21 @@ class KernelLibrary:
         if status:
             self._raise("the workspace query", kernel, status)
         return size.value
+
+    def max_active_clusters(
+        self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int
+    ) -> int | None:
+        """Give how many of a kernel's clusters the device can run at once for a call; None without clusters.
+
+        Raises:
+            DeviceError: the kernel does not take the call, or the device does not answer.
+        """
+        count = ctypes.c_int32()
+        ask = self._library.aot_gemm_kernel_max_active_clusters
+        status = ask(kernel, bound, workspace or None, workspace_bytes, ctypes.byref(count))
+        if status:
+            self._raise("the query of active clusters", kernel, status)
+        return None if count.value < 0 else count.value
 
     def launch(self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int, stream: int) -> None:
         """Put a kernel on a stream.

@@ -1,10 +1,21 @@
-"""The timing protocol: what one launch takes inside a CUDA graph of launches with a cold L2.
+"""The timing protocols: what one launch takes with a cold L2.
 
-One graph holds L launches of one kernel, each on the next of S sets of A, B and D that together exceed the L2 cache
-three times over; the time is a replay's, between events, over L. Kernels that use programmatic dependent launch overlap
-a launch's start with the end of the one before it, as they do in use: the times are throughput times, which is why the
-protocol's name says `pdl`. Every kernel is screened once; those near the best are timed again in interleaved rounds, in
-an order shuffled anew for each round, so that drift of clocks and temperature falls on all alike.
+`graph-cold-l2-pdl-v1`, for a GPU with memory of its own: one graph holds L launches of one kernel, each on the next of
+S sets of A, B and D that together exceed the L2 cache three times over; the time is a replay's, between events, over L.
+Kernels that use programmatic dependent launch overlap a launch's start with the end of the one before it, as they do in
+use: the times are throughput times, which is why the protocol's name says `pdl`.
+
+`events-flushed-l2-v1`, for an integrated GPU: each launch between two events of its own, after a write of at least
+64 MiB and twice the L2. There the CPU's traffic passes the same memory and sets of operands would be held against it; a
+write clears the cache whatever else goes on, needs no third copy of the operands in the shared memory, and lasts long
+enough (0.25 ms at 273 GB/s) for the host, which is slower there, to queue the launch. The flush lies outside the events
+and is not subtracted from anything. No kernel precedes a launch, so that nothing overlaps: the times are those of a
+launch alone, some microseconds more than the graph's, and the two are not compared. A round's time is the mean of the
+middle half of its launches: events resolve 0.5 us, which a median would round short kernels to, and a mean would take
+in what the CPU's interrupts disturb.
+
+Every kernel is screened once; those near the best are timed again in interleaved rounds, in an order shuffled anew for
+each round, so that drift of clocks and temperature falls on all alike.
 """
 
 from __future__ import annotations
@@ -28,10 +39,20 @@ if TYPE_CHECKING:
     from aot.problem import Problem
 
 PROTOCOL = "graph-cold-l2-pdl-v1"
-"""Version of this protocol; times of different protocols are not compared."""
+FLUSH_PROTOCOL = "events-flushed-l2-v1"
+"""Versions of the protocols; times of different protocols are not compared."""
+
+MIN_FLUSH_BYTES = 64 << 20
+"""Least that a flush writes."""
 
 SET_ALIGNMENT = 256
 """Bytes that each operand of a set is aligned to, as cudaMalloc aligns."""
+
+
+POWER_LIMITED_TOLERANCE = 0.5
+"""The same of a discrete GPU, whose clock follows its power limit. Source: on an H200, 2026-11-20, an anchor of 79 us
+took up to 105 us after a problem that had driven the card to its limit (m 2048, n 28672, k 4096); a throttled
+clock of 1.2 GHz or less still shows."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +75,37 @@ class TimingPlan:
     min_survivors: int = 8
     """Kernels that get them in any case."""
     final_rounds: int = 7
+    flush_bytes: int = 0
+    """What is written before each launch, by a plan of FLUSH_PROTOCOL; 0: launches rotate over sets, in a graph."""
+    min_flushed: int = 12
+    max_flushed: int = 60
+    """Launches of a round of FLUSH_PROTOCOL: `graph_us` in all, within these."""
+    anchor_rounds: int = 3
+    """Replays of the anchor between two problems (aot.drift), whose median is compared; 0: no anchor."""
+    anchor_tolerance: float = 0.15
+    """Change of the anchor's time that counts as another speed of the device; `plan_for` allows a discrete GPU more."""
+    max_repeats: int = 2
+    """How often a problem is measured again because the device changed its speed meanwhile."""
+    settle_s: float = 20.0
+    """How long to wait for the device to come back to its speed before that."""
     workspace_limit_bytes: int = 1 << 30
     """A kernel that needs more workspace on a problem is not tried on it."""
     sample_rows: int = 16
     sample_columns: int = 1024
     sample_elements: int = 1 << 22
     """Elements of B that the sampled reference reads: about 0.2 s of host time with numpy on one core."""
+
+    @property
+    def protocol(self) -> str:
+        """Give the protocol's name."""
+        return FLUSH_PROTOCOL if self.flush_bytes else PROTOCOL
+
+
+def plan_for(l2_bytes: int, *, integrated: bool) -> TimingPlan:
+    """Choose the protocol of a device."""
+    if not integrated:
+        return TimingPlan(anchor_tolerance=POWER_LIMITED_TOLERANCE)
+    return TimingPlan(l2_multiple=0, flush_bytes=max(MIN_FLUSH_BYTES, 2 * l2_bytes))
 
 
 def _aligned(num_bytes: int) -> int:
@@ -101,6 +147,13 @@ def quartiles(times_us: Sequence[float]) -> tuple[float, float, float]:
     """Give lower quartile, median and upper quartile, interpolated."""
     low, median, high = np.percentile(np.asarray(times_us), [25, 50, 75])
     return float(low), float(median), float(high)
+
+
+def middle_mean(times_us: Sequence[float]) -> float:
+    """Give the mean of the middle half."""
+    ranked = np.sort(np.asarray(times_us, dtype=np.float64))
+    quarter = len(ranked) // 4
+    return float(ranked[quarter : len(ranked) - quarter].mean())
 
 
 @dataclass(frozen=True)
@@ -171,7 +224,9 @@ class ProblemBench:
         problem: Problem,
         plan: TimingPlan,
         rng: np.random.Generator,
+        flush: int = 0,
     ) -> None:
+        self._flush = flush
         self._gpu, self._kernels, self._workspace, self._plan = gpu, kernels, workspace, plan
         self.problem = problem
         self._d_bytes = problem.m * problem.n * problem.operation.dtype.num_bytes
@@ -211,11 +266,24 @@ class ProblemBench:
         self._gpu.synchronize()
         return self._sample.check(self._gpu, self._first_d)
 
+    def _flushed_us(self, kernel: int) -> float:
+        """Time launches that each follow a flush."""
+        plan = self._plan
+        count = round(min(max(plan.graph_us / self._rough(kernel), plan.min_flushed), plan.max_flushed))
+
+        def launch(i: int) -> None:
+            self._launch(kernel, 1, i)
+
+        return middle_mean(self._gpu.flushed_us(launch, count, self._flush, plan.flush_bytes))
+
+    def _rough(self, kernel: int) -> float:
+        if kernel not in self._rough_us:
+            self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
+        return max(self._rough_us[kernel], 1.0)
+
     def _graph(self, kernel: int) -> tuple[Handle, int]:
         if kernel not in self._graphs:
-            if kernel not in self._rough_us:
-                self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
-            count = num_launches(len(self._bound), max(self._rough_us[kernel], 1.0), self._plan)
+            count = num_launches(len(self._bound), self._rough(kernel), self._plan)
             self._graphs[kernel] = (self._gpu.capture(lambda: self._launch(kernel, count)), count)
         return self._graphs[kernel]
 
@@ -235,7 +303,9 @@ class ProblemBench:
         return rough_us if far and rough_us > self._plan.rough_only_us else self.round_us(kernel)
 
     def round_us(self, kernel: int) -> float:
-        """Time a kernel once by its graph, which is kept, in microseconds a launch."""
+        """Time a kernel once, by flushed launches or by its graph, which is kept; in microseconds a launch."""
+        if self._plan.flush_bytes:
+            return self._flushed_us(kernel)
         graph, count = self._graph(kernel)
         return self._gpu.replay_us(graph) / count
 

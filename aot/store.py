@@ -1,8 +1,9 @@
 """Measurements in SQLite: append-only, one commit each, so that a killed run loses only what was in flight.
 
 Tables: runs (conditions), clocks (readings of a run), kernels (name and object), measurements, verified, quarantine,
-finished (problems measured to the end) and in_flight, the one row that is overwritten: what is running on the GPU
-now, for whoever finds the process dead.
+finished (problems measured to the end), searches (what a strategy measured and left out of them), voided
+(measurements that count no more), anchors (times of aot.drift) and in_flight, the one row that is overwritten: what
+is running on the GPU now, for whoever finds the process dead.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aot.store_sql import (
     IMPORTS,
     INSERT_MEASUREMENT,
     INSERT_RUN,
+    INSERT_VOIDED,
     RUN_COLUMNS,
     SCHEMA,
     SCHEMA_VERSION,
@@ -33,6 +35,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aot.tuning_set import TunedKernel
+
+
+@dataclass(frozen=True)
+class SearchEnd:
+    """How the search on a problem ended: what was measured, what was left out and why, and how long it took."""
+
+    strategy: str
+    num_measured: int
+    num_skipped: int
+    reason: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -150,6 +163,31 @@ class Store:
         query = "SELECT 1 FROM finished WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)"
         return self._db.execute(query, _problem_values(problem)).fetchone() is not None
 
+    def add_search(
+        self,
+        run: int,
+        problem: Problem,
+        strategy: str,
+        num_measured: int,
+        num_skipped: int,
+        reason: str,
+        seconds: float,
+    ) -> None:
+        """Note how the search on a problem ended."""
+        values = (run, *_problem_values(problem), strategy, num_measured, num_skipped, reason, seconds)
+        self._insert("INSERT INTO searches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def searches(self, problem: Problem) -> list[SearchEnd]:
+        """Give how the searches on a problem ended, oldest first."""
+        query = """
+            SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
+            WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"""
+        return [SearchEnd(*row) for row in self._db.execute(query, _problem_values(problem))]
+
+    def search(self, problem: Problem) -> SearchEnd | None:
+        """Give how the latest search on a problem ended."""
+        return next(reversed(self.searches(problem)), None)
+
     def _kernels(self) -> dict[int, KernelKey]:
         rows = self._db.execute("SELECT id, dtype, layout, candidate FROM kernels").fetchall()
         try:
@@ -160,15 +198,33 @@ class Store:
         except (CandidateError, ValueError) as error:
             raise StoreError(f"a kernel's candidate cannot be read: {error}; use the aot that measured it") from error
 
-    def _measurements(self, where: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
+    def void(self, run: int, problem: Problem, reason: str) -> None:
+        """Let what was measured of a problem so far count no more; it stays in the file."""
+        self._insert(INSERT_VOIDED, (run, reason, *_problem_values(problem)))
+
+    def voided(self) -> list[tuple[int, str]]:
+        """Give the measurements that count no more, by number, with the reason."""
+        return self._db.execute("SELECT measurement, reason FROM voided ORDER BY measurement").fetchall()
+
+    def add_anchor(self, run: int, kernel: int, problem: Problem, us: float) -> None:
+        """Note what a kernel took on a problem as the anchor."""
+        values = (run, kernel, *_problem_values(problem), us)
+        self._insert("INSERT INTO anchors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def anchors(self, kernel: int, problem: Problem) -> list[float]:
+        """Give what a kernel took on a problem as the anchor, oldest first, in microseconds."""
+        query = "SELECT us FROM anchors WHERE (kernel, dtype, layout, m, n, k) = (?, ?, ?, ?, ?, ?) ORDER BY rowid"
+        return [us for (us,) in self._db.execute(query, (kernel, *_problem_values(problem)))]
+
+    def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
         kernels = self._kernels()
-        query = SELECT_MEASUREMENTS.format(where=where)
+        query = SELECT_MEASUREMENTS.format(condition=condition)
         for number, dtype, layout, m, n, k, *rest in self._db.execute(query, values):
             yield number, Measurement(kernels[number], Problem(Operation(dtype, layout), m, n, k), *rest)
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
         """Give each kernel's latest measurement of a problem, by the kernel's id."""
-        return dict(self._measurements("WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)", _problem_values(problem)))
+        return dict(self._measurements("AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)", _problem_values(problem)))
 
     def measurements(self) -> list[tuple[int, Measurement]]:
         """Give every measurement with its kernel's id, oldest first."""
@@ -211,6 +267,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is a SQLite file of another program; give another path")
+    if version == 1:  # lacks the tables that came with version 2, and is otherwise the same
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        version = SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "
@@ -236,6 +295,21 @@ def open_store(path: Path, *, create: bool = True) -> Iterator[Store]:
             yield Store(connection)
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}; if the file is damaged, move it away and measure again") from error
+
+
+def copy_store(path: Path, copy: Path) -> None:
+    """Copy a store that may be written meanwhile, as it is at one moment.
+
+    Raises:
+        StoreError: it is absent or damaged.
+    """
+    if not path.is_file():
+        raise StoreError(f"there is no {path}; nothing was measured yet")
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise StoreError(f"{path} cannot be copied: {error}; if it is damaged, measure into another file") from error
 
 
 def import_results(results: Path, store: Path) -> int:

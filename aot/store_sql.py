@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever a table changes; kept in the file's `user_version`."""
 
 APPLICATION_ID = 0x414F5447
@@ -34,6 +34,16 @@ CREATE TABLE IF NOT EXISTS quarantine (
 CREATE TABLE IF NOT EXISTS finished (
   run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
   n INTEGER NOT NULL, k INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS voided (
+  measurement INTEGER PRIMARY KEY REFERENCES measurements, run INTEGER NOT NULL REFERENCES runs,
+  reason TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS anchors (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, dtype TEXT NOT NULL,
+  layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, us REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS searches (
+  run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
+  n INTEGER NOT NULL, k INTEGER NOT NULL, strategy TEXT NOT NULL, num_measured INTEGER NOT NULL,
+  num_skipped INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS in_flight (
   id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
 """
@@ -50,7 +60,14 @@ INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?
 INSERT_MEASUREMENT = f"""
 INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-SELECT_MEASUREMENTS = f"SELECT kernel, {MEASUREMENT_COLUMNS} FROM measurements {{where}} ORDER BY id"
+SELECT_MEASUREMENTS = f"""
+SELECT kernel, {MEASUREMENT_COLUMNS} FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided) {{condition}} ORDER BY id
+"""
+INSERT_VOIDED = """
+INSERT INTO voided SELECT id, ?, ? FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided) AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)
+"""
 
 _RUN_TWIN = "JOIN s.runs old_run ON old_run.id = old.run JOIN main.runs run USING (seed)"
 _TWINS = f"""
@@ -78,6 +95,17 @@ WHERE NOT EXISTS (
   = (run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)}))
 ORDER BY old.id
 """
+_IMPORT_VOIDED = f"""
+INSERT OR IGNORE INTO main.voided
+SELECT m.id, run.id, v.reason FROM s.voided v JOIN s.measurements old ON old.id = v.measurement {_TWINS}
+JOIN main.measurements m ON (m.run, m.kernel, {_columns("m.", MEASUREMENT_COLUMNS)})
+  = (run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)})
+"""
+_IMPORT_ANCHORS = f"""
+INSERT INTO main.anchors SELECT run.id, kernel.id, old.dtype, old.layout, old.m, old.n, old.k, old.us
+FROM s.anchors old {_TWINS}
+WHERE NOT EXISTS (SELECT 1 FROM main.anchors x WHERE (x.run, x.us) = (run.id, old.us)) ORDER BY old.rowid
+"""
 _IMPORT_VERIFIED = f"""
 INSERT INTO main.verified SELECT run.id, kernel.id, old.relative_error FROM s.verified old {_TWINS}
 WHERE NOT EXISTS (SELECT 1 FROM main.verified v WHERE (v.run, v.kernel) = (run.id, kernel.id))
@@ -90,6 +118,11 @@ _IMPORT_FINISHED = f"""
 INSERT INTO main.finished SELECT run.id, old.dtype, old.layout, m, n, k FROM s.finished old {_RUN_TWIN}
 EXCEPT SELECT * FROM main.finished
 """
+_IMPORT_SEARCHES = f"""
+INSERT INTO main.searches
+SELECT run.id, old.dtype, old.layout, m, n, k, strategy, num_measured, num_skipped, reason, seconds
+FROM s.searches old {_RUN_TWIN} EXCEPT SELECT * FROM main.searches
+"""
 
 IMPORTS = (
     _IMPORT_RUNS,
@@ -99,5 +132,8 @@ IMPORTS = (
     _IMPORT_VERIFIED,
     _IMPORT_QUARANTINE,
     _IMPORT_FINISHED,
+    _IMPORT_SEARCHES,
+    _IMPORT_VOIDED,
+    _IMPORT_ANCHORS,
 )
 """Append from the attached file `s`: runs are the same when their seeds are, kernels when name and object are."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KERNELS_FILE = "kernels.json"
 PROBLEMS_FILE = "problems.json"
-TUNING_SET_VERSION = 1
+TUNING_SET_VERSION = 2
 """Raised whenever a file's content changes its meaning."""
 
 
@@ -63,6 +63,9 @@ class TuningSet:
     chosen: Mapping[Problem, frozenset[str]] = field(default_factory=dict)
     """Names of the kernels to measure a problem with; a problem that is not in it is measured with all."""
 
+    predicted_us: Mapping[Problem, Mapping[str, float]] = field(default_factory=dict)
+    """The cost model's times by problem and kernel's name, of the kernels chosen; what a search is ordered by."""
+
     def is_wanted(self, kernel: TunedKernel, problem: Problem) -> bool:
         """Say whether a kernel is to be timed on a problem."""
         return kernel.takes(problem) and (problem not in self.chosen or kernel.name in self.chosen[problem])
@@ -79,6 +82,7 @@ class TuningSet:
             tuple(kernel for kernel in self.kernels if kernels is None or matches(kernels, kernel.name)),
             tuple(problem for problem in self.problems if problems is None or matches(problems, problem.name)),
             self.chosen,
+            self.predicted_us,
         )
         if not left.kernels or not left.problems:
             raise StoreError(
@@ -104,6 +108,13 @@ def operation_from_json(values: dict[str, str]) -> Operation:
     return Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
 
 
+def _predicted_json(tuning: TuningSet, problem: Problem, index: Mapping[str, int]) -> list[list[float]] | None:
+    """Give pairs of a kernel's index and its predicted time."""
+    if problem not in tuning.predicted_us:
+        return None
+    return sorted([index[name], us] for name, us in tuning.predicted_us[problem].items())
+
+
 def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
     """Write kernels.json and problems.json; equal sets are equal bytes."""
     kernels = [
@@ -126,6 +137,7 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
             "n": problem.n,
             "k": problem.k,
             "kernels": sorted(index[name] for name in tuning.chosen[problem]) if problem in tuning.chosen else None,
+            "predicted_us": _predicted_json(tuning, problem, index),
         }
         for problem in tuning.problems
     ]
@@ -170,11 +182,18 @@ def read_tuning_set(directory: Path) -> TuningSet:
     head, rows = _read(directory / KERNELS_FILE), _read(directory / PROBLEMS_FILE)
     try:
         kernels = tuple(_kernel(entry) for entry in head["kernels"])
-        problems = [(_problem(entry), entry["kernels"]) for entry in rows["problems"]]
+        problems = [(_problem(entry), entry["kernels"], entry["predicted_us"]) for entry in rows["problems"]]
         chosen = {
-            problem: frozenset(kernels[i].name for i in indices) for problem, indices in problems if indices is not None
+            problem: frozenset(kernels[i].name for i in indices)
+            for problem, indices, _ in problems
+            if indices is not None
         }
-        listed = tuple(problem for problem, _ in problems)
-        return TuningSet(str(head["target"]), str(head["arch"]), kernels, listed, chosen)
+        predicted = {
+            problem: {kernels[i].name: float(us) for i, us in pairs}
+            for problem, _, pairs in problems
+            if pairs is not None
+        }
+        listed = tuple(problem for problem, _, _ in problems)
+        return TuningSet(str(head["target"]), str(head["arch"]), kernels, listed, chosen, predicted)
     except (KeyError, TypeError, ValueError, IndexError, CandidateError) as error:
         raise StoreError(f"{directory}: not a tuning set ({error!r}); make the bundle again") from error

@@ -13,6 +13,8 @@ from aot.operands import GemmCall, Matrix, matrices
 from aot.problem import Layout, Operation, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from aot.gpu import Bits, Gpu, Handle, Kernels
@@ -149,10 +151,13 @@ class EdgeCase:
 class Verifier:
     """Runs kernels on their edge cases, which kernels of the same extents share."""
 
-    def __init__(self, gpu: Gpu, kernels: Kernels, rng: np.random.Generator) -> None:
+    def __init__(
+        self, gpu: Gpu, kernels: Kernels, rng: np.random.Generator, tick: Callable[[], None] = lambda: None
+    ) -> None:
         self._gpu = gpu
         self._kernels = kernels
         self._rng = rng
+        self._tick = tick
         self._cases: dict[EdgeShape, EdgeCase] = {}
         self._workspace = 0
         self._workspace_bytes = 0
@@ -206,6 +211,7 @@ class Verifier:
                 num = int((result != again).sum())
                 raise VerificationError(f"two runs differ in {num} of {result.size} elements on {where}")
             largest = max(largest, outcome.relative_error)
+            self._tick()
         return largest
 
     def close(self) -> None:

@@ -1,166 +1,19 @@
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from twin_worker import KERNELS, PROBLEMS
 
 from aot import bundle_runner
-from aot.bundle_runner import EXIT_INTERRUPTED, Options, _check_arch, _worker_command, main, supervise
-from aot.errors import DeviceError, StoreError
-from aot.store import open_store
-from aot.tuning_set import TuningSet
-
-HERE = Path(__file__).resolve().parent
-NAMES = [kernel.name for kernel in KERNELS]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent.parent)])}
-
-
-@pytest.fixture(autouse=True)
-def path_for_workers(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-
-
-def command_of(out, faults):
-    return [sys.executable, str(HERE / "twin_worker.py"), str(out), json.dumps(faults)]
-
-
-def run(out, faults, silence_s=20.0):
-    return supervise(lambda _left: command_of(out, faults), out, silence_s=silence_s, silent=True)
-
-
-def rows(out, problem):
-    with open_store(out) as store:
-        return {item.kernel.name: item for item in store.latest(problem).values()}
-
-
-def test_all_is_measured(tmp_path, capfd):
-    out = tmp_path / "r.sqlite"
-    assert run(out, {}) == 0
-    assert [len(rows(out, problem)) for problem in PROBLEMS] == [4, 4]
-    assert "a kernel printed this" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("hang", "measuring bf16_kk m1000 n16 k16: hung: no progress for 3 s"),
-        ("crash", "measuring bf16_kk m1000 n16 k16: crashed: the process died of signal 11"),
-        ("lost", "measuring bf16_kk m1000 n16 k16: launch refused"),
-    ],
-)
-def test_deadly_kernel_is_quarantined_and_the_rest_measured(tmp_path, fault, reason):
-    out = tmp_path / "r.sqlite"
-    assert run(out, {NAMES[2]: [fault, 1000]}, silence_s=3.0) == 0
-    for problem in PROBLEMS:
-        found = rows(out, problem)
-        assert [found[name].ok for name in NAMES] == [True, True, False, True]
-        assert found[NAMES[2]].status == f"quarantined: {reason}"
-    with open_store(out) as store:
-        assert store.in_flight() is None
-
-
-def test_kernel_that_hangs_while_verifying_is_quarantined(tmp_path):
-    out = tmp_path / "r.sqlite"
-    assert run(out, {NAMES[0]: ["hang", 0]}, silence_s=3.0) == 0
-    assert rows(out, PROBLEMS[0])[NAMES[0]].status == "quarantined: verifying: hung: no progress for 3 s"
-
-
-def test_worker_that_dies_with_no_kernel_running_is_an_error(tmp_path):
-    out = tmp_path / "r.sqlite"
-    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    with pytest.raises(DeviceError, match="the worker crashed: the process died of signal 9, with no kernel running"):
-        supervise(lambda _left: command, out, silent=True)
-
-
-def test_error_code_of_the_worker_is_passed_on(tmp_path):
-    assert supervise(lambda _left: [sys.executable, "-c", "exit(7)"], tmp_path / "r", silent=True) == 7
-
-
-def test_budget_is_counted_down(tmp_path):
-    seen = []
-
-    def command(left):
-        seen.append(left)
-        return [sys.executable, "-c", f"import time; time.sleep(0.2); exit({75 if len(seen) == 1 else 0})"]
-
-    assert supervise(command, tmp_path / "r", 100.0, silent=True) == 0
-    assert 99.9 < seen[0] <= 100.0
-    assert seen[1] < seen[0] - 0.2
-
-
-SUPERVISOR = """
-import sys
-from test_bundle_runner import command_of
-from aot.bundle_runner import supervise
-from pathlib import Path
-out = Path(sys.argv[1])
-sys.exit(supervise(lambda _left: command_of(out, {name: ["slow", 0] for name in sys.argv[2:]}), out))
-"""
-
-
-def start(out):
-    process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(out), *NAMES], env=ENVIRONMENT)
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        if out.is_file():
-            with open_store(out) as store:
-                if store.measurements():
-                    return process
-        time.sleep(0.02)
-    raise AssertionError("no measurement in 30 s")
-
-
-def test_killed_run_carries_on(tmp_path):
-    out = tmp_path / "r.sqlite"
-    process = start(out)
-    process.kill()
-    process.wait()
-    time.sleep(0.5)  # the orphan ends at its next step
-    with open_store(out) as store:
-        before = store.measurements()
-    assert 1 <= len(before) < 2 * 4 + 2 * 4
-    assert run(out, {}) == 0
-    with open_store(out) as store:
-        after = store.measurements()
-        assert all(store.is_finished(problem) for problem in PROBLEMS)
-        assert store.quarantined() == {}
-    assert after[: len(before)] == before
-    screened = [(item.kernel, item.problem) for _, item in after if item.num_rounds == 1]
-    assert len(screened) == len(set(screened)) == 8
-
-
-def test_interrupt_ends_in_good_order(tmp_path):
-    out = tmp_path / "r.sqlite"
-    process = start(out)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == EXIT_INTERRUPTED
-    with open_store(out) as store:
-        assert store.measurements()
-        assert store.quarantined() == {}
-    assert not (tmp_path / "r.sqlite-wal").exists()
-    assert run(out, {}) == 0
-    assert [len(rows(out, problem)) for problem in PROBLEMS] == [4, 4]
+from aot.bundle_runner import Options, _command, main
+from aot.errors import StoreError
+from aot.preflight import Machine
 
 
 def test_worker_command_carries_the_options():
-    options = Options(Path("b"), Path("r.sqlite"), "m1 ", "st4", 5.0)
-    assert _worker_command(options, 2.5)[4:] == (
-        ["b", "--worker", "--out", "r.sqlite", "--problems", "m1 ", "--kernels", "st4", "--budget-seconds", "2.500"]
-    )
-    assert _worker_command(Options(Path("b"), Path("r")), None)[4:] == ["b", "--worker", "--out", "r"]
-
-
-def test_architecture_must_be_the_kernels():
-    tuning = TuningSet("h200", "sm_90a", KERNELS, PROBLEMS)
-    _check_arch(tuning, (9, 0), "H200")
-    _check_arch(TuningSet("thor", "sm_110a", KERNELS, PROBLEMS), (11, 0), "Thor")
-    with pytest.raises(DeviceError, match="the kernels are for sm_90a, B200 is sm_100"):
-        _check_arch(tuning, (10, 0), "B200")
+    options = Options(Path("b"), Path("r.sqlite"), "m1 ", "st4", 5.0, 30.0, 2.5)
+    first = ["b", "--out", "r.sqlite", "--silence-seconds", "30", "--problems", "m1 ", "--kernels", "st4"]
+    last = ["--settle-seconds", "2.5", "--worker", "--budget-seconds", "2.500"]
+    assert _command(options, 2.5, "--worker")[4:] == [*first, *last]
+    assert _command(Options(Path("b"), Path("r")), None)[4:] == ["b", "--out", "r", "--silence-seconds", "60"]
 
 
 def test_errors_become_exit_codes(tmp_path, capsys):
@@ -168,11 +21,14 @@ def test_errors_become_exit_codes(tmp_path, capsys):
     assert "make the bundle again" in capsys.readouterr().err
 
 
-def test_progress_has_an_eta(capsys, monkeypatch):
-    now = iter([0.0, 100.0, 200.0, 300.0])
-    monkeypatch.setattr(bundle_runner.time, "monotonic", lambda: next(now))
-    progress = bundle_runner.Progress()
-    for done in (10, 20, 40):
-        progress.show(done, 100, "x")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["[ 10%] 10/100, estimating: x", "[ 20%] 20/100, 800 s left: x", "[ 40%] 40/100, 400 s left: x"]
+def test_check_prints_the_machine(tmp_path, capsys):
+    assert main([str(tmp_path), "--check"]) == 0
+    machine = Machine.from_json(bundle_runner.json.loads(capsys.readouterr().out))
+    assert machine.has_numpy
+    assert machine.num_cpus > 0
+
+
+def test_results_need_a_name(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "--out is needed" in capsys.readouterr().err

@@ -1,6 +1,14 @@
 import pytest
 
-from aot.conditions import DeviceState, make_conditions, parse_devfreq, parse_nvidia_smi, parse_nvpmodel
+from aot.conditions import (
+    Clock,
+    DeviceState,
+    highest_mhz,
+    make_conditions,
+    parse_nvidia_smi,
+    parse_nvpmodel,
+    read_clocks,
+)
 from aot.device import DeviceProperties
 from aot.measurement import Conditions
 
@@ -23,12 +31,19 @@ def test_nvpmodel():
     assert parse_nvpmodel("") is None
 
 
-def test_devfreq_gives_the_highest_gpu_clock(tmp_path):
-    for name, rate in (("gpu-gpc-0", "1575000000"), ("gpu-nvd-0", "990000000"), ("other", "9990000000")):
+def test_devfreq_gives_the_clocks_of_gpu_and_memory(tmp_path):
+    rates = {"gpu-gpc-0": (1575, 315, 1575), "gpu-nvd-0": (990, 990, 990), "31b0000.emc": (4266, 4266, 4266)}
+    for name, values in {**rates, "other": (9990, 1, 1)}.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "cur_freq").write_text(rate + "\n")
-    assert parse_devfreq(tmp_path) == 1575
-    assert parse_devfreq(tmp_path / "absent") is None
+        for key, value in zip(("cur", "min", "max"), values, strict=True):
+            (tmp_path / name / f"{key}_freq").write_text(f"{value}000000\n")
+    (tmp_path / "gpu-broken").mkdir()
+    clocks = read_clocks(tmp_path)
+    assert clocks == [Clock(name, *rates[name]) for name in ("31b0000.emc", "gpu-gpc-0", "gpu-nvd-0")]
+    assert [clock.is_locked for clock in clocks] == [True, False, True]
+    assert (highest_mhz(clocks, "gpu"), highest_mhz(clocks, "emc")) == (1575, 4266)
+    assert read_clocks(tmp_path / "absent") == []
+    assert highest_mhz([], "gpu") is None
 
 
 def test_conditions_join_driver_and_cuda():

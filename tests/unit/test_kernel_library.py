@@ -34,6 +34,12 @@ aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_
   last = *p; last_workspace = w; last_bytes = n + (size_t)kernel; last_stream = s;
   return AOT_GEMM_OK;
 }
+aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* p, void* w, size_t n,
+                                                      int32_t* clusters) {
+  if (p->k % 2 || w != (void*)4096 || n != 8) return AOT_GEMM_ERROR_SHAPE;
+  *clusters = kernel == 0 ? -1 : 0;
+  return AOT_GEMM_OK;
+}
 size_t twin_size(void) { return sizeof(aot_gemm_problem_t); }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
 int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
@@ -87,6 +93,15 @@ def test_workspace_of_more_than_four_gib(path):
     library = KernelLibrary(path)
     assert library.workspace_bytes(0, library.bind(call_of(problem_of(5, 6, 8)))) == 30
     assert library.workspace_bytes(1, library.bind(call_of(problem_of(5, 6, 8)))) == 30 << 32
+
+
+def test_active_clusters(path):
+    library = KernelLibrary(path)
+    bound = library.bind(call_of(problem_of(5, 6, 8)))
+    assert library.max_active_clusters(0, bound, 4096, 8) is None
+    assert library.max_active_clusters(1, bound, 4096, 8) == 0
+    with pytest.raises(DeviceError, match="the query of active clusters of second gave status 3: k is odd"):
+        library.max_active_clusters(1, library.bind(call_of(problem_of(5, 6, 7))), 4096, 8)
 
 
 def test_status_and_text_become_an_error(path):

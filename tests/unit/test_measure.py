@@ -5,17 +5,21 @@ from twins import TwinGpu, TwinKernels, kernel_of, problem_of
 from aot.errors import VerificationError
 from aot.inputs import RandomPool
 from aot.measure import (
+    POWER_LIMITED_TOLERANCE,
     ProblemBench,
     TimingPlan,
     Workspace,
+    middle_mean,
     num_launches,
     num_sets,
+    plan_for,
     quartiles,
     set_bytes,
     survivors,
 )
 
 PLAN = TimingPlan()
+THOR_L2 = 32 << 20
 H200_L2 = 62914560
 
 
@@ -119,3 +123,37 @@ def test_sample_of_a_large_problem_is_bounded_and_has_the_corners():
     assert (len(sample.rows), sample.rows[0], sample.rows[-1]) == (16, 0, 39)
     assert (len(sample.columns), sample.columns[0], sample.columns[-1]) == (10, 0, 63)
     assert bench.check(0) < 3e-3
+
+
+def test_an_integrated_gpu_gets_another_protocol():
+    assert plan_for(H200_L2, integrated=False) == TimingPlan(anchor_tolerance=POWER_LIMITED_TOLERANCE)
+    assert TimingPlan().anchor_tolerance < POWER_LIMITED_TOLERANCE == 0.5
+    assert plan_for(H200_L2, integrated=False).protocol == "graph-cold-l2-pdl-v1"
+    thor = plan_for(THOR_L2, integrated=True)
+    assert (thor.protocol, thor.flush_bytes) == ("events-flushed-l2-v1", 64 << 20)
+    assert plan_for(4 << 20, integrated=True).flush_bytes == 64 << 20
+    assert plan_for(96 << 20, integrated=True).flush_bytes == 192 << 20
+    assert num_sets(problem_of(1, 64, 64), THOR_L2, thor) == 2
+
+
+def test_middle_mean_leaves_out_what_was_disturbed():
+    assert middle_mean([5.0, 4.5, 5.0, 90.0, 4.0, 5.5, 5.0, 0.0]) == pytest.approx(4.875)
+    assert middle_mean([3.0]) == 3.0
+
+
+@pytest.mark.parametrize(("us", "count"), [(1.0, 60), (50.0, 20), (400.0, 12)])
+def test_each_launch_follows_a_flush(us, count):
+    kernel, problem = kernel_of(64), problem_of(8, 16, 16)
+    gpu = TwinGpu()
+    kernels = TwinKernels(gpu, [kernel], {kernel.name: us})
+    pool = RandomPool(gpu, problem.operation.dtype, np.random.default_rng(1), 1 << 12)
+    plan = plan_for(THOR_L2, integrated=True)
+    arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
+    bench = ProblemBench(
+        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=plan,
+        rng=np.random.default_rng(1), flush=77,
+    )  # fmt: skip
+    assert bench.screen_us(0, None) == pytest.approx(us)
+    assert bench.round_us(0) == pytest.approx(us)
+    assert gpu.flushed == [(count, 77, 64 << 20)] * 2
+    assert gpu.replayed == []

@@ -7,7 +7,7 @@ from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.errors import StoreError
 from aot.measurement import Measurement
-from aot.store import InFlight, import_results, open_store
+from aot.store import InFlight, copy_store, import_results, open_store
 
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
 
@@ -101,12 +101,68 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 2, this aot reads 1"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 3, this aot reads 2"), open_store(newer):
         pass
     with pytest.raises(StoreError, match="there is no"), open_store(tmp_path / "absent", create=False):
         pass
+
+
+def test_store_of_the_first_version_is_read_on(tmp_path):
+    path = tmp_path / "r"
+    fill(path, 1, 10.0)
+    with sqlite3.connect(path) as connection:
+        connection.executescript("DROP TABLE voided; DROP TABLE anchors; PRAGMA user_version = 1;")
+    connection.close()
+    with open_store(path) as store:
+        assert [item.median_us for _, item in store.measurements()] == [10.0]
+        store.void(1, PROBLEM, "throttled")
+    with open_store(path) as store:
+        assert store.measurements() == []
+
+
+def test_what_is_voided_counts_no_more_and_stays(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(kernel_of(64))
+        store.add_measurement(run, number, measured(10.0))
+        store.add_measurement(run, number, measured(11.0))
+        store.void(run, PROBLEM, "the anchor takes 3 us, before it took 2 us")
+        assert store.latest(PROBLEM) == {}
+        store.add_measurement(run, number, measured(12.0))
+        assert [item.median_us for item in store.latest(PROBLEM).values()] == [12.0]
+        assert [item.median_us for _, item in store.measurements()] == [12.0]
+        store.void(run, PROBLEM, "again")
+        reasons = [(1, "the anchor takes 3 us, before it took 2 us"), (2, "the anchor takes 3 us, before it took 2 us")]
+        assert store.voided() == [*reasons, (3, "again")]
+    fill(tmp_path / "s", 2, 9.0)
+    import_results(tmp_path / "r", tmp_path / "s")
+    import_results(tmp_path / "r", tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        assert [item.median_us for _, item in store.measurements()] == [9.0]
+        assert len(store.voided()) == 3
+
+
+def test_anchors_are_kept_in_order(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(kernel_of(64))
+        for us in (10.0, 12.0, 11.0):
+            store.add_anchor(run, number, PROBLEM, us)
+        assert store.anchors(number, PROBLEM) == [10.0, 12.0, 11.0]
+        assert store.anchors(number + 1, PROBLEM) == []
+
+
+def test_a_copy_is_whole_while_the_store_is_open(tmp_path):
+    fill(tmp_path / "r", 1, 10.0)
+    with open_store(tmp_path / "r") as store:
+        store.set_in_flight(1, 1, "x")
+        copy_store(tmp_path / "r", tmp_path / "copy")
+    with open_store(tmp_path / "copy") as store:
+        assert len(store.measurements()) == 1
+    with pytest.raises(StoreError, match="nothing was measured yet"):
+        copy_store(tmp_path / "absent", tmp_path / "x")
 
 
 def fill(path, seed, median, *, target="h200", sha="ab"):

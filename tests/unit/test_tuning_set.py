@@ -38,11 +38,19 @@ def test_problem_may_name_its_kernels(tmp_path):
     assert tuning.is_wanted(TUNING.kernels[1], other)
 
 
+def test_predictions_are_carried(tmp_path):
+    problem = TUNING.problems[0]
+    tuning = replace(TUNING, predicted_us={problem: {"bf16_kk_twin_64x128_c1x1": 12.5}})
+    write_tuning_set(tmp_path, tuning)
+    assert read_tuning_set(tmp_path) == tuning
+    assert tuning.filtered(None, "m1 ").predicted_us == tuning.predicted_us
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
         (lambda text: text[:50], "cannot read"),
-        (lambda text: text.replace('"version": 1', '"version": 2'), "version 2, expected 1; make the bundle again"),
+        (lambda text: text.replace('"version": 2', '"version": 1'), "version 1, expected 2; make the bundle again"),
         (lambda text: text.replace("object_sha256", "digest"), "KeyError('object_sha256')"),
         (lambda text: text.replace("bfloat16", "float8"), "not a tuning set"),
     ],

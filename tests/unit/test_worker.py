@@ -6,7 +6,7 @@ from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 from aot import verify
 from aot.errors import StoreError
 from aot.gpu import ContextLostError
-from aot.measure import TimingPlan
+from aot.measure import TimingPlan, num_sets, set_bytes
 from aot.store import open_store
 from aot.tuning_set import TuningSet
 from aot.worker import Session, StoppedError, Worker, deadline_stop
@@ -14,7 +14,7 @@ from aot.worker import Session, StoppedError, Worker, deadline_stop
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
 NAMES = [kernel.name for kernel in KERNELS]
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
-PLAN = TimingPlan(min_survivors=3, max_launches=20)
+PLAN = TimingPlan(min_survivors=3, max_launches=20, anchor_rounds=0)
 TIMES = {name: 10.0 * (1 + i) for i, name in enumerate(NAMES)}
 
 
@@ -41,11 +41,15 @@ class Rig:
                 run,
                 seed,
                 self.plan,
-                lambda *step: self.steps.append(step),
+                self.note,
                 self.stop,
                 1 << 14,
             )
             Worker(session).run()
+
+    def note(self, done, total, what):
+        if what != "verifying":  # said between two edge shapes, only to show that the process lives
+            self.steps.append((done, total, what))
 
     def rows(self, problem):
         with open_store(self.path) as store:
@@ -163,6 +167,50 @@ def test_workspace_is_passed(tmp_path):
     rig = Rig(tmp_path / "r", workspace=64)
     rig.run()
     assert all(row.ok for row in rig.rows(PROBLEMS[0]).values())
+
+
+def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path):
+    rig = Rig(tmp_path / "r", faults={NAMES[0]: ("clusters", 0)})
+    rig.run()
+    for problem in PROBLEMS:
+        assert rig.rows(problem)[NAMES[0]].status == "not tried: 0 active clusters of 1x1 on this device"
+        assert rig.rows(problem)[NAMES[1]].num_rounds == 7
+    assert rig.quarantined() == {}
+    assert NAMES[0] not in {name for name, _ in rig.kernels.launches}
+
+
+def test_problem_that_memory_is_too_short_for_is_left_out_with_its_reason(tmp_path):
+    rig = Rig(tmp_path / "r")
+    small, large = sorted(num_sets(x, rig.gpu.l2_bytes, PLAN) * set_bytes(x) for x in PROBLEMS)
+    rig.gpu.memory_bytes = max(small, 1 << 20)
+    rig.elements = 64
+    rig.plan = replace(PLAN, l2_multiple=200)
+    sizes = {x: num_sets(x, rig.gpu.l2_bytes, rig.plan) * set_bytes(x) for x in PROBLEMS}
+    largest = max(sizes, key=sizes.get)
+    rig.gpu.memory_bytes = sizes[largest] - 1
+    assert small < large
+    rig.run()
+    reason = f"not tried: cuMemAlloc of {sizes[largest]} bytes failed"
+    assert {row.status for row in rig.rows(largest).values()} == {reason}
+    (other,) = set(PROBLEMS) - {largest}
+    assert all(row.ok for row in rig.rows(other).values())
+    assert rig.quarantined() == {}
+    again = Rig(tmp_path / "r")
+    again.run(2)
+    assert again.kernels.launches == []
+
+
+def test_problem_is_measured_again_when_the_device_slows_down(tmp_path):
+    rig = Rig(tmp_path / "r", plan=replace(PLAN, anchor_rounds=1, settle_s=1.0))
+    # The first replay is the anchor's, then come 12 of screening and 21 of rounds; the last of them are slow.
+    rig.gpu.slow = dict.fromkeys(range(20, 36), 1.5)
+    rig.run()
+    with open_store(rig.path) as store:
+        assert {reason for _, reason in store.voided()} == {"the anchor takes 15.00 us, before it took 10.00 us"}
+        assert store.anchors(1, PROBLEMS[1]) == [10.0, 15.0, 10.0, 10.0, 10.0]
+    for problem in PROBLEMS:
+        assert {name: row.median_us for name, row in rig.rows(problem).items()} == pytest.approx(TIMES)
+    assert rig.quarantined() == {}
 
 
 def test_library_without_a_kernel_is_refused(tmp_path):

@@ -9,11 +9,11 @@ from pathlib import Path
 from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 from aot import verify
-from aot.bundle_runner import finish_worker, interrupt_flag, step_reporter
 from aot.measure import TimingPlan
 from aot.store import open_store
 from aot.tuning_set import TuningSet
 from aot.worker import Session, Worker, deadline_stop
+from aot.worker_process import end_with_parent, finish_worker, interrupt_flag, step_reporter
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(4))
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
@@ -21,6 +21,7 @@ PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
 
 def main():
     path, faults = Path(sys.argv[1]), json.loads(sys.argv[2])
+    end_with_parent()
     stop = deadline_stop(float(sys.argv[3]) if len(sys.argv) > 3 else None, interrupt_flag())
     verify.ALIGNED_SHAPES = verify.ALIGNED_SHAPES[:2]
     gpu = TwinGpu()
@@ -30,7 +31,16 @@ def main():
         run = store.add_run("h200", secrets.randbits(62), CONDITIONS)
         tuning = TuningSet("h200", "sm_90a", KERNELS, PROBLEMS)
         session = Session(
-            gpu, kernels, tuning, store, run, 1, TimingPlan(max_launches=4), step_reporter(0.0), stop, 1 << 14
+            gpu,
+            kernels,
+            tuning,
+            store,
+            run,
+            1,
+            TimingPlan(max_launches=4, anchor_rounds=0),
+            step_reporter(0.0),
+            stop,
+            1 << 14,
         )
         return finish_worker(Worker(session))
 

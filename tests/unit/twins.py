@@ -12,6 +12,7 @@ import numpy as np
 
 from aot.candidate import Candidate, KernelKey
 from aot.errors import DeviceError
+from aot.gpu import OutOfMemoryError
 from aot.measurement import Conditions
 from aot.numerics import decode, encode
 from aot.problem import Dtype, Layout, Operation, Problem
@@ -46,9 +47,14 @@ class TwinGpu:
         self.graphs = {}
         self.num_graphs = 0
         self.replayed = []
+        self.flushed = []
+        self.memory_bytes = None
+        self.slow = {}
         self._owned = {}
 
     def alloc(self, num_bytes):
+        if self.memory_bytes is not None and num_bytes > self.memory_bytes:
+            raise OutOfMemoryError(f"cuMemAlloc of {num_bytes} bytes failed")
         array = np.zeros(max(num_bytes, 1) + 256, np.uint8)
         address = (array.ctypes.data + 255) // 256 * 256
         self._owned[address] = array
@@ -77,6 +83,10 @@ class TwinGpu:
         launch()
         return self.clock_us - before
 
+    def flushed_us(self, launch, count, flush, flush_bytes):
+        self.flushed.append((count, flush, flush_bytes))
+        return [self.time_us(lambda i=i: launch(i)) for i in range(count)]
+
     def capture(self, launch):
         self.capturing = []
         launch()
@@ -87,7 +97,7 @@ class TwinGpu:
 
     def replay_us(self, graph):
         self.replayed.append(self.graphs[graph][0][0])
-        return sum(us for _, us in self.graphs[graph])
+        return self.slow.get(len(self.replayed), 1.0) * sum(us for _, us in self.graphs[graph])
 
     def destroy(self, graph):
         del self.graphs[graph]
@@ -122,6 +132,9 @@ class TwinKernels:
         if self._fault(self.names[kernel], bound.problem.m) == "refused":
             raise DeviceError("at most 8 GiB can be addressed")
         return self.workspace
+
+    def max_active_clusters(self, kernel, bound, workspace, workspace_bytes):
+        return 0 if self._fault(self.names[kernel], bound.problem.m) == "clusters" else None
 
     def _fault(self, name, m):
         fault, least = self.faults.get(name, ("", 0))
