@@ -1,0 +1,138 @@
+"""`aot tune --on ssh://...` against an sshd of this machine; the device behind it is the simulated Thor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from aot import remote
+from aot.errors import DeviceError, RemoteError
+from aot.record import read_record
+from aot.store import open_store
+from tests.simulated.conftest import CANDIDATES, tune
+from tests.simulated.sshd import Sshd
+from tests.simulated.test_tuning import num_commits
+
+ROOT = Path(__file__).parents[2]
+RUN = "import sys; from tests.simulated.conftest import tune; done = tune(*sys.argv[1:]); sys.exit(done.exit_code)"
+
+
+@pytest.fixture
+def sshd(device, tmp_path, monkeypatch):
+    server = Sshd(tmp_path / "ssh", device.environment["PATH"])
+    monkeypatch.setenv("PATH", f"{server.bin}:{os.environ['PATH']}")
+    yield server
+    server.drop()
+
+
+@pytest.fixture
+def words(sshd, tuning, tmp_path):
+    """Give the words of the command; the folder on the device is tmp_path / "there"."""
+    found = ["--on", f"{sshd.url}{tmp_path}/there", "--shapes", tuning.shapes, "--bundle", tmp_path / "bundle"]
+    return [*map(str, found), "--record", str(tmp_path / "thor.jsonl.gz")]
+
+
+def wait_for(out, count, seconds=120.0):
+    end = time.monotonic() + seconds
+    while num_commits(out) < count:
+        assert time.monotonic() < end, f"{num_commits(out)} commits in {seconds} s"
+        time.sleep(0.05)
+
+
+def start(words):
+    """Start the command in a process of its own, as from a terminal."""
+    command = [sys.executable, "-c", RUN, *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words, tmp_path, monkeypatch):
+    out = tmp_path / "there" / "results.sqlite"
+    first = start(words)
+    wait_for(out, 3)
+    first.kill()
+    first.communicate()
+
+    def pull_the_cable():
+        time.sleep(1.0)
+        sshd.drop()
+        time.sleep(2.5)
+        sshd.start()
+
+    def follow(*arguments):
+        cable = threading.Thread(target=pull_the_cable)
+        cable.start()
+        try:
+            return follow_it(*arguments)
+        finally:
+            cable.join()
+
+    follow_it = remote.follow
+    monkeypatch.setattr(remote, "follow", follow)
+    done = tune(*words)
+    assert done.exit_code == 0, done.output
+    assert "a run of this bundle goes on there" in done.output
+    assert f"no connection to {sshd.url[6:].partition(':')[0]}: " in done.output
+    assert "a run goes on there meanwhile; trying again in 1 s" in done.output
+    with open_store(tmp_path / "bundle" / "results.sqlite") as store:
+        assert store.quarantined() == {}
+        assert len(store._db.execute("SELECT * FROM runs").fetchall()) == 1
+    record = read_record(tmp_path / "thor.jsonl.gz")
+    assert {item.kernel.candidate.name for item in record.measurements} == set(CANDIDATES)
+    assert all(item.ok for item in record.measurements)
+    for item in record.measurements:
+        assert item.median_us == pytest.approx(device.times[item.kernel.name, item.problem], rel=0.02)
+    # Nothing but Python was there: numpy came along.
+    assert (tmp_path / "there" / "site" / "numpy").is_dir()
+
+
+def test_interrupt_ends_the_run_there_and_brings_home_what_is_done(device, sshd, words, tmp_path):
+    out = tmp_path / "there" / "results.sqlite"
+    process = start(words)
+    wait_for(out, 3)  # of 49
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert num_commits(tmp_path / "bundle" / "results.sqlite") == num_commits(out) >= 3
+    assert num_commits(out) < 49
+    assert not (tmp_path / "thor.jsonl.gz").exists()
+
+
+def test_the_device_is_checked_before_anything_is_compiled(device, sshd, words, tmp_path):
+    device.set_clocks(gpu=(315, 1575))
+    device._lines[2] = "sms 6"
+    device._lines[1] = "capability 10 0"
+    device.describe()
+    done = tune(*words)
+    assert done.exit_code == DeviceError.exit_code
+    assert "aarch64, Python 3.11" in done.output
+    assert "NVIDIA Thor: compute capability 10.0, 6 SMs, CUDA 13.0" in done.output
+    assert "R38 (release), REVISION: 2.0" in done.output
+    assert "power mode MAXN" in done.output
+    assert "31b0000.emc 4266 MHz (4266 to 4266), gpu-gpc-0 1575 MHz (315 to 1575)" in done.output
+    expected = "has compute capability (10, 0); target thor is (11, 0) on aarch64; give the device's own --target"
+    assert expected in done.output
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_what_to_mind_is_said(device, sshd, words):
+    device.set_clocks(gpu=(315, 1575))
+    device._lines[2] = "sms 6"
+    device.describe()
+    done = tune(*words, "--kernels", "none-such")
+    assert "clocks are not locked (gpu-gpc-0 315 to 1575 MHz); lock them with: sudo jetson_clocks" in done.output
+    assert "has 6 SMs here, the target has 20: a MIG slice or a power mode? The record is keyed by 6 SMs" in done.output
+
+
+def test_a_device_out_of_reach_is_an_error(sshd, words):
+    sshd.drop()
+    done = tune(*words)
+    assert done.exit_code == RemoteError.exit_code
+    assert "Connection refused" in done.output
+    sshd.start()

@@ -1,0 +1,196 @@
+"""The bundle's runner, unchanged, on a simulated Thor under emulation: AArch64 host code, processes, faults."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from aot import measure
+from aot.cli import main
+from aot.inputs import SOURCE_ELEMENTS
+from aot.measure import FLUSH_PROTOCOL, num_sets, plan_for, set_bytes
+from aot.record import from_store, read_record
+from aot.store import open_store
+from aot.wheel_check import read_wheel_manifest
+from tests.simulated.conftest import CANDIDATES
+from tests.simulated.device import Faults
+
+SOUND = CANDIDATES[:2]
+LAUNCH, STICKY, WRONG, HANG, CLUSTERS = CANDIDATES[2:]
+NUM_KILLS = 20
+L2_BYTES = 1 << 16
+"""Of the simulated device (tests/simulated/device.py)."""
+
+
+def tune(device, tuning, out, *words, **options):
+    return device.run(tuning.directory / "run.py", "--out", out, *words, **options)
+
+
+def aot(*words):
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+
+
+def rows(out, problem):
+    with open_store(out) as store:
+        assert store.is_finished(problem)
+        return {item.kernel.candidate.name: item for item in store.latest(problem).values()}
+
+
+def check_times(device, found, problem, rel=0.02):
+    for row in found.values():
+        assert row.median_us == pytest.approx(device.times[row.kernel.name, problem], rel=rel)
+
+
+def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, tuning, tmp_path):
+    out = tmp_path / "results.sqlite"
+    what = {LAUNCH: ("launch", 0), STICKY: ("sticky", 96), WRONG: ("wrong", 200), HANG: ("hang", 96)}
+    what[CLUSTERS] = ("clusters", 0)
+    device.describe(Faults({tuning.name_of(name): fault for name, fault in what.items()}))
+    done = tune(device, tuning, out, "--silence-seconds", "10")
+    first, second = (f"measuring bf16_kk m96 n{n} k{k}" for n, k in ((136, 72), (264, 40)))
+    reasons = {
+        LAUNCH: "verifying: the launch of {} gave status 7: launching kernel {} failed on device 0: too many resources",
+        STICKY: f"{first}: cuStreamSynchronize failed with CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access",
+        WRONG: "measuring bf16_kk m200 n136 k72: wrong result on sampled rows: relative error",
+        HANG: f"{first}: hung: no progress for 10 s",
+    }
+    with open_store(out) as store:
+        quarantined = {store._kernels()[i].candidate.name: reason for i, reason in store.quarantined().items()}
+    assert set(quarantined) == set(reasons), done.stderr
+    for name, reason in reasons.items():
+        assert quarantined[name].startswith(reason.replace("{}", tuning.name_of(name))), quarantined[name]
+    assert second not in " ".join(quarantined.values())
+    for problem in tuning.set.problems:
+        found = rows(out, problem)
+        assert set(found) == set(CANDIDATES)
+        check_times(device, {name: found[name] for name in SOUND}, problem)
+        assert all(found[name].num_rounds == 7 for name in SOUND)
+        assert found[CLUSTERS].status == "not tried: 0 active clusters of 1x2 on this device"
+        assert {name for name in CANDIDATES if found[name].ok} <= {*SOUND, STICKY, WRONG, HANG}
+    check_wheel(out, tmp_path, quarantined)
+
+
+def check_wheel(out, tmp_path, quarantined):
+    """Build the wheel of a store's record, and look for the quarantined kernels in it."""
+    path, selection, dist = tmp_path / "thor.jsonl.gz", tmp_path / "thor.json", tmp_path / "dist"
+    aot("import", out, "--record", path)
+    record = read_record(path)
+    assert {x.kernel.candidate.name for x in record.measurements if x.ok} == set(SOUND)
+    (conditions,) = set(record.conditions)
+    assert (conditions.device, conditions.arch, conditions.num_sms) == ("NVIDIA Thor", "sm_110a", 20)
+    assert (conditions.power_mode, conditions.sm_clock_mhz, conditions.memory_clock_mhz) == ("MAXN", 1575, 4266)
+    assert conditions.protocol == FLUSH_PROTOCOL
+    aot("select", "--target", "thor", "--record", path, "-o", selection)
+    aot("build", "--target", "thor", "--selection", selection, "--dist", dist)
+    (wheel,) = dist.iterdir()
+    shipped = {kernel.candidate.name for kernel in read_wheel_manifest(wheel).kernels}
+    assert shipped & set(CANDIDATES)
+    assert shipped & {*quarantined, CLUSTERS} == set()
+
+
+def test_memory_that_is_short_leaves_out_what_does_not_fit(device, tuning, tmp_path):
+    out = tmp_path / "results.sqlite"
+    plan = plan_for(L2_BYTES, integrated=True)
+    sizes = {x: num_sets(x, L2_BYTES, plan) * set_bytes(x) for x in tuning.set.problems}
+    largest = max(sizes, key=sizes.get)
+    by_work = sorted(sizes, key=lambda x: (x.m * x.n * x.k, x))
+    pool = 2 * min(SOURCE_ELEMENTS, sizes[largest])
+    needed = plan.flush_bytes + pool + sizes[by_work[len(by_work) // 2]] + sizes[largest]
+    device.describe(Faults(memory_bytes=needed - 1))
+    done = tune(device, tuning, out, "--kernels", SOUND[0])
+    reason = f"cuMemAlloc of {sizes[largest]} bytes failed with CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+    assert f"warning: {largest.name} is not measured: {reason}" in done.stderr
+    assert {x.status for x in rows(out, largest).values()} == {f"not tried: {reason}"}
+    for problem in set(sizes) - {largest}:
+        assert rows(out, problem)[SOUND[0]].ok
+    with open_store(out) as store:
+        assert store.quarantined() == {}
+
+
+def test_a_throttled_while_is_measured_again(device, tuning, tmp_path):
+    out = tmp_path / "results.sqlite"
+    device.describe(Faults(slow=[(0.4e6, 0.9e6, 1.5)]))
+    done = tune(device, tuning, out, "--kernels", "128x128_c1x1")
+    with open_store(out) as store:
+        voided = store.voided()
+    assert voided, done.stderr
+    assert all(reason.startswith("the anchor takes ") for _, reason in voided)
+    assert "is measured again: the anchor takes" in done.stderr
+    for problem in tuning.set.problems:
+        check_times(device, rows(out, problem), problem)
+    assert len(from_store(out).measurements) == 2 * len(tuning.set.problems)
+
+
+def test_a_clock_that_was_changed_is_told(device, tuning, tmp_path):
+    out = tmp_path / "results.sqlite"
+    device.describe(Faults(slow=[(0.4e6, 1e12, 1.5)]))
+    done = tune(device, tuning, out, "--kernels", "128x128_c1x1", "--settle-seconds", "1")
+    assert "the device keeps another speed than before: the anchor takes" in done.stderr
+    found = [(row, problem) for problem in tuning.set.problems for row in rows(out, problem).values()]
+    ratios = [row.median_us / device.times[row.kernel.name, problem] for row, problem in found]
+    assert all(x == pytest.approx(1.0, rel=0.02) or x == pytest.approx(1.5, rel=0.02) for x in ratios)
+    assert {round(x, 1) for x in ratios} == {1.0, 1.5}
+
+
+def everything(out):
+    """Give all rows of the tables that only ever grow."""
+    with closing(sqlite3.connect(f"file:{out}?mode=ro", uri=True)) as db:
+        tables = ("runs", "kernels", "measurements", "verified", "quarantine", "finished")
+        return {name: db.execute(f"SELECT * FROM {name} ORDER BY rowid").fetchall() for name in tables}
+
+
+def num_commits(out):
+    """Count what was committed, the rows of anchors too; 0 while there is nothing."""
+    try:
+        with closing(sqlite3.connect(f"file:{out}?mode=ro", uri=True)) as db:
+            return sum(db.execute(f"SELECT count(*) FROM {x}").fetchone()[0] for x in ("verified", "measurements"))
+    except sqlite3.Error:
+        return 0
+
+
+def kill_at_random(device, tuning, out, rng):
+    """Start a run and kill it -9 at a random point; says whether it was killed before it ended."""
+    process = device.start(tuning.directory / "run.py", "--out", out)
+    # Half of the points lie anywhere in the start, the others some commits later.
+    goal = num_commits(out) + rng.choice((0, 0, 1, 2, 4, 6))
+    end = time.monotonic() + rng.uniform(0.0, 3.0)
+    while process.poll() is None and (time.monotonic() < end or num_commits(out) < goal):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
+def test_a_run_killed_at_random_points_loses_nothing(device, tuning, tmp_path):
+    out, rng = tmp_path / "results.sqlite", random.Random(20)
+    before, points = {}, []
+    while len(points) < NUM_KILLS:
+        assert kill_at_random(device, tuning, out, rng), f"it ended after {len(points)} kills"
+        points.append(num_commits(out))
+        if points[-1]:
+            now = everything(out)
+            for name, old in before.items():
+                assert now[name][: len(old)] == old, f"{name} changed"
+            before = now
+    assert len(set(points)) >= NUM_KILLS // 2, points
+    tune(device, tuning, out)
+    after = everything(out)
+    assert all(after[name][: len(old)] == old for name, old in before.items())
+    assert after["quarantine"] == []
+    assert len(after["finished"]) == len(tuning.set.problems)
+    record = from_store(out)
+    pairs = [(item.kernel.candidate.name, item.problem) for item in record.measurements]
+    assert sorted(pairs) == sorted((name, problem) for name in CANDIDATES for problem in tuning.set.problems)
+    for item in record.measurements:
+        assert (item.status, item.num_rounds) == ("ok", 7)
+        assert item.median_us == pytest.approx(device.times[item.kernel.name, item.problem], rel=0.02)
+    # Each pair was screened once and got its rounds once: nothing that was finished was measured again.
+    screened = [row for row in after["measurements"] if row[11] == 1]
+    assert len(screened) == len({row[2:8] for row in screened}) == len(pairs)
+    assert measure.TimingPlan().final_rounds == 7
