@@ -1,0 +1,136 @@
+"""Problems to launch: at random, the same every time, with what is rare or at an edge in good number."""
+
+from __future__ import annotations
+
+import math
+import random
+import zlib
+from dataclasses import dataclass
+
+COUNT = 220
+"""Problems for each kernel."""
+STEP = 8
+"""Elements of 16 bytes: what addresses and leading strides of the fast kernels are multiples of."""
+MAX_EXTENT = 2**31 - 1
+MAX_STRIDE = 2**39 - STEP
+"""Elements: a descriptor's stride is below 2^40 bytes."""
+MAX_ELEMENTS = 2**39
+"""Of D, 1 TiB: tiles are counted in 32 bits, and 2^31 of the smallest would be more memory than there is."""
+BASES = {"a": 0x7F1000000000, "b": 0x7A3000000000, "d": 0x6E5000000000}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand as the C API takes it: strides in elements from row to row and from column to column."""
+
+    address: int
+    strides: tuple[int, int]
+
+    @property
+    def transposed(self):
+        return Operand(self.address, self.strides[::-1])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem as the C API takes it."""
+
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    d: Operand
+    stream: int
+
+    @property
+    def exchanged(self):
+        """State the same product as D^T = B A^T: D is then column-major, and the runtime has to turn it back."""
+        return Case(self.n, self.m, self.k, self.b, self.a, self.d.transposed, self.stream)
+
+
+def _extent(rng):
+    kind = rng.randrange(8)
+    if kind == 0:
+        return rng.choice((1, 2, 3, 7, 8, 9))
+    if kind == 1:
+        return rng.choice((16, 32, 64, 128, 256)) * rng.randrange(1, 9) + rng.choice((-1, 0, 1))
+    if kind == 2:
+        return rng.randrange(1, 10) * 1024
+    return int(math.exp(rng.uniform(0, math.log(40000))))
+
+
+def _extents(rng):
+    """Give m, n and k; now and then one of them is large, up to as large as an extent may be."""
+    while True:
+        extents = [_extent(rng) for _ in range(3)]
+        if rng.randrange(12) == 0:
+            extents[rng.randrange(3)] = rng.choice((2**20 + 1, 2**24, 2**27 + 8, 2**30 + 24, MAX_EXTENT))
+        if extents[0] * extents[1] <= MAX_ELEMENTS:
+            return extents
+
+
+def _leading(rng, inner):
+    """Give a leading stride for runs of `inner` elements: packed, padded a little, or far apart."""
+    packed = -(-inner // STEP) * STEP
+    kind = rng.randrange(6)
+    if kind < 3:
+        return packed
+    if kind < 5:
+        return packed + STEP * rng.randrange(1, 70)
+    return rng.randrange(packed, MAX_STRIDE, STEP)
+
+
+def _aligned(rng, name, rows, columns, columns_contiguous):
+    address = BASES[name] + 16 * rng.randrange(2**28)
+    outer, inner = (rows, columns) if columns_contiguous else (columns, rows)
+    # The stride of a single run is not looked at, nor are those of single elements.
+    leading = _leading(rng, inner) if outer > 1 else rng.randrange(1, 2**20)
+    unit = 1 if inner > 1 else rng.randrange(1, 9)
+    return Operand(address, (leading, unit) if columns_contiguous else (unit, leading))
+
+
+def aligned(name, layout):
+    """Make a kernel's problems: what a kernel of one leading stride and of this layout takes.
+
+    Some are stated with a column-major D, and A and B in each other's place.
+    """
+    rng = random.Random(zlib.crc32(name.encode()))
+    for _ in range(COUNT):
+        m, n, k = _extents(rng)
+        case = Case(
+            m,
+            n,
+            k,
+            _aligned(rng, "a", m, k, layout.a_k_major),
+            _aligned(rng, "b", n, k, layout.b_k_major),
+            _aligned(rng, "d", m, n, columns_contiguous=True),
+            stream=rng.randrange(2**47),
+        )
+        # A D of one row or column is both row- and column-major: the runtime would take it as stated.
+        yield case.exchanged if m > 1 and n > 1 and rng.randrange(5) == 0 else case
+
+
+def _strided(rng, name):
+    """Make an operand of any alignment and strides; D's elements must not overlap, A's and B's may."""
+
+    def operand(rows, columns):
+        address = BASES[name] + 2 * rng.randrange(2**31)
+        kind = rng.randrange(5)
+        if kind == 0 and name != "d":
+            return Operand(address, (rng.choice((0, 1, 5)), rng.choice((0, 1, 7))))
+        unit = rng.choice((1, 1, 2, 3, rng.randrange(1, 2**20)))
+        outer = unit * max(rows if kind < 3 else columns, 1) + rng.choice((0, 1, 5, rng.randrange(2**30)))
+        return Operand(address, (unit, outer) if kind < 3 else (outer, unit))
+
+    return operand
+
+
+def strided(name):
+    """Make the fallback's problems: no stride and no address aligned, and k down to 0."""
+    rng = random.Random(zlib.crc32(name.encode()))
+    for _ in range(COUNT):
+        m, n, k = _extents(rng)
+        k = 0 if rng.randrange(20) == 0 else k
+        a, b, d = (_strided(rng, x) for x in "abd")
+        yield Case(m, n, k, a(m, k), b(n, k), d(m, n), stream=rng.randrange(2**47))

@@ -1,0 +1,64 @@
+"""The Thor wheel's kernels, and their objects for the two hosts whose launches are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aot import cli, pipeline
+from aot.compile import compile_kernels
+from aot.manifest import Manifest
+from aot.target import Target, load_target
+from tests.objects import STORE, parameter_sizes
+
+MACHINES = ("aarch64", "x86_64")
+
+
+@cache
+def selection():
+    """Give the selection that `make wheel` builds: what `aot build` is about to compile."""
+    chosen = []
+
+    def stop(selection, *_, **__):
+        chosen.append(selection)
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "build", stop)
+        result = CliRunner().invoke(cli.main, ["build", "--target", "thor"])
+    assert chosen, result.output
+    return chosen[0]
+
+
+def target(machine):
+    """Give Thor as it is, or with the host of the x86-64 wheels."""
+    thor, x86 = load_target("thor"), load_target("h200")
+    return thor if machine == thor.machine else replace(thor, host_triple=x86.host_triple, host_cpu=x86.host_cpu)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The wheel's content for one host."""
+
+    target: Target
+    manifest: Manifest
+    objects: dict[str, Path]
+
+    @property
+    def sizes(self):
+        """Give the sizes of each kernel's parameters."""
+        return {name: parameter_sizes(path) for name, path in self.objects.items()}
+
+
+@cache
+def compiled(machine):
+    """Compile the wheel's kernels for a host."""
+    host = target(machine)
+    artifacts, failures = compile_kernels(selection().kernels, host, STORE, progress=False)
+    assert failures == []
+    manifest = pipeline.manifest_of(selection(), artifacts, host, pipeline.DEFAULT_PACKAGE, "0")
+    return Compiled(host, manifest, {x.kernel.name: x.path for x in artifacts})

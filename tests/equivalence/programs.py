@@ -1,0 +1,77 @@
+"""The program that launches the wheel's kernels over the recorder, for x86-64 and for AArch64: built, run, read."""
+
+from __future__ import annotations
+
+import platform
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aot.package import read_templates, write
+from aot.render import render
+from tests.equivalence.launch import Reader
+from tests.package.userland import aarch64_emulator
+from tests.runtime.host import RECORDER
+
+PROGRAM = Path(__file__).with_name("replay.cc")
+NOT_OF_THE_RECORDER = {"cuda_entry", "binding", "operands"}
+FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", "-fno-rtti"]
+# Without symbols, as the wheels are linked: zig then takes the C++ library that it has built for these.
+LINK_FLAGS = ["-Wl,-s"]
+# Differs, so that what a launch takes from the stack unwritten would differ too.
+STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
+REQUEST = struct.Struct("<ii" + "ii3q3Q6q" + "Q")
+
+
+def build(compiled, directory):
+    """Build the program for one host with the compiler that builds the wheels; gives its path."""
+    target = compiled.target
+    write(render(compiled.manifest, read_templates()), directory)
+    sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in NOT_OF_THE_RECORDER]
+    program = directory / "replay"
+    machine = ["-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={target.host_cpu.replace('-', '_')}"]
+    includes = [f"-I{x}" for x in (directory / "include", directory / "src", RECORDER.parent)]
+    files = [*sources, RECORDER, PROGRAM, *compiled.objects.values()]
+    command = [sys.executable, "-m", "ziglang", "c++", *machine, *FLAGS, *includes, *files, *LINK_FLAGS, "-o", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return program
+
+
+def emulator(machine):
+    """Give the command before a program of a machine that runs it here; skips the test where there is none."""
+    if platform.machine() == machine:
+        return []
+    if machine == "aarch64":
+        return aarch64_emulator()
+    pytest.skip(f"LAUNCHES NOT COMPARED: this machine is {platform.machine()} and cannot run {machine} programs")
+
+
+def _request(index, kernel, sizes, case):
+    strides = [x for operand in (case.a, case.b, case.d) for x in operand.strides]
+    addresses = [operand.address for operand in (case.a, case.b, case.d)]
+    problem = (kernel.operation.dtype.code, -1, case.m, case.n, case.k, *addresses, *strides)
+    return REQUEST.pack(index, len(sizes), *problem, case.stream) + struct.pack(f"<{len(sizes)}i", *sizes)
+
+
+def replay(program, target, requests):
+    """Launch problems and give an answer for each.
+
+    Args:
+        program: what `build` built.
+        target: what it was built for.
+        requests: (index of the kernel, kernel, sizes of its parameters, case) of each launch.
+    """
+    header = struct.pack("<3i", *target.compute_capability, STACK_BYTES[target.machine])
+    content = header + b"".join(_request(*request) for request in requests)
+    done = subprocess.run([*emulator(target.machine), program], input=content, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    reader = Reader(done.stdout)
+    answers = [reader.answer(sizes) for _, _, sizes, _ in requests]
+    assert reader.at_end
+    refused = [(kernel.name, case) for (_, kernel, _, case), x in zip(requests, answers, strict=True) if x.status]
+    assert refused == [], done.stderr.decode()[-4000:]
+    return answers

@@ -1,0 +1,86 @@
+// Launches problems with named kernels over the recorder, and writes what it recorded: standard input to standard output,
+// in the binary form that programs.py states. Built for each machine whose host code is to be compared.
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "aot_gemm.h"
+#include "recorder.h"
+
+namespace {
+
+struct Request {
+  int32_t kernel;
+  int32_t num_sizes;  // parameters of the kernel, whose sizes follow
+  aot_gemm_problem_t problem;
+  void* stream;
+};
+
+struct Header {
+  int32_t major;  // of the compute capability, which the runtime asks for before it loads
+  int32_t minor;
+  int32_t stack_byte;
+};
+
+template <typename T>
+bool read(T* values, size_t count = 1) {
+  return std::fread(values, sizeof(T), count, stdin) == count;
+}
+
+template <typename T>
+void write(const T* values, size_t count = 1) {
+  if (std::fwrite(values, sizeof(T), count, stdout) != count) std::exit(2);
+}
+
+// Fills the stack that a launch will use, so that a parameter which nobody wrote shows.
+__attribute__((noinline)) void fill_stack(int32_t byte) {
+  volatile unsigned char frame[64 * 1024];
+  for (volatile unsigned char& x : frame) x = static_cast<unsigned char>(byte);
+}
+
+void write_recorded(size_t num_parameter_bytes) {
+  const int32_t num_settings = recorder_num_settings();
+  write(&num_settings);
+  for (int32_t i = 0; i < num_settings; ++i) {
+    Setting setting;
+    recorder_setting(i, &setting);
+    write(&setting);
+  }
+  const int32_t num_launches = recorder_num_real();
+  write(&num_launches);
+  for (int32_t i = 0; i < num_launches; ++i) {
+    RealLaunch launch;
+    recorder_real(i, &launch);
+    write(launch.grid, 3);
+    write(launch.block, 3);
+    write(&launch.smem_bytes);
+    write(&launch.stream);
+    write(&launch.num_attributes);
+    write(launch.attribute_ids, 4);
+    write(launch.attribute_values, 4);
+    write(launch.parameters, num_parameter_bytes);
+  }
+}
+
+}  // namespace
+
+int main() {
+  Header header;
+  if (!read(&header)) return 1;
+  Request request;
+  while (read(&request)) {
+    std::vector<int32_t> sizes(request.num_sizes);
+    if (!read(sizes.data(), sizes.size())) return 1;
+    recorder_reset();
+    recorder_set_capability(header.major, header.minor);
+    recorder_set_parameters(sizes.data(), request.num_sizes);
+    fill_stack(header.stack_byte);
+    const int32_t status = aot_gemm_launch_kernel(request.kernel, &request.problem, nullptr, 0, request.stream);
+    if (status != 0) std::fprintf(stderr, "%s\n", aot_gemm_last_error());
+    write(&status);
+    size_t num_bytes = 0;
+    for (const int32_t size : sizes) num_bytes += static_cast<size_t>(size);
+    write_recorded(num_bytes);
+  }
+  return 0;
+}
