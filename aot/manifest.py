@@ -11,9 +11,10 @@ from aot.dispatch import DispatchTable, table_fault
 from aot.errors import ManifestError
 from aot.measurement import Conditions
 from aot.problem import Operation
+from aot.selection import HeldOut, Regret
 from aot.strict_json import DecodeError, decode
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 """Raised whenever a field is added, dropped or changes its meaning."""
 
 
@@ -64,6 +65,18 @@ class Manifest:
     record: str
     """Name of the record, or of the cost model, that the table was made from."""
     conditions: tuple[Conditions, ...]
+    regrets: tuple[Regret, ...]
+    """How far the kernels are from the best times known, on what they were selected on; none where nothing was."""
+    heldout: tuple[HeldOut, ...]
+    """What the table costs on problems that no step of the selection saw; may be empty."""
+    flops_per_s: float
+    """The target's rate, which `explain` states the limit of a problem by: see aot.limit."""
+    bandwidth_bytes_per_s: float
+    """The target's, of device memory, likewise."""
+    cell_fractions: tuple[float, ...]
+    """Where between the edges of a grid's cell, in m, its time was judged: see dispatch.between."""
+    bigger_tiles: dict[str, tuple[str, ...]]
+    """By the kernel's name, what there is against each of the next bigger tiles: see aot.tiles."""
     toolchain: dict[str, str]
     """Versions of what compiled the kernels."""
     kernels: tuple[ManifestKernel, ...]
@@ -97,6 +110,9 @@ def _check(manifest: Manifest) -> None:
     names = [kernel.name for kernel in manifest.kernels]
     if len(set(names)) != len(names):
         raise ManifestError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")
+    unknown = sorted(set(manifest.bigger_tiles) - set(names))
+    if unknown:
+        raise ManifestError(f"bigger_tiles names {unknown[0]}, which is no kernel of the manifest")
     fault = table_fault(manifest.table, len(names))
     if fault:
         raise ManifestError(fault)

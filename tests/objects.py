@@ -61,18 +61,26 @@ def small_manifest(target_name):
         target=target.name,
         arch=target.arch,
         platform_tag=target.platform_tag,
+        bigger_tiles={},
         kernels=kernels,
         table=DispatchTable((section,)),
     )
     return from_json(to_json(manifest)), objects
 
 
+def cubin(path):
+    """Give the device code inside a kernel's object: from its header to the end of its last table."""
+    content = path.read_bytes()
+    content = content[content.find(b"\x7fELF", 4) :]
+    header = ELFFile(BytesIO(content)).header
+    assert header.e_machine in {"EM_CUDA", _CUDA}
+    tables = [(header[f"e_{x}off"], header[f"e_{x}num"] * header[f"e_{x}entsize"]) for x in ("sh", "ph")]
+    return content[: max(start + size for start, size in tables)]
+
+
 def parameter_sizes(path):
     """Read the sizes in bytes of a kernel's parameters, in order, from the cubin inside its object."""
-    content = path.read_bytes()
-    start = content.find(b"\x7fELF", 4)
-    elf = ELFFile(BytesIO(content[start:]))
-    assert elf.header.e_machine in {"EM_CUDA", _CUDA}
+    elf = ELFFile(BytesIO(cubin(path)))
     sizes = {}
     for section in elf.iter_sections():
         data = section.data() if section.name.startswith(".nv.info.") else b""

@@ -6,8 +6,18 @@
  * holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged.
  *
  * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
- * and may be called from any thread. No function allocates device memory or writes to disk. A launch only
- * enqueues work, so that it may be captured into a CUDA graph; the first launch of a kernel loads it, captured or not.
+ * and may be called from any thread. No function allocates device memory, or writes to disk unless AOT_GEMM_MISSES asks
+ * for it. A launch only enqueues work, so that it may be captured into a CUDA graph; the first launch of a kernel loads
+ * it, captured or not.
+ *
+ * The miss log. If the environment has AOT_GEMM_MISSES=file when the library is loaded, launches that no tuned (n, k)
+ * answered (AOT_GEMM_TIER_GRID, AOT_GEMM_TIER_FALLBACK) are counted in that file, which `aot tune --shapes file` reads;
+ * %p in the name stands for the process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss,
+ * when the log has grown by an eighth, after ten seconds, and at exit: a killed process loses what came since, and
+ * never damages it. Counts add up over processes and runs. A launch that is captured counts once, its replays do not.
+ * When one (n, k) has had more than 64 m, they are rounded up to 8, 10, 12, 14, 16, 20, 24, ...; launches of more than
+ * 512 (n, k) count as `dropped`.
+ * No failure to write fails a launch: the first is said on stderr.
  */
 #ifndef AOT_GEMM_H_
 #define AOT_GEMM_H_
@@ -92,6 +102,12 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, c
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem,
                                                       void* workspace, size_t workspace_bytes, void* stream);
 
+/* Give how many clusters of a kernel the device can run at once for a problem, -1 where the kernel has no clusters. None
+ * of it runs; arguments are those of a launch. With 0 a launch would fail, as on a device with few SMs. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,
+                                                                   void* workspace, size_t workspace_bytes,
+                                                                   int32_t* num_clusters);
+
 /* Count the kernels, and name one; null past the end. Names are stable from release to release, indices are not. */
 AOT_GEMM_API int32_t aot_gemm_num_kernels(void);
 AOT_GEMM_API const char* aot_gemm_kernel_name(int32_t kernel);
@@ -105,6 +121,9 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream
 /* Give the text of the calling thread's last error: what failed, the value got, what was expected, what to do. Valid
  * until the thread's next error. */
 AOT_GEMM_API const char* aot_gemm_last_error(void);
+
+/* Give the file that the miss log goes to; null where it is off. Valid as long as the library is loaded. */
+AOT_GEMM_API const char* aot_gemm_misses_file(void);
 
 /* Give the library's version and the architecture of its kernels, such as "sm_90a". */
 AOT_GEMM_API const char* aot_gemm_version(void);

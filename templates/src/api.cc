@@ -2,9 +2,11 @@
 #include <cinttypes>
 
 #include "aot_gemm.h"
+#include "cuda_entry.h"
 #include "dispatch.h"
 #include "error.h"
 #include "kernel.h"
+#include "misses.h"
 #include "problem.h"
 #include "runtime.h"
 
@@ -149,7 +151,11 @@ aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* works
   aot::Plan plan;
   status = aot::select(*problem, &selection, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
-  return aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
+  status = aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
+  if (selection.tier != AOT_GEMM_TIER_TUNED && aot::kLogsMisses && status == AOT_GEMM_OK) {
+    aot::log_miss(problem->dtype, selection);
+  }
+  return status;
 }
 
 aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
@@ -171,6 +177,17 @@ aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_
   status = aot::plan_kernel(kernel, *problem, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
   return aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
+}
+
+aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,
+                                                      void* workspace, size_t workspace_bytes,
+                                                      int32_t* num_clusters) {
+  const aot_gemm_status_t status = aot::check_argument(num_clusters, "num_clusters");
+  if (status != AOT_GEMM_OK) return status;
+  aot::cuda::begin_cluster_query();
+  const aot_gemm_status_t launched = aot_gemm_launch_kernel(kernel, problem, workspace, workspace_bytes, nullptr);
+  *num_clusters = aot::cuda::end_cluster_query();
+  return launched;
 }
 
 int32_t aot_gemm_num_kernels() { return aot::kNumKernels; }

@@ -20,6 +20,21 @@ cudaError_t find_driver_function(const char* name, unsigned int version, Functio
   return cudaSuccess;
 }
 
+struct ClusterQuery {
+  bool is_open;
+  int32_t max_active;
+};
+
+thread_local ClusterQuery cluster_query = {false, -1};
+
+cudaError_t query_clusters(const cudaLaunchConfig_t* launch, const void* kernel) {
+  bool has_clusters = false;
+  for (unsigned int i = 0; i < launch->numAttrs; ++i) {
+    has_clusters = has_clusters || launch->attrs[i].id == cudaLaunchAttributeClusterDimension;
+  }
+  return has_clusters ? cudaOccupancyMaxActiveClusters(&cluster_query.max_active, kernel, launch) : cudaSuccess;
+}
+
 }  // namespace
 
 extern "C" {
@@ -36,7 +51,7 @@ cudaError_t _cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, c
 }
 
 cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t* launch, const void* kernel, void** arguments) {
-  return cudaLaunchKernelExC(launch, kernel, arguments);
+  return cluster_query.is_open ? query_clusters(launch, kernel) : cudaLaunchKernelExC(launch, kernel, arguments);
 }
 
 cudaError_t _cudaGetDevice(int* device) { return cudaGetDevice(device); }
@@ -81,10 +96,18 @@ Error get_capability(int32_t device, int32_t* major, int32_t* minor) {
 }
 
 Error clear(void* data, size_t num_bytes, void* stream) {
+  if (cluster_query.is_open) return cudaSuccess;
   return cudaMemsetAsync(data, 0, num_bytes, static_cast<cudaStream_t>(stream));
 }
 
 Error synchronize(void* stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
+
+void begin_cluster_query() { cluster_query = {true, -1}; }
+
+int32_t end_cluster_query() {
+  cluster_query.is_open = false;
+  return cluster_query.max_active;
+}
 
 int32_t relaxed_capture_mode() { return cudaStreamCaptureModeRelaxed; }
 

@@ -19,6 +19,11 @@ Error clear(void* data, size_t num_bytes, void* stream);
 
 Error synchronize(void* stream);
 
+// Between the two, this thread's launches and clearings do nothing; the second gives how many clusters of the kernel
+// launched meanwhile the device can run at once, or -1 if it has none.
+void begin_cluster_query();
+int32_t end_cluster_query();
+
 // Lets the calling thread load kernels while a stream is being captured; `exchange_capture_mode` undoes it when called
 // again with the mode it gave.
 int32_t relaxed_capture_mode();

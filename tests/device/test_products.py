@@ -2,7 +2,10 @@
 
 import os
 import random
+import subprocess
+import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -214,6 +217,35 @@ def test_typed_errors():
     with pytest.raises(aot_gemm.StrideError):
         aot_gemm.linear(x, weight, randn(1, 16, dtype=torch.bfloat16).expand(4, 16))
     assert relative_error(aot_gemm.linear(x, weight), x, weight.t()) <= 1e-2
+
+
+MISSES = """
+import torch, aot_gemm
+
+def operand(rows, columns):
+    return torch.zeros(rows, columns, dtype=torch.bfloat16, device="cuda")
+
+out = operand(24, 264)
+for _ in range(3):
+    aot_gemm.linear(operand(24, 136), operand(264, 136), out)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    aot_gemm.linear(operand(24, 136), operand(264, 136), out)
+graph.replay()
+aot_gemm.linear(operand(24, 137), operand(264, 137), out)
+torch.cuda.synchronize()
+print(aot_gemm.info().misses_file)
+"""
+
+
+def test_misses_are_counted_captured_or_not(tmp_path):
+    path = tmp_path / "misses.toml"
+    environment = {**os.environ, "AOT_GEMM_MISSES": str(path)}
+    done = subprocess.run([sys.executable, "-c", MISSES], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(path)
+    found = tomllib.loads(path.read_text())
+    counted = {(x["name"].split()[0], x["weights"][0]["k"]): (x["m"], x["counts"]) for x in found["model"]}
+    assert counted == {("grid", 136): ([24], [4]), ("unaligned", 137): ([24], [1])}
 
 
 def test_preload():

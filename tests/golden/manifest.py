@@ -9,6 +9,7 @@ from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
 from aot.manifest import MANIFEST_VERSION, Manifest, ManifestKernel
 from aot.measurement import Conditions
 from aot.problem import Dtype, Layout, Operation
+from aot.selection import HeldOut, Regret
 
 KK = Operation.of(Dtype.BFLOAT16)
 KN = Operation.of(Dtype.BFLOAT16, Layout.KN)
@@ -79,6 +80,12 @@ def golden_manifest() -> Manifest:
         conditions=(
             Conditions("NVIDIA H200", "sm_90a", 132, "580.159", 1980, 3201, "700 W", "2026-11-20", "graph-cold-l2-v1"),
         ),
+        regrets=(Regret(KK, 4, 3, 0.0125, 0.1, "exact", 0.01),),
+        heldout=(HeldOut(KK, 1, 2, 1, 0.02, 0.03, 0.04, 0.05, "bf16_kk m3 n4096 k4096"),),
+        flops_per_s=7.9e14,
+        bandwidth_bytes_per_s=4.3e12,
+        cell_fractions=(0.5, 1.0),
+        bigger_tiles={kernels[2].name: ("128x16 legal: +5.0% measured", "128x32 not legal: why")},
         toolchain={"nvidia-cutlass-dsl": "4.8.1", "ptxas": "13.4"},
         kernels=kernels,
         table=DispatchTable(sections),

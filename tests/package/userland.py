@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ PACKAGES = [
     "libcrypt1",
     "libuuid1",
     "libssl3",
+    "libsqlite3-0",
 ]
 
 
@@ -54,7 +56,7 @@ def _fetch(architecture, packages, folder):
     shutil.rmtree(debs)
 
 
-def _fetch_once(architecture, packages, name):
+def fetch_once(architecture, packages, name):
     folder = ROOT / name
     if not folder.is_dir():
         partial = ROOT / f"{name}.partial"
@@ -65,17 +67,25 @@ def _fetch_once(architecture, packages, name):
     return folder
 
 
-def aarch64_python():
-    """Give the command that runs an AArch64 Python 3.11; skips the test where it cannot be had."""
+def aarch64_emulator():
+    """Give the words before an AArch64 program that run it, with Debian's libraries; skips where they cannot be had."""
     if platform.machine() == "aarch64":
-        return [shutil.which("python3")]
+        return []
     try:
-        system = _fetch_once("arm64", PACKAGES, "aarch64")
+        # The folder of another list of packages is another folder.
+        number = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
+        system = fetch_once("arm64", PACKAGES, f"aarch64-{number}")
         emulator = shutil.which("qemu-aarch64-static")
         if emulator is None:
-            host = _fetch_once("amd64", ["qemu-user-static"], "qemu")
+            host = fetch_once("amd64", ["qemu-user-static"], "qemu")
             emulator = str(host / "usr" / "bin" / "qemu-aarch64-static")
     except (OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", "") or ""
         pytest.skip(f"NOT TESTED ON AARCH64: Debian's packages or qemu cannot be fetched: {error} {output[-300:]}")
-    return [emulator, "-L", str(system), str(system / "usr" / "bin" / "python3.11")]
+    return [emulator, "-L", str(system)]
+
+
+def aarch64_python():
+    """Give the command that runs an AArch64 Python 3.11; skips the test where it cannot be had."""
+    words = aarch64_emulator()
+    return [*words, f"{words[-1]}/usr/bin/python3.11"] if words else [shutil.which("python3")]

@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import tvm_ffi
 
 from aot.candidate import Candidate
@@ -22,6 +23,7 @@ from aot.render import render
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 
 RECORDER = Path(__file__).with_name("recorder.cc")
+CHOOSER = Path(__file__).with_name("chooser.cc")
 TVM_FFI = Path(tvm_ffi.__file__).parent
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE = range(9)
 FLAGS = [
@@ -119,7 +121,7 @@ def compile_library(manifest, directory, objects=None):
         sources.append(directory / "stubs.cc")
     library = directory / "python" / manifest.module / f"lib{manifest.module}.so"
     includes = [f"-I{directory}/include", f"-I{directory}/src"]
-    subprocess.run(["g++", *FLAGS, *includes, *sources, RECORDER, *(objects or []), "-o", library], check=True)
+    subprocess.run(["g++", *FLAGS, *includes, *sources, RECORDER, CHOOSER, *(objects or []), "-o", library], check=True)
     return library
 
 
@@ -146,6 +148,12 @@ def copy_package(package, directory):
     return Path(shutil.copytree(Path(package.__file__).parent, directory / package.__name__))
 
 
+def _data(array):
+    assert array.dtype == np.int64
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
+
+
 class Library:
     """A library under test."""
 
@@ -155,9 +163,14 @@ class Library:
         self.c.aot_gemm_kernel_name.restype = ctypes.c_char_p
         self.c.aot_gemm_version.restype = ctypes.c_char_p
         self.c.aot_gemm_arch.restype = ctypes.c_char_p
+        self.c.aot_gemm_misses_file.restype = ctypes.c_char_p
 
     def error(self):
         return self.c.aot_gemm_last_error().decode()
+
+    def misses_file(self):
+        path = self.c.aot_gemm_misses_file()
+        return None if path is None else path.decode()
 
     def select(self, problem):
         selection = Selection()
@@ -180,6 +193,20 @@ class Library:
             status = self.c.aot_gemm_kernel_workspace_bytes(kernel, ctypes.byref(problem), ctypes.byref(size))
         assert status == 0, self.error()
         return size.value
+
+    def choose(self, section, shapes):
+        """Look up int64 shapes, (m, n, k, aligned) each; gives (kernel, tier, index) of each."""
+        choices = np.empty((len(shapes), 3), np.int64)
+        self.c.chooser_choose(ctypes.c_int32(section), ctypes.c_int64(len(shapes)), _data(shapes), _data(choices))
+        return choices
+
+    def round_up(self, values, edges):
+        """Round int64 values; gives the index of each one's edge."""
+        indices = np.empty(len(values), np.int64)
+        self.c.chooser_round_up(
+            ctypes.c_int64(len(values)), _data(values), ctypes.c_int32(len(edges)), _data(edges), _data(indices)
+        )
+        return indices
 
     def count(self, call):
         return self.c.recorder_count(call)
@@ -248,5 +275,6 @@ def random_manifest(seed=1):
         axes = [_edges(rng, rng.randint(1, 6)) for _ in range(3)]
         count = len(axes[0]) * len(axes[1]) * len(axes[2])
         sections.append(Section(operation, tuple(ladders), Grid(*axes, _rows(rng, count, indices, multiples)), first))
-    fields = {**vars(golden_manifest()), "kernels": tuple(kernels), "table": DispatchTable(tuple(sections))}
+    changed = {"kernels": tuple(kernels), "table": DispatchTable(tuple(sections)), "bigger_tiles": {}}
+    fields = {**vars(golden_manifest()), **changed}
     return type(golden_manifest())(**fields)

@@ -10,6 +10,7 @@
 
 #include "cuda_entry.h"
 #include "problem.h"
+#include "recorder.h"
 
 namespace {
 
@@ -45,18 +46,6 @@ struct FakeLaunch {
   void* stream;
 };
 
-struct RealLaunch {
-  uint32_t grid[3];
-  uint32_t block[3];
-  uint64_t smem_bytes;
-  void* stream;
-  const void* kernel;
-  int32_t num_attributes;
-  int32_t attribute_ids[4];
-  int32_t attribute_values[4][3];
-  unsigned char parameters[4096];
-};
-
 struct Clear {
   void* data;
   uint64_t num_bytes;
@@ -70,12 +59,14 @@ std::mutex mutex;
 std::vector<FakeLaunch> fake_launches;
 std::vector<RealLaunch> real_launches;
 std::vector<Clear> clears;
+std::vector<Setting> settings;
 std::vector<int32_t> parameter_sizes;
 int32_t counts[kNumCalls];
 int32_t faults[kNumCalls];
 int32_t capability[2] = {9, 0};
 thread_local int32_t current_device = 0;
 thread_local int32_t capture_mode = 0;
+thread_local bool is_query = false;
 int32_t loads_outside_relaxed_mode = 0;
 
 int32_t answer(Call call) {
@@ -94,6 +85,7 @@ void recorder_reset() {
   fake_launches.clear();
   real_launches.clear();
   clears.clear();
+  settings.clear();
   std::fill(counts, counts + kNumCalls, 0);
   std::fill(faults, faults + kNumCalls, 0);
   loads_outside_relaxed_mode = 0;
@@ -117,6 +109,8 @@ int32_t recorder_num_clears() { return static_cast<int32_t>(clears.size()); }
 void recorder_fake(int32_t index, FakeLaunch* launch) { *launch = fake_launches[index]; }
 void recorder_real(int32_t index, RealLaunch* launch) { *launch = real_launches[index]; }
 void recorder_clear(int32_t index, Clear* clear) { *clear = clears[index]; }
+int32_t recorder_num_settings() { return static_cast<int32_t>(settings.size()); }
+void recorder_setting(int32_t index, Setting* setting) { *setting = settings[index]; }
 
 // What the stubs of the tests' kernels call.
 int32_t record_init(void** library) {
@@ -140,6 +134,7 @@ int32_t record_fake(int32_t kernel, void** arguments, int32_t num_arguments) {
     std::memcpy(&launch.workspace_floats, static_cast<char*>(arguments[3]) + sizeof(void*), sizeof(int32_t));
   }
   launch.stream = *static_cast<void**>(arguments[num_arguments - 2]);
+  if (is_query) return 0;
   const int32_t error = answer(kLaunch);
   if (error == 0) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -189,8 +184,15 @@ int32_t _cudaDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t) {
   return 0;
 }
 
-int32_t _cudaFuncSetAttribute(const void*, int32_t, int32_t) { return 0; }
-int32_t _cudaKernelSetAttributeForDevice(void*, int32_t, int32_t, int32_t) { return 0; }
+int32_t _cudaFuncSetAttribute(const void*, int32_t attribute, int32_t value) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  settings.push_back({attribute, value});
+  return 0;
+}
+
+int32_t _cudaKernelSetAttributeForDevice(void*, int32_t attribute, int32_t value, int32_t) {
+  return _cudaFuncSetAttribute(nullptr, attribute, value);
+}
 
 int32_t _cuKernelGetAttribute(int32_t* value, int32_t, void*, int32_t) {
   *value = 0;
@@ -219,6 +221,7 @@ Error get_capability(int32_t, int32_t* major, int32_t* minor) {
 }
 
 Error clear(void* data, size_t num_bytes, void* stream) {
+  if (is_query) return 0;
   const Error error = answer(kClear);
   const std::lock_guard<std::mutex> lock(mutex);
   clears.push_back({data, num_bytes, stream});
@@ -226,6 +229,13 @@ Error clear(void* data, size_t num_bytes, void* stream) {
 }
 
 Error synchronize(void*) { return answer(kSynchronize); }
+
+void begin_cluster_query() { is_query = true; }
+
+int32_t end_cluster_query() {
+  is_query = false;
+  return 7;
+}
 
 int32_t relaxed_capture_mode() { return 2; }
 

@@ -1,15 +1,30 @@
-"""The C++ look-up against aot.dispatch, over random shapes and every edge."""
+"""The C++ look-up against aot.dispatch, over a million shapes and every edge, in random tables and in real ones."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from aot.dispatch import look_up
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aot import shipping
+from aot.cli import main
+from aot.dispatch import look_up, round_up
+from aot.families import family_of
 from aot.problem import Problem
+from aot.selection import read_selection
+from aot.target import load_target, target_names
+from tests.golden.manifest import golden_manifest, kernel
+from tests.runtime import host
 from tests.runtime.host import problem
 from tests.runtime.reference import code, matrices, plain_layout, readings
 
-NUM_RANDOM = 100_000
+NUM_RANDOM = 20_000
+"""Whole problems, through strides, alignment and roles: for those test_canonical.py is the finer sieve."""
+NUM_SHAPES = 1_000_000
+NUM_SHAPES_OF_TARGET = 100_000
 
 
 def layouts_of(manifest, dtype):
@@ -70,3 +85,90 @@ def test_unaligned_addresses_get_the_fallback(library, manifest):
         stated = problem(64, 64, 64, data=tuple(0x10000 * (i + 1) + x for i, x in enumerate(offset)))
         check(library, manifest, stated)
         assert library.select(stated)[1].tier == 3
+
+
+def random_shapes(rng, section, count):
+    """Draw (m, n, k, aligned): of all magnitudes, tuned or not, on the edges of the table and beside them."""
+    sizes = np.exp2(rng.uniform(0, 31, (count, 3))).astype(np.int64)
+    near = rng.integers(1, 20_000, (count, 3))
+    shapes = np.where(rng.random((count, 1)) < 0.25, sizes, near)
+    tuned = np.array([(x.n, x.k) for x in section.ladders] or [(64, 64)], np.int64)
+    is_tuned = rng.random(count) < 0.4
+    shapes[is_tuned, 1:] = rng.choice(tuned, is_tuned.sum())
+    grid = section.grid
+    axes = [(*grid.m_edges, *(m for x in section.ladders for m in x.m_edges)), grid.n_edges, grid.k_edges]
+    for column, edges in enumerate(axes):
+        on_edge = rng.random(count) < 0.2
+        shapes[on_edge, column] = rng.choice(np.array(edges), on_edge.sum()) + rng.integers(-1, 2, on_edge.sum())
+    aligned = rng.random((count, 1)) < 0.97
+    return np.ascontiguousarray(np.hstack([np.clip(shapes, 1, 2**31 - 1), aligned]), np.int64)
+
+
+def check_many(library, manifest, num_shapes):
+    """Look shapes up in every section by both; gives the tiers and kernels that answered."""
+    rng, count = np.random.default_rng(11), -(-num_shapes // len(manifest.table.sections))
+    tiers, kernels = set(), set()
+    for number, section in enumerate(manifest.table.sections):
+        operation = section.operation
+        assert library.c.chooser_find_section(operation.dtype.code, operation.layout.code) == number
+        shapes = random_shapes(rng, section, count)
+        choices = library.choose(number, shapes)
+        for (m, n, k, aligned), (kernel_index, tier, index) in zip(shapes.tolist(), choices.tolist(), strict=True):
+            choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=bool(aligned))
+            assert (choice.kernel, choice.tier.value, choice.index) == (kernel_index, tier, index), (m, n, k, aligned)
+        tiers |= set(choices[:, 1].tolist())
+        kernels |= set(choices[:, 0].tolist())
+    return tiers, kernels
+
+
+def test_equals_reference_on_a_million_shapes(library, manifest):
+    tiers, kernels = check_many(library, manifest, NUM_SHAPES)
+    assert (tiers, len(kernels) > len(manifest.kernels) // 2) == ({1, 2, 3}, True)
+
+
+def check_selection(selection, directory):
+    kernels = tuple(
+        kernel(
+            key.operation,
+            key.candidate,
+            num_strides=family_of(key.candidate).num_strides,
+            multiples=family_of(key.candidate).multiples(key.candidate),
+        )
+        for key in selection.kernels
+    )
+    manifest = replace(golden_manifest(), kernels=kernels, table=selection.table, bigger_tiles={})
+    library = host.Library(host.compile_library(manifest, directory))
+    tiers, used = check_many(library, manifest, NUM_SHAPES_OF_TARGET)
+    assert (tiers, len(used) > len(kernels) // 2) == ({1, 2, 3}, True)
+
+
+@pytest.mark.parametrize("target", target_names())
+def test_equals_reference_in_the_table_that_is_shipped(target, tmp_path):
+    path = shipping.shipped_selection(load_target(target))
+    if path is None:
+        pytest.skip(f"{target} has no committed selection")
+    check_selection(read_selection(path), tmp_path)
+
+
+def test_equals_reference_in_a_predicted_table(tmp_path):
+    """In the shapes of table that `make wheel` makes, of few kernels: those that take the time are not looked up."""
+    path = tmp_path / "selection.json"
+    few = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
+    result = CliRunner().invoke(main, ["select", "--target", "thor", "--predicted", *few, "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    check_selection(read_selection(path), tmp_path)
+
+
+def test_the_rule_equals_the_reference_is_monotone_idempotent_and_total(library):
+    rng = np.random.default_rng(12)
+    for _ in range(200):
+        edges = np.unique(np.exp2(rng.uniform(0, 31, rng.integers(1, 64))).astype(np.int64))
+        values = np.concatenate([edges, edges + 1, edges - 1, rng.integers(1, 2**31, 5000)])
+        values = np.sort(np.clip(values, 1, 2**31 - 1))
+        indices = library.round_up(values, edges)
+        assert indices.tolist() == [round_up(value, tuple(edges.tolist())) for value in values[:300].tolist()] + (
+            np.minimum(np.searchsorted(edges, values[300:]), len(edges) - 1).tolist()
+        )
+        assert (np.diff(indices) >= 0).all()
+        assert ((indices >= 0) & (indices < len(edges))).all()
+        assert (library.round_up(edges, edges) == np.arange(len(edges))).all()

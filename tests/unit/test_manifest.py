@@ -26,8 +26,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: version 0, expected 1; build it again with this aot"),
-        (("manifest_version",), None, "m.json: version None, expected 1; build it again with this aot"),
+        (("manifest_version",), 0, "m.json: version 0, expected 2; build it again with this aot"),
+        (("manifest_version",), None, "m.json: version None, expected 2; build it again with this aot"),
         (("arch",), 90, "m.json.arch: expected str, got 90"),
         (("conditions", 0, "num_sms"), "132", "m.json.conditions[0].num_sms: expected int, got '132'"),
         (("toolchain", "ptxas"), 13, "m.json.toolchain.ptxas: expected str, got 13"),
@@ -39,6 +39,8 @@ def test_names_that_follow_from_others():
         (("table", "sections", 0, "grid", "cells"), [], "bf16_kk: the grid has 0 cells, its edges give 8"),
         (("table", "sections", 0, "ladders", 0, "m_edges"), [1], "bf16_kk: a ladder's rows and edges differ in number"),
         (("table", "sections", 0, "fallback"), 2, "bf16_kk: the fallback must take both strides of its operands"),
+        (("bigger_tiles",), {"x": ["why"]}, "bigger_tiles names x, which is no kernel of the manifest"),
+        (("heldout", 0, "worst"), "2%", "m.json.heldout[0].worst: expected float, got '2%'"),
         (("kernels", 0, "name"), GOLDEN.kernels[1].name, f"two kernels have one name: {[GOLDEN.kernels[1].name] * 2}"),
     ],
 )
@@ -62,7 +64,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: version None, expected 1"):
+    with pytest.raises(ManifestError, match=r"m\.json: version None, expected 2"):
         from_json(text, "m.json")
 
 

@@ -1,7 +1,8 @@
 """Prebuilt matrix products for one GPU architecture: `linear`, `matmul`, and what they do for which shape.
 
-Nothing is compiled, downloaded or written to disk. Importing this checks the sizes of its libraries; they are loaded
-with the first use.
+Nothing is compiled, downloaded or written to disk, but for the miss log where the environment asks for one
+(AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this checks the sizes of its libraries; they are loaded with the first
+use.
 """
 
 from __future__ import annotations

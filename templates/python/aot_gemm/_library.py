@@ -108,7 +108,14 @@ def library() -> ctypes.CDLL:
         raise _corrupt(LIBRARY, f"does not load ({error})") from error
     loaded.aot_gemm_last_error.restype = ctypes.c_char_p
     loaded.aot_gemm_version.restype = ctypes.c_char_p
+    loaded.aot_gemm_misses_file.restype = ctypes.c_char_p
     return loaded
+
+
+def misses_file() -> str | None:
+    """Give the file of the miss log, or None where it is off."""
+    path: bytes | None = library().aot_gemm_misses_file()
+    return None if path is None else os.fsdecode(path)
 
 
 def _import_tvm_ffi() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,14 @@ LAYOUTS = ("kk", "kn", "mk", "mn")
 """By the number of aot_gemm_selection_t.layout."""
 TIERS = ("", "tuned", "grid", "fallback")
 """By aot_gemm_tier_t."""
+ELEMENT_BYTES = 2
+"""Of either type."""
+
+_HELD_OUT = ("", "tuned (n, k) at other m", "(n, k) that are not tuned")
+"""By the tier that answers."""
+
+Shape = tuple[int, int, int]
+"""(m, n, k)."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,14 @@ class Plan:
     """`measured` or `predicted`, of the time."""
     runner_up: str | None
     runner_up_us: float | None
+    limit_us: float | None
+    """The least time that m by n by k can take with a cold L2, by the target's rates; none of an empty product."""
+    limit_by: str | None
+    """What sets it: `compute` or `memory`."""
+    reached: float | None
+    """The fraction of the limit that `time_us` reaches: of the limit of the very shapes that the time is of."""
+    bigger_tiles: tuple[str, ...]
+    """What there is against the kernel with a bigger tile: not legal, or slower where it was compared."""
     workspace_bytes: int
 
 
@@ -57,6 +74,12 @@ class Info:
     provenance: str
     record: str
     conditions: tuple[dict[str, Any], ...]
+    regrets: tuple[dict[str, Any], ...]
+    """How far each operation's kernels are from the best times known, as fractions, on what they were selected on."""
+    heldout: tuple[dict[str, Any], ...]
+    """What the table costs on problems that no step of the selection saw, as fractions; may be empty."""
+    misses_file: str | None
+    """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not."""
     kernels: tuple[str, ...]
     toolchain: dict[str, str]
     library_bytes: dict[str, int]
@@ -70,12 +93,28 @@ class Info:
             f"times: {self.provenance}, record {self.record}",
         ]
         lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in self.conditions]
+        lines += [
+            f"  {_tag(x)}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
+            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
+            for x in self.regrets
+        ]
+        lines += [
+            f"  {_tag(x)}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: mean {x['mean']:.2%}, "
+            f"worst {x['worst']:.2%}; of which rounding {x['rounding_mean']:.2%}, worst {x['rounding_worst']:.2%} at "
+            f"{x['worst_problem']}; {x['num_unmeasured']} more not measured"
+            for x in self.heldout
+        ]
+        lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]
         lines += [f"built for {self.platform_tag} with " + ", ".join(f"{k} {v}" for k, v in self.toolchain.items())]
         lines += [
             f"libraries in {self.library_dir}: " + ", ".join(f"{k} {v:,} B" for k, v in self.library_bytes.items())
         ]
         lines += [f"header in {self.include_dir}", "kernels:", *(f"  {name}" for name in self.kernels)]
         return "\n".join(lines)
+
+
+def _tag(entry: dict[str, Any]) -> str:
+    return " ".join(entry["operation"].values())
 
 
 @cache
@@ -103,19 +142,42 @@ def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
     )
 
 
-def _find_row(selection: _library.Selection) -> tuple[dict[str, Any], tuple[int, int, int]] | None:
-    """Find the table's row and the upper edges of its bucket."""
+def _find_row(selection: _library.Selection) -> tuple[dict[str, Any], Shape, list[Shape]] | None:
+    """Find the table's row, the upper edges of its bucket, and the shapes whose mean its time is."""
     section = manifest()["table"]["sections"][selection.section]
     if TIERS[selection.tier] == "tuned":
         ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
         step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-        return ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"])
+        corner = ladder["m_edges"][step], ladder["n"], ladder["k"]
+        return ladder["rows"][step], corner, [corner]
     if TIERS[selection.tier] == "grid":
         grid = section["grid"]
         rest, k = divmod(selection.index, len(grid["k_edges"]))
         m, n = divmod(rest, len(grid["n_edges"]))
-        return grid["cells"][selection.index], (grid["m_edges"][m], grid["n_edges"][n], grid["k_edges"][k])
+        corner = grid["m_edges"][m], grid["n_edges"][n], grid["k_edges"][k]
+        inside = [(x, corner[1], corner[2]) for x in _between(grid["m_edges"], m)]
+        return grid["cells"][selection.index], corner, inside
     return None
+
+
+def _between(edges: list[int], index: int) -> list[int]:
+    """Give the extents at which a cell was judged: the twin of `between` in the toolchain's dispatch.py."""
+    low = edges[index - 1] if index else 0
+    fractions = manifest()["cell_fractions"]
+    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in fractions})
+
+
+def _limits_us(m: int, n: int, k: int) -> dict[str, float]:
+    """Give the least times by the rate of the tensor cores, and by that of device memory."""
+    num_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES
+    return {
+        "compute": 2e6 * m * n * k / manifest()["flops_per_s"],
+        "memory": 1e6 * num_bytes / manifest()["bandwidth_bytes_per_s"],
+    }
+
+
+def _mean_limit_us(shapes: list[Shape]) -> float:
+    return math.exp(math.fsum(math.log(max(_limits_us(*shape).values())) for shape in shapes) / len(shapes))
 
 
 def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") -> Plan:
@@ -142,9 +204,11 @@ def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") ->
     _library.check(library.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(num_bytes)))
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     found = _find_row(selection)
-    row, bucket = found or ({}, None)
+    row, bucket, shapes = found or ({}, None, [])
     # The row's time is of the row's kernel, which may have given way to one that needs no whole tiles.
     timed = row.get("kernel") == selection.kernel and row["time_us"] > 0
+    limits = _limits_us(m, n, k) if m and n else {}
+    by = max(limits, key=limits.__getitem__, default=None)
     return Plan(
         m=m,
         n=n,
@@ -158,6 +222,10 @@ def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") ->
         provenance=row["provenance"] if timed else None,
         runner_up=names[row["runner_up"]] if timed else None,
         runner_up_us=row["runner_up_us"] if timed else None,
+        limit_us=None if by is None else limits[by],
+        limit_by=by,
+        reached=_mean_limit_us(shapes) / row["time_us"] if timed and limits else None,
+        bigger_tiles=tuple(manifest()["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=num_bytes.value,
     )
 
@@ -186,7 +254,14 @@ def explain(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk")
         lines.append(f"  time       {got.time_us:.2f} us {what}, {origin}")
         if got.runner_up != got.kernel:
             lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
+    if got.limit_us is not None:
+        lines.append(f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}")
+    if got.reached is not None:
+        of = "the limit at the bucket's edge" if got.tier == "tuned" else "the limit of the cell's shapes, as a mean"
+        lines.append(f"  reached    {got.reached:.0%} of {of}; {got.provenance}")
     lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
+    lines += ["  bigger tiles of the family, all else equal"] if got.bigger_tiles else []
+    lines += [f"    {text}" for text in got.bigger_tiles]
     return "\n".join(lines)
 
 
@@ -202,6 +277,9 @@ def info() -> Info:
         provenance=values["provenance"],
         record=values["record"],
         conditions=tuple(values["conditions"]),
+        regrets=tuple(values["regrets"]),
+        heldout=tuple(values["heldout"]),
+        misses_file=_library.misses_file(),
         kernels=tuple(kernel["name"] for kernel in values["kernels"]),
         toolchain=values["toolchain"],
         library_bytes={name: entry["num_bytes"] for name, entry in _library.built().items()},

@@ -1,0 +1,389 @@
+"""The miss log: what it counts, that what it writes is a whole shape set whatever happens, and that off means off."""
+
+from __future__ import annotations
+
+import _ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aot.problem import Dtype, Layout, Operation, Problem
+from aot.shape_set import load_shape_set
+from tests.runtime import host
+from tests.runtime.host import LAUNCH, problem
+
+BF16, FP16 = Operation.of(Dtype.BFLOAT16), Operation.of(Dtype.FLOAT16)
+BF16_KN = Operation.of(Dtype.BFLOAT16, Layout.KN)
+GRID = problem(48, 72, 80)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "misses.toml"
+
+
+@pytest.fixture
+def load(golden_path, tmp_path, monkeypatch, log):
+    """Load copies of the library, each with its own log in memory, as processes would."""
+    copies = iter(range(1000))
+
+    def load(value=str(log), source=golden_path):
+        path = tmp_path / f"{next(copies)}.so"
+        path.write_bytes(source.read_bytes())
+        if value is None:
+            monkeypatch.delenv("AOT_GEMM_MISSES", raising=False)
+        else:
+            monkeypatch.setenv("AOT_GEMM_MISSES", value)
+        library = host.Library(path)
+        library.c.recorder_reset()
+        return library
+
+    return load
+
+
+def unload(library):
+    """Unload a library, which writes what is pending, as an exit does."""
+    handle = library.c._handle
+    del library.c
+    _ctypes.dlclose(handle)
+
+
+def launch(library, *problems):
+    for stated in problems:
+        size = library.workspace_bytes(stated)
+        assert library.launch(stated, 0x10000 if size else 0, size) == 0, library.error()
+
+
+def launches(path):
+    """Give what a log counts: {(kind, problem): launches}."""
+    found = load_shape_set(str(path))
+    counted = {}
+    for model in found.models:
+        (operation,), (weight,) = model.operations, model.weights
+        for m, count in zip(model.m, model.counts, strict=True):
+            counted[model.name.split()[0], Problem(operation, m, weight.n, weight.k)] = count
+    return counted
+
+
+def test_off_by_default_and_for_an_empty_name(load, tmp_path):
+    for value in (None, ""):
+        library = load(value)
+        assert library.misses_file() is None
+        launch(library, GRID, problem(16, 24, 33))
+        unload(library)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".so"}
+
+
+def test_counts_what_no_tuned_size_answered(load, log):
+    library = load()
+    strided = problem(16, 24, 40, strides=((80, 2), (40, 1), (24, 1)))
+    offset = problem(64, 4096, 4096, data=(0x10002, 0x20000, 0x30000))
+    launch(library, problem(16, 4096, 4096), GRID, GRID, problem(300, 72, 80), problem(16, 24, 33))
+    launch(library, problem(8, 16, 32, layout="kn"), strided, offset, GRID)
+    unload(library)
+    assert launches(log) == {
+        ("grid", Problem(BF16, 48, 72, 80)): 3,
+        ("grid", Problem(BF16, 300, 72, 80)): 1,
+        ("grid", Problem(BF16_KN, 8, 16, 32)): 1,
+        ("unaligned", Problem(BF16, 16, 24, 33)): 1,
+        ("unaligned", Problem(BF16, 64, 4096, 4096)): 1,
+        ("strided", Problem(BF16, 16, 24, 40)): 1,
+    }
+    assert log.read_text() == TEXT
+    assert [path.name for path in log.parent.iterdir() if path.suffix != ".so"] == [log.name]
+
+
+TEXT = """\
+# Launches that no tuned (n, k) answered, counted for AOT_GEMM_MISSES.
+# aot tune --shapes THIS_FILE tunes them. Counts add up over processes and runs; delete the file to start anew.
+version = 1
+dropped = 0
+
+[[model]]
+name = "grid bf16_kk n72 k80"
+description = "answered by the grid: this (n, k) has no ladder of m"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "n72_k80", n = 72, k = 80 }]
+m = [48, 300]
+counts = [3, 1]
+
+[[model]]
+name = "grid bf16_kn n16 k32"
+description = "answered by the grid: this (n, k) has no ladder of m"
+dtypes = ["bfloat16"]
+layouts = ["kn"]
+weights = [{ name = "n16_k32", n = 16, k = 32 }]
+m = [8]
+counts = [1]
+
+[[model]]
+name = "unaligned bf16_kk n24 k33"
+description = "computed by the fallback: an address or a leading stride is no multiple of 16 bytes"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "n24_k33", n = 24, k = 33 }]
+m = [16]
+counts = [1]
+
+[[model]]
+name = "unaligned bf16_kk n4096 k4096"
+description = "computed by the fallback: an address or a leading stride is no multiple of 16 bytes"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "n4096_k4096", n = 4096, k = 4096 }]
+m = [64]
+counts = [1]
+
+[[model]]
+name = "strided bf16_kk n24 k40"
+description = "computed by the fallback: an operand has no contiguous mode"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "n24_k40", n = 24, k = 40 }]
+m = [16]
+counts = [1]
+"""
+
+
+def test_queries_empty_problems_and_failures_do_not_count(load, log):
+    library = load()
+    library.select(GRID)
+    library.workspace_bytes(GRID)
+    launch(library, problem(0, 72, 80), problem(48, 72, 0))
+    library.c.recorder_fail(LAUNCH, 719)
+    assert library.launch(GRID) == 7
+    library.c.recorder_fail(LAUNCH, 0)
+    assert library.launch_kernel(2, GRID) == 0
+    unload(library)
+    assert not log.exists()
+
+
+def test_both_types_in_one_file(load, log, package):
+    library = load(source=package._library.LIBRARY)
+    launch(library, GRID, problem(48, 72, 80, dtype=1), problem(48, 88, 96, dtype=1))
+    unload(library)
+    assert [operation.tag for operation in load_shape_set(str(log)).operations] == ["bf16_kk", "fp16_kk"]
+    assert launches(log)["grid", Problem(FP16, 48, 88, 96)] == 1
+
+
+def test_is_on_disk_whole_while_the_process_runs(load, log):
+    library = load()
+    for count in range(1, 2049):
+        launch(library, GRID)
+        written = sum(launches(log).values())
+        assert written <= count < 2 * written
+    for m in range(1, 9):
+        launch(library, problem(m, 88, 96))
+        assert ("grid", Problem(BF16, m, 88, 96)) in launches(log)
+
+
+def rounded(m):
+    """Round up to three binary digits."""
+    step = 2 ** max((m - 1).bit_length() - 3, 0)
+    return min(-(-m // step) * step, 2**31 - 1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_m_of_one_weight_are_bounded_and_none_is_lost(load, log, order):
+    library = load()
+    exact = [*range(1, 40), *range(5000, 5025)]
+    launch(library, *(problem(m, 72, 80) for m in exact[::order]))
+    unload(library)
+    assert load_shape_set(str(log)).models[0].m == tuple(exact)
+    library = load()
+    every = [2**31 - 1, *range(1, 3001), *(2**i + 1 for i in range(12, 31))]
+    launch(library, *(problem(m, 72, 80) for m in every[::order]))
+    unload(library)
+    (model,) = load_shape_set(str(log)).models
+    counted = Counter(rounded(m) for m in (*exact, *every))
+    assert dict(zip(model.m, model.counts, strict=True)) == counted
+    assert len(model.m) < 100
+
+
+def test_weights_are_bounded_and_the_rest_is_counted(load, log):
+    library = load()
+    for n in range(1, 601):
+        launch(library, problem(8, 8 * n, 80))
+        launch(library, problem(8, 8 * n, 80))
+    unload(library)
+    found = load_shape_set(str(log))
+    assert (len(found.models), found.num_dropped) == (512, 2 * 88)
+    assert {model.counts for model in found.models} == {(2,)}
+
+
+def test_counts_add_up_over_processes_and_runs(load, log):
+    libraries = [load() for _ in range(3)]
+    for i, library in enumerate(libraries):
+        for _ in range(100):
+            launch(library, GRID, problem(8 + i, 88, 96))
+    for library in libraries:
+        unload(library)
+    assert launches(log) == {
+        ("grid", Problem(BF16, 48, 72, 80)): 300,
+        **{("grid", Problem(BF16, 8 + i, 88, 96)): 100 for i in range(3)},
+    }
+    log.unlink()
+    again = load()
+    launch(again, GRID)
+    unload(again)
+    assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 1}
+
+
+def test_a_file_removed_meanwhile_starts_anew(load, log):
+    library = load()
+    launch(library, *[GRID] * 4)
+    log.unlink()
+    launch(library, *[GRID] * 3)
+    unload(library)
+    assert sum(launches(log).values()) == 3
+
+
+def test_from_sixteen_threads(load, log):
+    library = load()
+
+    def work(i):
+        launch(library, *(problem(1 + (i + j) % 50, 72, 80 + 8 * (j % 3)) for j in range(500)))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    unload(library)
+    assert sum(launches(log).values()) == 16 * 500
+
+
+def test_a_file_that_is_not_a_log_is_left_alone(load, log, capfd):
+    for text, line in (('version = 1\nm = [1]\n[[model]]\nname = "x"\n', 1), (TEXT.replace("n = 16,", "n = -1,"), 20)):
+        log.write_text(text)
+        library = load()
+        launch(library, *[GRID] * 5)
+        unload(library)
+        assert log.read_text() == text
+        assert capfd.readouterr().err == (
+            f"aot_gemm: will not write to {log}: its line {line} is not of a miss log; products are not affected, "
+            "misses may not be logged\n"
+        )
+    log.unlink()
+    log.mkdir()
+    library = load()
+    launch(library, GRID)
+    unload(library)
+    assert "it is no regular file" in capfd.readouterr().err
+    assert [path.name for path in log.parent.iterdir() if path.suffix != ".so"] == [log.name]
+
+
+def test_an_empty_file_is_a_log(load, log):
+    log.touch()
+    library = load()
+    launch(library, GRID)
+    assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 1}
+
+
+def test_what_cannot_be_written_fails_no_launch_and_is_said_once(load, tmp_path, capfd):
+    library = load(str(tmp_path / "absent" / "misses.toml"))
+    launch(library, *[GRID] * 10)
+    unload(library)
+    assert capfd.readouterr().err == (
+        f"aot_gemm: cannot write {tmp_path}/absent/misses.toml: No such file or directory; products are not affected, "
+        "misses may not be logged\n"
+    )
+
+
+def test_a_relative_name_is_of_the_directory_at_loading(load, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    library = load("%p.misses.toml")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    launch(library, GRID)
+    path = tmp_path / f"{os.getpid()}.misses.toml"
+    assert path.exists()
+    assert library.misses_file() == str(path)
+
+
+CHILD = """
+import ctypes, os, sys
+
+class Problem(ctypes.Structure):
+    _fields_ = [(x, ctypes.c_int32) for x in ("dtype", "device")] + [(x, ctypes.c_int64) for x in "mnk"]
+    _fields_ += [(x, ctypes.c_void_p) for x in "abd"] + [(x, ctypes.c_int64 * 2) for x in ("as", "bs", "ds")]
+
+library = ctypes.CDLL(sys.argv[1])
+
+def launch(m, n, k):
+    stated = Problem(0, -1, m, n, k, 1 << 20, 2 << 20, 3 << 20, (k, 1), (k, 1), (n, 1))
+    assert library.aot_gemm_launch(ctypes.byref(stated), None, ctypes.c_size_t(0), None) == 0
+
+{body}
+"""
+
+
+def start(golden_path, log, body):
+    environment = {**os.environ, "AOT_GEMM_MISSES": str(log)}
+    command = [sys.executable, "-c", CHILD.format(body=body), str(golden_path)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_written_at_exit_and_once_by_a_parent_that_forks(golden_path, log):
+    body = """
+for _ in range(5):
+    launch(48, 72, 80)
+child = os.fork()
+if child == 0:
+    launch(48, 88, 96)
+    sys.exit()
+os.waitpid(child, 0)
+"""
+    process = start(golden_path, log, body)
+    assert process.communicate(timeout=60) == ("", "")
+    assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 5, ("grid", Problem(BF16, 48, 88, 96)): 1}
+
+
+def test_a_kill_loses_little_and_damages_nothing(golden_path, log):
+    body = """
+for i in range(10**9):
+    launch(1 + i % 3000, 72, 80 + 8 * (i // 3000 % 40))
+"""
+    counted = 0
+    for pause in (0.0, 0.02, 0.05, 0.1, 0.2):
+        processes = [start(golden_path, log, body) for _ in range(2)]
+        deadline = time.monotonic() + 60
+        while (not log.exists() or sum(launches(log).values()) == counted) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(pause)
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+        assert sum(launches(log).values()) > counted
+        counted = sum(launches(log).values())
+    start(golden_path, log, "launch(48, 4096, 80)").communicate(timeout=60)
+    assert launches(log)["grid", Problem(BF16, 48, 4096, 80)] == 1
+    assert not log.with_name("misses.toml.partial").exists()
+
+
+def test_processes_that_write_at_once_lose_nothing(golden_path, log):
+    body = """
+for i in range(4000):
+    launch(1 + i % 40, 72, 80 + 8 * (i % 7))
+"""
+    processes = [start(golden_path, log, body) for _ in range(4)]
+    assert [process.communicate(timeout=60) for process in processes] == [("", "")] * 4
+    assert sum(launches(log).values()) == 4 * 4000
+
+
+def test_a_full_disk_leaves_the_old_file(golden_path, log):
+    body = """
+import resource
+launch(48, 72, 80)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+for _ in range(20):
+    launch(48, 72, 80)
+"""
+    out, err = start(golden_path, log, body).communicate(timeout=60)
+    assert (out, err.count("\n"), err.startswith(f"aot_gemm: cannot write {log}: File too large; ")) == ("", 1, True)
+    assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 1}
+    assert not log.with_name("misses.toml.partial").exists()
