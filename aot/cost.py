@@ -1,8 +1,7 @@
 """An analytic time of a candidate on a problem: an order to try candidates in, never a measured time.
 
 The model knows tiles, waves of tiles over the SMs, the rates of the tensor cores, of L2 and of device memory, what rows
-outside the operands cost, and what split-K adds. Its constants were set by hand on an H200's bf16 tables; `aot` calls
-every time that comes from it `predicted`.
+outside the operands cost, and what split-K adds. `aot` calls every time that comes from it `predicted`.
 """
 
 from __future__ import annotations
@@ -24,50 +23,58 @@ if TYPE_CHECKING:
 NAME = "cost-model-v1"
 """Version of the model, recorded with every predicted row."""
 
-MMA_HALF_EDGE = 22.0
-"""Tile edge, in elements, whose cost is as if it were added to both sides: what a small tile loses in the tensor
-cores' operand traffic. Source: set on the H200 table (tiles 64x16 to 256x208)."""
-
-BLOCKING_EPILOGUE = 0.35
-"""Share of the epilogue that is not hidden behind the next tile where the multiplying warps store too (cooperative), or
-where D leaves the registers without TMA. Source: as above; for stores without TMA an assumption."""
-
-L2_BYTES_A_CLOCK_AN_SM = 64.0
-"""Bytes that an SM reads from L2 in a clock. Source: an assumption, of the size that microbenchmarks publish."""
-
 CLOCK_HZ = {"sm_90a": 1.6e9, "sm_110a": 1.575e9}
 """SM clock under load. Source: 1440 to 1590 MHz read from H200s just after the benchmark; Thor's highest power mode."""
 
-SM_SHARE_OF_BANDWIDTH = 2.6
-"""How much more than its even share of the device's bandwidth one SM can draw. Source: as MMA_HALF_EDGE."""
-
-RAMP_US = 2.2
-"""From a block's start to its first multiplication, and from its last one to the end of its stores. Source: as above;
-scaled to other targets by their launch time."""
-
 REFERENCE_LAUNCH_US = 2.0
-"""The launch time of the target that RAMP_US was set on (aot/targets/h200.toml)."""
-
-MEMORY_LATENCY_US = 1.0
-"""From a load's issue to its data, with memory busy. Source: an assumption, of the size that microbenchmarks of Hopper
-publish; it only orders pipelines of different depth."""
+"""The launch time of the target that `ramp_us` was set on (aot/targets/h200.toml)."""
 
 ROW_BYTES = 128
 """Bytes of k that a TMA load brings of each row of a tile: a pipeline stage (`TILE_K_BYTES` of the families)."""
 
-OUTSIDE_ROW_NS = 1.6
-"""What TMA takes to fill one row of a tile that lies outside the operand, more than to load it. Source: the committed
-H200 record: m 192 against 256 with 64x128 tiles, m 384 against 512 with 64x256 give 1.9 to 2.6 ns where nothing hides
-it (a tile half outside takes up to 1.8 times as long as a whole one); 1.6 orders the record's candidates best."""
 
-HIDDEN_EPILOGUE = 0.1
-"""The same share where the epilogue overlaps the next tile. Source: as above."""
+@dataclass(frozen=True)
+class Constants:
+    """The model's numbers that no data sheet gives; aot.calibrate fits them to measurements. All are above 0.
 
-UNHIDDEN_SHARE = 0.15
-"""Share of the smaller of compute and memory time that does not overlap the larger. Source: as above."""
+    The defaults were set by hand on an H200's bf16 tables (tiles 64x16 to 256x208), unless a field says otherwise.
+    """
 
-SERIAL_HANDOVER_US = 0.7
-"""What each further split waits for the one before it. Source: as MMA_HALF_EDGE."""
+    mma_half_edge: float = 22.0
+    """Tile edge, in elements, whose cost is as if it were added to both sides: what a small tile loses in the tensor
+    cores' operand traffic."""
+    blocking_epilogue: float = 0.35
+    """Share of the epilogue that is not hidden behind the next tile where the multiplying warps store too
+    (cooperative), or where D leaves the registers without TMA. Source: for stores without TMA an assumption."""
+    hidden_epilogue: float = 0.1
+    """The same share where the epilogue overlaps the next tile."""
+    l2_bytes_a_clock_an_sm: float = 64.0
+    """Bytes that an SM reads from L2 in a clock. Source: an assumption, of the size that microbenchmarks publish."""
+    sm_share_of_bandwidth: float = 2.6
+    """How much more than its even share of the device's bandwidth one SM can draw."""
+    ramp_us: float = 2.2
+    """From a block's start to its first multiplication, and from its last one to the end of its stores; scaled to other
+    targets by their launch time."""
+    memory_latency_us: float = 1.0
+    """From a load's issue to its data, with memory busy. Source: an assumption, of the size that microbenchmarks of
+    Hopper publish; it only orders pipelines of different depth."""
+    outside_row_ns: float = 1.6
+    """What TMA takes to fill one row of a tile that lies outside the operand, more than to load it. Source: the
+    committed H200 record: m 192 against 256 with 64x128 tiles, m 384 against 512 with 64x256 give 1.9 to 2.6 ns where
+    nothing hides it (a tile half outside takes up to 1.8 times as long as a whole one); 1.6 orders the record's
+    candidates best."""
+    unhidden_share: float = 0.15
+    """Share of the smaller of compute and memory time that does not overlap the larger."""
+    serial_handover_us: float = 0.7
+    """What each further split waits for the one before it."""
+    flops_share: float = 1.0
+    """Rate of the tensor cores over the target's `flops_per_s`."""
+    bandwidth_share: float = 1.0
+    """Rate of device memory over the target's `bandwidth_bytes_per_s`."""
+
+
+DEFAULTS = Constants()
+"""What every target starts with."""
 
 Column = NDArray[np.float64]
 
@@ -81,7 +88,7 @@ def _rows(values: Sequence[int]) -> Column:
 
 
 @dataclass(frozen=True)
-class _Operands:
+class Operands:
     """Arrays that broadcast to (problem, candidate): the problem's extents as the kernel sees them, and its tiles."""
 
     rows: Column
@@ -93,10 +100,11 @@ class _Operands:
     cluster_n: Column
 
     @staticmethod
-    def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> _Operands:
+    def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Operands:
+        """Look at problems as candidates do: with `swap_ab` m and n change places."""
         m, n, k = (_rows([getattr(problem, name) for problem in problems]) for name in ("m", "n", "k"))
         swap = _columns(candidates, "swap_ab") > 0
-        return _Operands(
+        return Operands(
             np.where(swap, n, m),
             np.where(swap, m, n),
             np.ceil(k / _columns(candidates, "split_k")),
@@ -108,16 +116,17 @@ class _Operands:
 
     def num_ctas(self) -> Column:
         """Count the CTAs of one split, whole clusters."""
-        tiles: Column = _tiles(self.rows, self.cta_m, self.cluster_m)
-        return tiles * _tiles(self.columns, self.tile_n, self.cluster_n)
+        tiles: Column = num_tiles(self.rows, self.cta_m, self.cluster_m)
+        return tiles * num_tiles(self.columns, self.tile_n, self.cluster_n)
 
 
-def _tiles(extent: Column, tile: Column, cluster: Column) -> Column:
+def num_tiles(extent: Column, tile: Column, cluster: Column) -> Column:
+    """Count the tiles of an axis, whole clusters."""
     tiles: Column = np.ceil(np.ceil(extent / tile) / cluster) * cluster
     return tiles
 
 
-def _outside_us(x: _Operands, waves: Column, item: int) -> Column:
+def _outside_us(x: Operands, waves: Column, item: int, constants: Constants) -> Column:
     """Give what loading rows outside the operands adds to the SM that has most of them.
 
     The last tile of an axis has some; a cluster that reaches past the last tile has a CTA with nothing else, which its
@@ -125,10 +134,10 @@ def _outside_us(x: _Operands, waves: Column, item: int) -> Column:
     """
     total = np.zeros(np.broadcast_shapes(x.rows.shape, x.cta_m.shape))
     for extent, tile, cluster in ((x.rows, x.cta_m, x.cluster_m), (x.columns, x.tile_n, x.cluster_n)):
-        tiles = _tiles(extent, tile, cluster)
+        tiles = num_tiles(extent, tile, cluster)
         outside = np.minimum(tiles * tile - extent, tile)
         total += outside * np.maximum(waves / tiles, 1.0)
-    return total * x.k * item / ROW_BYTES * OUTSIDE_ROW_NS / 1e3
+    return total * x.k * item / ROW_BYTES * constants.outside_row_ns / 1e3
 
 
 @dataclass(frozen=True)
@@ -142,17 +151,19 @@ class Estimate:
     num_waves: Column
 
 
-def _tile_us(x: _Operands, candidates: Sequence[Candidate], target: Target, item: int) -> Column:
+def _tile_us(x: Operands, candidates: Sequence[Candidate], target: Target, item: int, constants: Constants) -> Column:
     """Give the time of one tile on one SM: the slower of its multiplications and its loads from L2, and its stores."""
     tile_m = _columns(candidates, "tile_m")
-    efficiency = tile_m * x.tile_n / ((tile_m + MMA_HALF_EDGE) * (x.tile_n + MMA_HALF_EDGE))
-    best = (256 / (256 + MMA_HALF_EDGE)) ** 2
-    mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (target.flops_per_s / target.num_sms * efficiency) * best
-    l2_bytes_per_us = L2_BYTES_A_CLOCK_AN_SM * CLOCK_HZ[target.arch] / 1e6
+    edge = constants.mma_half_edge
+    efficiency = tile_m * x.tile_n / ((tile_m + edge) * (x.tile_n + edge))
+    best = (256 / (256 + edge)) ** 2
+    flops_per_s = constants.flops_share * target.flops_per_s / target.num_sms
+    mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
+    l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
     l2_us = (x.cta_m / x.cluster_n + x.tile_n / x.cluster_m) * x.k * item / l2_bytes_per_us
     store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
     blocking = np.array([x.schedule == "cooperative" or not x.use_tma_store for x in candidates])
-    exposed = np.where(blocking, BLOCKING_EPILOGUE, HIDDEN_EPILOGUE)
+    exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
     tile_us: Column = np.maximum(mma_us, l2_us) + exposed * store_us
     return tile_us
 
@@ -168,40 +179,47 @@ def _workspace_bytes(candidates: Sequence[Candidate], problems: Sequence[Problem
     return found
 
 
-def estimate(candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target) -> Estimate:
+def estimate(
+    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, constants: Constants = DEFAULTS
+) -> Estimate:
     """Predict the times of one launch with a cold L2.
 
     Args:
         candidates: legal candidates.
         problems: sizes in elements, all of one element size.
         target: rates and limits of the device.
+        constants: what the target's rates leave open.
 
     Returns:
         Arrays with a row for each problem and a column for each candidate.
     """
-    x = _Operands.of(candidates, problems)
+    x = Operands.of(candidates, problems)
     item = problems[0].operation.dtype.num_bytes
     cluster = x.cluster_m * x.cluster_n
     slots = np.floor(target.num_sms / cluster) * cluster
     ctas = x.num_ctas() * _columns(candidates, "split_k")
     waves = np.ceil(ctas / slots)
-    compute_us = waves * _tile_us(x, candidates, target, item) + _outside_us(x, waves, item)
+    reaches = np.array([float(family_of(candidate).loads_outside) for candidate in candidates])
+    outside_us = reaches * _outside_us(x, waves, item, constants)
+    compute_us = waves * _tile_us(x, candidates, target, item, constants) + outside_us
     modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
     # Partial sums are written once and read once, whoever adds them up.
     moved = _rows([problem.num_bytes for problem in problems])
     moved = moved + 2 * _workspace_bytes(candidates, problems, zero=False)
-    share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * SM_SHARE_OF_BANDWIDTH)
-    share = share * _depth(candidates, problems[0].operation, target)
-    memory_us = moved / (target.bandwidth_bytes_per_s * share) * 1e6
-    overhead_us = RAMP_US * target.launch_us / REFERENCE_LAUNCH_US + _split_us(modes, candidates, problems, target)
-    hidden = UNHIDDEN_SHARE * np.minimum(compute_us, memory_us)
+    bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
+    share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * constants.sm_share_of_bandwidth)
+    share = share * _depth(candidates, problems[0].operation, target, constants)
+    memory_us = moved / (bytes_per_s * share) * 1e6
+    ramp_us = constants.ramp_us * target.launch_us / REFERENCE_LAUNCH_US
+    overhead_us = ramp_us + _split_us(modes, candidates, problems, target, constants)
+    hidden = constants.unhidden_share * np.minimum(compute_us, memory_us)
     total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
     return Estimate(total_us, compute_us, memory_us, overhead_us, waves)
 
 
-def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target) -> Column:
+def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants) -> Column:
     """Give the share of an SM's bandwidth that a pipeline's bytes in flight sustain, over that of a full block's."""
-    latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * MEMORY_LATENCY_US / 1e6
+    latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * constants.memory_latency_us / 1e6
     full = target.smem_bytes_per_block / (target.smem_bytes_per_block + latency_bytes)
     used = [family_of(candidate).resources(candidate, operation, target) for candidate in candidates]
     flight = np.array([float(x.num_stages * x.stage_bytes) for x in used])
@@ -210,13 +228,17 @@ def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target
 
 
 def _split_us(
-    modes: Sequence[SplitK], candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target
+    modes: Sequence[SplitK],
+    candidates: Sequence[Candidate],
+    problems: Sequence[Problem],
+    target: Target,
+    constants: Constants,
 ) -> Column:
     """Give what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
     fixed = []
     for mode, candidate in zip(modes, candidates, strict=True):
         handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1
-        in_place = target.launch_us + SERIAL_HANDOVER_US * handovers
+        in_place = target.launch_us + constants.serial_handover_us * handovers
         fixed.append({SplitK.NONE: 0.0, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
     cleared = _workspace_bytes(candidates, problems, zero=True) / target.bandwidth_bytes_per_s * 1e6
     total: Column = np.array(fixed) + cleared

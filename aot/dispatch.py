@@ -10,12 +10,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from aot.problem import Operation, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ALIGNMENT_BYTES = 16
 """Alignment of each operand's address and leading stride that the TMA kernels need. Source: CUDA driver API,
 cuTensorMapEncodeTiled: globalAddress and globalStrides are multiples of 16 bytes."""
+
+
+CELL_FRACTIONS = (0.5, 1.0)
+"""Where between a cell's edges its kernel is judged, in m; n and k at their upper edges, where weights lie."""
 
 
 class Tier(Enum):
@@ -32,6 +40,12 @@ def round_up(value: int, edges: tuple[int, ...]) -> int:
     This is the only rounding rule. `edges` ascends and is not empty.
     """
     return min(bisect_left(edges, value), len(edges) - 1)
+
+
+def between(edges: Sequence[int], index: int) -> list[int]:
+    """Give the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
+    low = edges[index - 1] if index else 0
+    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in CELL_FRACTIONS})
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,16 @@ class Grid:
         i = round_up(m, self.m_edges)
         j = round_up(n, self.n_edges)
         return (i * len(self.n_edges) + j) * len(self.k_edges) + round_up(k, self.k_edges)
+
+    def place(self, cell: int) -> tuple[int, int, int]:
+        """Give the indices of a cell's upper edges in m, n and k: what `cell` joins."""
+        rest, k = divmod(cell, len(self.k_edges))
+        return *divmod(rest, len(self.n_edges)), k
+
+    def judged(self, cell: int) -> list[tuple[int, int, int]]:
+        """List the (m, n, k) whose mean a cell's time is."""
+        i, j, k = self.place(cell)
+        return [(m, self.n_edges[j], self.k_edges[k]) for m in between(self.m_edges, i)]
 
 
 @dataclass(frozen=True)

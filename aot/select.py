@@ -1,159 +1,215 @@
-"""From times to the few kernels worth shipping, and from those to one kernel for each problem.
-
-Works on the times of one operation. Regret is the time of the kernel picked over the best time known, minus 1.
-"""
+"""From times to a selection: each operation's kernels, their table, what they cost, and what rounding costs. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from aot.candidate import Candidate, KernelKey
+from aot.curve import curve
+from aot.dispatch import DispatchTable, look_up
 from aot.errors import SelectionError
+from aot.families import family_of
+from aot.foreign import foreign_problems
+from aot.heldout import score
+from aot.learned import Learned, Model, Prior
+from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.portfolio import Aim, Portfolio, Shipped, choose
+from aot.problem import Dtype, Layout, Operation, Problem
+from aot.selection import SELECTION_VERSION, Curve, Regret, Selection
+from aot.space import fallback
+from aot.table import Timed, build_section, is_general
+from aot.times import Times, with_stand_ins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from aot.dispatch import Section
+    from aot.measurement import Record
+    from aot.target import Target
 
-    from numpy.typing import NDArray
+NUM_FOREIGN = 600
+"""Problems that no shape set names, with predicted times, that a portfolio is chosen for beside those measured, where
+those are many. Source: on the committed H200 record, with a quarter of (n, k) left out, 24 kernels have a mean regret
+of 5.0 percent there without, 3.5 with (docs/selection.md)."""
 
-    from aot.candidate import Candidate
-    from aot.problem import Problem
+MIN_MEASURED = 100
+"""Problems from which on the learned times are trusted with foreign ones."""
 
-    Times = Mapping[Problem, Mapping[Candidate, float]]
-
-MISSING_RATIO = 10.0
-"""What a kernel that was not timed on a problem counts as, over the best: it is never picked there by choice."""
-
-WORST_WEIGHT = 0.05
-"""Weight of the worst problem beside the mean of all in what a portfolio is judged by."""
-
-TIE = 0.01
-"""Times this close are a tie, resolved to the kernel that serves most problems. Source: half the distance
-between the quartiles of seven rounds has a median of 0.8 percent over 14,505 timings of the first H200 tuning."""
+CURVE_MIN_PROBLEMS = 30
+"""Problems from which on a curve of kernels against regret says something."""
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """Times as an array: a row a problem, a column a candidate, each over the row's best."""
+class SelectionLimits:
+    """How many kernels an operation may have, or which regret; the latter counts in linear's layout."""
 
-    problems: tuple[Problem, ...]
-    candidates: tuple[Candidate, ...]
-    ratios: NDArray[np.float64]
+    max_kernels: int = 24
+    max_layout_kernels: int = 8
+    max_mean: float | None = None
+    """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
+    max_worst: float | None = None
 
-    @staticmethod
-    def of(times: Times) -> Matrix:
-        """Make the array; problems and candidates ascend, so that equal inputs give equal results.
-
-        Raises:
-            SelectionError: there are no times, or a problem has none.
-        """
-        problems = tuple(sorted(times))
-        candidates = tuple(sorted({candidate for row in times.values() for candidate in row}))
-        empty = [problem.name for problem in problems if not times[problem]]
-        if not problems or empty:
-            raise SelectionError(f"no kernel was timed on {', '.join(empty[:3]) or 'any problem'}; tune first")
-        columns = {candidate: j for j, candidate in enumerate(candidates)}
-        ratios = np.full((len(problems), len(candidates)), MISSING_RATIO)
-        for i, problem in enumerate(problems):
-            best = min(times[problem].values())
-            for candidate, time in times[problem].items():
-                ratios[i, columns[candidate]] = time / best
-        return Matrix(problems, candidates, ratios)
+    def of(self, operation: Operation) -> Aim:
+        """Give the aim of one operation."""
+        if operation.layout is not Layout.KK:
+            return Aim(self.max_layout_kernels)
+        return Aim(self.max_kernels, self.max_mean, self.max_worst)
 
 
-def _loss(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Judge the best ratio of each problem; problems along axis 0, alternatives along the rest."""
-    logs = np.log(ratios)
-    total: NDArray[np.float64] = logs.mean(axis=0) + WORST_WEIGHT * logs.max(axis=0)
-    return total
-
-
-def _greedy(ratios: NDArray[np.float64], general: NDArray[np.bool_], limit: int) -> list[int]:
-    """Take the best general kernel first, then whichever lowers the loss most."""
-    start = np.where(general, _loss(ratios), np.inf)
-    chosen = [int(start.argmin())]
-    best = ratios[:, chosen[0]]
-    while len(chosen) < min(limit, ratios.shape[1]):
-        losses = _loss(np.minimum(best[:, None], ratios))
-        j = int(losses.argmin())
-        if losses[j] >= _loss(best):
-            break
-        chosen.append(j)
-        best = np.minimum(best, ratios[:, j])
-    return chosen
-
-
-def _exchange(ratios: NDArray[np.float64], general: NDArray[np.bool_], chosen: list[int]) -> list[int]:
-    """Replace one kernel at a time while that lowers the loss and leaves a general kernel."""
-    improved = True
-    while improved:
-        improved = False
-        for position in range(len(chosen)):
-            rest = chosen[:position] + chosen[position + 1 :]
-            base = ratios[:, rest].min(axis=1) if rest else np.full(ratios.shape[0], MISSING_RATIO)
-            losses = _loss(np.minimum(base[:, None], ratios))
-            if not general[rest].any():
-                losses = np.where(general, losses, np.inf)
-            j = int(losses.argmin())
-            if losses[j] < _loss(ratios[:, chosen].min(axis=1)) - 1e-12:
-                chosen[position] = j
-                improved = True
-    return chosen
+def _no_progress(_what: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
-class Portfolio:
-    """The kernels kept for one operation, by name, and each problem's kernel; regrets are fractions."""
+class Measured:
+    """The times that a selection is made from, in microseconds, and what is known of them."""
 
-    candidates: tuple[Candidate, ...]
-    solutions: Mapping[Problem, Candidate]
-    mean_regret: float
-    worst_regret: float
-
-
-def _assign(ratios: NDArray[np.float64], chosen: list[int], tie: float) -> list[int]:
-    """Pick each problem's kernel among those within the tie of the best: the one that is best most often."""
-    kept = ratios[:, chosen]
-    best = kept.min(axis=1)
-    eligible = kept <= best[:, None] * (1 + tie)
-    wins = np.bincount(kept.argmin(axis=1), minlength=len(chosen)) + eligible.sum(axis=0) / (2 * len(ratios) + 1)
-    return [chosen[int(np.where(row, wins, -1.0).argmax())] for row in eligible]
+    times: Mapping[Operation, Times]
+    spreads: Mapping[Operation, Times] = field(default_factory=dict)
+    """Relative half-distance of the quartiles."""
+    heldout: Mapping[Operation, Times] = field(default_factory=dict)
+    """Times that are only scored on."""
+    record: Record | None = None
+    """Where they were measured; None if they are predicted."""
 
 
-def choose(
-    times: Times, max_kernels: int, tie: float = TIE, *, is_general: Callable[[Candidate], bool] = lambda _: True
-) -> Portfolio:
-    """Choose at most `max_kernels` kernels for the problems of `times`, and each problem's kernel.
+@dataclass(frozen=True)
+class Wishes:
+    """What a selection is to be like."""
 
-    Greedy choice, then exchange, on the mean logarithm of the regret with a share of the worst; near-ties then go to
-    the kernel that serves most problems, and a kernel left without a problem is dropped, but for the best general one.
+    limits: SelectionLimits = field(default_factory=SelectionLimits)
+    shipped: Selection | None = None
+    """The selection that ties go to."""
+    with_curves: bool = False
+    kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
+    """Compressed bytes of the kernels that are compiled, for the curves."""
+    progress: Callable[[str], None] = _no_progress
+    """Told what is being done."""
+
+
+def fallback_key(dtype: Dtype, target: Target) -> KernelKey:
+    """Give the kernel that takes an element type's unaligned problems, whatever their layout."""
+    operation = Operation.of(dtype, Layout.KK)
+    return KernelKey(operation, fallback(operation, target))
+
+
+def _kept_section(selection: Selection | None, operation: Operation) -> Section | None:
+    sections = () if selection is None else selection.table.sections
+    return next((section for section in sections if section.operation == operation), None)
+
+
+def shipped_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
+    """Make a function that gives what a selection dispatches an operation's problems to; None where it has no table."""
+    section = _kept_section(selection, operation)
+    if selection is None or section is None:
+        return lambda _problem: None
+    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+    return lambda problem: selection.kernels[look_up(section, problem, multiples).kernel].candidate
+
+
+def _shipped(selection: Selection | None, operation: Operation, times: Times) -> Shipped:
+    if selection is None:
+        return Shipped()
+    kernel = shipped_kernel(selection, operation)
+    solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
+    return Shipped(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """One operation's portfolio, and the times it was chosen by."""
+
+    operation: Operation
+    portfolio: Portfolio
+    times: Times
+    beside: Times
+
+
+def _choose(operation: Operation, filled: Times, measured: Measured, model: Model, wishes: Wishes) -> _Chosen:
+    beside: dict[Problem, dict[Candidate, float]] = {}
+    if measured.record is not None and len(filled) >= MIN_MEASURED:
+        candidates = sorted({candidate for row in filled.values() for candidate in row})
+        problems = foreign_problems(operation, NUM_FOREIGN)
+        rows = model.times_us(candidates, problems).tolist()
+        beside = {p: dict(zip(candidates, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+    portfolio = choose(
+        filled,
+        wishes.limits.of(operation),
+        beside=beside,
+        spreads=measured.spreads.get(operation),
+        shipped=_shipped(wishes.shipped, operation, filled),
+        is_general=is_general,
+    )
+    return _Chosen(operation, portfolio, filled, beside)
+
+
+def _curve(chosen: _Chosen, wishes: Wishes) -> Curve | None:
+    if not wishes.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
+        return None
+    operation = chosen.operation
+    known = {key.candidate: size for key, size in wishes.kernel_bytes.items() if key.operation == operation}
+    return curve(
+        operation,
+        chosen.times,
+        chosen.beside,
+        len(chosen.portfolio.candidates),
+        known,
+        is_general=is_general,
+        progress=lambda size: wishes.progress(f"{operation.tag}: the curve at {size} kernels"),
+    )
+
+
+def _regret(chosen: _Chosen) -> Regret:
+    found = chosen.portfolio
+    figures = round(found.mean_regret, 5), round(found.worst_regret, 5), found.method, round(found.mean_bound, 5)
+    return Regret(chosen.operation, len(chosen.times), len(found.candidates), *figures)
+
+
+def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_name: str) -> Selection:
+    """Choose each operation's kernels and build its section.
 
     Args:
-        times: for each problem, microseconds of each candidate that was timed on it.
-        max_kernels: at least 1.
-        tie: relative difference of times that counts as none.
-        is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
+        measured: times, and what is held out of them.
+        target: the device that the times are of.
+        wishes: limits, and what is shipped already.
+        record_name: the record's name, or the cost model's.
 
     Raises:
-        SelectionError: there is nothing to choose from, or no general kernel among it.
+        SelectionError: there are no times, no kernel takes every shape, or no portfolio is within the limits.
     """
-    if max_kernels < 1:
-        raise SelectionError(f"--max-kernels is {max_kernels}; at least 1 is needed")
-    matrix = Matrix.of(times)
-    general = np.array([is_general(candidate) for candidate in matrix.candidates])
-    if not general.any():
-        raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
-    chosen = sorted(_exchange(matrix.ratios, general, _greedy(matrix.ratios, general, max_kernels)))
-    picked = _assign(matrix.ratios, chosen, tie)
-    used = sorted(set(picked))
-    if not general[used].any():
-        # No problem prefers it, but shapes outside the tuning may have nothing else.
-        used = sorted([*used, min((j for j in chosen if general[j]), key=lambda j: float(_loss(matrix.ratios[:, j])))])
-    regrets = [float(matrix.ratios[i, j]) - 1 for i, j in enumerate(picked)]
-    return Portfolio(
-        tuple(sorted((matrix.candidates[j] for j in used), key=lambda candidate: candidate.name)),
-        {problem: matrix.candidates[j] for problem, j in zip(matrix.problems, picked, strict=True)},
-        float(np.mean(regrets)),
-        max(regrets),
+    times = measured.times
+    if not times:
+        raise SelectionError(f"{record_name} has no usable times; tune first")
+    provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
+    wishes.progress("learning from the times")
+    model: Model = Prior(target) if measured.record is None else Learned.fit(times, target)
+    dtypes = sorted({operation.dtype for operation in times}, key=lambda dtype: dtype.code)
+    kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in dtypes]
+    fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}
+    sections: list[Section] = []
+    found: list[_Chosen] = []
+    filled = with_stand_ins(times)
+    for operation in sorted(times, key=lambda x: (x.dtype.code, x.layout.code)):
+        wishes.progress(f"{operation.tag}: choosing kernels")
+        chosen = _choose(operation, filled[operation], measured, model, wishes)
+        indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
+        kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
+        wishes.progress(f"{operation.tag}: building the table")
+        shipped = shipped_kernel(wishes.shipped, operation)
+        kept = _kept_section(wishes.shipped, operation)
+        timed = Timed(times[operation], filled[operation], provenance, model, shipped, kept)
+        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.dtype]))
+        found.append(chosen)
+    curves = [_curve(chosen, wishes) for chosen in found]
+    return Selection(
+        SELECTION_VERSION,
+        target.name,
+        provenance,
+        record_name,
+        () if measured.record is None else measured.record.conditions,
+        tuple(_regret(chosen) for chosen in found),
+        tuple(item for item in curves if item is not None),
+        tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
+        tuple(kernels),
+        DispatchTable(tuple(sections)),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,18 +15,71 @@ from aot.measurement import Conditions
 from aot.problem import Operation
 from aot.strict_json import DecodeError, decode
 
-SELECTION_VERSION = 1
+SELECTION_VERSION = 2
+"""Raised whenever a field is added, dropped or changes its meaning."""
 
 
 @dataclass(frozen=True)
 class Regret:
-    """How far one operation's table is from the best times known, over the problems that it was selected on."""
+    """How far one operation's kernels are from the best times known, over the problems that they were selected on.
+
+    Regrets are fractions: 0.02 is 2 percent above the best.
+    """
 
     operation: Operation
     num_problems: int
     num_kernels: int
     mean: float
     worst: float
+    method: str
+    """How the kernels were chosen: `exact`, or `greedy and exchange`."""
+    mean_bound: float
+    """Proven: no portfolio of as many kernels has a lower mean regret over these problems."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a number of kernels costs in regret and in bytes, on the problems that were selected on."""
+
+    num_kernels: int
+    mean: float
+    worst: float
+    mean_bound: float
+    """Proven: no portfolio of this size has a lower mean."""
+    wheel_bytes: int
+    """What the kernels take in the wheel, compressed."""
+    is_estimate: bool
+    """Whether some of the kernels were not compiled here, so that their bytes are the others' mean."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One operation's regret against its number of kernels, ascending."""
+
+    operation: Operation
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What the table costs on problems that no step of the selection saw: measured, not predicted.
+
+    `rounding_*` is the time of the kernel that the table names over the best shipped kernel's time on the very shape:
+    what rounding costs. `mean` and `worst` are regrets: over the best time known of any kernel.
+    """
+
+    operation: Operation
+    tier: int
+    """1: tuned (n, k) at another m; 2: foreign (n, k)."""
+    num_problems: int
+    num_unmeasured: int
+    """Held-out problems besides, whose kernel was not timed on them."""
+    rounding_mean: float
+    rounding_worst: float
+    mean: float
+    worst: float
+    worst_problem: str
+    """Name of the problem of `rounding_worst`."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +94,21 @@ class Selection:
     """Name of the record, or version of the cost model."""
     conditions: tuple[Conditions, ...]
     regrets: tuple[Regret, ...]
+    curves: tuple[Curve, ...]
+    """Of the operations whose problems are many; may be empty."""
+    heldout: tuple[HeldOut, ...]
+    """Empty where nothing was held out, as in a predicted selection."""
     kernels: tuple[KernelKey, ...]
     """By the index that the table uses."""
     table: DispatchTable
 
 
 def write_selection(path: Path, selection: Selection) -> None:
-    """Write a selection; equal selections are equal bytes."""
+    """Write a selection, compressed where the path ends with `.gz`; equal selections are equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    content = (json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n").encode()
+    partial.write_bytes(gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
     partial.replace(path)
 
 
@@ -59,8 +119,9 @@ def read_selection(path: Path) -> Selection:
         SelectionError: the file is missing, of another version, or not a selection.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = path.read_bytes()
+        value = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise SelectionError(f"cannot read the selection {path}: {error}; run `aot select`") from error
     version = value.get("selection_version") if isinstance(value, dict) else None
     if version != SELECTION_VERSION:

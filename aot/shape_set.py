@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
+from itertools import product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ VERSION = 1
 MAX_EXTENT = 2**31 - 1
 """Largest m, n or k: kernels take extents as 32-bit integers."""
 
-EXTENT = f"a whole number from 1 to {MAX_EXTENT}"
+MAX_COUNT = 2**63 - 1
+"""Most launches that a miss log counts: TOML's integers have 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,19 @@ class Model:
     description: str
     weights: tuple[Weight, ...]
     m: tuple[int, ...]
+    operations: tuple[Operation, ...] = ()
+    """The only ones that it is for; empty where it is for any that is asked for."""
+    counts: tuple[int, ...] = ()
+    """How often each m was launched, as a wheel's miss log says; may be empty."""
+
+    def is_for(self, operation: Operation) -> bool:
+        """Say whether an operation meets the model."""
+        return not self.operations or operation in self.operations
+
+    @property
+    def sizes(self) -> set[tuple[int, int, int]]:
+        """Give the distinct (n, k, m)."""
+        return {(weight.n, weight.k, m) for weight in self.weights for m in self.m}
 
 
 @dataclass(frozen=True)
@@ -49,20 +64,53 @@ class ShapeSet:
     dtypes: tuple[Dtype, ...]
     layouts: tuple[Layout, ...]
     models: tuple[Model, ...]
+    num_dropped: int = 0
+    """Launches of further problems, which a miss log had no room for."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """List the operations."""
-        return tuple(Operation.of(dtype, layout) for dtype in self.dtypes for layout in self.layouts)
+        """List the operations that some model is for."""
+        crossed = (Operation.of(dtype, layout) for dtype in self.dtypes for layout in self.layouts)
+        return tuple(operation for operation in crossed if any(model.is_for(operation) for model in self.models))
+
+    def tuned(self, dtypes: tuple[Dtype, ...], layouts: tuple[Layout, ...]) -> tuple[Operation, ...]:
+        """List the operations to tune when these element types and layouts are asked for.
+
+        Where none are: of a set whose models all say what they are for, as those of a miss log do, every operation;
+        else bfloat16 and linear's layout.
+
+        Raises:
+            ShapeFileError: the set has no problem of any of them.
+        """
+        if not dtypes and not layouts and all(model.operations for model in self.models):
+            return self.operations
+        asked = list(starmap(Operation.of, product(dtypes or (Dtype.BFLOAT16,), layouts or (Layout.KK,))))
+        found = tuple(operation for operation in asked if any(model.is_for(operation) for model in self.models))
+        if not found:
+            known, names = (", ".join(operation.tag for operation in x) for x in (self.operations, asked))
+            raise ShapeFileError(f"the shape set has no problem of {names}; it has {known}; give --dtype and --layout")
+        return found
 
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
         """List the distinct (n, k, m), ascending."""
-        return sorted({(w.n, w.k, m) for model in self.models for w in model.weights for m in model.m})
+        return sorted(set[tuple[int, int, int]]().union(*(model.sizes for model in self.models)))
 
     def problems(self, operation: Operation) -> list[Problem]:
         """List an operation's problems by n, k, m, each once."""
-        return [Problem(operation, m, n, k) for n, k, m in self.sizes]
+        sizes = (model.sizes for model in self.models if model.is_for(operation))
+        return [Problem(operation, m, n, k) for n, k, m in sorted(set[tuple[int, int, int]]().union(*sizes))]
+
+    @property
+    def launches(self) -> dict[Problem, int]:
+        """Give how often each problem was launched, where models have counts."""
+        found: dict[Problem, int] = {}
+        for model in self.models:
+            for operation, weight in product(model.operations, model.weights):
+                for m, count in zip(model.m, model.counts, strict=bool(model.counts)):
+                    problem = Problem(operation, m, weight.n, weight.k)
+                    found[problem] = found.get(problem, 0) + count
+        return found
 
 
 @dataclass(frozen=True)
@@ -95,18 +143,25 @@ class _Table:
         return value
 
     def extent(self, key: str) -> int:
+        return self.whole(key, 1, MAX_EXTENT)
+
+    def whole(self, key: str, first: int, last: int) -> int:
         value: int = self.values[key]
-        if not _is_extent(value):
-            raise self.error(key, value, EXTENT)
+        if not _is_whole(value, first, last):
+            raise self.error(key, value, f"a whole number from {first} to {last}")
         return value
 
-    def extents(self, key: str) -> tuple[int, ...]:
+    def numbers(self, key: str, limit: int) -> list[int]:
         value = self.values[key]
         if not isinstance(value, list) or not value:
             raise self.error(key, value, "a list of whole numbers")
         for i, item in enumerate(value):
-            if not _is_extent(item):
-                raise self.error(key, item, EXTENT, i)
+            if not _is_whole(item, 1, limit):
+                raise self.error(key, item, f"a whole number from 1 to {limit}", i)
+        return value
+
+    def extents(self, key: str) -> tuple[int, ...]:
+        value = self.numbers(key, MAX_EXTENT)
         if value != sorted(set(value)):
             raise self.error(key, value, "ascending numbers, each once")
         return tuple(value)
@@ -128,8 +183,8 @@ class _Table:
         return [_Table(item, (*self.place, key, i), self.lines, self.where) for i, item in enumerate(value)]
 
 
-def _is_extent(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_EXTENT
+def _is_whole(value: object, first: int, last: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and first <= value <= last
 
 
 def _weight(table: _Table) -> Weight:
@@ -137,16 +192,42 @@ def _weight(table: _Table) -> Weight:
     return Weight(table.text("name"), table.extent("n"), table.extent("k"))
 
 
-def _model(table: _Table, default_m: tuple[int, ...]) -> Model:
-    table.check_keys("[[model]]", {"name", "weights"}, {"description", "m"})
+def _inherited(table: _Table, key: str, whole: _Table) -> _Table:
+    """Give the table to read a model's entry from: its own, or the whole set's."""
+    if key in table.values:
+        return table
+    if key in whole.values:
+        return whole
+    raise table.error(key, None, "a value: [[model]] needs it where the set has none")
+
+
+def _counts(table: _Table, m: tuple[int, ...], weights: tuple[Weight, ...]) -> tuple[int, ...]:
+    if "counts" not in table.values:
+        return ()
+    counts = table.numbers("counts", MAX_COUNT)
+    if len(counts) != len(m) or len(weights) != 1:
+        raise table.error("counts", counts, f"{len(m)} numbers, one for each `m`, and one weight, not {len(weights)}")
+    if "dtypes" not in table.values or "layouts" not in table.values:
+        raise table.error("counts", counts, "`dtypes` and `layouts` of the model's own beside it")
+    return tuple(counts)
+
+
+def _model(table: _Table, whole: _Table) -> Model:
+    table.check_keys("[[model]]", {"name", "weights"}, {"description", "m", "dtypes", "layouts", "counts"})
     weights = tuple(_weight(weight) for weight in table.tables("weights"))
-    ladder = table.extents("m") if "m" in table.values else default_m
+    ladder = _inherited(table, "m", whole).extents("m")
+    dtypes = _inherited(table, "dtypes", whole).members("dtypes", Dtype)
+    layouts = _inherited(table, "layouts", whole).members("layouts", Layout)
+    is_own = "dtypes" in table.values or "layouts" in table.values
+    operations = tuple(Operation.of(dtype, layout) for dtype, layout in product(dtypes, layouts)) if is_own else ()
     description = table.text("description") if "description" in table.values else ""
-    return Model(table.text("name"), description, weights, ladder)
+    return Model(table.text("name"), description, weights, ladder, operations, _counts(table, ladder, weights))
 
 
 def parse_shape_set(text: str, where: str) -> ShapeSet:
     """Read a shape set from TOML.
+
+    `dtypes`, `layouts` and `m` stand at the head of the set for all models, in a model for it alone, or in both.
 
     Raises:
         ShapeFileError: with the file, the line, the key, the value got and what was expected.
@@ -156,12 +237,21 @@ def parse_shape_set(text: str, where: str) -> ShapeSet:
     except tomllib.TOMLDecodeError as error:
         raise ShapeFileError(f"{where}: not TOML: {error}") from error
     table = _Table(values, (), entry_lines(text), where)
-    table.check_keys("a shape set", {"version", "dtypes", "layouts", "m", "model"}, set())
+    table.check_keys("a shape set", {"version", "model"}, {"dtypes", "layouts", "m", "dropped"})
     if values["version"] != VERSION:
         raise table.error("version", values["version"], str(VERSION))
-    default_m = table.extents("m")
-    models = tuple(_model(model, default_m) for model in table.tables("model"))
-    return ShapeSet(table.members("dtypes", Dtype), table.members("layouts", Layout), models)
+    if "m" in values:
+        table.extents("m")
+    dtypes = table.members("dtypes", Dtype) if "dtypes" in values else ()
+    layouts = table.members("layouts", Layout) if "layouts" in values else ()
+    models = tuple(_model(model, table) for model in table.tables("model"))
+    named = [operation for model in models for operation in model.operations]
+    return ShapeSet(
+        tuple(dict.fromkeys([*dtypes, *(operation.dtype for operation in named)])),
+        tuple(dict.fromkeys([*layouts, *(operation.layout for operation in named)])),
+        models,
+        table.whole("dropped", 0, MAX_COUNT) if "dropped" in values else 0,
+    )
 
 
 def shape_set_names() -> list[str]:

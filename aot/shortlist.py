@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from aot.cost import estimate
+from aot.cost import DEFAULTS, Constants, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,14 +22,18 @@ def _kin(candidate: Candidate) -> Candidate:
 
 
 def shortlist(
-    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, limit: int
+    candidates: Sequence[Candidate],
+    problems: Sequence[Problem],
+    target: Target,
+    limit: int,
+    constants: Constants = DEFAULTS,
 ) -> list[Candidate]:
     """Choose up to `limit` candidates: each problem's best first, then each one's second best, and so on.
 
     With a candidate come its kin: the model can hardly tell them apart.
     """
     by_name = sorted(candidates, key=lambda candidate: candidate.name)
-    times = estimate(by_name, problems, target).total_us
+    times = estimate(by_name, problems, target, constants).total_us
     orders = [[by_name[j] for j in order] for order in times.argsort(axis=1, kind="stable")]
     kin: dict[Candidate, list[Candidate]] = {}
     for candidate in candidates:
@@ -46,8 +50,10 @@ def shortlist(
     return list(chosen)
 
 
-def within(candidates: Sequence[Candidate], problem: Problem, target: Target, ratio: float) -> list[Candidate]:
+def within(
+    candidates: Sequence[Candidate], problem: Problem, target: Target, ratio: float, constants: Constants = DEFAULTS
+) -> list[Candidate]:
     """Keep the candidates predicted to take at most `ratio` times the best predicted time, in the given order."""
-    times = estimate(candidates, [problem], target).total_us[0]
+    times = estimate(candidates, [problem], target, constants).total_us[0]
     limit = times.min() * ratio
     return [candidate for candidate, time in zip(candidates, times, strict=True) if time <= limit]

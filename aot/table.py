@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, coarsen
 from aot.candidate import SplitK
-from aot.cost import estimate
 from aot.dispatch import Grid, Ladder, Row, Section
 from aot.errors import SelectionError
 from aot.families import family_of
@@ -18,37 +18,35 @@ from aot.measurement import PROVENANCE_PREDICTED
 from aot.problem import Layout, Operation, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aot.candidate import Candidate
-    from aot.select import Portfolio
-    from aot.target import Target
+    from aot.learned import Model
+    from aot.portfolio import Portfolio
 
 Array = NDArray[np.float64]
 
-GRID_M = (
-    *(1, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
-    *(640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072, 4096, 8192),
-)
-GRID_N = (
-    *(128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192),
-    *(10240, 12288, 16384, 20480, 24576, 32768),
-)
-GRID_K = (256, 1024, 2048, 4096, 8192, 16384)
-"""Upper edges of tier 2's cells: fine in m and n, whose multiples of the tile decide the waves, coarse in k."""
-
 COARSE = 3
-"""In the layouts that are not linear's, only every third edge of m and n is kept, and the last."""
+"""In the layouts that are not linear's, every third fine step of m and n is looked at, and the last."""
 
-CELL_FRACTIONS = (1 / 3, 2 / 3, 1.0)
-"""Where between a cell's edges its kernel is judged, in m and n; k is judged at its upper edge."""
+GRID_COST = 0.001
+"""Mean predicted cost that merging the grid's steps into cells may have."""
 
-NEIGHBOUR_DECAY = 3.0
-"""How fast a timed problem's say fades with distance, in e-foldings for each doubling of m, n or k."""
+LADDER_COST = 0.0005
+"""The same of a ladder."""
 
+MAX_CELLS = {True: 26000, False: 800}
+"""Most cells of a grid in linear's layout, and in the others: 8 bytes each in the library."""
+
+PREDICTED_TIE = 0.06
+"""Predicted times this close are a tie, which goes to the kernel that is shipped for the bucket already. Source: between
+two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16% (docs/selection.md)."""
 
 MAX_WORKSPACE_BYTES = 256 * 2**20
 """Most workspace that a row may ask of its caller, at the row's largest shape."""
+
+BARRED = 1e6
+"""What stands for the logarithm of a time where a bucket cannot take a kernel: more than any sum of times."""
 
 
 def is_general(candidate: Candidate) -> bool:
@@ -72,169 +70,215 @@ class Bucket:
         return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """Times of a portfolio's kernels on any problem: the cost model, corrected by what was timed nearby."""
-
-    candidates: tuple[Candidate, ...]
-    target: Target
-    places: Array
-    """log2 of (m, n, k) of each timed problem."""
-    corrections: Array
-    """(timed problem, candidate): logarithm of the time over the model's; 0 where there is no time."""
-    known: Array
-    """(timed problem, candidate): 1 where there is a time."""
-
-    @staticmethod
-    def of(
-        candidates: Sequence[Candidate], times: Mapping[Problem, Mapping[Candidate, float]], target: Target
-    ) -> Predictor:
-        """Compare what was timed with the model."""
-        problems = sorted(times)
-        model = estimate(candidates, problems, target).total_us
-        timed = np.array([[times[problem].get(candidate, np.nan) for candidate in candidates] for problem in problems])
-        known = ~np.isnan(timed)
-        corrections = np.log(np.where(known, timed, model) / model)
-        return Predictor(tuple(candidates), target, _places(problems), corrections, known.astype(float))
-
-    def times_us(self, problems: Sequence[Problem]) -> Array:
-        """Predict times in microseconds, (problem, candidate)."""
-        model = estimate(self.candidates, problems, self.target).total_us
-        distance = np.abs(_places(problems)[:, None, :] - self.places[None, :, :]).sum(axis=2)
-        # Relative to the nearest, so that far from every timed problem the nearest still speaks.
-        nearest = distance.min(axis=1, keepdims=True)
-        weights = np.exp(-NEIGHBOUR_DECAY * (distance - nearest))
-        total = weights @ self.known
-        mean = np.divide(weights @ self.corrections, total, out=np.zeros_like(total), where=total > 0)
-        predicted: Array = model * np.exp(mean)
-        return predicted
+def _nothing_shipped(_problem: Problem) -> Candidate | None:
+    return None
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The times that a section is built from, microseconds by problem and candidate."""
+    """What a section is built from: times in microseconds by problem and candidate, and a model for other problems."""
 
     own: Mapping[Problem, Mapping[Candidate, float]]
     """Of the section's operation."""
     filled: Mapping[Problem, Mapping[Candidate, float]]
     """The same, with stand-ins where a kernel has no time of its own."""
     provenance: str
-    """Of the former; a row whose time is a stand-in is predicted."""
+    """Of `own`; a row whose time is not in it is predicted."""
+    model: Model
+    shipped: Callable[[Problem], Candidate | None] = field(default=_nothing_shipped)
+    """Gives the kernel that an earlier selection dispatches a problem to."""
+    kept: Section | None = None
+    """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
+
+    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+        """Give times, (problem, candidate): those that are known, the model's for the rest."""
+        times = self.model.times_us(candidates, problems)
+        for i, problem in enumerate(problems):
+            known = self.filled.get(problem, {})
+            for j, candidate in enumerate(candidates):
+                times[i, j] = known.get(candidate, times[i, j])
+        return times
 
 
-def _places(problems: Sequence[Problem]) -> Array:
-    return np.log2(np.array([(problem.m, problem.n, problem.k) for problem in problems], dtype=np.float64))
+@dataclass(frozen=True)
+class _Shipping:
+    """The portfolio of a section: its kernels by name and their indices in the manifest."""
 
+    candidates: tuple[Candidate, ...]
+    indices: Mapping[Candidate, int]
+    timed: Timed
 
-def _order(indices: Mapping[Candidate, int], times: Mapping[Candidate, float]) -> list[Candidate]:
-    return sorted(times, key=lambda candidate: (times[candidate], indices[candidate]))
+    def row(self, times: Mapping[Candidate, float], bucket: Bucket, first: Candidate | None, provenance: str) -> Row:
+        """Make the row of a bucket; its kernel is `first` where the bucket takes that, else the fastest.
 
-
-def _row(
-    indices: Mapping[Candidate, int],
-    times: Mapping[Candidate, float],
-    bucket: Bucket,
-    provenance: str,
-    first: Candidate | None = None,
-    rivals: Container[Candidate] | None = None,
-) -> Row:
-    """Make the row of a bucket from the times of the portfolio; its kernel is `first` where the bucket takes that.
-
-    The runner-up comes from `rivals` where given: beside a measured time stands no predicted one.
-    """
-    order = [candidate for candidate in _order(indices, times) if bucket.takes(candidate)]
-    general = [candidate for candidate in order if family_of(candidate).multiples(candidate) == (1, 1)]
-    if not general:
-        raise SelectionError(
-            f"no kernel of the portfolio takes every shape near {bucket.corner.name}; raise --max-kernels, or keep one "
-            "with a TMA store and no split-K"
+        Beside a measured time stands no predicted runner-up.
+        """
+        order = sorted(times, key=lambda candidate: (times[candidate], self.indices[candidate]))
+        order = [candidate for candidate in order if bucket.takes(candidate)]
+        general = [candidate for candidate in order if family_of(candidate).multiples(candidate) == (1, 1)]
+        if not general:
+            raise SelectionError(
+                f"no kernel of the portfolio takes every shape near {bucket.corner.name}; raise --max-kernels, or keep "
+                "one with a TMA store and no split-K"
+            )
+        chosen = first if first in order else order[0]
+        own = self.timed.own.get(bucket.corner, {})
+        is_own = chosen in own and provenance != PROVENANCE_PREDICTED
+        rivals = [x for x in order if x != chosen and (x in own or not is_own)]
+        runner_up = rivals[0] if rivals else chosen
+        takes_all = family_of(chosen).multiples(chosen) == (1, 1)
+        return Row(
+            kernel=self.indices[chosen],
+            general=self.indices[chosen if takes_all else general[0]],
+            time_us=round(times[chosen], 3),
+            provenance=provenance if is_own else PROVENANCE_PREDICTED,
+            runner_up=self.indices[runner_up],
+            runner_up_us=round(times[runner_up], 3),
         )
-    first = first if first in order else order[0]
-    takes_all = family_of(first).multiples(first) == (1, 1)
-    others = (candidate for candidate in order if candidate != first and (rivals is None or candidate in rivals))
-    runner_up = next(others, first)
-    return Row(
-        kernel=indices[first],
-        general=indices[first if takes_all else general[0]],
-        time_us=round(times[first], 3),
-        provenance=provenance,
-        runner_up=indices[runner_up],
-        runner_up_us=round(times[runner_up], 3),
-    )
+
+    def pick(self, losses: Array, bucket: Bucket) -> Candidate | None:
+        """Choose a bucket's kernel by its mean logarithms of time; a tie goes to the shipped one."""
+        able = [j for j, candidate in enumerate(self.candidates) if bucket.takes(candidate)]
+        if not able:
+            return None
+        best = min(able, key=lambda j: (losses[j], j))
+        shipped = self.timed.shipped(bucket.corner)
+        if shipped in self.candidates:
+            j = self.candidates.index(shipped)
+            if j in able and losses[j] <= losses[best] + PREDICTED_TIE:
+                return shipped
+        return self.candidates[best]
+
+    def kept_ladder(self, n: int, k: int) -> tuple[int, ...]:
+        """Give the edges of m that an earlier selection has for an (n, k); none where it has no ladder."""
+        ladders = () if self.timed.kept is None else self.timed.kept.ladders
+        return next((ladder.m_edges for ladder in ladders if (ladder.n, ladder.k) == (n, k)), ())
+
+    def barred(self, buckets: Sequence[Bucket]) -> Array:
+        """Give (bucket, kernel): `BARRED` where the bucket cannot take the kernel, else 0."""
+        found = np.zeros((len(buckets), len(self.candidates)))
+        for j, candidate in enumerate(self.candidates):
+            if family_of(candidate).workspace(candidate).mode != SplitK.NONE.value:
+                found[:, j] = [0.0 if bucket.takes(candidate) else BARRED for bucket in buckets]
+        return found
 
 
-def _ladders(
-    portfolio: Portfolio,
-    timed: Timed,
-    predictor: Predictor,
-    indices: Mapping[Candidate, int],
-) -> tuple[Ladder, ...]:
-    problems = sorted(portfolio.solutions)
-    predicted = predictor.times_us(problems)
-    candidate_of = {index: candidate for candidate, index in indices.items()}
-    last = {(problem.n, problem.k): problem.m for problem in problems}
-    steps: dict[tuple[int, int], list[tuple[int, Row]]] = {}
-    for problem, guess in zip(problems, predicted.tolist(), strict=True):
-        known = timed.filled[problem]
-        row_times = {c: known.get(c, time) for c, time in zip(predictor.candidates, guess, strict=True)}
-        bucket = Bucket(problem, is_open=problem.m == last[problem.n, problem.k])
-        own, first = timed.own[problem], portfolio.solutions[problem]
-        row = _row(indices, row_times, bucket, timed.provenance, first, own)
-        if candidate_of[row.kernel] not in own:
-            row = _row(indices, row_times, bucket, PROVENANCE_PREDICTED, first)
-        steps.setdefault((problem.n, problem.k), []).append((problem.m, row))
-    return tuple(
-        Ladder(n, k, tuple(m for m, _ in sorted(found, key=lambda step: step[0])), tuple(row for _, row in found))
-        for (n, k), found in sorted(steps.items())
-    )
-
-
-def _between(edges: Sequence[int], index: int) -> list[int]:
-    """Give the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
+def _midpoint(edges: Sequence[int], index: int, multiple: int = 1) -> int:
+    """Give the middle of a step, rounded up to a multiple, within the step."""
     low = edges[index - 1] if index else 0
-    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in CELL_FRACTIONS})
+    return min(-(-(low + edges[index]) // (2 * multiple)) * multiple, edges[index])
+
+
+def _ladder(shipping: _Shipping, portfolio: Portfolio, tuned: Sequence[Problem]) -> Ladder:
+    """Build the ladder of one (n, k): an edge at every m that was tuned, and between them where that pays."""
+    operation, n, k = tuned[0].operation, tuned[0].n, tuned[0].k
+    measured = {problem.m: problem for problem in tuned}
+    last = max(measured)
+    shipped = shipping.kept_ladder(n, k)
+    kept = {*measured, *(m for m in shipped if m < last)}
+    fine = tuple(sorted({*kept, *(m for m in FINE_M if m < last)}))
+    inside = [[_midpoint(fine, i), m] for i, m in enumerate(fine)]
+    times = shipping.timed.times_us(shipping.candidates, [Problem(operation, m, n, k) for pair in inside for m in pair])
+    logs = np.log(times).reshape(len(fine), 2, -1)
+    buckets = [Bucket(Problem(operation, m, n, k), is_open=m == last) for m in fine]
+    losses = logs.sum(axis=1) + shipping.barred(buckets)
+    (m_edges, _, _) = coarsen(
+        losses[:, None, None, :],
+        (fine, (n,), (k,)),
+        num_shapes=2 * len(fine),
+        max_cost=LADDER_COST,
+        max_cells=len(kept) if shipped else len(fine),
+        kept=(kept, (), ()),
+    )
+    rows, start = [], 0
+    for m in m_edges:
+        end = fine.index(m) + 1
+        bucket = buckets[end - 1]
+        at_edge = dict(zip(shipping.candidates, np.exp(logs[end - 1, 1]).tolist(), strict=True))
+        first = portfolio.solutions.get(measured[m]) if m in measured else None
+        first = first or shipping.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
+        rows.append(shipping.row(at_edge, bucket, first, shipping.timed.provenance))
+        start = end
+    return Ladder(n, k, m_edges, tuple(rows))
 
 
 def _thin(edges: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*edges[::COARSE], edges[-1]}))
 
 
-def _grid(operation: Operation, predictor: Predictor, indices: Mapping[Candidate, int]) -> Grid:
-    """Give each cell the kernel whose predicted time is least, by geometric mean over the cell's shapes."""
-    fine = operation.layout is Layout.KK
-    grid_m, grid_n = (GRID_M, GRID_N) if fine else (_thin(GRID_M), _thin(GRID_N))
-    cells = []
-    for (i, m), (j, n), k in product(enumerate(grid_m), enumerate(grid_n), GRID_K):
-        inside = [Problem(operation, a, b, k) for a in _between(grid_m, i) for b in _between(grid_n, j)]
-        means = np.exp(np.log(predictor.times_us(inside)).mean(axis=0)).tolist()
-        is_open = m == grid_m[-1] or n == grid_n[-1] or k == GRID_K[-1]
-        bucket = Bucket(Problem(operation, m, n, k), is_open)
-        times = dict(zip(predictor.candidates, means, strict=True))
-        cells.append(_row(indices, times, bucket, PROVENANCE_PREDICTED))
-    return Grid(grid_m, grid_n, GRID_K, tuple(cells))
+def _bucket(operation: Operation, edges: Sequence[Sequence[int]], at: Sequence[int]) -> Bucket:
+    """Give the bucket of a step or cell by its indices; open where it is the last of an axis."""
+    corner = (axis[i] for axis, i in zip(edges, at, strict=True))
+    return Bucket(Problem(operation, *corner), any(i == len(axis) - 1 for axis, i in zip(edges, at, strict=True)))
+
+
+def _fine_losses(shipping: _Shipping, operation: Operation, edges: Sequence[Sequence[int]]) -> tuple[Array, int]:
+    """Give (m, n, k, kernel) summed logarithms of time over two shapes of each fine step, and the shapes in all.
+
+    Barred where the step's bucket cannot take the kernel: a bucket of merged steps has the corner of its last one.
+    """
+    ends = list(product(*(range(len(axis)) for axis in edges)))
+    total = shipping.barred([_bucket(operation, edges, at) for at in ends])
+    patterns = ((False, False, False), (True, False, False))
+    for pattern in patterns:
+        shapes = [
+            [
+                _midpoint(axis, i, multiple) if middle else axis[i]
+                for axis, i, middle, multiple in zip(edges, at, pattern, (1, 8, 8), strict=True)
+            ]
+            for at in ends
+        ]
+        total += np.log(shipping.timed.model.times_us(shipping.candidates, [Problem(operation, *x) for x in shapes]))
+    return total.reshape(*(len(axis) for axis in edges), -1), len(patterns) * len(ends)
+
+
+def _grid(shipping: _Shipping, operation: Operation) -> Grid:
+    """Choose the grid's edges, or keep those of an earlier selection, and fill it."""
+    if shipping.timed.kept is not None:
+        grid = shipping.timed.kept.grid
+        return _filled(shipping, operation, (grid.m_edges, grid.n_edges, grid.k_edges))
+    is_linear = operation.layout is Layout.KK
+    fine = (FINE_GRID_M, FINE_N, FINE_K) if is_linear else (_thin(FINE_GRID_M), _thin(FINE_N), _thin(FINE_K))
+    losses, num_shapes = _fine_losses(shipping, operation, fine)
+    edges = coarsen(losses, fine, num_shapes=num_shapes, max_cost=GRID_COST, max_cells=MAX_CELLS[is_linear])
+    return _filled(shipping, operation, edges)
+
+
+def _filled(shipping: _Shipping, operation: Operation, edges: tuple[tuple[int, ...], ...]) -> Grid:
+    """Fill the cells between edges: each gets the kernel whose time is least, by geometric mean over its shapes."""
+    m_edges, n_edges, k_edges = edges
+    empty = Grid(m_edges, n_edges, k_edges, ())
+    places = list(product(*(range(len(axis)) for axis in edges)))
+    judged = [[Problem(operation, *shape) for shape in empty.judged(i)] for i in range(len(places))]
+    times = shipping.timed.times_us(shipping.candidates, [problem for cell in judged for problem in cell])
+    cells, start = [], 0
+    for place, problems in zip(places, judged, strict=True):
+        means = np.log(times[start : start + len(problems)]).mean(axis=0)
+        start += len(problems)
+        bucket = _bucket(operation, edges, place)
+        by_candidate = dict(zip(shipping.candidates, np.exp(means).tolist(), strict=True))
+        cells.append(shipping.row(by_candidate, bucket, shipping.pick(means, bucket), PROVENANCE_PREDICTED))
+    return Grid(m_edges, n_edges, k_edges, tuple(cells))
 
 
 def build_section(
-    operation: Operation,
-    portfolio: Portfolio,
-    timed: Timed,
-    indices: Mapping[Candidate, int],
-    fallback: int,
-    target: Target,
+    operation: Operation, portfolio: Portfolio, timed: Timed, indices: Mapping[Candidate, int], fallback: int
 ) -> Section:
     """Build the table of one operation.
 
     Args:
         operation: the section's key.
         portfolio: its kernels and the solutions of the problems that were timed.
-        timed: the times that the solutions were chosen by.
+        timed: the times that the solutions were chosen by, and the model for all others.
         indices: index in the manifest of each kernel of the portfolio.
         fallback: index of the kernel for what is not aligned.
-        target: the device.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    predictor = Predictor.of(portfolio.candidates, timed.filled, target)
-    ladders = _ladders(portfolio, timed, predictor, indices)
-    return Section(operation, ladders, _grid(operation, predictor, indices), fallback)
+    shipping = _Shipping(portfolio.candidates, indices, timed)
+    tuned: dict[tuple[int, int], list[Problem]] = {}
+    for problem in sorted(portfolio.solutions):
+        tuned.setdefault((problem.n, problem.k), []).append(problem)
+    ladders = tuple(_ladder(shipping, portfolio, problems) for _, problems in sorted(tuned.items()))
+    return Section(operation, ladders, _grid(shipping, operation), fallback)

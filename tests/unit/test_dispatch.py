@@ -60,6 +60,24 @@ def test_k_runs_fastest_in_the_grid(m, n, k, cell):
     assert GRID.cell(m, n, k) == cell
 
 
+@given(EDGES, EDGES, EDGES, SIZES, SIZES, SIZES)
+def test_a_cell_is_found_from_its_place_and_from_all_that_is_judged_in_it(m_edges, n_edges, k_edges, m, n, k):
+    grid = Grid(m_edges, n_edges, k_edges, ())
+    cell = grid.cell(m, n, k)
+    assert cell in range(len(m_edges) * len(n_edges) * len(k_edges))
+    corner = tuple(edges[i] for edges, i in zip((m_edges, n_edges, k_edges), grid.place(cell), strict=True))
+    assert grid.cell(*corner) == cell
+    assert {grid.cell(*shape) for shape in grid.judged(cell)} == {cell}
+    assert grid.judged(cell)[-1] == corner
+
+
+@given(EDGES, SIZES, SIZES)
+def test_a_larger_m_gets_no_earlier_cell(edges, one, other):
+    grid = Grid(edges, (64, 128), (64,), ())
+    small, large = sorted((one, other))
+    assert grid.cell(small, 100, 1) <= grid.cell(large, 100, 1)
+
+
 @pytest.mark.parametrize(
     ("shape", "choice"),
     [

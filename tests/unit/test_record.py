@@ -99,3 +99,22 @@ def test_merge_takes_the_later_measurement():
         merge([RECORD, replace(RECORD, conditions=(replace(CONDITIONS, device="Other"),))])
     with pytest.raises(StoreError, match="need one target"):
         merge([])
+
+
+@pytest.mark.parametrize("change", [{"num_sms": 6}, {"power_mode": "15 W"}, {"protocol": "p2"}, {"device": "A MIG 1g"}])
+def test_a_slice_another_mode_or_protocol_is_another_record(change):
+    other = replace(RECORD, conditions=(replace(CONDITIONS, **change),))
+    with pytest.raises(StoreError, match="need one target, device, arch, number of SMs, power mode and protocol"):
+        merge([RECORD, other])
+    assert merge([other, other]).conditions == other.conditions
+
+
+def test_what_was_voided_is_not_in_the_record(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(A)
+        store.add_measurement(run, number, measured(A, P, 15.0))
+        store.void(run, P, "throttled")
+        store.add_measurement(run, number, measured(A, P, 10.0))
+        store.finish(run, P)
+    assert from_store(tmp_path / "r").measurements == (measured(A, P, 10.0),)

@@ -1,3 +1,4 @@
+import gzip
 import json
 from dataclasses import replace
 
@@ -5,7 +6,16 @@ import pytest
 from twins import BF16, CONDITIONS
 
 from aot.errors import SelectionError
-from aot.selection import SELECTION_VERSION, Regret, Selection, read_selection, write_selection
+from aot.selection import (
+    SELECTION_VERSION,
+    Curve,
+    CurvePoint,
+    HeldOut,
+    Regret,
+    Selection,
+    read_selection,
+    write_selection,
+)
 from tests.golden.manifest import golden_manifest
 
 GOLDEN = golden_manifest()
@@ -15,7 +25,9 @@ SELECTION = Selection(
     "measured",
     "h200",
     (CONDITIONS,),
-    (Regret(BF16, 204, 4, 0.0125, 0.5),),
+    (Regret(BF16, 204, 4, 0.0125, 0.5, "exact", 0.01),),
+    (Curve(BF16, (CurvePoint(4, 0.0125, 0.5, 0.01, 40_000, True),)),),
+    (HeldOut(BF16, 2, 9, 1, 0.01, 0.02, 0.03, 0.04, "bf16_kk m1 n8 k8"),),
     tuple(kernel.key for kernel in GOLDEN.kernels),
     GOLDEN.table,
 )
@@ -31,6 +43,22 @@ def test_round_trip(tmp_path):
     assert [x.name for x in path.parent.iterdir()] == ["s.json"]
 
 
+def test_a_compressed_file_is_the_same_selection_in_fewer_bytes(tmp_path):
+    plain, compressed = tmp_path / "s.json", tmp_path / "s.json.gz"
+    for path in (plain, compressed):
+        write_selection(path, SELECTION)
+    assert read_selection(compressed) == SELECTION
+    assert gzip.decompress(compressed.read_bytes()) == plain.read_bytes()
+    first = compressed.read_bytes()
+    write_selection(compressed, SELECTION)
+    assert compressed.read_bytes() == first
+    compressed.write_bytes(first[:-9])
+    with pytest.raises(SelectionError) as caught:
+        read_selection(compressed)
+    assert str(caught.value).startswith(f"cannot read the selection {compressed}: Compressed file ended before the ")
+    assert str(caught.value).endswith("; run `aot select`")
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "s.json"
     write_selection(path, SELECTION)
@@ -42,9 +70,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("selection_version",), 7, ": version 7, expected 1; run `aot select` again"),
+        (("selection_version",), 7, ": version 7, expected 2; run `aot select` again"),
         (("target",), 1, ".target: expected str, got 1; run `aot select` again"),
         (("regrets", 0, "mean"), "x", ".regrets[0].mean: expected float, got 'x'; run `aot select` again"),
+        (
+            ("curves", 0, "points", 0, "mean_bound"),
+            None,
+            ".curves[0].points[0].mean_bound: expected float, got None; run",
+        ),
+        (("heldout", 0, "tier"), "2", ".heldout[0].tier: expected int, got '2'; run `aot select` again"),
         (("kernels", 0, "operation", "layout_name"), "zz", ".kernels[0].operation: 'zz' is not a valid Layout; run"),
         (("kernels",), [], ": bf16_kk: the table names kernel 3 of 0; run `aot select` again"),
         (("table", "sections", 0, "grid", "m_edges"), [4, 3], ": bf16_kk: edges must ascend and not be empty; run"),

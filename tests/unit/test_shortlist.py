@@ -9,7 +9,8 @@ from aot.target import load_target
 
 H200 = load_target("h200")
 SMALL, BIG = problem_of(1, 4096, 4096), problem_of(8192, 8192, 8192)
-CANDIDATES = legal(BF16, H200, Patterns.parse("*_64x16_*_pingpong,*_64x16_*_pingpong_swap,*_128x192_*_cooperative"))
+PATTERNS = ("*_64x16_*_pingpong", "*_64x16_*_pingpong_swap", "*_128x192_*_cooperative")
+CANDIDATES = legal(BF16, H200, Patterns(tuple(f"sm90_quack{pattern}" for pattern in PATTERNS)))
 
 
 def order(problem):

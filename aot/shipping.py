@@ -1,0 +1,151 @@
+"""From a record, or for want of one the cost model, to what a target ships; and what two selections differ in."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot import cost
+from aot.artifact import Artifact
+from aot.compile import ArtifactStore
+from aot.cost import DEFAULTS, Constants
+from aot.diff import Difference, compare
+from aot.errors import SelectionError, StoreError
+from aot.learned import Learned
+from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.pipeline import ARTIFACTS
+from aot.record import read_record
+from aot.select import Measured, Wishes, select_kernels
+from aot.selection import Selection, read_selection
+from aot.space import Patterns
+from aot.table import Timed
+from aot.target import Target, load_target
+from aot.tiles import OwnTimes
+from aot.times import measured_times, predicted_times, split, spreads
+
+if TYPE_CHECKING:
+    from aot.candidate import KernelKey
+    from aot.problem import Operation
+    from aot.shape_set import ShapeSet
+
+
+def default_record(target: Target, records: Path) -> Path | None:
+    """Give the committed record of a target, or None."""
+    path = records / f"{target.name}.jsonl.gz"
+    return path if path.exists() else None
+
+
+SHIPPED = Path(__file__).parent / "selections"
+"""What the project ships for each target that has a record."""
+
+
+def shipped_selection(target: Target) -> Path | None:
+    """Give the committed selection of a target, or None."""
+    path = SHIPPED / f"{target.name}.json.gz"
+    return path if path.exists() else None
+
+
+def compiled_bytes(keys: Collection[KernelKey], target: Target, artifacts: Path = ARTIFACTS) -> dict[KernelKey, int]:
+    """Give the compressed bytes of those kernels that are compiled here."""
+    store = ArtifactStore(artifacts)
+    found = {key: store.get(key, target) for key in keys}
+    return {key: len(zlib.compress(x.path.read_bytes(), 9)) for key, x in found.items() if isinstance(x, Artifact)}
+
+
+def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> None:
+    """Refuse a selection whose rounding costs too much on the problems that were held out.
+
+    Args:
+        selection: a predicted one has nothing to hold out, and passes.
+        max_mean: the most that rounding may cost in the mean, as a fraction.
+        max_worst: the same of the worst problem.
+
+    Raises:
+        SelectionError: it costs more.
+    """
+    for x in selection.heldout:
+        if x.rounding_mean > max_mean or x.rounding_worst > max_worst:
+            raise SelectionError(
+                f"{x.operation.tag}, tier {x.tier}: on {x.num_problems} held-out problems rounding costs "
+                f"{100 * x.rounding_mean:.2f}% in the mean and {100 * x.rounding_worst:.1f}% at worst "
+                f"({x.worst_problem}); expected at most {100 * max_mean:.1f}% and {100 * max_worst:.1f}%; tune more "
+                "problems near it and select again, or raise --max-heldout-regret"
+            )
+
+
+def compare_selections(old: Path, new: Path, records: Sequence[Path], committed: Path) -> Difference:
+    """Compare two selections by the times of records, or of the committed record of their target.
+
+    Raises:
+        SelectionError: a selection cannot be read, or they are of two targets.
+        StoreError: a record cannot be read.
+    """
+    before, after = read_selection(old), read_selection(new)
+    if before.target != after.target:
+        raise SelectionError(f"{old} is for {before.target}, {new} for {after.target}; compare two of one target")
+    target = load_target(before.target)
+    default = default_record(target, committed)
+    times: dict[Operation, list[Timed]] = {}
+    for path in records or ([default] if default else []):
+        found = measured_times(read_record(path))
+        model = Learned.fit(found, target)
+        for operation, rows in found.items():
+            times.setdefault(operation, []).append(Timed(rows, rows, PROVENANCE_MEASURED, model))
+    return compare(before, after, times)
+
+
+def select_measured(path: Path, target: Target, wishes: Wishes, kernels: str, heldout: ShapeSet | None) -> Selection:
+    """Select from a record.
+
+    Args:
+        path: the record's file.
+        target: what it must be of.
+        wishes: limits, and what is shipped already.
+        kernels: include and exclude patterns on candidate names.
+        heldout: problems that are kept out of the selection and scored on.
+
+    Raises:
+        StoreError: the record cannot be read, or is another target's.
+        SelectionError: nothing can be selected.
+    """
+    record = read_record(path)
+    if record.target != target.name:
+        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
+    patterns = Patterns.parse(kernels)
+    kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
+    unseen = frozenset(heldout.sizes if heldout else ())
+    inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
+    measured = Measured(inside, spreads(record), outside, record)
+    if wishes.with_curves:
+        wishes = replace(wishes, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
+    return select_kernels(measured, target, wishes, path.name.removesuffix(".jsonl.gz"))
+
+
+def select_predicted(
+    shapes: ShapeSet, target: Target, wishes: Wishes, kernels: str, constants: Constants = DEFAULTS
+) -> Selection:
+    """Select by the cost model, for want of a record."""
+    times = predicted_times(shapes, target, Patterns.parse(kernels), constants)
+    name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
+    return select_kernels(Measured(times), target, wishes, name)
+
+
+def times_behind(selection: Selection, record: Path | None, records: Path) -> OwnTimes:
+    """Give the measured times that a selection rests on, as far as they are at hand.
+
+    Args:
+        selection: kernels and table.
+        record: the record's file, or None for the committed one of the name that the selection gives.
+        records: where committed records are.
+
+    Raises:
+        StoreError: the record cannot be read.
+    """
+    path = record or records / f"{selection.record}.jsonl.gz"
+    if selection.provenance == PROVENANCE_PREDICTED or not (record or path.exists()):
+        return {}
+    found = read_record(path)
+    return measured_times(found) if record or found.conditions == selection.conditions else {}

@@ -1,0 +1,114 @@
+"""Times by operation, problem and candidate: measured ones from a record, predicted ones from the cost model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from aot import cost, space
+from aot.candidate import Candidate
+from aot.cost import DEFAULTS, Constants
+from aot.problem import Dtype, Layout, Operation, Problem
+from aot.shortlist import shortlist
+from aot.table import is_general
+
+if TYPE_CHECKING:
+    from aot.measurement import Record
+    from aot.shape_set import ShapeSet
+    from aot.target import Target
+
+PREDICTED_CANDIDATES = 240
+"""Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
+
+Times = Mapping[Problem, Mapping[Candidate, float]]
+
+
+def measured_times(record: Record) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+    """Arrange a record's sound measurements by operation and problem."""
+    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    for item in record.measurements:
+        if item.ok:
+            rows = times.setdefault(item.problem.operation, {})
+            rows.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
+    return times
+
+
+def spreads(record: Record) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+    """Give the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
+    found: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    for item in record.measurements:
+        if item.ok and item.num_rounds > 1:
+            rows = found.setdefault(item.problem.operation, {})
+            spread = (item.high_us - item.low_us) / (2 * item.median_us)
+            rows.setdefault(item.problem, {})[item.kernel.candidate] = spread
+    return found
+
+
+OperationTimes = dict[Operation, dict[Problem, dict[Candidate, float]]]
+
+
+def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tuple[OperationTimes, OperationTimes]:
+    """Part times into those to select by and those to hold out.
+
+    Args:
+        times: microseconds by operation, problem and candidate.
+        unseen: (n, k, m) of the problems to hold out.
+    """
+    inside: OperationTimes = {}
+    outside: OperationTimes = {}
+    for operation, rows in times.items():
+        for problem, row in rows.items():
+            part = outside if (problem.n, problem.k, problem.m) in unseen else inside
+            part.setdefault(operation, {})[problem] = row
+    return inside, outside
+
+
+def with_stand_ins(times: Mapping[Operation, Times]) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+    """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
+
+    The types are of one size and run at one rate, so that what differs is noise and power. A stand-in helps to choose
+    kernels; a row that rests on one is called predicted.
+    """
+    filled: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    for operation, rows in times.items():
+        others = [x for x in times if x != operation and x.layout is operation.layout]
+        filled[operation] = {}
+        for problem, row in rows.items():
+            kin = [times[other].get(replace(problem, operation=other), {}) for other in others]
+            filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
+    return filled
+
+
+@lru_cache(maxsize=8)
+def _predicted_candidates(
+    layout: Layout, target: Target, patterns: space.Patterns, constants: Constants
+) -> tuple[Candidate, ...]:
+    """Choose the candidates for a predicted table; the model sees element types of one size alike.
+
+    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
+    """
+    operation = Operation.of(Dtype.BFLOAT16, layout)
+    problems = [Problem(operation, m, n, n) for m in (1, 16, 64, 128, 256, 512, 2048) for n in (1024, 4096, 8192)]
+    legal = [candidate for candidate in space.legal(operation, target, patterns) if is_general(candidate)]
+    return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
+
+
+def predicted_times(
+    shapes: ShapeSet, target: Target, patterns: space.Patterns, constants: Constants = DEFAULTS
+) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+    """Predict the times of the model's best candidates on a shape set, for each of its element types and any layout."""
+    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    for dtype in shapes.dtypes:
+        for layout in Layout:
+            operation = Operation.of(dtype, layout)
+            candidates = _predicted_candidates(layout, target, patterns, constants)
+            problems = shapes.problems(operation)
+            if not problems:  # a model may be for some operations only
+                continue
+            rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()
+            times[operation] = {
+                problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
+            }
+    return times

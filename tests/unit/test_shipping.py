@@ -1,0 +1,250 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from accepted import named
+from twins import BF16, CONDITIONS, problem_of
+
+from aot import learned, shipping, table
+from aot.artifact import Artifact
+from aot.candidate import KernelKey
+from aot.diff import Difference
+from aot.errors import SelectionError, StoreError
+from aot.measurement import Measurement, Record
+from aot.record import write_record
+from aot.select import SelectionLimits, Wishes
+from aot.selection import HeldOut, write_selection
+from aot.shape_set import parse_shape_set
+from aot.shipping import (
+    check_heldout,
+    compare_selections,
+    compiled_bytes,
+    default_record,
+    select_measured,
+    select_predicted,
+    shipped_selection,
+    times_behind,
+)
+from aot.target import load_target
+from tests.golden.manifest import kernel
+
+H200, THOR = load_target("h200"), load_target("thor")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+SHAPES = parse_shape_set(
+    'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
+    '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
+    "x",
+)
+HELDOUT = parse_shape_set(
+    'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [64]\n'
+    '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
+    "x",
+)
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch):
+    """Look at few fine steps and learn little, so that a selection is quickly made."""
+    for name, edges in (("FINE_M", (16, 256, 8192)), ("FINE_N", (512, 4096)), ("FINE_K", (512, 4096))):
+        monkeypatch.setattr(table, name, edges)
+    monkeypatch.setattr(learned, "NUM_TREES", 5)
+
+
+def measured(candidate, m, median_us, status="ok"):
+    problem = problem_of(m, 4096, 4096)
+    low, high = 0.99 * median_us, 1.01 * median_us
+    return Measurement(KernelKey(BF16, candidate), problem, median_us, low, high, 7, 1e-3, status)
+
+
+RECORD = Record(
+    "h200",
+    (CONDITIONS,),
+    (
+        measured(PLAIN, 1, 20.0),
+        measured(SMALL, 1, 10.0),
+        measured(PLAIN, 64, 20.0),
+        measured(SMALL, 64, 16.0),
+        measured(PLAIN, 4096, 200.0),
+        measured(SMALL, 4096, 0.0, "wrong result"),
+    ),
+)
+
+
+@pytest.fixture
+def record_path(tmp_path):
+    path = tmp_path / "records" / "mine.jsonl.gz"
+    write_record(path, RECORD)
+    return path
+
+
+def select(path, wishes=None, kernels="", heldout=HELDOUT, target=H200):
+    return select_measured(path, target, wishes or Wishes(), kernels, heldout)
+
+
+def rows_of(selection):
+    """Give (m, kernel, time, provenance) of the ladder's rows at the m that were tuned."""
+    (ladder,) = selection.table.sections[0].ladders
+    found = zip(ladder.m_edges, ladder.rows, strict=True)
+    return [(m, selection.kernels[x.kernel].candidate, x.time_us, x.provenance) for m, x in found if m in (1, 64, 4096)]
+
+
+def test_selects_from_a_record(record_path):
+    found = select(record_path)
+    names = ["fallback_64x64_c1x1_direct", PLAIN.name, SMALL.name]
+    assert [key.candidate.name for key in found.kernels] == names
+    assert (found.target, found.provenance, found.record, found.conditions) == (
+        *("h200", "measured", "mine"),
+        (CONDITIONS,),
+    )
+    (regret,) = found.regrets
+    assert (regret.num_problems, regret.num_kernels, regret.mean, regret.worst) == (2, 2, 0, 0)
+    assert rows_of(found) == [(1, SMALL, 10.0, "measured"), (4096, PLAIN, 200.0, "measured")]
+    assert found == select(record_path)
+
+
+def test_what_is_held_out_is_scored_on_and_else_selected_by(record_path):
+    (score,) = select(record_path).heldout
+    assert (score.tier, score.num_problems, score.num_unmeasured) == (1, 1, 0)
+    everything = select(record_path, heldout=None)
+    assert (everything.heldout, everything.regrets[0].num_problems) == ((), 3)
+    assert rows_of(everything)[1] == (64, SMALL, 16.0, "measured")
+
+
+def test_patterns_and_limits_narrow_a_selection(record_path):
+    assert [x.candidate for x in select(record_path, kernels="-*_swap").kernels[1:]] == [PLAIN]
+    assert [x.candidate for x in select(record_path, Wishes(SelectionLimits(1))).kernels[1:]] == [PLAIN]
+
+
+def test_a_selection_from_nothing_is_an_error(record_path):
+    with pytest.raises(SelectionError) as caught:
+        select(record_path, kernels="sm100_*")
+    assert str(caught.value) == "mine has no usable times; tune first"
+
+
+def test_a_record_of_another_target_is_refused(record_path):
+    with pytest.raises(StoreError) as caught:
+        select(record_path, target=THOR)
+    assert str(caught.value) == f"{record_path} is a record of h200, not of thor; give --target h200"
+
+
+def test_a_predicted_selection_says_so():
+    wishes = Wishes(SelectionLimits(2, 2))
+    found = select_predicted(SHAPES, H200, wishes, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*")
+    assert (found.provenance, found.record, found.conditions, found.heldout) == ("predicted", "cost-model-v1", (), ())
+    assert [x.operation.tag for x in found.table.sections] == ["bf16_kk", "bf16_kn", "bf16_mk", "bf16_mn"]
+    rows = [row for x in found.table.sections for ladder in x.ladders for row in ladder.rows]
+    assert {row.provenance for row in rows} == {"predicted"}
+    check_heldout(found, 0.0, 0.0)
+
+
+def test_a_target_has_a_committed_record_or_none(tmp_path):
+    records = Path(shipping.__file__).parent / "records"
+    assert default_record(H200, records) == records / "h200.jsonl.gz"
+    assert default_record(H200, tmp_path) is None
+
+
+def test_a_target_has_a_committed_selection_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipping, "SHIPPED", tmp_path)
+    assert shipped_selection(H200) is None
+    (tmp_path / "h200.json.gz").write_bytes(b"")
+    assert (shipped_selection(H200), shipped_selection(THOR)) == (tmp_path / "h200.json.gz", None)
+
+
+GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        (
+            {"rounding_mean": 0.0234},
+            (
+                "bf16_kk, tier 1: on 30 held-out problems rounding costs 2.34% in the mean and 10.0% at worst "
+                "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
+                "again, or raise --max-heldout-regret"
+            ),
+        ),
+        (
+            {"rounding_worst": 0.1012, "tier": 2},
+            (
+                "bf16_kk, tier 2: on 30 held-out problems rounding costs 2.00% in the mean and 10.1% at worst "
+                "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
+                "again, or raise --max-heldout-regret"
+            ),
+        ),
+    ],
+)
+def test_a_selection_whose_rounding_costs_too_much_is_refused(record_path, changes, message):
+    selection = replace(select(record_path), heldout=(GOOD, replace(GOOD, **changes)))
+    if message is None:
+        check_heldout(selection, 0.02, 0.10)
+        return
+    with pytest.raises(SelectionError) as caught:
+        check_heldout(selection, 0.02, 0.10)
+    assert str(caught.value) == message
+    check_heldout(selection, float("inf"), float("inf"))
+
+
+def test_selections_are_compared_by_records_or_the_committed_one(record_path, tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    before = select(record_path, heldout=None)
+    write_selection(old, before)
+    write_selection(new, select(record_path, Wishes(SelectionLimits(1)), heldout=None))
+    nothing = compare_selections(old, old, [], tmp_path)
+    assert (nothing.changes, nothing.added, nothing.dropped) == ((), (), ())
+    found = compare_selections(old, new, [record_path], tmp_path)
+    assert (found.added, found.dropped) == ((), (f"bf16_kk_{SMALL.name}",))
+    costs = {x.corner: (x.cost, x.is_measured) for x in found.changes}
+    assert costs[problem_of(1, 4096, 4096)] == (pytest.approx(1.0), True)
+    assert costs[problem_of(64, 4096, 4096)] == (pytest.approx(0.25), True)
+    # Twice the same record is the same mean; none at hand is no cost.
+    assert compare_selections(old, new, [record_path, record_path], tmp_path).changes == found.changes
+    assert {x.cost for x in compare_selections(old, new, [], tmp_path).changes} == {None}
+    write_record(tmp_path / "h200.jsonl.gz", RECORD)
+    assert compare_selections(old, new, [], tmp_path) == found
+    assert isinstance(found, Difference)
+
+
+def test_selections_of_two_targets_are_not_compared(record_path, tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    selection = select(record_path)
+    write_selection(old, selection)
+    write_selection(new, replace(selection, target="thor"))
+    with pytest.raises(SelectionError) as caught:
+        compare_selections(old, new, [], tmp_path)
+    assert str(caught.value) == f"{old} is for h200, {new} for thor; compare two of one target"
+
+
+def test_what_was_compiled_here_is_weighed_compressed(tmp_path, monkeypatch):
+    path = tmp_path / "x.o"
+    path.write_bytes(b"a" * 10_000)
+    keys = [KernelKey(BF16, x) for x in (PLAIN, SMALL)]
+    artifact = Artifact(kernel(BF16, PLAIN), path)
+    monkeypatch.setattr(shipping.ArtifactStore, "get", lambda _self, key, _target: artifact if key == keys[0] else None)
+    found = compiled_bytes(keys, H200, tmp_path)
+    assert list(found) == [keys[0]]
+    assert 10 < found[keys[0]] < 100
+
+
+def test_a_selection_with_curves_weighs_the_records_kernels(record_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(shipping, "compiled_bytes", lambda keys, target: asked.append((set(keys), target)) or {})
+    select(record_path, Wishes(with_curves=True), kernels="-*_swap")
+    assert asked == [({KernelKey(BF16, PLAIN)}, H200)]
+    select(record_path)
+    assert len(asked) == 1
+
+
+def test_times_behind_a_selection_are_those_it_rests_on(record_path, tmp_path):
+    selection = select(record_path)
+    folder = record_path.parent
+    times = {BF16: {problem_of(1, 4096, 4096): {PLAIN: 20.0, SMALL: 10.0}}}
+    found = times_behind(selection, None, folder)
+    assert found[BF16][problem_of(1, 4096, 4096)] == times[BF16][problem_of(1, 4096, 4096)]
+    assert times_behind(selection, None, tmp_path) == {}
+    assert times_behind(replace(selection, provenance="predicted"), None, folder) == {}
+    other = replace(selection, conditions=(replace(CONDITIONS, date="2027-01-01"),))
+    assert times_behind(other, None, folder) == {}
+    assert times_behind(other, record_path, tmp_path) == found
