@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot import pipeline, reports
+from aot.calibration import constants_of
 from aot.candidate import Candidate, KernelKey
+from aot.cli_options import CALIBRATION, DTYPE, JOBS, KERNELS, LAYOUT, RECORDS, SHAPES, TARGET, VERBOSE, options
+from aot.cli_report import report
+from aot.cli_search import SEARCH_COMMANDS
+from aot.cli_select import COMMANDS
 from aot.errors import AotError
-from aot.problem import Dtype, Layout, Operation, Problem
-from aot.selection import Selection, read_selection, write_selection
+from aot.problem import Dtype, Layout, Operation
+from aot.remote import Tuning as RemoteTuning
+from aot.search import EXHAUSTIVE, MODEL, NAMES
+from aot.selection import read_selection
 from aot.shape_set import load_shape_set, shape_set_names
 from aot.space import Patterns, census, judge
 from aot.target import load_target, target_names
 from aot.wheel_check import check_kernels, check_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from aot.bundle import Bundle
+    from aot.target import Target
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells report it: 128 + SIGINT."""
-
-RECORDS = Path(__file__).parent / "records"
-SELECTIONS = Path("build/selections")
-
-TARGET = click.option("--target", default="thor", show_default=True, help="Device and host; see `aot targets`.")
-SHAPES = click.option(
-    "--shapes", default="representative", show_default=True, help="Shape set: a shipped name or a TOML file."
-)
-KERNELS = click.option(
-    "--kernels",
-    default="",
-    help="Patterns on candidate names, separated by commas; a leading - excludes: 'sm100_*,-*256x256*'.",
-)
-DTYPE = click.option(
-    "--dtype", type=click.Choice([dtype.value for dtype in Dtype]), default="bfloat16", show_default=True
-)
-LAYOUT = click.option(
-    "--layout",
-    type=click.Choice([layout.value for layout in Layout]),
-    default="kk",
-    show_default=True,
-    help="Contiguous mode of A and of B; kk is torch's linear.",
-)
-JOBS = click.option("--jobs", type=click.IntRange(1), help="Compiler processes; by default one a core.")
-VERBOSE = click.option("--verbose", is_flag=True, help="Echo the commands that are run.")
 
 
 class _Group(click.Group):
@@ -70,13 +54,8 @@ def main() -> None:
     """Tune GEMM kernels offline and package the winners, compiled, in a wheel."""
 
 
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def apply(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return apply
+for _command in (*COMMANDS, *SEARCH_COMMANDS, report):
+    main.add_command(_command)
 
 
 @main.command()
@@ -96,7 +75,7 @@ def shapes(shapes: str, problems: bool) -> None:
 
 
 @main.command()
-@_options(TARGET, KERNELS, DTYPE, LAYOUT)
+@options(TARGET, KERNELS, DTYPE, LAYOUT)
 @click.option("--explain", is_flag=True, help="Say of every reason why, with an example in figures.")
 @click.option("--list", "list_all", is_flag=True, help="List every candidate with its verdict.")
 def space(target: str, kernels: str, dtype: str, layout: str, explain: bool, list_all: bool) -> None:
@@ -110,7 +89,7 @@ def space(target: str, kernels: str, dtype: str, layout: str, explain: bool, lis
 
 
 @main.command(name="compile")
-@_options(TARGET, SHAPES, KERNELS, DTYPE, LAYOUT, JOBS)
+@options(TARGET, SHAPES, KERNELS, DTYPE, LAYOUT, JOBS)
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates to compile.")
 def compile_command(
     target: str, shapes: str, kernels: str, dtype: str, layout: str, jobs: int | None, limit: int
@@ -127,9 +106,21 @@ def compile_command(
 
 
 @main.command()
-@_options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE)
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice([x.value for x in Dtype]), default=["bfloat16"])
-@click.option("--layout", "layouts", multiple=True, type=click.Choice([x.value for x in Layout]), default=["kk"])
+@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice([x.value for x in Dtype]),
+    help="May be given again; by default bfloat16, and of a wheel's miss log all that it has.",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    type=click.Choice([x.value for x in Layout]),
+    help="May be given again; by default kk, and of a wheel's miss log all that it has.",
+)
 @click.option("--limit", type=click.IntRange(1), default=320, show_default=True, help="Candidates an operation.")
 @click.option(
     "--prune",
@@ -141,38 +132,98 @@ def compile_command(
 @click.option(
     "--selection", type=click.Path(path_type=Path), help="Measure the kernels of a selection rather than the model's."
 )
+@click.option(
+    "--strategy",
+    type=click.Choice(NAMES),
+    help="How to search on each problem: by default model; with --selection exhaustive, which measures all.",
+)
+@click.option(
+    "--search-budget",
+    type=click.FloatRange(0.0, 100.0, min_open=True),
+    default=100.0,
+    show_default=True,
+    help="Percentage of a problem's candidates to measure at most.",
+)
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), help="Make a directory to run elsewhere.")
+@click.option("--on", "url", help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more.")
+@click.option("--record", type=click.Path(path_type=Path), help="With --on: record to write; by default the target's.")
 @click.option("--budget-seconds", type=click.FloatRange(0.0), help="End the measuring in good order after this long.")
 def tune(**values: Any) -> None:
-    """Compile candidates and measure them on this machine's GPU, or make a bundle that does so on another.
+    """Compile candidates and measure them on this machine's GPU, on a device by SSH, or make a bundle to carry there.
 
-    On the device, with Python, numpy and cuda-python: `python run.py --out results.sqlite`; then, here,
+    --on ships the bundle, checks the device, follows the run, survives a dropped link and brings the record home.
+    Without it, on the device, with Python and numpy: `python run.py --out results.sqlite`; then, here,
     `aot import results.sqlite`. Whatever is interrupted carries on when it is run again.
     """
     device = load_target(values["target"])
-    operations = tuple(Operation.of(Dtype(d), Layout(x)) for d in values["dtypes"] for x in values["layouts"])
+    shape_set = load_shape_set(values["shapes"])
     request = pipeline.TuningRequest(
-        load_shape_set(values["shapes"]),
-        operations,
+        shape_set,
+        shape_set.tuned(tuple(map(Dtype, values["dtypes"])), tuple(map(Layout, values["layouts"]))),
         Patterns.parse(values["kernels"]),
         values["limit"],
         values["prune"],
         _selected_candidates(values["selection"]),
+        constants_of(values["calibration"], device.name),
     )
     workplace = pipeline.Workplace(jobs=values["jobs"], verbose=values["verbose"])
     directory = values["bundle"] or Path("build/tuning") / device.name
+    remote = _inspected(values, device)
     bundle, failures = pipeline.make_tuning_bundle(request, device, directory, workplace)
     for failure in failures:
         click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
     click.echo(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
-    if values["bundle"]:
-        click.echo(f"on the device: python {bundle.directory.name}/run.py --out results.sqlite")
+    if remote:
+        _measure_remotely(remote, bundle, values)
         return
+    words = _search_words(values)
+    if values["bundle"]:
+        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *words])
+        click.echo(f"on the device: {command}")
+        return
+    for line in pipeline.local_warnings(device):
+        click.echo(f"warning: {line}", err=True)
     results = directory / "results.sqlite"
-    code = pipeline.measure(directory, results, values["budget_seconds"])
+    budget = values["search_budget"] / 100
+    code = pipeline.measure(directory, results, values["budget_seconds"], _strategy(values), budget)
     if code:
         raise SystemExit(code)
     click.echo(f"measured into {results}; next: aot import {results}")
+
+
+def _strategy(values: dict[str, Any]) -> str:
+    return str(values["strategy"] or (EXHAUSTIVE if values["selection"] else MODEL))
+
+
+def _search_words(values: dict[str, Any]) -> list[str]:
+    """Give what the runner is to be told of the search, where that is not what it does by itself."""
+    words = [] if _strategy(values) == MODEL else ["--strategy", _strategy(values)]
+    budget = values["search_budget"] / 100
+    return words + ([] if budget == 1.0 else ["--search-budget", f"{budget:g}"])
+
+
+def _inspected(values: dict[str, Any], device: Target) -> RemoteTuning | None:
+    """Look at the device that --on names, before anything is compiled for it."""
+    if not values["url"]:
+        return None
+    remote = RemoteTuning(values["url"], device, lambda text: click.echo(text, err=True), verbose=values["verbose"])
+    with tempfile.TemporaryDirectory(prefix="aot-runner-") as scratch:
+        remote.inspect(Path(scratch))
+    return remote
+
+
+def _measure_remotely(remote: RemoteTuning, bundle: Bundle, values: dict[str, Any]) -> None:
+    """Measure a bundle where --on says, bring the results home and merge them into the record."""
+    words = [] if values["budget_seconds"] is None else ["--budget-seconds", f"{values['budget_seconds']:g}"]
+    words += _search_words(values)
+    results = bundle.directory / "results.sqlite"
+    code = remote.measure(bundle, words, results, lambda text: click.echo(text, err=True, nl=False))
+    if code:
+        click.echo(f"the run there ended with exit code {code}; what it measured is in {results}", err=True)
+        raise SystemExit(code)
+    written, path = pipeline.import_results([results], values["record"], RECORDS)
+    click.echo(reports.record_summary(written))
+    click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")
 
 
 def _selected_candidates(selection: Path | None) -> tuple[Candidate, ...]:
@@ -189,72 +240,6 @@ def import_command(results: tuple[Path, ...], record: Path | None) -> None:
     written, path = pipeline.import_results(list(results), record, RECORDS)
     click.echo(reports.record_summary(written))
     click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")
-
-
-@main.command(name="select")
-@_options(TARGET, SHAPES, KERNELS)
-@click.option("--record", type=click.Path(path_type=Path), help="Record to select from; by default the committed one.")
-@click.option("--predicted", is_flag=True, help="Select by the cost model, as where there is no record.")
-@click.option("--max-kernels", type=click.IntRange(1), default=32, show_default=True, help="Kernels of layout kk.")
-@click.option(
-    "--max-layout-kernels", type=click.IntRange(4), default=8, show_default=True, help="Of each other layout."
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default build/selections/.")
-def select_command(**values: Any) -> None:
-    """Choose the kernels to ship and build the dispatch table, from a record or from the cost model."""
-    selection = _select(values)
-    path = values["output"] or SELECTIONS / f"{selection.target}.json"
-    write_selection(path, selection)
-    click.echo(reports.selection_summary(selection))
-    click.echo(f"wrote {path}; next: aot build --target {selection.target}")
-
-
-def _select(values: dict[str, Any]) -> Selection:
-    limits = pipeline.SelectionLimits(values["max_kernels"], values["max_layout_kernels"])
-    device = load_target(values["target"])
-    record = values["record"] or pipeline.default_record(device, RECORDS)
-    if values["predicted"] or record is None:
-        return pipeline.select_predicted(load_shape_set(values["shapes"]), device, limits, values["kernels"])
-    return pipeline.select_measured(record, device, limits, values["kernels"])
-
-
-@main.command()
-@_options(TARGET, SHAPES, JOBS, VERBOSE)
-@click.option("--selection", type=click.Path(path_type=Path), help="Build this selection rather than select anew.")
-@click.option("--package", default=pipeline.DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
-@click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
-@click.option("--dist", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
-def build(**values: Any) -> None:
-    """Compile the selected kernels and build the wheel. Needs no GPU.
-
-    Without --selection, selects from the target's committed record, or by the cost model where there is none.
-    """
-    device = load_target(values["target"])
-    defaults = {"record": None, "predicted": False, "kernels": "", "max_kernels": 32, "max_layout_kernels": 8}
-    chosen = read_selection(values["selection"]) if values["selection"] else _select(values | defaults)
-    if chosen.target != device.name:
-        raise AotError(
-            f"the selection is for {chosen.target}, --target is {device.name}; give --target {chosen.target}"
-        )
-    workplace = pipeline.Workplace(jobs=values["jobs"], verbose=values["verbose"])
-    number = values["package_version"] or pipeline.toolchain_version()
-    built = pipeline.build(chosen, device, values["dist"], workplace, package=values["package"], wheel_version=number)
-    click.echo(reports.selection_summary(chosen))
-    click.echo(f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.kernels)} kernels")
-
-
-@main.command()
-@_options(TARGET, SHAPES, DTYPE, LAYOUT)
-@click.argument("m", type=click.IntRange(1))
-@click.argument("n", type=click.IntRange(1))
-@click.argument("k", type=click.IntRange(1))
-@click.option("--selection", type=click.Path(path_type=Path), help="Selection to explain; default build/selections/.")
-def explain(**values: Any) -> None:
-    """Say which kernel an M by N by K problem gets, from which bucket, at what time, and what came second."""
-    path = values["selection"] or SELECTIONS / f"{values['target']}.json"
-    operation = Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
-    problem = Problem(operation, values["m"], values["n"], values["k"])
-    click.echo(reports.explanation(read_selection(path), problem))
 
 
 @main.command()

@@ -65,7 +65,19 @@ class PackageError(AotError):
     exit_code = 11
 
 
+class RemoteError(AotError):
+    """A device that cannot be reached, has no Python, or is busy with another tuning."""
+
+    exit_code = 13
+
+
 class VerificationError(AotError):
     """A kernel whose result is wrong, or not reproducible, on the device."""
 
     exit_code = 12
+
+
+class DependencyError(AotError):
+    """An optional package that is not installed."""
+
+    exit_code = 14

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from aot import cost, select, space
+from aot import cost, space
 from aot.artifact import Artifact, CompileFailure
 from aot.bundle import Bundle, make_bundle
 from aot.bundle_runner import Options, run_bundle
 from aot.candidate import Candidate, KernelKey
 from aot.compile import compile_kernels, toolchain_versions
-from aot.dispatch import DispatchTable, Grid, Row, Section
-from aot.errors import CompileError, SelectionError, StoreError
+from aot.cost import DEFAULTS, Constants
+from aot.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
+from aot.errors import CompileError
 from aot.families import family_of
 from aot.manifest import MANIFEST_VERSION, Manifest
-from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Record
+from aot.measurement import PROVENANCE_PREDICTED, Record
+from aot.operands import is_aligned
 from aot.package import build_library, build_wheel
-from aot.problem import Dtype, Layout, Operation, Problem
+from aot.preflight import read_machine, warnings
+from aot.problem import Operation, Problem
 from aot.record import from_store, merge, read_record, write_record
-from aot.selection import SELECTION_VERSION, Regret, Selection
+from aot.search import MODEL
+from aot.select import fallback_key
+from aot.selection import Selection
 from aot.shape_set import ShapeSet
 from aot.shortlist import shortlist, within
-from aot.table import Timed, build_section, is_general
 from aot.target import Target
+from aot.tiles import OwnTimes, tile_notes
 from aot.tuning_set import TunedKernel, TuningSet
 
 ARTIFACTS = Path("build/artifacts")
 """The artifact store, below the working directory."""
 
 DEFAULT_PACKAGE = "aot-gemm"
-
-PREDICTED_CANDIDATES = 240
-"""Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class TuningRequest:
     ratio: float
     candidates: tuple[Candidate, ...] = ()
     """If given, what to measure, whatever the model says: the kernels of an earlier selection, say."""
+    constants: Constants = DEFAULTS
+    """The cost model's, as a calibration found them."""
 
 
 def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
@@ -73,13 +76,7 @@ def tuning_candidates(request: TuningRequest, target: Target, operation: Operati
         return [candidate for candidate in legal if candidate in set(request.candidates)]
     if len(legal) <= request.limit:
         return legal
-    return shortlist(legal, request.shapes.problems(operation), target, request.limit)
-
-
-def fallback_key(dtype: Dtype, target: Target) -> KernelKey:
-    """Give the kernel that takes an element type's unaligned problems, whatever their layout."""
-    operation = Operation.of(dtype, Layout.KK)
-    return KernelKey(operation, space.fallback(operation, target))
+    return shortlist(legal, request.shapes.problems(operation), target, request.limit, request.constants)
 
 
 def compile_all(
@@ -103,6 +100,12 @@ def _library_manifest(artifacts: Sequence[Artifact], target: Target) -> Manifest
         provenance=PROVENANCE_PREDICTED,
         record="",
         conditions=(),
+        regrets=(),
+        heldout=(),
+        flops_per_s=target.flops_per_s,
+        bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
+        cell_fractions=CELL_FRACTIONS,
+        bigger_tiles={},
         toolchain=toolchain_versions(),
         kernels=tuple(artifact.kernel for artifact in artifacts),
         table=DispatchTable((section,)),
@@ -123,13 +126,19 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
     )
     problems: list[Problem] = []
     chosen: dict[Problem, frozenset[str]] = {}
+    predicted: dict[Problem, dict[str, float]] = {}
     for operation in request.operations:
         candidates = [x.key.candidate for x in kernels if x.key.operation == operation and not x.is_fallback]
-        for problem in request.shapes.problems(operation):
+        # What is not aligned is the fallback's alone, whatever is measured; a miss log may name it.
+        for problem in filter(is_aligned, request.shapes.problems(operation)):
             problems.append(problem)
-            near = within(candidates, problem, target, request.ratio)
+            near = within(candidates, problem, target, request.ratio, request.constants)
             chosen[problem] = frozenset(KernelKey(operation, candidate).name for candidate in near)
-    return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen)
+            times = cost.estimate(near, [problem], target, request.constants).total_us[0].tolist()
+            predicted[problem] = {
+                KernelKey(operation, candidate).name: round(us, 4) for candidate, us in zip(near, times, strict=True)
+            }
+    return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen, predicted)
 
 
 def tuning_library(
@@ -167,9 +176,16 @@ def make_tuning_bundle(
         return make_bundle(directory, library, tuning), failures
 
 
-def measure(directory: Path, results: Path, budget_s: float | None) -> int:
+def local_warnings(target: Target) -> list[str]:
+    """Say what makes times from this machine's GPU unsteady, or other than the target's."""
+    return warnings(read_machine(), target.num_sms)
+
+
+def measure(
+    directory: Path, results: Path, budget_s: float | None, strategy: str = MODEL, search_budget: float = 1.0
+) -> int:
     """Measure a bundle on this machine's GPU; give the runner's exit code."""
-    return run_bundle(Options(directory, results, budget_s=budget_s))
+    return run_bundle(Options(directory, results, budget_s=budget_s, strategy=strategy, search_budget=search_budget))
 
 
 def import_results(results: Sequence[Path], record: Path | None, records: Path) -> tuple[Record, Path]:
@@ -185,170 +201,18 @@ def import_results(results: Sequence[Path], record: Path | None, records: Path) 
     return merged, path
 
 
-def default_record(target: Target, records: Path) -> Path | None:
-    """Give the committed record of a target, or None."""
-    path = records / f"{target.name}.jsonl.gz"
-    return path if path.exists() else None
-
-
-Times = Mapping[Problem, Mapping[Candidate, float]]
-
-
-def measured_times(record: Record) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
-    """Arrange a record's sound measurements by operation and problem."""
-    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
-    for item in record.measurements:
-        if item.ok:
-            rows = times.setdefault(item.problem.operation, {})
-            rows.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
-    return times
-
-
-def with_stand_ins(times: Mapping[Operation, Times]) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
-    """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
-
-    The types are of one size and run at one rate, so that what differs is noise and power. A stand-in helps to choose
-    kernels; a row that rests on one is called predicted.
-    """
-    filled: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
-    for operation, rows in times.items():
-        others = [x for x in times if x != operation and x.layout is operation.layout]
-        filled[operation] = {}
-        for problem, row in rows.items():
-            kin = [times[other].get(replace(problem, operation=other), {}) for other in others]
-            filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
-    return filled
-
-
-@lru_cache(maxsize=8)
-def _predicted_candidates(layout: Layout, target: Target, patterns: space.Patterns) -> tuple[Candidate, ...]:
-    """Choose the candidates for a predicted table; the model sees element types of one size alike.
-
-    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
-    """
-    operation = Operation.of(Dtype.BFLOAT16, layout)
-    problems = [Problem(operation, m, n, n) for m in (1, 16, 64, 128, 256, 512, 2048) for n in (1024, 4096, 8192)]
-    legal = [candidate for candidate in space.legal(operation, target, patterns) if is_general(candidate)]
-    return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES))
-
-
-def predicted_times(
-    shapes: ShapeSet, target: Target, patterns: space.Patterns
-) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
-    """Predict the times of the model's best candidates on a shape set, for each of its element types and any layout."""
-    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
-    for dtype in shapes.dtypes:
-        for layout in Layout:
-            operation = Operation.of(dtype, layout)
-            candidates = _predicted_candidates(layout, target, patterns)
-            problems = shapes.problems(operation)
-            rows = cost.estimate(candidates, problems, target).total_us.tolist()
-            times[operation] = {
-                problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
-            }
-    return times
-
-
-@dataclass(frozen=True)
-class SelectionLimits:
-    """How many kernels an operation may have: linear's layout, and each of the others."""
-
-    max_kernels: int = 32
-    max_layout_kernels: int = 8
-
-    def of(self, operation: Operation) -> int:
-        """Give the limit of one operation."""
-        return self.max_kernels if operation.layout is Layout.KK else self.max_layout_kernels
-
-
-def select_kernels(
-    times: Mapping[Operation, Times],
-    target: Target,
-    limits: SelectionLimits,
-    *,
-    record: Record | None,
-    record_name: str,
-) -> Selection:
-    """Choose each operation's kernels and build its section.
-
-    Args:
-        times: microseconds by operation, problem and candidate.
-        target: the device that the times are of.
-        limits: kernels to ship.
-        record: where the times were measured; None if they are predicted.
-        record_name: the record's name, or the cost model's.
-
-    Raises:
-        SelectionError: there are no times, or no kernel takes every shape.
-    """
-    if not times:
-        raise SelectionError(f"{record_name} has no usable times; tune first")
-    provenance = PROVENANCE_PREDICTED if record is None else PROVENANCE_MEASURED
-    kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in sorted({x.dtype for x in times}, key=_code)]
-    fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}
-    sections, regrets = [], []
-    filled = with_stand_ins(times)
-    for operation in sorted(times, key=lambda x: (_code(x.dtype), x.layout.code)):
-        rows = times[operation]
-        portfolio = select.choose(filled[operation], limits.of(operation), is_general=is_general)
-        indices = {candidate: len(kernels) + i for i, candidate in enumerate(portfolio.candidates)}
-        kernels += [KernelKey(operation, candidate) for candidate in portfolio.candidates]
-        fallback = fallbacks[operation.dtype]
-        timed = Timed(rows, filled[operation], provenance)
-        sections.append(build_section(operation, portfolio, timed, indices, fallback, target))
-        regrets.append(
-            Regret(
-                operation, len(rows), len(indices), round(portfolio.mean_regret, 5), round(portfolio.worst_regret, 5)
-            )
-        )
-    return Selection(
-        SELECTION_VERSION,
-        target.name,
-        provenance,
-        record_name,
-        () if record is None else record.conditions,
-        tuple(regrets),
-        tuple(kernels),
-        DispatchTable(tuple(sections)),
-    )
-
-
-def select_measured(path: Path, target: Target, limits: SelectionLimits, kernels: str) -> Selection:
-    """Select from a record.
-
-    Args:
-        path: the record's file.
-        target: what it must be of.
-        limits: kernels to ship.
-        kernels: include and exclude patterns on candidate names.
-
-    Raises:
-        StoreError: the record cannot be read, or is another target's.
-    """
-    record = read_record(path)
-    if record.target != target.name:
-        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
-    patterns = space.Patterns.parse(kernels)
-    kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
-    times = measured_times(replace(record, measurements=tuple(kept)))
-    name = path.name.removesuffix(".jsonl.gz")
-    return select_kernels(times, target, limits, record=record, record_name=name)
-
-
-def select_predicted(shapes: ShapeSet, target: Target, limits: SelectionLimits, kernels: str) -> Selection:
-    """Select by the cost model, for want of a record."""
-    times = predicted_times(shapes, target, space.Patterns.parse(kernels))
-    return select_kernels(times, target, limits, record=None, record_name=cost.NAME)
-
-
-def _code(dtype: Dtype) -> int:
-    return dtype.code
-
-
 def manifest_of(
-    selection: Selection, artifacts: Sequence[Artifact], target: Target, package: str, wheel_version: str
+    selection: Selection,
+    artifacts: Sequence[Artifact],
+    target: Target,
+    package: str,
+    wheel_version: str,
+    timed: OwnTimes | None = None,
 ) -> Manifest:
-    """Make the manifest of a wheel. A version with a predicted table says so in its local part."""
+    """Make the manifest of a wheel. A version with a predicted table says so in its local part.
+
+    `timed` are the measured times behind the selection, by which bigger tiles are compared.
+    """
     local = f"{target.name}.{selection.provenance}" if selection.provenance == PROVENANCE_PREDICTED else target.name
     return Manifest(
         manifest_version=MANIFEST_VERSION,
@@ -360,6 +224,12 @@ def manifest_of(
         provenance=selection.provenance,
         record=selection.record,
         conditions=selection.conditions,
+        regrets=selection.regrets,
+        heldout=selection.heldout,
+        flops_per_s=target.flops_per_s,
+        bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
+        cell_fractions=CELL_FRACTIONS,
+        bigger_tiles=tile_notes(selection, target, timed or {}),
         toolchain=toolchain_versions(),
         kernels=tuple(artifact.kernel for artifact in artifacts),
         table=selection.table,
@@ -380,7 +250,14 @@ class BuiltWheel:
 
 
 def build(
-    selection: Selection, target: Target, dist_dir: Path, workplace: Workplace, *, package: str, wheel_version: str
+    selection: Selection,
+    target: Target,
+    dist_dir: Path,
+    workplace: Workplace,
+    *,
+    package: str,
+    wheel_version: str,
+    timed: OwnTimes | None = None,
 ) -> BuiltWheel:
     """Compile a selection's kernels and build its wheel.
 
@@ -393,6 +270,6 @@ def build(
         first = failures[0]
         text = f"{len(failures)} selected kernels do not compile; the first: {first.name}: {first.reason}"
         raise CompileError(f"{text}; leave it out with `aot select --kernels='-...'`")
-    manifest = manifest_of(selection, artifacts, target, package, wheel_version)
+    manifest = manifest_of(selection, artifacts, target, package, wheel_version, timed)
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     return BuiltWheel(build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose), manifest)

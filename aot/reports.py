@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from aot.candidate import Accepted, Candidate, Verdict
-from aot.dispatch import Choice, Row, Section, Tier, look_up
-from aot.errors import SelectionError
-from aot.families import family_of
-from aot.operands import is_aligned
 
 if TYPE_CHECKING:
     from aot.artifact import Artifact, CompileFailure
+    from aot.diff import Difference
     from aot.measurement import Record
-    from aot.problem import Problem
-    from aot.selection import Selection
+    from aot.selection import Curve, Selection
     from aot.shape_set import ShapeSet
     from aot.space import FamilyCensus
     from aot.target import Target
+
+
+BAR = 40
+"""Widest bar of a plot, in characters."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -60,22 +60,38 @@ def targets_table(targets: Sequence[Target]) -> str:
 
 
 def shapes_table(shape_set: ShapeSet) -> str:
-    """Show the models, a weight a line."""
-    rows = [
-        (model.name, weight.name, weight.n, weight.k, " ".join(map(str, model.m)))
-        for model in shape_set.models
-        for weight in model.weights
-    ]
-    count = len(shape_set.sizes)
-    kinds = ", ".join(operation.tag for operation in shape_set.operations)
-    return f"{table(('model', 'weight', 'n', 'k', 'm'), rows)}\n{count} problems for each of {kinds}"
+    """Show the models, a weight a line; of a miss log also how often each m was launched."""
+    is_counted = any(model.counts for model in shape_set.models)
+    header, rows = ("model", "weight", "n", "k", "m"), []
+    for model in shape_set.models:
+        ladder = [str(m) for m in model.m]
+        if model.counts:
+            ladder = [f"{m}x{count}" for m, count in zip(ladder, model.counts, strict=True)]
+        total = (sum(model.counts) or "-",) if is_counted else ()
+        rows += [(model.name, weight.name, weight.n, weight.k, *total, " ".join(ladder)) for weight in model.weights]
+    head = (*header[:4], "launches", "m x launches") if is_counted else header
+    return f"{table(head, rows)}\n{_problem_counts(shape_set)}"
+
+
+def _problem_counts(shape_set: ShapeSet) -> str:
+    counts = {operation.tag: len(shape_set.problems(operation)) for operation in shape_set.operations}
+    if len(set(counts.values())) == 1:
+        text = f"{next(iter(counts.values()))} problems for each of {', '.join(counts)}"
+    else:
+        text = ", ".join(f"{count} problems of {tag}" for tag, count in counts.items())
+    dropped = f"; {shape_set.num_dropped} launches of others that the log had no room for"
+    return text + (dropped if shape_set.num_dropped else "")
 
 
 def problems_table(shape_set: ShapeSet) -> str:
-    """Show every problem with its work and its fewest bytes."""
+    """Show every problem with its work and its fewest bytes; of a miss log also its launches."""
     problems = [problem for operation in shape_set.operations for problem in shape_set.problems(operation)]
-    rows = [(x.operation.tag, x.m, x.n, x.k, f"{x.flops / 1e9:.2f}", f"{x.num_bytes / 1e6:.2f}") for x in problems]
-    return table(("operation", "m", "n", "k", "GFLOP", "MB"), rows)
+    launches = shape_set.launches
+    rows = []
+    for x in problems:
+        count = (launches.get(x, "-"),) if launches else ()
+        rows.append((x.operation.tag, x.m, x.n, x.k, f"{x.flops / 1e9:.2f}", f"{x.num_bytes / 1e6:.2f}", *count))
+    return table(("operation", "m", "n", "k", "GFLOP", "MB", *(("launches",) if launches else ())), rows)
 
 
 def census_table(families: Sequence[FamilyCensus], *, explain: bool) -> str:
@@ -128,60 +144,96 @@ def record_summary(record: Record) -> str:
 
 
 def selection_summary(selection: Selection) -> str:
-    """Show each operation's kernels and regret, and where the times come from."""
+    """Show each operation's kernels and regret, the curve, what rounding costs, and where the times come from."""
+    header = ("operation", "problems", "kernels", "mean regret", "at least", "worst regret", "chosen by")
     rows = [
-        (x.operation.tag, x.num_problems, x.num_kernels, f"{100 * x.mean:.2f}%", f"{100 * x.worst:.2f}%")
+        (x.operation.tag, x.num_problems, x.num_kernels, *map(_percent, (x.mean, x.mean_bound, x.worst)), x.method)
         for x in selection.regrets
     ]
     head = f"{selection.target}: {len(selection.kernels)} kernels, {selection.provenance} ({selection.record})"
-    return f"{head}\n{table(('operation', 'problems', 'kernels', 'mean regret', 'worst regret'), rows)}"
+    parts = [head, table(header, rows), *(curve_table(curve, selection) for curve in selection.curves)]
+    return "\n\n".join([*parts, heldout_table(selection)])
 
 
-def _bucket(section: Section, problem: Problem, choice: Choice) -> str:
-    if choice.tier is Tier.TUNED:
-        ladder = next(x for x in section.ladders if (x.n, x.k) == (problem.n, problem.k))
-        edges = ladder.m_edges
-        edge = next((edge for edge in edges if problem.m <= edge), edges[-1])
-        return f"tier 1: ladder of (n {ladder.n}, k {ladder.k}), bucket m <= {edge} of {', '.join(map(str, edges))}"
-    grid = section.grid
-    k = choice.index % len(grid.k_edges)
-    n = choice.index // len(grid.k_edges) % len(grid.n_edges)
-    m = choice.index // (len(grid.k_edges) * len(grid.n_edges))
-    return f"tier 2: grid cell m <= {grid.m_edges[m]}, n <= {grid.n_edges[n]}, k <= {grid.k_edges[k]}"
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}%"
 
 
-_OF = {Tier.TUNED: "for the bucket's upper edge", Tier.GRID: "as the mean of the cell's shapes"}
-
-
-def _row(section: Section, choice: Choice) -> Row:
-    rows = [row for ladder in section.ladders for row in ladder.rows]
-    return (rows if choice.tier is Tier.TUNED else section.grid.cells)[choice.index]
-
-
-def explanation(selection: Selection, problem: Problem) -> str:
-    """Say how a packed problem is dispatched.
-
-    Raises:
-        SelectionError: the selection has no table for the problem's operation.
-    """
-    try:
-        section = selection.table.section(problem.operation)
-    except KeyError:
-        raise SelectionError(f"the selection has no table for {problem.operation.tag}") from None
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    choice = look_up(section, problem, multiples, aligned=is_aligned(problem))
-    name = selection.kernels[choice.kernel].name
-    if choice.tier is Tier.FALLBACK:
-        return f"{problem.name}\n  kernel     {name}\n  fallback: a leading stride is not a multiple of 16 bytes"
-    row = _row(section, choice)
-    margin = 100 * (row.runner_up_us / row.time_us - 1)
-    lines = [
-        problem.name,
-        f"  kernel     {name}",
-        f"  from       {_bucket(section, problem, choice)}",
-        f"  time       {row.time_us:.1f} us {row.provenance} {_OF[choice.tier]}",
-        f"  runner-up  {selection.kernels[row.runner_up].name}, {row.runner_up_us:.1f} us ({margin:+.1f}%)",
+def curve_table(curve: Curve, selection: Selection) -> str:
+    """Show kernels against regret and bytes, as figures and bars, the choice marked."""
+    (chosen,) = (x.num_kernels for x in selection.regrets if x.operation == curve.operation)
+    highest = max(point.mean for point in curve.points) or 1.0
+    rows = [
+        (
+            point.num_kernels,
+            *map(_percent, (point.mean, point.mean_bound, point.worst)),
+            f"{'~' if point.is_estimate else ''}{point.wheel_bytes / 1024:.0f}",
+            "#" * max(1, round(BAR * point.mean / highest)) + (" <- chosen" if point.num_kernels == chosen else ""),
+        )
+        for point in curve.points
     ]
-    if choice.kernel != row.kernel:
-        lines.insert(2, f"  instead of {selection.kernels[row.kernel].name}, which needs whole tiles")
-    return "\n".join(lines)
+    header = ("kernels", "mean regret", "at least", "worst regret", "KiB in the wheel", "mean regret")
+    note = (
+        "\n~ some kernels are not compiled here: the others' mean" if any(x.is_estimate for x in curve.points) else ""
+    )
+    return f"{curve.operation.tag}\n{table(header, rows)}{note}"
+
+
+def heldout_table(selection: Selection) -> str:
+    """Show what rounding costs on the problems that were held out."""
+    if not selection.heldout:
+        return "nothing was held out: what rounding costs is not known"
+    rows = [
+        (
+            x.operation.tag,
+            "tuned (n, k), other m" if x.tier == 1 else "other (n, k)",
+            x.num_problems,
+            x.num_unmeasured,
+            *map(_percent, (x.rounding_mean, x.rounding_worst, x.mean, x.worst)),
+            x.worst_problem,
+        )
+        for x in selection.heldout
+    ]
+    header = (
+        "held out",
+        "",
+        "problems",
+        "no time",
+        "rounding: mean",
+        "worst",
+        "regret: mean",
+        "worst",
+        "worst rounding at",
+    )
+    return table(header, rows)
+
+
+def difference_table(difference: Difference, num_shown: int) -> str:
+    """Show what two selections dispatch otherwise: how much of the table, at what cost, and the costliest changes."""
+    changes = sorted(difference.changes, key=lambda change: -(change.cost or 0.0))
+    known = [change.cost for change in changes if change.cost is not None]
+    lines = [
+        f"{len(changes)} of {difference.num_entries} entries have another kernel ({_percent(difference.churn)})",
+        f"kernels added: {', '.join(difference.added) or 'none'}",
+        f"kernels dropped: {', '.join(difference.dropped) or 'none'}",
+    ]
+    if difference.operations:
+        lines.append(f"only in one of the two: {', '.join(operation.tag for operation in difference.operations)}")
+    if known:
+        over = sum(cost > 0.01 for cost in known)
+        mean = sum(known) / len(known)
+        lines.append(f"the changes cost {_percent(mean)} in the mean, {_percent(max(known))} at worst; {over} over 1%")
+    rows = [
+        (
+            change.tier.value,
+            change.corner.name,
+            change.old.name,
+            change.new.name,
+            "-"
+            if change.cost is None
+            else f"{100 * change.cost:+.2f}% {'measured' if change.is_measured else 'learned'}",
+        )
+        for change in changes[:num_shown]
+    ]
+    shown = [table(("tier", "up to", "old", "new", "cost"), rows)] if rows else []
+    return "\n".join([*lines, *shown])

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 from twins import CONDITIONS, problem_of
 
-from aot import cli, errors, pipeline
+from aot import cli, cli_options, errors, pipeline, shipping
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import KernelKey
 from aot.measurement import Measurement
-from aot.selection import read_selection
+from aot.selection import HeldOut, read_selection, write_selection
 from aot.shape_set import shape_set_names
 from aot.store import open_store
 from aot.tuning_set import TunedKernel
@@ -24,6 +24,15 @@ m = [1, 4096]
 [[model]]
 name = "tiny"
 weights = [{ name = "w", n = 4096, k = 4096 }]
+"""
+MISSES = """version = 1
+[[model]]
+name = "grid"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "w", n = 4096, k = 4096 }]
+m = [3]
+counts = [2]
 """
 PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
 
@@ -49,11 +58,12 @@ def succeed(*arguments):
 def selection():
     """Select for Thor by the model; gives the path."""
     succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED)
-    return cli.SELECTIONS / "thor.json"
+    return cli_options.SELECTIONS / "thor.json"
 
 
 def test_help_and_version():
     commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
+    commands += ["calibrate", "diff", "report", "search"]
     listed = succeed("-h").partition("Commands:\n")[2].splitlines()
     assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)
     for command in commands:
@@ -91,9 +101,51 @@ def test_select_explain(selection):
     assert [x.name for x in selection.parent.iterdir()] == ["thor.json"]
     text = succeed("explain", "1", "4096", "4096")
     assert text.splitlines()[0] == "bf16_kk m1 n4096 k4096"
-    assert "tier 1: ladder of (n 4096, k 4096), bucket m <= 1 of 1, 4096" in text
+    assert "tier 1: ladder of (n 4096, k 4096), bucket m <= 1 of 1, " in text
     assert "us predicted for the bucket's upper edge" in text
+    assert "  limit      122.97 us for this problem, by memory (0.273 TB/s)" in text
+    assert "of the limit of the bucket's upper edge" in text
+    assert "  bigger tiles of the family, all else equal" in text
     assert "fallback: a leading stride" in succeed("explain", "1", "4096", "4095", "--selection", selection)
+
+
+def test_explain_selects_anew_where_nothing_was_selected(monkeypatch, workplace):
+    monkeypatch.setattr(shipping, "shipped_selection", lambda _: None)
+    before = sorted(workplace.rglob("*"))
+    result = aot("explain", "1", "4096", "4096", "--shapes", "shapes.toml")
+    assert result.stderr.startswith("thor has no committed selection: selecting anew\n")
+    assert "us predicted for the bucket's upper edge" in result.stdout
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_diff(selection, workplace):
+    old = selection.rename(workplace / "old.json")
+    assert succeed("diff", old, old).splitlines()[0].endswith("entries have another kernel (0.00%)")
+    # What is shipped is what ties go to: selecting again changes nothing.
+    succeed("select", "--shapes", "shapes.toml", "--predicted", "--shipped", old, *PREDICTED)
+    assert selection.read_bytes() == old.read_bytes()
+    succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED[:-1], "1")
+    lines = succeed("diff", old, selection, "--show", "1").splitlines()
+    kernels = [{key.name for key in read_selection(path).kernels} for path in (old, selection)]
+    added, dropped = ", ".join(sorted(kernels[1] - kernels[0])), ", ".join(sorted(kernels[0] - kernels[1]))
+    assert lines[1:3] == [f"kernels added: {added or 'none'}", f"kernels dropped: {dropped or 'none'}"]
+    assert dropped
+    assert len(lines) == 3 + 2 + 1
+    assert not lines[0].endswith("(0.00%)")
+    assert lines[-1].split()[-1] == "-"  # no record of Thor, so no cost
+
+
+def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):
+    chosen = read_selection(selection)
+    scored = HeldOut(chosen.table.sections[0].operation, 2, 9, 0, 0.03, 0.2, 0.03, 0.2, "bf16_kk m1 n8 k8")
+    write_selection(selection, replace(chosen, heldout=(scored,)))
+    result = aot("build", "--target", "thor", "--selection", selection)
+    assert result.exit_code == 9
+    assert result.stderr == (
+        "aot: error: bf16_kk, tier 2: on 9 held-out problems rounding costs 3.00% in the mean and 20.0% at worst "
+        "(bf16_kk m1 n8 k8); expected at most 2.0% and 25.0%; tune more problems near it and select again, or raise "
+        "--max-heldout-regret\n"
+    )
 
 
 def test_import_and_select(tmp_path):
@@ -142,7 +194,14 @@ def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_pat
         (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
         (["select", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
         (["import", "shapes.toml"], 8, "shapes.toml: file is not a database; if the file is damaged, move it away and"),
-        (["explain", "1", "1", "1"], 9, "cannot read the selection build/selections/thor.json: "),
+        (["explain", "1", "1", "1", "--selection", "x.json"], 9, "cannot read the selection x.json: "),
+        (["explain", "1", "1", "1", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
+        (
+            ["tune", "--shapes", "shapes.toml", "--layout", "kn", "--dtype", "float16", "--shapes", "misses.toml"],
+            3,
+            "the shape set has no problem of fp16_kn; it has bf16_kk; give --dtype and --layout",
+        ),
+        (["tune", "--on", "thor"], 13, "cannot read 'thor'; expected ssh://user@host or ssh://user@host:port/folder"),
         (["build", "--selection", "bad.toml"], 9, "cannot read the selection bad.toml: "),
         (
             ["verify", "shapes.toml"],
@@ -153,6 +212,7 @@ def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_pat
 )
 def test_an_error_has_its_code_and_its_next_step(workplace, arguments, code, message):
     (workplace / "bad.toml").write_text(SHAPES.replace("[1, 4096]", "[0, 4096]"))
+    (workplace / "misses.toml").write_text(MISSES)
     before = sorted(workplace.rglob("*"))
     result = aot(*arguments)
     assert result.exit_code == code
@@ -168,6 +228,9 @@ def test_an_error_has_its_code_and_its_next_step(workplace, arguments, code, mes
         ["explain", "1", "1"],
         ["space", "--dtype", "int8"],
         ["select", "--max-kernels", "0"],
+        ["select", "--max-regret", "10%,2%"],
+        ["build", "--max-heldout-regret", "2%"],
+        ["diff", "absent.json", "absent.json"],
         ["tune", "--prune", "0.5"],
         ["verify", "absent.whl"],
         ["import"],

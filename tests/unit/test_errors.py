@@ -15,6 +15,8 @@ CODES = {
     "ManifestError": 10,
     "PackageError": 11,
     "VerificationError": 12,
+    "RemoteError": 13,
+    "DependencyError": 14,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""
 

@@ -1,16 +1,17 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-from twins import ALL_LAYOUTS, BF16, CONDITIONS, problem_of
+from twins import BF16, CONDITIONS, problem_of
 
 from aot import reports
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import Candidate, KernelKey
-from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.errors import SelectionError
+from aot.diff import Change, Difference
+from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section, Tier
 from aot.measurement import Measurement, Record
-from aot.selection import SELECTION_VERSION, Regret, Selection
+from aot.problem import Dtype, Operation
+from aot.selection import SELECTION_VERSION, Curve, CurvePoint, HeldOut, Regret, Selection
+from aot.shape_set import parse_shape_set
 from aot.target import load_target
 from tests.golden.manifest import BIG, golden_manifest
 
@@ -31,7 +32,9 @@ SELECTION = Selection(
     "measured",
     "thor",
     (CONDITIONS,),
-    (Regret(BF16, 2, 2, 0.0125, 0.1),),
+    (Regret(BF16, 2, 2, 0.0125, 0.1, "exact", 0.01),),
+    (),
+    (),
     tuple(KernelKey(BF16, x) for x in (FALLBACK, TMA, DIRECT)),
     DispatchTable((SECTION,)),
 )
@@ -52,66 +55,125 @@ def test_targets():
     ]
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k", "lines"),
-    [
-        (
-            *(16, 256, 512),
-            [
-                "bf16_kk m16 n256 k512",
-                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 16 of 16, 128",
-                "  time       4.0 us measured for the bucket's upper edge",
-                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
-            ],
-        ),
-        (
-            *(130, 256, 512),
-            [
-                "bf16_kk m130 n256 k512",
-                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  instead of bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, which needs whole tiles",
-                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 128 of 16, 128",
-                "  time       6.0 us measured for the bucket's upper edge",
-                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc, 7.5 us (+25.0%)",
-            ],
-        ),
-        (
-            *(65, 512, 512),
-            [
-                "bf16_kk m65 n512 k512",
-                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  from       tier 2: grid cell m <= 256, n <= 512, k <= 128",
-                "  time       12.0 us measured as the mean of the cell's shapes",
-                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 15.0 us (+25.0%)",
-            ],
-        ),
-        (
-            *(16, 256, 511),
-            [
-                "bf16_kk m16 n256 k511",
-                "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
-                "  fallback: a leading stride is not a multiple of 16 bytes",
-            ],
-        ),
-    ],
+MISSES = parse_shape_set(
+    """version = 1
+dropped = 5
+[[model]]
+name = "grid"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "w", n = 16, k = 8 }]
+m = [3, 40]
+counts = [2, 1000]
+[[model]]
+name = "plain"
+dtypes = ["float16"]
+layouts = ["kn"]
+weights = [{ name = "w", n = 24, k = 8 }]
+m = [8]
+""",
+    "x",
 )
-def test_explanations(m, n, k, lines):
-    assert reports.explanation(SELECTION, problem_of(m, n, k)).splitlines() == lines
 
 
-def test_an_operation_without_a_table_is_an_error():
-    with pytest.raises(SelectionError, match="the selection has no table for bf16_mn"):
-        reports.explanation(SELECTION, problem_of(1, 8, 8, ALL_LAYOUTS[3]))
+def test_a_miss_log_shows_its_launches():
+    assert reports.shapes_table(MISSES).splitlines() == [
+        "model  weight   n  k  launches  m x launches",
+        "-----  ------  --  -  --------  ------------",
+        "grid   w       16  8  1002      3x2 40x1000",
+        "plain  w       24  8  -         8",
+        "2 problems of bf16_kk, 1 problems of fp16_kn; 5 launches of others that the log had no room for",
+    ]
+    assert [line.split() for line in reports.problems_table(MISSES).splitlines()[2:]] == [
+        ["bf16_kk", "3", "16", "8", "0.00", "0.00", "2"],
+        ["bf16_kk", "40", "16", "8", "0.00", "0.00", "1000"],
+        ["fp16_kn", "8", "24", "8", "0.00", "0.00", "-"],
+    ]
 
 
-def test_selections_and_records():
+def test_a_selection_without_more():
     assert reports.selection_summary(SELECTION).splitlines() == [
         "thor: 3 kernels, measured (thor)",
-        "operation  problems  kernels  mean regret  worst regret",
-        "---------  --------  -------  -----------  ------------",
-        "bf16_kk           2        2  1.25%        10.00%",
+        "",
+        "operation  problems  kernels  mean regret  at least  worst regret  chosen by",
+        "---------  --------  -------  -----------  --------  ------------  ---------",
+        "bf16_kk           2        2  1.25%        1.00%     10.00%        exact",
+        "",
+        "nothing was held out: what rounding costs is not known",
     ]
+
+
+def test_a_selection_with_its_curve_and_what_was_held_out():
+    points = (
+        CurvePoint(1, 0.05, 0.25, 0.04, 10 * 1024, False),
+        CurvePoint(2, 0.0125, 0.1, 0.01, 30 * 1024, True),
+        CurvePoint(4, 0.0, 0.0, 0.0, 61 * 1024, True),
+    )
+    head, nearby, foreign = "worst rounding at", "bf16_kk m9 n256 k512", "bf16_kk m5 n8 k8"
+    heldout = (
+        HeldOut(BF16, 1, 30, 2, 0.0021, 0.031, 0.004, 0.05, nearby),
+        HeldOut(BF16, 2, 7, 0, 0.01, 0.02, 0.03, 0.04, foreign),
+    )
+    text = reports.selection_summary(replace(SELECTION, curves=(Curve(BF16, points),), heldout=heldout))
+    assert text.splitlines()[5:] == [
+        "",
+        "bf16_kk",
+        "kernels  mean regret  at least  worst regret  KiB in the wheel  mean regret",
+        "-------  -----------  --------  ------------  ----------------  ----------------------------------------",
+        "      1  5.00%        4.00%     25.00%        10                ########################################",
+        "      2  1.25%        1.00%     10.00%        ~30               ########## <- chosen",
+        "      4  0.00%        0.00%     0.00%         ~61               #",
+        "~ some kernels are not compiled here: the others' mean",
+        "",
+        f"held out                         problems  no time  rounding: mean  worst  regret: mean  worst  {head}",
+        f"--------  ---------------------  --------  -------  --------------  -----  ------------  -----  {20 * '-'}",
+        f"bf16_kk   tuned (n, k), other m        30        2  0.21%           3.10%  0.40%         5.00%  {nearby}",
+        f"bf16_kk   other (n, k)                  7        0  1.00%           2.00%  3.00%         4.00%  {foreign}",
+    ]
+
+
+def test_a_curve_of_kernels_that_cost_nothing_has_bars_and_no_note():
+    text = reports.curve_table(Curve(BF16, (CurvePoint(2, 0.0, 0.0, 0.0, 1024, False),)), SELECTION)
+    assert text.splitlines()[3:] == ["      2  0.00%        0.00%     0.00%                        1  # <- chosen"]
+
+
+CHANGES = (
+    Change(Tier.TUNED, problem_of(16, 256, 512), TMA, DIRECT, 0.002, True),
+    Change(Tier.GRID, problem_of(64, 512, 128), DIRECT, TMA, 0.05, False),
+    Change(Tier.GRID, problem_of(64, 1024, 128), DIRECT, TMA, -0.01, False),
+    Change(Tier.GRID, problem_of(256, 1024, 128), DIRECT, TMA, None, False),
+)
+
+
+def test_a_difference_shows_the_costliest_changes():
+    found = Difference(200, CHANGES, ("a", "b"), (), (Operation.of(Dtype.FLOAT16),))
+    tma, direct = TMA.name, DIRECT.name
+    lines = reports.difference_table(found, 3).splitlines()
+    assert lines[:5] == [
+        "4 of 200 entries have another kernel (2.00%)",
+        "kernels added: a, b",
+        "kernels dropped: none",
+        "only in one of the two: fp16_kk",
+        "the changes cost 1.40% in the mean, 5.00% at worst; 1 over 1%",
+    ]
+    assert [line.split() for line in lines[7:]] == [
+        ["2", "bf16_kk", "m64", "n512", "k128", direct, tma, "+5.00%", "learned"],
+        ["1", "bf16_kk", "m16", "n256", "k512", tma, direct, "+0.20%", "measured"],
+        ["2", "bf16_kk", "m256", "n1024", "k128", direct, tma, "-"],
+    ]
+    assert len(reports.difference_table(found, 9).splitlines()) == 5 + 2 + 4
+
+
+def test_no_difference_and_no_costs_are_said_in_few_lines():
+    assert reports.difference_table(Difference(7, (), (), (), ()), 20).splitlines() == [
+        "0 of 7 entries have another kernel (0.00%)",
+        "kernels added: none",
+        "kernels dropped: none",
+    ]
+    assert len(reports.difference_table(Difference(7, CHANGES[3:], (), ("x",), ()), 0).splitlines()) == 3
+
+
+def test_records():
     good = Measurement(KernelKey(BF16, TMA), problem_of(1, 8, 8), 2.0, 1.0, 3.0, 7, 1e-3)
     bad = replace(good, problem=problem_of(2, 8, 8), status="hung")
     assert reports.record_summary(Record("thor", (CONDITIONS,), (good, bad))).splitlines() == [

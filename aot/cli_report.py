@@ -1,0 +1,87 @@
+"""The command `aot report`: one HTML page about a tuning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aot.cli_options import RECORDS, SHAPES, options
+from aot.cli_search import OUTPUT as SEARCHES
+from aot.cli_select import selection_of
+from aot.errors import StoreError
+from aot.measurement import PROVENANCE_MEASURED
+from aot.record import read_record
+from aot.replay import CURVE_VERSION, CurvePoint
+from aot.report import page
+from aot.report_facts import SearchPoint, facts_of
+from aot.shape_set import load_shape_set
+from aot.strict_json import DecodeError, decode
+from aot.target import load_target
+
+REPORTS = Path("build/report")
+"""Where `aot report` writes, below the working directory."""
+
+
+@dataclass(frozen=True)
+class _Searches:
+    """What `aot search` writes."""
+
+    version: int
+    target: str
+    record: str
+    points: tuple[CurvePoint, ...]
+
+
+def read_searches(path: Path, target: str) -> list[SearchPoint]:
+    """Read the curves that `aot search` wrote.
+
+    Raises:
+        StoreError: the file cannot be read, is of another version, or is of another target.
+    """
+    try:
+        found: _Searches = decode(_Searches, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError, DecodeError) as error:
+        raise StoreError(f"cannot read the searches {path}: {error}; run `aot search` again") from error
+    if found.version != CURVE_VERSION or found.target != target:
+        raise StoreError(
+            f"{path} is version {found.version} of {found.target}; expected version {CURVE_VERSION} of {target}; "
+            "give --search, or run `aot search` again"
+        )
+    return [SearchPoint(x.strategy, x.fraction, x.device_s, x.mean_regret, x.worst_regret) for x in found.points]
+
+
+@click.command()
+@options(SHAPES)
+@click.option("--target", default="h200", show_default=True, help="Device and host; see `aot targets`.")
+@click.option("--selection", type=click.Path(path_type=Path), help="Selection to tell of; default build/selections/.")
+@click.option("--record", type=click.Path(path_type=Path), help="Record to select from, or behind --selection.")
+@click.option(
+    "--heldout", default="heldout", show_default=True, help="Shape set that the selection was scored on, if it was."
+)
+@click.option("--search", type=click.Path(path_type=Path), help="What aot search wrote; default build/search/.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default build/report/.")
+def report(**values: Any) -> None:
+    """Write one HTML page about a tuning, to be read without a network.
+
+    Device and conditions, roofline, the kernel of each bucket and cell, regret in and out of sample, the portfolio's
+    curve, what lost and why, and the slowest cells. Without --selection, of the last selection made here, or else of
+    what `aot build` ships. A predicted selection says so throughout.
+    """
+    chosen = selection_of(values)
+    path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
+    is_measured = chosen.provenance == PROVENANCE_MEASURED
+    record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
+    heldout = load_shape_set(values["heldout"]).sizes if chosen.heldout else ()
+    search = values["search"] or SEARCHES / f"{chosen.target}.json"
+    points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()
+    text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
+    output = values["output"] or REPORTS / f"{chosen.target}.html"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(output)
+    click.echo(f"{output}: {output.stat().st_size / 2**20:.2f} MiB, {chosen.provenance}")
