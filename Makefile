@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup wheel test lint tune bench clean
+.PHONY: help setup wheel test lint tune bench report clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -40,6 +40,10 @@ tune: $(READY) ## Measure on this machine's GPU and bring the result into the re
 bench: ## Compare the installed wheel with torch on this machine's GPU: make bench PYTHON=the one with both
 	mkdir -p build/bench
 	PYTHONPATH=$(CURDIR) $(PYTHON) bench/bench.py --out build/bench/bench.json
+
+report: TARGET = h200
+report: $(READY) ## Write build/report/TARGET.html about a tuning; the H200's unless TARGET is given
+	$(BIN)/aot report --target $(TARGET)
 
 clean: ## Remove build products and dist/*.whl, but not .venv
 	rm -rf build dist/*.whl .pytest_cache .mypy_cache .ruff_cache
