@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aot.manifest import ManifestKernel
@@ -14,6 +14,8 @@ class Artifact:
 
     kernel: ManifestKernel
     path: Path
+    cpu_s: float = field(default=0.0, compare=False)
+    """What compiling took, in seconds of CPU time."""
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,5 @@ class CompileFailure:
 
     name: str
     reason: str
+    cpu_s: float = field(default=0.0, compare=False)
+    """What it took to fail, in seconds of CPU time."""

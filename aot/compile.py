@@ -15,9 +15,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,20 +47,32 @@ TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
 OBJECT_NAME = "kernel.o"
 RESULT_NAME = "result.json"
 
+FAMILIES = Path(__file__).parent / "families"
+
+_BESIDE = re.compile(rb"^ *from aot\.families\.(\w+) import ", re.MULTILINE)
+"""How a family's module imports another of the folder."""
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """The DSL colours its messages, terminal or not."""
 
 
+@cache
 def toolchain_versions() -> dict[str, str]:
     """Give the installed versions of what compiles the kernels."""
     return {name: version(name) for name in TOOLCHAIN}
 
 
-def _family_sources() -> str:
-    """Hash the families' own sources, so that a changed entry is compiled again."""
+@cache
+def family_sources(family: str, folder: Path = FAMILIES) -> str:
+    """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again."""
+    found, todo = {}, {"__init__", family}
+    while todo:
+        name = todo.pop()
+        found[name] = (folder / f"{name}.py").read_bytes()
+        todo |= {match.decode() for match in _BESIDE.findall(found[name])} - set(found)
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / "families").glob("*.py")):
-        digest.update(path.read_bytes())
+    for name in sorted(found):
+        digest.update(found[name])
     return digest.hexdigest()
 
 
@@ -75,7 +89,7 @@ class ArtifactStore:
             "candidate": key.candidate.as_json(),
             "target": asdict(target),
             "toolchain": toolchain_versions(),
-            "sources": _family_sources(),
+            "sources": family_sources(key.candidate.family),
         }
         digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         return self.root / digest[:2] / digest[2:]
@@ -88,12 +102,12 @@ class ArtifactStore:
         except (OSError, json.JSONDecodeError):
             return None
         if "failure" in result:
-            return CompileFailure(key.name, result["failure"])
+            return CompileFailure(key.name, result["failure"], result["seconds"])
         kernel = manifest_module.decode_kernel(result["kernel"], str(directory / RESULT_NAME))
         path = directory / OBJECT_NAME
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
             return None
-        return Artifact(kernel, path)
+        return Artifact(kernel, path, result["seconds"])
 
 
 def _export(key: KernelKey, target: Target, directory: Path) -> Path:
@@ -144,14 +158,16 @@ def compile_one(key: KernelKey, target: Target, root: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=directory.parent, prefix="."))
     result: dict[str, Any]
+    start = time.process_time()
     try:
         result = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
-    except (OSError, MemoryError):  # the machine's doing, not the candidate's: another run may succeed
+    except (OSError, MemoryError, ImportError):  # the machine's doing, not the candidate's: another run may succeed
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this candidate's recorded result
         reason = " ".join(_COLOUR.sub("", str(error)).split())
         result = {"failure": f"{type(error).__name__}: {reason[:600]}"}
+    result["seconds"] = round(time.process_time() - start, 3)
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
     shutil.rmtree(directory, ignore_errors=True)
     try:
@@ -225,6 +241,9 @@ def _run_workers(todo: Sequence[KernelKey], target: Target, root: Path, jobs: in
                 "a compiler process died, out of memory or by a crash; what was compiled is kept; run again, with a "
                 "smaller --jobs if memory is short"
             ) from error
+        except ImportError as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise CompileError(f"compiling stopped: {error}; repair the installation: make setup") from error
         except (OSError, MemoryError) as error:
             pool.shutdown(wait=False, cancel_futures=True)
             raise CompileError(

@@ -1,5 +1,6 @@
 """Real compilations, without a GPU: a kernel of each family into a new store, and what may go wrong."""
 
+import ast
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from twins import BF16
 from aot import compile as compile_module
 from aot.artifact import CompileFailure
 from aot.candidate import Candidate, KernelKey
-from aot.compile import RESULT_NAME, ArtifactStore, compile_kernels, compile_one
+from aot.compile import RESULT_NAME, ArtifactStore, compile_kernels, compile_one, family_sources
 from aot.errors import CompileError
 from aot.object_file import cubin_sm, cubins, inspect
 from aot.target import load_target
@@ -176,10 +177,40 @@ def test_another_target_has_another_place(tmp_path, change):
 def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
     store = ArtifactStore(tmp_path)
     before = store.directory(SMALL, H200)
-    monkeypatch.setattr(compile_module, "_family_sources", lambda: "changed")
+    monkeypatch.setattr(compile_module, "family_sources", lambda family: f"changed {family}")
     changed = store.directory(SMALL, H200)
     monkeypatch.setattr(compile_module, "toolchain_versions", dict)
     assert len({before, changed, store.directory(SMALL, H200)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_other"), [("sm90_quack", True), ("_quack", True), ("__init__", True), ("sm100_tgv", False)]
+)
+def test_a_kernel_is_made_again_when_what_it_is_made_of_changes(tmp_path, changed, is_other):
+    shutil.copytree(compile_module.FAMILIES, tmp_path / "families")
+    before = family_sources("sm90_quack", tmp_path / "families")
+    assert before == family_sources("sm90_quack")
+    shutil.copytree(tmp_path / "families", tmp_path / "later")
+    with (tmp_path / "later" / f"{changed}.py").open("a") as file:
+        file.write("# more\n")
+    assert (family_sources("sm90_quack", tmp_path / "later") != before) is is_other
+
+
+def test_families_import_each_other_in_the_one_way_that_the_hash_follows():
+    for path in compile_module.FAMILIES.glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        beside = {
+            node.module.removeprefix("aot.families.")
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aot.families.")
+        }
+        found = {x.decode() for x in compile_module._BESIDE.findall(path.read_bytes())}
+        assert found == beside
+        assert not any(
+            isinstance(node, ast.ImportFrom) and node.module == "aot.families" and alias.name.startswith(("_", "sm"))
+            for node in ast.walk(ast.parse(source))
+            for alias in getattr(node, "names", ())
+        )
 
 
 def test_a_place_without_a_result_is_empty(tmp_path):
