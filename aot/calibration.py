@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aot.cost import DEFAULTS, Constants
 from aot.errors import TargetError
+from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +39,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     lines = [f"version = {CALIBRATION_VERSION}", f'target = "{calibration.target}"']
     lines += [f'source = "{calibration.source}"', "", "[constants]"]
     lines += [f"{name} = {value!r}" for name, value in asdict(calibration.constants).items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def read_calibration(path: Path, target: str) -> Calibration:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aot.errors import StoreError
 from aot.store import open_store
+from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +108,5 @@ def compare_live(paths: Sequence[Path]) -> list[LiveSearch]:
 
 def write_live(path: Path, rows: Sequence[LiveSearch]) -> None:
     """Write a comparison as JSON: {version, searches: [a LiveSearch's fields, ...]}."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {"version": LIVE_VERSION, "searches": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=1) + "\n")

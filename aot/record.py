@@ -19,6 +19,7 @@ from aot.measurement import Conditions, Measurement, Record
 from aot.problem import Problem
 from aot.store import open_store
 from aot.tuning_set import operation_from_json, operation_json
+from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,8 +62,7 @@ def record_text(record: Record) -> str:
 
 def write_record(path: Path, record: Record) -> None:
     """Write a record file; the same bytes for the same record, on any day."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(record_text(record).encode(), compresslevel=9, mtime=0))
+    write_whole(path, gzip.compress(record_text(record).encode(), compresslevel=9, mtime=0))
 
 
 def _conditions(values: dict[str, Any]) -> Conditions:

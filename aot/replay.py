@@ -17,6 +17,7 @@ import numpy as np
 
 from aot.measure import TimingPlan, num_launches, num_sets, survivors
 from aot.search import Limited, Stop, Task
+from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -191,6 +192,5 @@ def curve(
 
 def write_curves(path: Path, target: str, record: str, points: Sequence[CurvePoint]) -> None:
     """Write curves as JSON: {version, target, record, points: [a CurvePoint's fields, ...]}."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {"version": CURVE_VERSION, "target": target, "record": record, "points": [asdict(x) for x in points]}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=1) + "\n")

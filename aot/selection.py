@@ -14,6 +14,7 @@ from aot.errors import SelectionError
 from aot.measurement import Conditions
 from aot.problem import Operation
 from aot.strict_json import DecodeError, decode
+from aot.whole_file import write_whole
 
 SELECTION_VERSION = 2
 """Raised whenever a field is added, dropped or changes its meaning."""
@@ -105,11 +106,8 @@ class Selection:
 
 def write_selection(path: Path, selection: Selection) -> None:
     """Write a selection, compressed where the path ends with `.gz`; equal selections are equal bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
     content = (json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n").encode()
-    partial.write_bytes(gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
-    partial.replace(path)
+    write_whole(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
 
 
 def read_selection(path: Path) -> Selection:
