@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -180,7 +181,7 @@ def _curve_axis(curve: Curve) -> Axis:
 
 def _sizes_axis(points: Sequence[int]) -> Axis:
     high = max(points)
-    step = next(x for x in (1, 2, 4, 8, 16, 32, 64) if high / x <= 9)
+    step = next(2**i for i in count() if high / 2**i <= 9)
     return Axis("kernels shipped", 0, high * 1.03, tuple((float(x), str(x)) for x in range(0, high + 1, step)))
 
 
