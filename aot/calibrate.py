@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from aot.candidate import Candidate
+    from aot.measurement import Times
     from aot.problem import Problem
     from aot.target import Target
-
-    Times = Mapping[Problem, Mapping[Candidate, float]]
 
 Array = NDArray[np.float64]
 

@@ -20,6 +20,11 @@ MAX_HELDOUT_REGRET = (0.02, 0.25)
 """Mean and worst cost of rounding, on problems that were held out, up to which `aot build` builds."""
 
 
+def regrets_text(regrets: tuple[float, float]) -> str:
+    """Write a mean and a worst regret as the command line takes them: `2%,25%`."""
+    return ",".join(f"{100 * regret:g}%" for regret in regrets)
+
+
 class _Regrets(click.ParamType[tuple[float, float]]):
     """A mean and a worst regret: `2%,10%`, or fractions; `none` where there is no limit."""
 

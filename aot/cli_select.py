@@ -23,6 +23,7 @@ from aot.cli_options import (
     TARGET,
     VERBOSE,
     options,
+    regrets_text,
 )
 from aot.errors import AotError
 from aot.explain import explanation
@@ -33,9 +34,19 @@ from aot.shape_set import load_shape_set
 from aot.target import load_target
 
 LIMITS = (
-    click.option("--max-kernels", type=click.IntRange(1), default=24, show_default=True, help="Kernels of layout kk."),
     click.option(
-        "--max-layout-kernels", type=click.IntRange(4), default=8, show_default=True, help="Of each other layout."
+        "--max-kernels",
+        type=click.IntRange(1),
+        default=SelectionLimits.max_kernels,
+        show_default=True,
+        help="Kernels of layout kk.",
+    ),
+    click.option(
+        "--max-layout-kernels",
+        type=click.IntRange(4),
+        default=SelectionLimits.max_layout_kernels,
+        show_default=True,
+        help="Of each other layout.",
     ),
     click.option(
         "--max-regret",
@@ -111,7 +122,7 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
     "--max-heldout-regret",
     type=REGRETS,
     default=MAX_HELDOUT_REGRET,
-    show_default="2%,25%",
+    show_default=regrets_text(MAX_HELDOUT_REGRET),
     help="Refuse to build where rounding costs more on held-out problems; none for no limit.",
 )
 @click.option("--package", default=pipeline.DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
@@ -180,10 +191,10 @@ def _shipped(values: dict[str, Any]) -> Selection:
 
 
 def _select_anew(values: dict[str, Any], record: Path | None) -> Selection:
-    """Select as `aot select` does without options."""
-    defaults = {"kernels": "", "max_kernels": 24, "max_layout_kernels": 8, "max_regret": None, "record": record}
-    others = {"predicted": False, "heldout": "heldout", "shipped": None, "anew": False, "curve": False}
-    return _select({**defaults, **others, **{key: values[key] for key in ("target", "shapes")}})
+    """Select as `aot select` does without further options, but for the curve."""
+    arguments = [f"--target={values['target']}", f"--shapes={values['shapes']}", "--no-curve"]
+    arguments += [] if record is None else [f"--record={record}"]
+    return _select(select_command.make_context("select", arguments).params)
 
 
 COMMANDS = (select_command, diff, build, explain)

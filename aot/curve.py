@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aot.portfolio import Aim, choose
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aot.candidate import Candidate
-    from aot.portfolio import Times
+    from aot.measurement import Times
     from aot.problem import Operation
 
 SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
@@ -51,7 +50,7 @@ def curve(
     points: list[CurvePoint] = []
     for size in sorted({*SIZES, chosen}):
         progress(size)
-        found = choose(times, replace(Aim(), max_kernels=size), beside=beside, is_general=is_general)
+        found = choose(times, Aim(size), beside=beside, is_general=is_general)
         num_bytes, is_estimate = portfolio_bytes(found.candidates, kernel_bytes)
         regrets = round(found.mean_regret, 5), round(found.worst_regret, 5), round(found.mean_bound, 5)
         if points and len(found.candidates) <= points[-1].num_kernels:

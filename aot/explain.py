@@ -14,9 +14,9 @@ from aot.problem import Problem
 from aot.tiles import bigger_tiles, verdict_on
 
 if TYPE_CHECKING:
+    from aot.measurement import OperationTimes
     from aot.selection import Selection
     from aot.target import Target
-    from aot.tiles import OwnTimes
 
 _OF = {Tier.TUNED: "for the bucket's upper edge", Tier.GRID: "as the mean of the cell's shapes"}
 
@@ -73,7 +73,7 @@ def _reached_line(row: Row, shapes: list[Problem], target: Target) -> str:
 
 
 def _tile_lines(
-    key: KernelKey, problem: Problem, row: Row | None, selection: Selection, timed: OwnTimes, target: Target
+    key: KernelKey, problem: Problem, row: Row | None, selection: Selection, timed: OperationTimes, target: Target
 ) -> list[str]:
     shipped = {kernel.name for kernel in selection.kernels}
     lines = []
@@ -84,7 +84,7 @@ def _tile_lines(
     return ["  bigger tiles of the family, all else equal", *lines] if lines else []
 
 
-def explanation(selection: Selection, problem: Problem, target: Target, timed: OwnTimes) -> str:
+def explanation(selection: Selection, problem: Problem, target: Target, timed: OperationTimes) -> str:
     """Say how a packed problem is dispatched.
 
     Args:

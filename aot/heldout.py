@@ -13,13 +13,12 @@ from aot.operands import is_aligned
 from aot.selection import HeldOut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from aot.candidate import Candidate, KernelKey
     from aot.dispatch import Section
+    from aot.measurement import Times
     from aot.problem import Problem
-
-    Times = Mapping[Problem, Mapping[Candidate, float]]
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from aot.candidate import SplitK
 from aot.cost import Operands, estimate, num_tiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from aot.candidate import Candidate
-    from aot.problem import Operation, Problem
+    from aot.measurement import OperationTimes
+    from aot.problem import Problem
     from aot.target import Target
 
     Array = NDArray[np.float64]
-    Times = Mapping[Problem, Mapping[Candidate, float]]
 
 NUM_TREES = 300
 LEARNING_RATE = 0.1
@@ -115,7 +115,7 @@ class Learned:
     """scikit-learn's HistGradientBoostingRegressor."""
 
     @staticmethod
-    def fit(times: Mapping[Operation, Times], target: Target) -> Learned:
+    def fit(times: OperationTimes, target: Target) -> Learned:
         """Learn from times in microseconds by operation, problem and candidate. Equal times give equal answers.
 
         Raises:

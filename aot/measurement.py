@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aot.candidate import KernelKey
-from aot.problem import Problem
+from aot.candidate import Candidate, KernelKey
+from aot.problem import Operation, Problem
 
 PROVENANCE_MEASURED = "measured"
 PROVENANCE_PREDICTED = "predicted"
+
+Times = Mapping[Problem, Mapping[Candidate, float]]
+"""Microseconds of one operation by problem and candidate, measured or predicted."""
+
+OperationTimes = Mapping[Operation, Times]
+"""The same of several operations; empty where there is no record."""
+
+
+CONDITIONS_KEY = ("device", "arch", "num_sms", "mig", "power_mode", "protocol")
+"""The conditions by which measurements are kept apart."""
+CONDITIONS_KEY_TEXT = "device, arch, SMs, MIG profile, power mode, protocol"
+
+
+def mig_profile(device: str) -> str | None:
+    """Give the profile of a MIG slice from the name that CUDA has for it, such as `NVIDIA H200 MIG 1g.18gb`.
+
+    Source: NVIDIA Multi-Instance GPU user guide, device names.
+    """
+    return device.partition(" MIG ")[2] or None
 
 
 @dataclass(frozen=True)
@@ -30,6 +50,13 @@ class Conditions:
     """ISO date of the start of the tuning."""
     protocol: str
     """Version of the timing protocol, such as `graph-cold-l2-pdl-v1`; times of different protocols are not compared."""
+    mig: str | None = None
+    """Profile of the MIG slice, such as `1g.18gb`; None: the whole GPU."""
+
+    @property
+    def key(self) -> tuple[str | int | None, ...]:
+        """Give what has to be equal for times to be comparable, in the order of CONDITIONS_KEY."""
+        return tuple(getattr(self, name) for name in CONDITIONS_KEY)
 
 
 @dataclass(frozen=True)

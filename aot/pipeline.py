@@ -19,7 +19,7 @@ from aot.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
 from aot.errors import CompileError
 from aot.families import family_of
 from aot.manifest import MANIFEST_VERSION, Manifest
-from aot.measurement import PROVENANCE_PREDICTED, Record
+from aot.measurement import PROVENANCE_PREDICTED, OperationTimes, Record
 from aot.operands import is_aligned
 from aot.package import build_library, build_wheel
 from aot.preflight import read_machine, warnings
@@ -31,7 +31,7 @@ from aot.selection import Selection
 from aot.shape_set import ShapeSet
 from aot.shortlist import shortlist, within
 from aot.target import Target
-from aot.tiles import OwnTimes, tile_notes
+from aot.tiles import tile_notes
 from aot.tuning_set import TunedKernel, TuningSet
 
 ARTIFACTS = Path("build/artifacts")
@@ -207,7 +207,7 @@ def manifest_of(
     target: Target,
     package: str,
     wheel_version: str,
-    timed: OwnTimes | None = None,
+    timed: OperationTimes | None = None,
 ) -> Manifest:
     """Make the manifest of a wheel. A version with a predicted table says so in its local part.
 
@@ -257,7 +257,7 @@ def build(
     *,
     package: str,
     wheel_version: str,
-    timed: OwnTimes | None = None,
+    timed: OperationTimes | None = None,
 ) -> BuiltWheel:
     """Compile a selection's kernels and build its wheel.
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.candidate import Candidate
+    from aot.measurement import Times
     from aot.problem import Problem
-
-    Times = Mapping[Problem, Mapping[Candidate, float]]
 
 MISSING_RATIO = 10.0
 """What a kernel that was not timed on a problem counts as, over the best: it is never picked there by choice."""
@@ -88,7 +87,7 @@ class Matrix:
 class Aim:
     """What a portfolio is to reach: the least regret of so many kernels, or the fewest kernels for a regret."""
 
-    max_kernels: int = 24
+    max_kernels: int
     max_mean: float | None = None
     """Regrets are fractions; with either, the portfolio is the smallest that reaches it, up to `max_kernels`."""
     max_worst: float | None = None
@@ -251,6 +250,36 @@ def _fewest(search: _Search, ratios: NDArray[np.float64], aim: Aim) -> tuple[lis
     )
 
 
+def _instance(
+    times: Times, beside: Times, shipped: Shipped, is_general: Callable[[Candidate], bool]
+) -> tuple[Matrix, Matrix, _Search]:
+    """Give the matrix of `times`, that of all problems, and the search over the latter.
+
+    Raises:
+        SelectionError: there is nothing to choose from, or no general kernel among it.
+    """
+    matrix, both = Matrix.of(times), Matrix.of({**beside, **times})
+    if both.candidates != matrix.candidates:
+        raise SelectionError("the problems beside name kernels that were never timed; predict those of the record only")
+    general = np.array([is_general(candidate) for candidate in matrix.candidates])
+    if not general.any():
+        raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
+    credit = np.array([SHIPPED_CREDIT if x in shipped.candidates else 0.0 for x in matrix.candidates])
+    return matrix, both, _Search(both.ratios, general, credit)
+
+
+def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], picked: list[int]) -> list[int]:
+    """Drop the kernels that no problem picks, foreign ones included, but for the best general one."""
+    own = set(matrix.problems)
+    foreign = [i for i, problem in enumerate(both.problems) if problem not in own]
+    used = sorted({*picked, *(chosen[j] for j in both.ratios[np.ix_(foreign, chosen)].argmin(axis=1).tolist())})
+    if search.general[used].any():
+        return used
+    # No problem prefers it, but shapes outside the tuning may have nothing else.
+    losses = search.loss(matrix.ratios)
+    return sorted([*used, min((j for j in chosen if search.general[j]), key=lambda j: float(losses[j]))])
+
+
 def choose(
     times: Times,
     aim: Aim,
@@ -281,29 +310,14 @@ def choose(
     if aim.max_kernels < 1:
         raise SelectionError(f"--max-kernels is {aim.max_kernels}; at least 1 is needed")
     shipped = shipped or Shipped()
-    matrix, both = Matrix.of(times), Matrix.of({**(beside or {}), **times})
-    if both.candidates != matrix.candidates:
-        raise SelectionError("the problems beside name kernels that were never timed; predict those of the record only")
-    general = np.array([is_general(candidate) for candidate in matrix.candidates])
-    if not general.any():
-        raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
-    credit = np.array([SHIPPED_CREDIT if x in shipped.candidates else 0.0 for x in matrix.candidates])
-    search = _Search(both.ratios, general, credit)
-    if aim.is_fewest:
-        chosen, method = _fewest(search, matrix.ratios, aim)
-    else:
-        chosen, method = search.best(aim.max_kernels)
+    matrix, both, search = _instance(times, beside or {}, shipped, is_general)
+    chosen, method = _fewest(search, matrix.ratios, aim) if aim.is_fewest else search.best(aim.max_kernels)
     chosen = sorted(chosen)
     picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), shipped.solutions)
     if aim.is_fewest and not aim.is_met(_regrets(matrix, picked)):
         # Ties are given away only within the limits.
         picked = [chosen[j] for j in matrix.ratios[:, chosen].argmin(axis=1).tolist()]
-    foreign = [i for i, problem in enumerate(both.problems) if problem not in times]
-    used = sorted({*picked, *(chosen[j] for j in both.ratios[np.ix_(foreign, chosen)].argmin(axis=1).tolist())})
-    if not general[used].any():
-        # No problem prefers it, but shapes outside the tuning may have nothing else.
-        losses = search.loss(matrix.ratios)
-        used = sorted([*used, min((j for j in chosen if general[j]), key=lambda j: float(losses[j]))])
+    used = _used(matrix, both, search, chosen, picked)
     regrets = _regrets(matrix, picked)
     mean = float(regrets.mean())
     return Portfolio(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,11 @@ from aot.portfolio import MISSING_RATIO, Matrix
 from aot.problem import Operation, Problem
 from aot.selection import Curve, HeldOut, Regret, Selection
 from aot.space import FamilyCensus, Patterns, census
-from aot.times import OperationTimes, measured_times, split, with_stand_ins
+from aot.times import measured_times, split, with_stand_ins
 
 if TYPE_CHECKING:
-    from aot.measurement import Measurement, Record
+    from aot.measurement import Measurement, OperationTimes, Record, Times
     from aot.target import Target
-
-    Times = Mapping[Problem, Mapping[Candidate, float]]
 
 NO_TIMES: OperationTimes = {}
 _NUMBER = re.compile(r"\d[\d,.]*")

@@ -14,13 +14,13 @@ from aot.families import family_of
 from aot.foreign import foreign_problems
 from aot.heldout import score
 from aot.learned import Learned, Model, Prior
-from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.portfolio import Aim, Portfolio, Shipped, choose
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.selection import SELECTION_VERSION, Curve, Regret, Selection
 from aot.space import fallback
 from aot.table import Timed, build_section, is_general
-from aot.times import Times, with_stand_ins
+from aot.times import with_stand_ins
 
 if TYPE_CHECKING:
     from aot.dispatch import Section
@@ -64,10 +64,10 @@ def _no_progress(_what: str) -> None:
 class Measured:
     """The times that a selection is made from, in microseconds, and what is known of them."""
 
-    times: Mapping[Operation, Times]
-    spreads: Mapping[Operation, Times] = field(default_factory=dict)
+    times: OperationTimes
+    spreads: OperationTimes = field(default_factory=dict)
     """Relative half-distance of the quartiles."""
-    heldout: Mapping[Operation, Times] = field(default_factory=dict)
+    heldout: OperationTimes = field(default_factory=dict)
     """Times that are only scored on."""
     record: Record | None = None
     """Where they were measured; None if they are predicted."""

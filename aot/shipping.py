@@ -15,7 +15,7 @@ from aot.cost import DEFAULTS, Constants
 from aot.diff import Difference, compare
 from aot.errors import SelectionError, StoreError
 from aot.learned import Learned
-from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes
 from aot.pipeline import ARTIFACTS
 from aot.record import read_record
 from aot.select import Measured, Wishes, select_kernels
@@ -23,7 +23,6 @@ from aot.selection import Selection, read_selection
 from aot.space import Patterns
 from aot.table import Timed
 from aot.target import Target, load_target
-from aot.tiles import OwnTimes
 from aot.times import measured_times, predicted_times, split, spreads
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def select_predicted(
     return select_kernels(Measured(times), target, wishes, name)
 
 
-def times_behind(selection: Selection, record: Path | None, records: Path) -> OwnTimes:
+def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:
     """Give the measured times that a selection rests on, as far as they are at hand.
 
     Args:

@@ -12,16 +12,13 @@ from aot.candidate import Accepted, Candidate, KernelKey
 from aot.cost import estimate
 from aot.families import family_of
 from aot.legality import check
-from aot.measurement import PROVENANCE_MEASURED
+from aot.measurement import PROVENANCE_MEASURED, OperationTimes
 from aot.problem import Operation, Problem
 
 if TYPE_CHECKING:
     from aot.dispatch import Row
     from aot.selection import Selection
     from aot.target import Target
-
-OwnTimes = Mapping[Operation, Mapping[Problem, Mapping[Candidate, float]]]
-"""Measured microseconds by operation, problem and candidate; empty where there is no record."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def _model_ratio(bigger: Candidate, key: KernelKey, problems: list[Problem], tar
 
 
 def verdict_on(
-    tile: BiggerTile, key: KernelKey, problem: Problem, row: Row | None, timed: OwnTimes, target: Target
+    tile: BiggerTile, key: KernelKey, problem: Problem, row: Row | None, timed: OperationTimes, target: Target
 ) -> str:
     """Say what one problem's bucket has against a bigger tile.
 
@@ -112,7 +109,9 @@ def _range(ratios: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _summary(tile: BiggerTile, key: KernelKey, rows: Mapping[Problem, Row], timed: OwnTimes, target: Target) -> str:
+def _summary(
+    tile: BiggerTile, key: KernelKey, rows: Mapping[Problem, Row], timed: OperationTimes, target: Target
+) -> str:
     """Say of a bigger tile what all buckets of the kernel have against it."""
     if tile.rejection:
         return f"{tile.tile} not legal: {tile.rejection}"
@@ -131,7 +130,7 @@ def _summary(tile: BiggerTile, key: KernelKey, rows: Mapping[Problem, Row], time
     return f"{tile.tile} legal: {_range(ratios)} predicted by the cost model in {len(ratios)} {of}"
 
 
-def tile_notes(selection: Selection, target: Target, timed: OwnTimes) -> dict[str, tuple[str, ...]]:
+def tile_notes(selection: Selection, target: Target, timed: OperationTimes) -> dict[str, tuple[str, ...]]:
     """Say of each selected kernel, by name, what there is against the next bigger tiles; none of a fallback."""
     rows: dict[int, dict[Problem, Row]] = {}
     for section in selection.table.sections:

@@ -15,19 +15,20 @@ from aot.shortlist import shortlist
 from aot.table import is_general
 
 if TYPE_CHECKING:
-    from aot.measurement import Record
+    from aot.measurement import OperationTimes, Record
     from aot.shape_set import ShapeSet
     from aot.target import Target
 
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
-Times = Mapping[Problem, Mapping[Candidate, float]]
+_Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
+"""Times while they are filled in."""
 
 
-def measured_times(record: Record) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+def measured_times(record: Record) -> OperationTimes:
     """Arrange a record's sound measurements by operation and problem."""
-    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    times: _Growing = {}
     for item in record.measurements:
         if item.ok:
             rows = times.setdefault(item.problem.operation, {})
@@ -35,18 +36,15 @@ def measured_times(record: Record) -> dict[Operation, dict[Problem, dict[Candida
     return times
 
 
-def spreads(record: Record) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+def spreads(record: Record) -> OperationTimes:
     """Give the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
-    found: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    found: _Growing = {}
     for item in record.measurements:
         if item.ok and item.num_rounds > 1:
             rows = found.setdefault(item.problem.operation, {})
             spread = (item.high_us - item.low_us) / (2 * item.median_us)
             rows.setdefault(item.problem, {})[item.kernel.candidate] = spread
     return found
-
-
-OperationTimes = dict[Operation, dict[Problem, dict[Candidate, float]]]
 
 
 def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tuple[OperationTimes, OperationTimes]:
@@ -56,8 +54,8 @@ def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tup
         times: microseconds by operation, problem and candidate.
         unseen: (n, k, m) of the problems to hold out.
     """
-    inside: OperationTimes = {}
-    outside: OperationTimes = {}
+    inside: dict[Operation, dict[Problem, Mapping[Candidate, float]]] = {}
+    outside: dict[Operation, dict[Problem, Mapping[Candidate, float]]] = {}
     for operation, rows in times.items():
         for problem, row in rows.items():
             part = outside if (problem.n, problem.k, problem.m) in unseen else inside
@@ -65,13 +63,13 @@ def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tup
     return inside, outside
 
 
-def with_stand_ins(times: Mapping[Operation, Times]) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+def with_stand_ins(times: OperationTimes) -> OperationTimes:
     """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
 
     The types are of one size and run at one rate, so that what differs is noise and power. A stand-in helps to choose
     kernels; a row that rests on one is called predicted.
     """
-    filled: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    filled: _Growing = {}
     for operation, rows in times.items():
         others = [x for x in times if x != operation and x.layout is operation.layout]
         filled[operation] = {}
@@ -97,9 +95,9 @@ def _predicted_candidates(
 
 def predicted_times(
     shapes: ShapeSet, target: Target, patterns: space.Patterns, constants: Constants = DEFAULTS
-) -> dict[Operation, dict[Problem, dict[Candidate, float]]]:
+) -> OperationTimes:
     """Predict the times of the model's best candidates on a shape set, for each of its element types and any layout."""
-    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    times: _Growing = {}
     for dtype in shapes.dtypes:
         for layout in Layout:
             operation = Operation.of(dtype, layout)

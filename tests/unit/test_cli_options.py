@@ -2,7 +2,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from aot.cli_options import MAX_HELDOUT_REGRET, REGRETS, options
+from aot.cli_options import MAX_HELDOUT_REGRET, REGRETS, options, regrets_text
 
 INFINITE = (float("inf"), float("inf"))
 
@@ -52,3 +52,12 @@ def test_options_are_listed_in_the_order_given():
 
     assert [x.name for x in command.params] == ["first", "second"]
     assert CliRunner().invoke(command, ["--second", "2", "--first", "1"]).output == "1 2\n"
+
+
+@pytest.mark.parametrize("regrets", [MAX_HELDOUT_REGRET, (0.0, 0.07), (0.005, 1.0), INFINITE])
+def test_regrets_are_written_as_they_are_read(regrets):
+    assert REGRETS.convert(regrets_text(regrets), None, None) == pytest.approx(regrets)
+
+
+def test_the_default_regrets_are_percentages():
+    assert regrets_text(MAX_HELDOUT_REGRET) == "2%,25%"
