@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from aot.candidate import SplitK
-from aot.cost import Operands, estimate, num_tiles
+from aot.cost import DEFAULTS, Constants, Operands, estimate, num_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,10 +53,11 @@ class Prior:
     """The cost model alone: what a target without a record has."""
 
     target: Target
+    constants: Constants = DEFAULTS
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Predict by the cost model."""
-        total: Array = estimate(candidates, problems, self.target).total_us
+        total: Array = estimate(candidates, problems, self.target, self.constants).total_us
         return total
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aot.candidate import Candidate, KernelKey
+from aot.cost import DEFAULTS, Constants
 from aot.curve import curve
 from aot.dispatch import DispatchTable, look_up
 from aot.errors import SelectionError
@@ -71,6 +72,8 @@ class Measured:
     """Times that are only scored on."""
     record: Record | None = None
     """Where they were measured; None if they are predicted."""
+    constants: Constants = DEFAULTS
+    """Of the cost model that predicted them; where they were measured, of none."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
         raise SelectionError(f"{record_name} has no usable times; tune first")
     provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
     wishes.progress("learning from the times")
-    model: Model = Prior(target) if measured.record is None else Learned.fit(times, target)
+    model: Model = Prior(target, measured.constants) if measured.record is None else Learned.fit(times, target)
     dtypes = sorted({operation.dtype for operation in times}, key=lambda dtype: dtype.code)
     kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in dtypes]
     fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}

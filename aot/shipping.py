@@ -129,7 +129,7 @@ def select_predicted(
     """Select by the cost model, for want of a record."""
     times = predicted_times(shapes, target, Patterns.parse(kernels), constants)
     name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
-    return select_kernels(Measured(times), target, wishes, name)
+    return select_kernels(Measured(times, constants=constants), target, wishes, name)
 
 
 def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:

@@ -7,7 +7,7 @@ from accepted import named
 from twins import BF16, problem_of
 
 from aot import learned as module
-from aot.cost import estimate
+from aot.cost import DEFAULTS, estimate
 from aot.learned import MIN_SAMPLES, Learned, Prior
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.target import load_target
@@ -41,6 +41,13 @@ def test_the_prior_is_the_cost_model():
     found = Prior(H200).times_us(CANDIDATES, OTHERS)
     assert found.shape == (len(OTHERS), len(CANDIDATES))
     assert (found == estimate(CANDIDATES, OTHERS, H200).total_us).all()
+
+
+def test_the_prior_is_the_calibrated_cost_model():
+    constants = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 7.0)
+    found = Prior(H200, constants).times_us(CANDIDATES, OTHERS)
+    assert (found == estimate(CANDIDATES, OTHERS, H200, constants).total_us).all()
+    assert (found > Prior(H200).times_us(CANDIDATES, OTHERS)).all()
 
 
 def test_a_few_times_scale_the_cost_model():
