@@ -1,3 +1,5 @@
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +10,12 @@ from twins import BF16, CONDITIONS, problem_of
 from aot import learned, shipping, table
 from aot.artifact import Artifact
 from aot.candidate import KernelKey
+from aot.cli_options import MAX_HELDOUT_REGRET
+from aot.cost import DEFAULTS
 from aot.diff import Difference
 from aot.errors import SelectionError, StoreError
 from aot.measurement import Measurement, Record
+from aot.problem import Dtype, Operation
 from aot.record import write_record
 from aot.select import SelectionLimits, Wishes
 from aot.selection import HeldOut, write_selection
@@ -25,6 +30,7 @@ from aot.shipping import (
     shipped_selection,
     times_behind,
 )
+from aot.strict_json import decode
 from aot.target import load_target
 from tests.golden.manifest import kernel
 
@@ -138,6 +144,16 @@ def test_a_predicted_selection_says_so():
     check_heldout(found, 0.0, 0.0)
 
 
+def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():
+    wishes, few = Wishes(SelectionLimits(2, 2)), "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
+    slower = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 50.0)
+    found, other = (select_predicted(SHAPES, H200, wishes, few, constants) for constants in (DEFAULTS, slower))
+    assert other.record == "cost-model-v1, calibrated"
+    for before, after in zip(found.table.sections, other.table.sections, strict=True):
+        assert after.ladders[0].rows[0].time_us > before.ladders[0].rows[0].time_us + 40
+        assert after.grid.cells[0].time_us > before.grid.cells[0].time_us + 40
+
+
 def test_a_target_has_a_committed_record_or_none(tmp_path):
     records = Path(shipping.__file__).parent / "records"
     assert default_record(H200, records) == records / "h200.jsonl.gz"
@@ -185,6 +201,41 @@ def test_a_selection_whose_rounding_costs_too_much_is_refused(record_path, chang
         check_heldout(selection, 0.02, 0.10)
     assert str(caught.value) == message
     check_heldout(selection, float("inf"), float("inf"))
+
+
+@pytest.mark.parametrize(("tuned", "foreign"), [(6, 16), (0, 50), (50, 0)])
+def test_a_selection_that_is_scored_on_most_of_what_was_held_out_passes(record_path, tuned, foreign):
+    # Of 200 problems of one operation, a quarter at most are unscored, whichever tier they are of.
+    scores = [replace(GOOD, num_problems=100 - n, num_unmeasured=n) for n in (tuned, foreign)]
+    fp16 = [replace(x, operation=Operation.of(Dtype.FLOAT16), num_unmeasured=0) for x in scores]
+    check_heldout(replace(select(record_path), heldout=(*scores, *fp16)), 0.02, 0.10)
+
+
+def test_a_selection_that_is_scored_on_too_little_is_refused(record_path):
+    scores = [replace(GOOD, tier=i + 1, num_problems=100 - n, num_unmeasured=n) for i, n in enumerate((1, 50))]
+    fp16 = [replace(x, operation=Operation.of(Dtype.FLOAT16), num_unmeasured=0) for x in scores]
+    selection = replace(select(record_path), heldout=(*fp16, *scores))
+    with pytest.raises(SelectionError) as caught:
+        check_heldout(selection, 0.02, 0.10)
+    assert str(caught.value) == (
+        "bf16_kk: on 51 of 200 held-out problems (26%) the kernel picked was not timed, so that what rounding costs "
+        "there is not known; expected at most 25%; measure them with `aot tune --shapes heldout --selection ... "
+        "--prune 100`, import and select again, or give --max-heldout-regret none"
+    )
+    check_heldout(selection, float("inf"), float("inf"))
+
+
+def test_a_selection_of_which_nothing_is_scored_is_refused(record_path):
+    selection = replace(select(record_path), heldout=(replace(GOOD, num_problems=0, num_unmeasured=9),))
+    with pytest.raises(SelectionError, match=r"bf16_kk: on 9 of 9 held-out problems \(100%\) the kernel picked"):
+        check_heldout(selection, 0.02, 0.10)
+
+
+def test_what_is_committed_passes_the_gate(record_path):
+    content = json.loads(gzip.decompress((shipping.SHIPPED / "h200.json.gz").read_bytes()))
+    scores = tuple(decode(HeldOut, x, "heldout") for x in content["heldout"])
+    assert {x.operation for x in scores} == {BF16, Operation.of(Dtype.FLOAT16)}
+    check_heldout(replace(select(record_path), heldout=scores), *MAX_HELDOUT_REGRET)
 
 
 def test_selections_are_compared_by_records_or_the_committed_one(record_path, tmp_path):
