@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.candidate import Candidate, Reason, Rejected
-from aot.families.sm90_quack import PINGPONG, Sm90Quack
+from aot.families.sm90_quack import Sm90Quack
 from aot.problem import Layout
 
 if TYPE_CHECKING:
-    from aot.families import Entry
     from aot.problem import Operation
     from aot.target import Target
 
@@ -37,23 +36,11 @@ class Sm90Bounded(Sm90Quack):
             return Rejected(Reason.LAYOUT, f"boxes are cut between rows along k, got {operation.layout.value}")
         return super().check(candidate, operation, target)
 
-    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Configure `GemmBoundedSm90` and make its entry."""
-        from aot.families._arguments import cutlass_dtype
+    def gemm_class(self) -> Any:
+        """Give the class that `entry` configures: quack's, with bounded loads."""
         from aot.families._bounded_kernel import GemmBoundedSm90
-        from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
 
-        gemm = GemmBoundedSm90(
-            ACCUMULATOR,
-            cutlass_dtype(operation.dtype),
-            (candidate.tile_m, candidate.tile_n),
-            (candidate.cluster_m, candidate.cluster_n, 1),
-            pingpong=candidate.schedule == PINGPONG,
-            is_persistent=True,
-            **quack_split_k(candidate),
-        )
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, candidate, operation, self.workspace(candidate), clusters)
+        return GemmBoundedSm90
 
 
 FAMILY = Sm90Bounded()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK
 from aot.families._split_k import split_k_multiples, split_k_workspace
@@ -171,14 +171,18 @@ class Sm90Quack:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
 
-    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Configure `GemmDefaultSm90` and make its entry."""
+    def gemm_class(self) -> Any:
+        """Give quack's class that `entry` configures."""
         from quack.gemm_default_epi import GemmDefaultSm90
 
+        return GemmDefaultSm90
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure the GEMM and make its entry."""
         from aot.families._arguments import cutlass_dtype
         from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
 
-        gemm = GemmDefaultSm90(
+        gemm = self.gemm_class()(
             ACCUMULATOR,
             cutlass_dtype(operation.dtype),
             (candidate.tile_m, candidate.tile_n),
