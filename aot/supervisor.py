@@ -43,13 +43,16 @@ class Progress:
         self._silent = silent
         self._start = time.monotonic()
         self._first: int | None = None
+        self._last = 0
         self._shown = 0.0
 
     def show(self, done: int, total: int, what: str) -> None:
         """Show a step, at most four a second on a terminal, one in ten seconds elsewhere."""
         now = time.monotonic()
-        if self._first is None:
+        if self._first is None or done < self._last:
+            # Another worker counts from the start: what the last one took says nothing of what this one has done.
             self._first, self._start = done, now
+        self._last = done
         if self._silent or (now - self._shown < (0.25 if sys.stderr.isatty() else 10.0) and done < total):
             return
         self._shown = now

@@ -165,6 +165,20 @@ def test_interrupt_ends_in_good_order(tmp_path):
     assert [len(rows(out, problem)) for problem in PROBLEMS] == [4, 4]
 
 
+def test_the_estimate_begins_anew_with_another_worker(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 4010.0, 4020.0, 4040.0])
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))
+    progress = supervisor.Progress()
+    for done in (1, 800, 1, 21):
+        progress.show(done, 1000, "x")
+    assert capsys.readouterr().err.splitlines() == [
+        "[  0%] 1/1000, estimating: x",
+        "[ 80%] 800/1000, 1001 s left: x",
+        "[  0%] 1/1000, estimating: x",
+        "[  2%] 21/1000, 979 s left: x",
+    ]
+
+
 def test_progress_has_an_eta(capsys, monkeypatch):
     now = iter([0.0, 100.0, 200.0, 300.0])
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))
