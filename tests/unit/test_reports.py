@@ -1,43 +1,20 @@
 from dataclasses import replace
 from pathlib import Path
 
+from reported import DIRECT, SELECTION, TMA
 from twins import BF16, CONDITIONS, problem_of
 
 from aot import reports
 from aot.artifact import Artifact, CompileFailure
-from aot.candidate import Candidate, KernelKey
+from aot.candidate import KernelKey
 from aot.diff import Change, Difference
-from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section, Tier
+from aot.dispatch import Tier
 from aot.measurement import Measurement, Record
 from aot.problem import Dtype, Operation
-from aot.selection import SELECTION_VERSION, Curve, CurvePoint, HeldOut, Regret, Selection
+from aot.selection import Curve, CurvePoint, HeldOut
 from aot.shape_set import parse_shape_set
 from aot.target import load_target
 from tests.golden.manifest import BIG, golden_manifest
-
-FALLBACK = Candidate("fallback", 64, 64, use_tma_store=False)
-TMA = Candidate("sm100_persistent", 128, 128, schedule="clc")
-DIRECT = replace(TMA, use_tma_store=False)
-
-
-def row(kernel, runner_up, time_us):
-    return Row(kernel, 1, time_us, "measured", runner_up, time_us * 1.25)
-
-
-GRID = Grid((64, 256), (512, 1024), (128,), tuple(row(1, 2, 10.0 + i) for i in range(4)))
-SECTION = Section(BF16, (Ladder(256, 512, (16, 128), (row(1, 2, 4.0), row(2, 1, 6.0))),), GRID, 0)
-SELECTION = Selection(
-    SELECTION_VERSION,
-    "thor",
-    "measured",
-    "thor",
-    (CONDITIONS,),
-    (Regret(BF16, 2, 2, 0.0125, 0.1, "exact", 0.01),),
-    (),
-    (),
-    tuple(KernelKey(BF16, x) for x in (FALLBACK, TMA, DIRECT)),
-    DispatchTable((SECTION,)),
-)
 
 
 def test_numbers_stand_right_and_texts_left():

@@ -4,7 +4,6 @@ import pytest
 from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 from aot import verify
-from aot.live import compare_live, write_live
 from aot.measure import TimingPlan
 from aot.search import EXHAUSTIVE, MODEL
 from aot.search_model import LEAST
@@ -119,23 +118,6 @@ def test_a_kernel_that_fails_does_not_end_a_search(tmp_path):
     assert rows[NAMES[0]].status.startswith("failed: measuring")
     assert rows[NAMES[1]].status.startswith("quarantined: verifying")
     assert min((row.median_us, name) for name, row in rows.items() if row.ok)[1] == NAMES[2]
-
-
-def test_live_runs_are_compared_by_the_references_times(tmp_path):
-    Rig(tmp_path / "all.sqlite", EXHAUSTIVE).run()
-    Rig(tmp_path / "model.sqlite").run()
-    lucky = Rig(tmp_path / "off.sqlite")
-    # It took another kernel for the best: by the reference's times that one takes 24 us instead of 20.
-    lucky.kernels.times_us[NAMES[1]] = 1.0
-    lucky.run()
-    reference, model, off = compare_live([tmp_path / f"{x}.sqlite" for x in ("all", "model", "off")])
-    assert (reference.strategy, reference.fraction, reference.mean_regret) == (EXHAUSTIVE, 1.0, 0.0)
-    assert (reference.measurements, reference.skipped) == (96, 0)
-    assert (model.strategy, model.mean_regret, model.num_problems) == (MODEL, 0.0, 2)
-    assert model.fraction < 1.0
-    assert (off.mean_regret, off.worst_regret) == (pytest.approx(0.2), pytest.approx(0.2))
-    write_live(tmp_path / "x" / "live.json", [reference, model])
-    assert '"strategy": "model"' in (tmp_path / "x" / "live.json").read_text()
 
 
 def test_searches_are_imported_once(tmp_path):

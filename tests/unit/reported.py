@@ -1,0 +1,116 @@
+"""A selection for Thor with its record and its facts: what the reports' tests tell of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from xml.etree import ElementTree as ET
+
+from twins import BF16, CONDITIONS, problem_of
+
+from aot.candidate import Candidate, KernelKey
+from aot.cost import NAME
+from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.heldout import score
+from aot.measurement import Measurement, Record
+from aot.report_facts import SearchPoint, facts_of
+from aot.selection import SELECTION_VERSION, Curve, CurvePoint, Regret, Selection
+from aot.target import load_target
+
+THOR = load_target("thor")
+FALLBACK = Candidate("fallback", 64, 64, use_tma_store=False)
+TMA = Candidate("sm100_persistent", 128, 128, schedule="clc")
+DIRECT = replace(TMA, use_tma_store=False)
+WIDE = replace(TMA, tile_n=256)
+
+
+def row(kernel, runner_up, time_us):
+    return Row(kernel, 1, time_us, "measured", runner_up, time_us * 1.25)
+
+
+GRID = Grid((64, 256), (512, 1024), (128,), tuple(row(1, 2, 10.0 + i) for i in range(4)))
+SECTION = Section(BF16, (Ladder(256, 512, (16, 128), (row(1, 2, 4.0), row(2, 1, 6.0))),), GRID, 0)
+SELECTION = Selection(
+    SELECTION_VERSION,
+    "thor",
+    "measured",
+    "thor",
+    (CONDITIONS,),
+    (Regret(BF16, 2, 2, 0.0125, 0.1, "exact", 0.01),),
+    (),
+    (),
+    tuple(KernelKey(BF16, x) for x in (FALLBACK, TMA, DIRECT)),
+    DispatchTable((SECTION,)),
+)
+
+HELD = {problem_of(20, 256, 512): (5.0, 4.0, 4.5), problem_of(64, 512, 128): (10.0, 11.0, 8.0)}
+TIMES = {problem_of(16, 256, 512): (4.0, 5.0, 3.2), problem_of(128, 256, 512): (7.5, 6.0, 7.0)}
+SIZES = frozenset((problem.n, problem.k, problem.m) for problem in HELD)
+
+
+def measurement(candidate, problem, time_us, status="ok"):
+    low, rounds = (time_us, 7) if status == "ok" else (0.0, 0)
+    return Measurement(KernelKey(BF16, candidate), problem, low, low, low, rounds, 0.0, status)
+
+
+def items(times):
+    columns = (TMA, DIRECT, WIDE)
+    return [measurement(x, problem, us) for problem, row in times.items() for x, us in zip(columns, row, strict=True)]
+
+
+def failure(tile_n, status, m=16):
+    return measurement(replace(TMA, tile_n=tile_n), problem_of(m, 256, 512), 0.0, status)
+
+
+FAILURES = (
+    failure(32, "not tried: needs 10 bytes of workspace, the limit is 5"),
+    failure(32, "not tried: needs 20 bytes of workspace, the limit is 5", 128),
+    failure(64, "quarantined: <wrong> & unsafe"),
+)
+RECORD = Record("thor", (CONDITIONS,), (*items(TIMES), *items(HELD), *FAILURES))
+CURVE = Curve(BF16, (CurvePoint(1, 0.4, 9.0, 0.2, 4096, False), CurvePoint(2, 0.0125, 0.1, 0.0, 8192, True)))
+SEARCHES = (SearchPoint("model", 0.1, 30.0, 0.002, 0.05), SearchPoint("exhaustive", 1.0, 300.0, 0.0, 0.0))
+
+
+def scored():
+    """Give the selection with a curve, and scored on what was held out."""
+    times = {problem: dict(zip((TMA, DIRECT, WIDE), row, strict=True)) for problem, row in HELD.items()}
+    return replace(SELECTION, curves=(CURVE,), heldout=score(SECTION, SELECTION.kernels, times))
+
+
+def with_section(**changes):
+    """Give the selection with something else in its table's one section."""
+    return replace(SELECTION, table=DispatchTable((replace(SECTION, **changes),)))
+
+
+def predicted():
+    """Give the selection as the cost model makes one."""
+
+    def of_model(x):
+        return replace(x, provenance="predicted")
+
+    ladders = tuple(replace(x, rows=tuple(map(of_model, x.rows))) for x in SECTION.ladders)
+    selection = with_section(ladders=ladders, grid=replace(GRID, cells=tuple(map(of_model, GRID.cells))))
+    return replace(selection, provenance="predicted", record=NAME, conditions=())
+
+
+@cache
+def measured_facts():
+    """Give all that there is to tell of a measured selection."""
+    return facts_of(scored(), THOR, RECORD, SIZES, SEARCHES)
+
+
+@cache
+def predicted_facts():
+    """Give what there is to tell of a predicted one."""
+    return facts_of(predicted(), THOR, None)
+
+
+def drawn(figure, css):
+    """List the attributes of a chart's elements that have a class, each with its title's text as `title`."""
+    found = []
+    for mark in ET.fromstring(figure.svg).iter():
+        if css in mark.get("class", "").split():
+            title = mark.find("title")
+            found.append({**mark.attrib, "title": "" if title is None else title.text})
+    return found
