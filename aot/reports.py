@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aot.measurement import Record
     from aot.selection import Curve, Selection
     from aot.shape_set import ShapeSet
+    from aot.smem import Usage
     from aot.space import FamilyCensus
     from aot.target import Target
 
@@ -118,6 +119,31 @@ def verdicts_table(judged: Iterable[tuple[Candidate, Verdict]]) -> str:
         else:
             rows.append((candidate.name, "out", f"{verdict.reason.value}: {verdict.message}"))
     return table(("candidate", "", "resources or reason"), rows)
+
+
+def smem_report(usage: Usage, verdict: str) -> str:
+    """Show the shared memory of one CTA part by part, then the verdict."""
+    kernel = usage.kernel
+    parts = (
+        ("A", usage.a_bytes, usage.num_stages),
+        ("B", usage.b_bytes, usage.num_stages),
+        ("scale factors of A", usage.sfa_bytes, usage.num_stages),
+        ("scale factors of B", usage.sfb_bytes, usage.num_stages),
+        (f"epilogue, D in {kernel.output}", usage.output_stage_bytes, usage.num_output_stages),
+        (f"epilogue, C in {kernel.source}", usage.source_stage_bytes, usage.num_source_stages),
+        ("barriers", usage.barrier_bytes, 1),
+        ("alignment", usage.padding_bytes, 1),
+    )
+    rows = [(name, f"{size:,}", number, f"{size * number:,}") for name, size, number in parts if size]
+    return f"{table(('part', 'bytes', 'stages', 'in all'), rows)}\n{verdict}"
+
+
+def smem_table(
+    arch: str, limit_bytes: int, header: Sequence[str], rows: Iterable[tuple[str, Sequence[int | None]]]
+) -> str:
+    """Show how many stages fit, a tile a line and a type a column; `-` for fewer than two, `n/a` for no such tile."""
+    cells = [(tile, *("n/a" if fit is None else fit if fit >= 2 else "-" for fit in numbers)) for tile, numbers in rows]
+    return f"{arch}: {limit_bytes:,} bytes a block; stages that fit\n{table(('tile', *header), cells)}"
 
 
 def artifacts_table(artifacts: Sequence[Artifact], failures: Sequence[CompileFailure]) -> str:

@@ -1,0 +1,77 @@
+"""The command `aot smem`: what a kernel takes of shared memory, and what fits."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import click
+
+from aot import reports, smem
+from aot.errors import CandidateError
+from aot.families._tcgen05 import TILE_K_BYTES
+
+TILES = {
+    smem.Engine.TCGEN05: (
+        *((m, n, False) for m in (64, 128) for n in (64, 128, 256)),
+        *((256, n, True) for n in (64, 128, 256)),
+    ),
+    smem.Engine.WARP: tuple((m, n, False) for m in (64, 128, 256) for n in (64, 128, 256)),
+}
+"""The lines of the table: tile_m, tile_n, two CTAs."""
+
+
+def parse_tile(text: str) -> tuple[int, int]:
+    """Read `256x128` as (256, 128).
+
+    Raises:
+        CandidateError: the text is not a tile.
+    """
+    parts = text.split("x")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise CandidateError(
+            f"--tile is {text!r}; expected tile_m and tile_n, such as 256x128; leave it out for a table"
+        )
+    return int(parts[0]), int(parts[1])
+
+
+def _alike() -> list[list[smem.Element]]:
+    """Group the element types that take the same bytes."""
+    return [list(group) for _, group in groupby(smem.ELEMENTS.values(), key=lambda x: (x.bits, x.scale_vector))]
+
+
+def _fit(element: smem.Element, tile: tuple[int, int, bool], **common: Any) -> int | None:
+    tile_m, tile_n, use_2cta = tile
+    rows, columns = smem.tiles(common["arch"], element, use_2cta=use_2cta)
+    if tile_m not in rows or tile_n not in columns:
+        return None
+    return smem.count(smem.Kernel(common.pop("arch"), element.name, tile_m, tile_n, use_2cta, **common)).num_stages_fit
+
+
+@click.command(name="smem")
+@click.option(
+    "--arch", default="sm_110a", show_default=True, help=f"One of {', '.join(smem.ENGINES)}, a behind or not."
+)
+@click.option("--tile", help="tile_m x tile_n of the MMA, such as 256x128; without it, a table of tiles and types.")
+@click.option("--two-cta", is_flag=True, help="Two CTAs to an MMA: each holds half of A's rows and half of B.")
+@click.option("--dtype", default="bf16", show_default=True, help=f"Type of A and B: {', '.join(smem.ELEMENTS)}.")
+@click.option("--out", default="bf16", show_default=True, help=f"Type of D: {', '.join(smem.OUTPUT_BYTES)}.")
+@click.option("--source", default="", help="Type of the C that the epilogue loads; by default it loads none.")
+@click.option("--k-bytes", default=TILE_K_BYTES, show_default=True, help="Bytes of k in a stage.")
+@click.option("--stages", default=0, help="Stages of A and B; by default as many as fit.")
+def smem_command(**values: Any) -> None:
+    """Count a kernel's shared memory in bytes, for FP4, FP8, FP16 and FP32, and say what fits: docs/smem.md."""
+    arch, limit = values["arch"], smem.SMEM_BYTES[smem.base_arch(values["arch"])]
+    common = {"output": values["out"], "source": values["source"], "k_bytes": values["k_bytes"]}
+    if values["tile"]:
+        kernel = smem.Kernel(arch, values["dtype"], *parse_tile(values["tile"]), values["two_cta"], **common)
+        usage = smem.count(kernel, values["stages"])
+        click.echo(reports.smem_report(usage, smem.explain(usage)))
+        return
+    groups = _alike()
+    rows = [
+        (f"{m}x{n}{' 2cta' if two else ''}", [_fit(group[0], (m, n, two), arch=arch, **common) for group in groups])
+        for m, n, two in TILES[smem.ENGINES[smem.base_arch(arch)]]
+    ]
+    header = ["/".join(element.name for element in group) for group in groups]
+    click.echo(reports.smem_table(arch, limit, header, rows))
