@@ -21,6 +21,7 @@ from aot.report_facts import SearchPoint, facts_of
 from aot.shape_set import load_shape_set
 from aot.strict_json import DecodeError, decode
 from aot.target import load_target
+from aot.whole_file import write_whole
 
 REPORTS = Path("build/report")
 """Where `aot report` writes, below the working directory."""
@@ -80,8 +81,5 @@ def report(**values: Any) -> None:
     points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()
     text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
     output = values["output"] or REPORTS / f"{chosen.target}.html"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(f".{output.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(output)
+    write_whole(output, text)
     click.echo(f"{output}: {output.stat().st_size / 2**20:.2f} MiB, {chosen.provenance}")

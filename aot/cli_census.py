@@ -1,0 +1,91 @@
+"""The command `aot census`: compile a whole space, read every object, count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aot import census, pipeline
+from aot.cli_options import JOBS, TARGET, options
+from aot.compile import ArtifactStore, compile_kernels, toolchain_versions
+from aot.errors import CompileError, StoreError
+from aot.problem import Dtype, Layout
+from aot.strict_json import DecodeError, decode
+from aot.target import load_target
+from aot.whole_file import write_whole
+
+
+def read_census(path: Path) -> census.Census:
+    """Read what `aot census --output` wrote.
+
+    Raises:
+        StoreError: the file cannot be read, or is of another version.
+    """
+    again = f"make it again: aot census -o {path}"
+    try:
+        found: census.Census = decode(census.Census, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError, DecodeError) as error:
+        raise StoreError(f"cannot read the census {path}: {error}; {again}") from error
+    if found.version != census.CENSUS_VERSION:
+        raise StoreError(f"{path} is version {found.version}, expected {census.CENSUS_VERSION}; {again}")
+    return found
+
+
+@click.command(name="census")
+@options(TARGET, JOBS)
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice([x.value for x in Dtype]), help="Only these; by default all."
+)
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    type=click.Choice([x.value for x in Layout]),
+    help="Only these; by default all.",
+)
+@click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="JSON file to write; what it holds of others stays."
+)
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table as Markdown.")
+def census_command(**values: Any) -> None:
+    """Compile every legal candidate of every family, check each object, and count. Needs no GPU; takes hours.
+
+    A legal candidate that does not compile, or whose object is refused, is a bug: it is named with its reason, and the
+    command ends with an error. What is compiled is kept in build/ (a gigabyte and more), so that an interrupted census
+    carries on, and `aot tune` finds its kernels there. A census may be made in parts, by --dtype and --layout into one
+    --output.
+    """
+    target = load_target(values["target"])
+    operations = [
+        operation
+        for operation in census.OPERATIONS
+        if operation.dtype.value in (values["dtypes"] or [x.value for x in Dtype])
+        and operation.layout.value in (values["layouts"] or [x.value for x in Layout])
+    ]
+    workplace = pipeline.Workplace(jobs=values["jobs"])
+    if not values["count_only"]:
+        for number, operation in enumerate(operations, 1):
+            keys = census.legal_keys(operation, target)
+            click.echo(f"{operation.tag}: {len(keys):,} legal, operation {number} of {len(operations)}", err=True)
+            compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs)
+    store = ArtifactStore(workplace.artifacts)
+    found = census.count(operations, target, toolchain_versions(), lambda key: store.get(key, target))
+    if values["output"] and values["output"].exists():
+        found = census.merge(read_census(values["output"]), found)
+    if values["output"]:
+        write_whole(values["output"], f"{json.dumps(asdict(found), indent=1, sort_keys=True)}\n")
+    text = census.markdown(found)
+    if values["markdown"]:
+        write_whole(values["markdown"], text)
+    click.echo(text, nl=False)
+    failures = [name for row in found.rows for name in row.failures]
+    if failures:
+        raise CompileError(
+            f"{len(failures)} legal candidates did not compile or were refused, {failures[0]} among them; each is a bug "
+            "of legality or of its family"
+        )
