@@ -1,13 +1,18 @@
-"""The header and the example, through a C compiler."""
+"""The header through a C compiler; the example linked to the library and run, on x86-64 and on AArch64."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+import sys
 
 import pytest
 
-from aot.package import fetch_toolchain, read_templates
+from aot.package import build_library, fetch_toolchain, read_templates
 from aot.target import load_target
+from tests.objects import small_manifest
+from tests.package.userland import aarch64_emulator
 
 pytestmark = pytest.mark.package
 
@@ -22,10 +27,65 @@ def test_the_header_is_plain_c(tmp_path):
         subprocess.run(command, check=True, cwd=tmp_path)
 
 
-def test_the_example_compiles(tmp_path):
+DRIVER = """
+#include <cuda.h>
+#include <stddef.h>
+CUresult cuInit(unsigned flags) { return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice* device, int ordinal) { *device = ordinal; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = NULL;
+  return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) { return context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS; }
+CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
+  static CUdeviceptr next = 4096;
+  *address = next;
+  next += (bytes + 4095) / 4096 * 4096;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8(CUdeviceptr address, unsigned char value, size_t count) {
+  return address && count && !value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error ? "an error" : "no error";
+  return CUDA_SUCCESS;
+}
+"""
+"""A driver that gives addresses and no more: the example comes as far as the library's own look for a GPU."""
+
+
+def _link_and_run(target_name, compiler, emulator, folder):
+    """Compile the example as its first lines say, with all warnings, and run it; give the finished process."""
+    target = load_target(target_name)
+    manifest, objects = small_manifest(target_name)
+    build_library(manifest, objects, folder, target)
     templates = read_templates()
-    (tmp_path / "aot_gemm.h").write_bytes(templates["include/aot_gemm.h"])
-    (tmp_path / "multiply.c").write_bytes(templates["examples/multiply.c"])
-    cuda = fetch_toolchain(load_target("h200")).cuda_dir / "include"
-    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}", "-c", "multiply.c", "-o", "x.o"]
-    subprocess.run(command, check=True, cwd=tmp_path)
+    (folder / "aot_gemm.h").write_bytes(templates["include/aot_gemm.h"])
+    (folder / "multiply.c").write_bytes(templates["examples/multiply.c"])
+    (folder / "driver.c").write_text(DRIVER)
+    cuda = fetch_toolchain(target).cuda_dir / "include"
+    strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}"]
+    driver = [*strict, "-shared", "-fPIC", "driver.c", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1"]
+    subprocess.run(driver, check=True, cwd=folder)
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
+    libraries = ["-L", ".", "-laot_gemm", f"-Wl,-rpath,{folder}", "-lcuda"]
+    subprocess.run([*strict, "multiply.c", "-I", ".", *libraries, "-o", "multiply"], check=True, cwd=folder)
+    return subprocess.run([*emulator, folder / "multiply"], capture_output=True, text=True, check=False)
+
+
+def _check_example(done, target_name):
+    manifest, _ = small_manifest(target_name)
+    assert done.stdout == f"kernel {manifest.kernels[-1].name}\n"
+    assert re.match(r"error \d+: no usable NVIDIA GPU: .*a sm_\d+a GPU", done.stderr), done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the library is for x86-64")
+def test_the_example_links_and_runs(tmp_path):
+    _check_example(_link_and_run("h200", ["gcc"], [], tmp_path), "h200")
+
+
+def test_the_example_links_and_runs_on_aarch64(tmp_path):
+    emulator = aarch64_emulator()
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.28"]
+    _check_example(_link_and_run("thor", compiler, emulator, tmp_path), "thor")
