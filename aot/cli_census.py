@@ -86,6 +86,6 @@ def census_command(**values: Any) -> None:
     failures = [name for row in found.rows for name in row.failures]
     if failures:
         raise CompileError(
-            f"{len(failures)} legal candidates did not compile or were refused, {failures[0]} among them; each is a bug "
-            "of legality or of its family"
+            f"{len(failures)} legal candidates did not compile or were refused, {failures[0]} among them; each is a "
+            "bug of legality or of its family"
         )
