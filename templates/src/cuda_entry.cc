@@ -6,6 +6,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include "grid.h"
+
 namespace {
 
 // Finds a driver function at run time: the library links no libcuda, so that it loads where there is no driver.
@@ -51,6 +53,9 @@ cudaError_t _cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, c
 }
 
 cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t* launch, const void* kernel, void** arguments) {
+  const dim3 grid = launch->gridDim;
+  const int32_t size = aot::check_grid({grid.x, grid.y, grid.z});
+  if (size != 0) return static_cast<cudaError_t>(size);
   return cluster_query.is_open ? query_clusters(launch, kernel) : cudaLaunchKernelExC(launch, kernel, arguments);
 }
 

@@ -6,6 +6,7 @@
 
 #include "cuda_entry.h"
 #include "error.h"
+#include "grid.h"
 
 namespace aot {
 
@@ -64,6 +65,15 @@ aot_gemm_status_t fail_cuda(cuda::Error error, const char* what, const char* nam
   }
   return fail(AOT_GEMM_ERROR_CUDA, "%s %s failed on device %" PRId32 ": %s (CUDA error %" PRId32 ")", what, name,
               device, text, error);
+}
+
+aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const Canonical& problem, int32_t device) {
+  if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
+  const Grid3 grid = refused_grid();
+  return fail(AOT_GEMM_ERROR_SHAPE,
+              "kernel %s would need a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32 " blocks for m %" PRId64 " n %" PRId64
+              "; CUDA launches at most %" PRIu32 " x %" PRIu32 " x %" PRIu32 "; split the rows of A or of B",
+              name, grid.x, grid.y, grid.z, problem.m, problem.n, kMaxGrid.x, kMaxGrid.y, kMaxGrid.z);
 }
 
 // Checks once for each device that it is what the kernels were built for. An `a` architecture runs nowhere else, and a
@@ -201,7 +211,7 @@ aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspac
     void* arguments[] = {&a, &b, &d, &scratch, &stream, &result};
     kernel.entry(arguments, 6);
   }
-  return result == 0 ? AOT_GEMM_OK : fail_cuda(result, "launching kernel", kernel.name, device);
+  return result == 0 ? AOT_GEMM_OK : fail_launch(result, kernel.name, problem, device);
 }
 
 aot_gemm_status_t synchronize(void* stream, int32_t device) {

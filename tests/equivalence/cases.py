@@ -6,6 +6,7 @@ import math
 import random
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 
 COUNT = 220
 """Problems for each kernel."""
@@ -14,6 +15,9 @@ STEP = 8
 MAX_EXTENT = 2**31 - 1
 MAX_STRIDE = 2**39 - STEP
 """Elements: a descriptor's stride is below 2^40 bytes."""
+MAX_BLOCKS = 65535
+"""Blocks along y and z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
+TILES = (8, 16, 32, 64, 128, 256)
 MAX_ELEMENTS = 2**39
 """Of D, 1 TiB: tiles are counted in 32 bits, and 2^31 of the smallest would be more memory than there is."""
 BASES = {"a": 0x7F1000000000, "b": 0x7A3000000000, "d": 0x6E5000000000}
@@ -70,6 +74,13 @@ def _extents(rng):
             return extents
 
 
+def _longest():
+    """Give extents of as many tiles as a grid can have along y, one fewer for clusters of two, and an element more."""
+    for extent in (MAX_BLOCKS * tile + more for tile in TILES for more in (-tile, 0, 1)):
+        yield extent, 64, 64
+        yield 64, extent, 64
+
+
 def _leading(rng, inner):
     """Give a leading stride for runs of `inner` elements: packed, padded a little, or far apart."""
     packed = -(-inner // STEP) * STEP
@@ -96,8 +107,7 @@ def aligned(name, layout):
     Some are stated with a column-major D, and A and B in each other's place.
     """
     rng = random.Random(zlib.crc32(name.encode()))
-    for _ in range(COUNT):
-        m, n, k = _extents(rng)
+    for m, n, k in chain((_extents(rng) for _ in range(COUNT)), _longest()):
         case = Case(
             m,
             n,

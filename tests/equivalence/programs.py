@@ -23,6 +23,7 @@ FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", 
 LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
+SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
 REQUEST = struct.Struct("<ii" + "ii3q3Q6q" + "Q")
 
 
@@ -58,7 +59,7 @@ def _request(index, kernel, sizes, case):
 
 
 def replay(program, target, requests):
-    """Launch problems and give an answer for each.
+    """Launch problems and give an answer for each; a launch may only be refused for its shape.
 
     Args:
         program: what `build` built.
@@ -72,6 +73,5 @@ def replay(program, target, requests):
     reader = Reader(done.stdout)
     answers = [reader.answer(sizes) for _, _, sizes, _ in requests]
     assert reader.at_end
-    refused = [(kernel.name, case) for (_, kernel, _, case), x in zip(requests, answers, strict=True) if x.status]
-    assert refused == [], done.stderr.decode()[-4000:]
+    assert {x.status for x in answers} <= {0, SHAPE}, done.stderr.decode()[-4000:]
     return answers

@@ -37,6 +37,10 @@ class Run:
     answers: dict[str, Answer]
 
     @property
+    def is_refused(self):
+        return self.answers["aarch64"].status != 0
+
+    @property
     def launch(self):
         """Give what the wheel's own host code launched."""
         (launch,) = self.answers["aarch64"].launches
@@ -50,7 +54,7 @@ def problems(kernel):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def asked(tmp_path_factory):
     for machine in kernels.MACHINES:
         programs.emulator(machine)  # skips here, before anything is compiled
     answers = {}
@@ -68,6 +72,11 @@ def runs(tmp_path_factory):
         Run(kernel, sizes, case, {x: answers[x][i] for x in kernels.MACHINES})
         for i, (_, kernel, sizes, case) in enumerate(requests)
     ]
+
+
+@pytest.fixture(scope="module")
+def runs(asked):
+    return [run for run in asked if not run.is_refused]
 
 
 def decoded(launch, sizes):
@@ -147,6 +156,26 @@ def test_a_launch_is_what_the_problem_asks_for(runs):
     refuse([(run, found, wanted) for run, found, wanted in launches if found != wanted])
 
 
+def fits(grid):
+    """Say whether CUDA launches a grid. Source: CUDA C++ Programming Guide, technical specifications."""
+    return grid[0] < 2**31 and max(grid[1:]) <= cases.MAX_BLOCKS
+
+
+def test_a_grid_is_refused_where_cuda_would_and_nowhere_else(asked):
+    num_sms = kernels.target("aarch64").num_sms
+    highest, refused = {}, set()
+    for run in asked:
+        grid = expected(run.kernel, run.case, num_sms).grid
+        answers = {(x.status, len(x.launches)) for x in run.answers.values()}
+        assert answers == {(0, 1) if fits(grid) else (programs.SHAPE, 0)}, (run.kernel.name, run.case, grid)
+        if fits(grid):
+            highest[run.kernel.name] = max(highest.get(run.kernel.name, 0), grid[1])
+        else:
+            refused.add(run.kernel.name)
+    assert refused
+    assert min(highest[name] for name in refused) >= cases.MAX_BLOCKS - 1
+
+
 def test_shared_memory_is_what_the_manifest_says_less_unused_barriers(runs):
     sizes = {}
     for run in runs:
@@ -156,9 +185,9 @@ def test_shared_memory_is_what_the_manifest_says_less_unused_barriers(runs):
     assert [x for x, (size,) in sizes.items() if not limits[x] - BARRIER_BYTES < size <= limits[x] <= SMEM_LIMIT] == []
 
 
-def test_loading_allows_all_shared_memory_and_any_cluster_once(runs):
+def test_loading_allows_all_shared_memory_and_any_cluster_once(asked):
     settings = {}
-    for run in runs:
+    for run in asked:
         settings.setdefault(run.kernel.name, []).append(set(run.answers["aarch64"].settings))
     wanted = {(MAX_SMEM_BYTES, SMEM_LIMIT), (NON_PORTABLE_CLUSTER, 1)}
     assert [name for name, (first, *later) in settings.items() if first != wanted or any(later)] == []

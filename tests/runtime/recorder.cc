@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_entry.h"
+#include "grid.h"
 #include "problem.h"
 #include "recorder.h"
 
@@ -155,6 +156,8 @@ int32_t _cudaLibraryGetKernel(void** kernel, void* library, const char*) {
 }
 
 int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void* kernel, void** arguments) {
+  const int32_t size = aot::check_grid({config->grid.x, config->grid.y, config->grid.z});
+  if (size != 0) return size;
   RealLaunch launch{};
   std::memcpy(launch.grid, &config->grid, sizeof(launch.grid));
   std::memcpy(launch.block, &config->block, sizeof(launch.block));

@@ -100,6 +100,19 @@ def test_the_fallback_gets_both_strides(real, manifest, objects):
     assert (selection.tier, selection.kernel) == (3, 0)
 
 
+def test_a_grid_that_cuda_does_not_launch_is_refused(real, manifest, objects):
+    most = problem(2**31 - 64, 4096, 16, data=(A, B, D))
+    _, record, _ = launch(real, manifest, objects, manifest.kernels[0].candidate, most)
+    assert tuple(record.grid) == ((2**25 - 1) * 64, 1, 1)
+    real.c.recorder_reset()
+    assert real.launch_kernel(0, problem(2**31 - 63, 4096, 16, data=(A, B, D))) == 3
+    assert real.error() == (
+        f"kernel {manifest.kernels[0].name} would need a grid of 2147483648 x 1 x 1 blocks for m 2147483585 n 4096; "
+        "CUDA launches at most 2147483647 x 65535 x 65535; split the rows of A or of B"
+    )
+    assert real.real_launches() == []
+
+
 def test_a_loaded_kernel_is_not_loaded_again(real, manifest, objects):
     for _ in range(2):
         launch(real, manifest, objects, BIG, problem(M, N, K, data=(A, B, D)))

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "grid.h"
 #include "problem.h"
 #include "simulated.h"
 
@@ -77,8 +78,10 @@ int32_t _cudaLibraryGetKernel(void** kernel, void* library, const char*) {
   return 0;
 }
 
-int32_t _cudaLaunchKernelEx(const LaunchConfig*, const void*, void** arguments) {
+int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void*, void** arguments) {
   if (noted == nullptr) return kInvalidValue;
+  const int32_t size = aot::check_grid({config->grid[0], config->grid[1], config->grid[2]});
+  if (size != 0) return size;
   const SimulatedCall& call = noted->call;
   for (const SimulatedTensor* tensor : {&call.a, &call.b, &call.d}) {
     if (!has_address(arguments, tensor->data)) return kInvalidValue;
