@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.measurement import Conditions
+from aot.measurement import Conditions, mig_profile
 
 if TYPE_CHECKING:
     from aot.device import DeviceProperties
@@ -128,4 +128,5 @@ def make_conditions(
         power_mode=state.power_mode,
         date=date,
         protocol=protocol,
+        mig=mig_profile(properties.name),
     )

@@ -15,7 +15,7 @@ from aot.selection import HeldOut, Regret
 from aot.strict_json import DecodeError, decode
 
 MANIFEST_VERSION = 2
-"""Raised whenever a field is added, dropped or changes its meaning."""
+"""Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aot.conditions import Clock, output_of, parse_nvpmodel, read_clocks
 from aot.errors import AotError
+from aot.measurement import mig_profile
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")
 """Where a Jetson names its Linux for Tegra. Source: Jetson Linux developer guide."""
@@ -52,6 +53,8 @@ class Machine:
     driver: str
     gpu_error: str
     """Why there is no GPU, empty where there is one."""
+    mig: str | None = None
+    """Profile of the MIG slice; None: the whole GPU."""
 
     @staticmethod
     def from_json(values: dict[str, object]) -> Machine:
@@ -75,6 +78,7 @@ class Machine:
         if self.gpu:
             capability = "{}.{}".format(*self.compute_capability) if self.compute_capability else "unknown"
             lines.append(f"{self.gpu}: compute capability {capability}, {self.num_sms} SMs, {self.driver}")
+            lines += [f"MIG slice {self.mig}"] if self.mig else []
         if self.tegra_release:
             lines.append(f"{self.tegra_release}; JetPack {self.jetpack or 'unknown'}")
         if self.power_mode:
@@ -148,6 +152,7 @@ def read_machine(*, with_gpu: bool = True) -> Machine:
         integrated=integrated,
         driver=driver,
         gpu_error=gpu_error,
+        mig=mig_profile(gpu),
     )
 
 
@@ -175,8 +180,9 @@ def warnings(machine: Machine, num_sms: int | None = None) -> list[str]:
     if machine.tegra_release and machine.busy_cpus is not None and machine.busy_cpus > MAX_BUSY_CPUS:
         found.append(f"{machine.busy_cpus} of {machine.num_cpus} CPUs are busy; they share the memory: stop what runs")
     if num_sms is not None and machine.gpu and machine.num_sms != num_sms:
+        cause = f"the MIG slice {machine.mig}." if machine.mig else "a MIG slice or a power mode?"
         found.append(
-            f"{machine.gpu} has {machine.num_sms} SMs here, the target has {num_sms}: a MIG slice or a power mode? "
-            f"The record is keyed by {machine.num_sms} SMs and power mode {machine.power_mode}"
+            f"{machine.gpu} has {machine.num_sms} SMs here, the target has {num_sms}: {cause} The record is keyed by "
+            f"{'its profile, ' if machine.mig else ''}{machine.num_sms} SMs and power mode {machine.power_mode}"
         )
     return found

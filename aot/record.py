@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.candidate import Candidate, KernelKey
 from aot.errors import CandidateError, StoreError
-from aot.measurement import Conditions, Measurement, Record
+from aot.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, mig_profile
 from aot.problem import Problem
 from aot.store import open_store
 from aot.tuning_set import operation_from_json, operation_json
@@ -36,6 +36,11 @@ def _round(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def _plain(conditions: Conditions) -> dict[str, Any]:
+    """Give conditions as plain values, without `mig` on a whole GPU, as in the records from before there was one."""
+    return {key: value for key, value in asdict(conditions).items() if key != "mig" or value is not None}
+
+
 def record_text(record: Record) -> str:
     """Write a record as JSON lines, sorted, so that equal records are equal text."""
     kernels = sorted({measurement.kernel for measurement in record.measurements})
@@ -43,7 +48,7 @@ def record_text(record: Record) -> str:
     header = {
         "version": RECORD_VERSION,
         "target": record.target,
-        "conditions": [asdict(conditions) for conditions in record.conditions],
+        "conditions": [_plain(conditions) for conditions in record.conditions],
         "kernels": [
             {"operation": operation_json(kernel.operation), "candidate": kernel.candidate.as_json()}
             for kernel in kernels
@@ -66,10 +71,10 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def _conditions(values: dict[str, Any]) -> Conditions:
-    wrong = sorted(set(values) ^ {field.name for field in fields(Conditions)})
+    wrong = sorted((set(values) | {"mig"}) ^ {field.name for field in fields(Conditions)})
     if wrong:
         raise ValueError(f"conditions have missing or unknown keys: {', '.join(wrong)}")
-    return Conditions(**values)
+    return Conditions(**{"mig": mig_profile(str(values["device"])), **values})
 
 
 def _measurement(row: Any, kernels: list[KernelKey]) -> Measurement:
@@ -174,15 +179,11 @@ def merge(records: list[Record]) -> Record:
     Raises:
         StoreError: there is none, or they are not comparable.
     """
-    kinds = {
-        (record.target, item.device, item.arch, item.num_sms, item.power_mode, item.protocol)
-        for record in records
-        for item in record.conditions
-    }
+    kinds = {(record.target, *item.key) for record in records for item in record.conditions}
     if len(kinds) != 1:
-        found = sorted(map(str, kinds))
         raise StoreError(
-            f"records to merge need one target, device, arch, number of SMs, power mode and protocol; got {found}"
+            f"records to merge need one target, {CONDITIONS_KEY_TEXT}; got {sorted(map(str, kinds))}; give each its "
+            "own --record"
         )
     conditions = dict.fromkeys(item for record in records for item in record.conditions)
     measurements = (item for record in records for item in record.measurements)

@@ -17,7 +17,7 @@ from aot.strict_json import DecodeError, decode
 from aot.whole_file import write_whole
 
 SELECTION_VERSION = 2
-"""Raised whenever a field is added, dropped or changes its meaning."""
+"""Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
 @dataclass(frozen=True)

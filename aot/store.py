@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aot.candidate import Candidate, KernelKey
 from aot.errors import CandidateError, StoreError
-from aot.measurement import Conditions, Measurement
+from aot.measurement import CONDITIONS_KEY, CONDITIONS_KEY_TEXT, Conditions, Measurement
 from aot.problem import Operation, Problem
 from aot.store_sql import (
     APPLICATION_ID,
@@ -28,6 +28,7 @@ from aot.store_sql import (
     SCHEMA,
     SCHEMA_VERSION,
     SELECT_MEASUREMENTS,
+    UPGRADES,
 )
 
 if TYPE_CHECKING:
@@ -80,16 +81,14 @@ class Store:
         """Start a run and give its id.
 
         Raises:
-            StoreError: the store holds another target's, device's, power mode's or protocol's measurements.
+            StoreError: the store holds measurements of another target, or under other conditions: see CONDITIONS_KEY.
         """
-        query = "SELECT target, device, arch, num_sms, power_mode, protocol FROM runs ORDER BY id DESC LIMIT 1"
-        there = self._db.execute(query).fetchone()
-        here = (target, conditions.device, conditions.arch, conditions.num_sms, conditions.power_mode)
-        here_all = (*here, conditions.protocol)
-        if there is not None and there != here_all:
+        query = f"SELECT target, {', '.join(CONDITIONS_KEY)} FROM runs ORDER BY id DESC LIMIT 1"  # noqa: S608
+        there, here = self._db.execute(query).fetchone(), (target, *conditions.key)
+        if there is not None and there != here:
             raise StoreError(
-                f"the store was measured as {there}, this run is {here_all} (target, device, arch, SMs, power mode, "
-                "protocol); times under different conditions are not comparable: give another --out"
+                f"the store was measured as {there}, this run is {here} (target, {CONDITIONS_KEY_TEXT}); times under "
+                "different conditions are not comparable: give another --out"
             )
         return self._insert(INSERT_RUN, (target, seed, *_conditions_values(conditions)))
 
@@ -249,10 +248,20 @@ class Store:
         """Give the different conditions of the runs that measured something, with the clocks last read under load."""
         query = """
             SELECT device, arch, num_sms, driver, coalesce(c.sm_clock_mhz, runs.sm_clock_mhz),
-                   coalesce(c.memory_clock_mhz, runs.memory_clock_mhz), power_mode, date, protocol
+                   coalesce(c.memory_clock_mhz, runs.memory_clock_mhz), power_mode, date, protocol, mig
             FROM runs LEFT JOIN clocks c ON c.rowid = (SELECT max(rowid) FROM clocks WHERE run = runs.id)
             WHERE EXISTS (SELECT 1 FROM measurements WHERE run = runs.id) ORDER BY runs.id"""
         return tuple(dict.fromkeys(Conditions(*row) for row in self._db.execute(query)))
+
+
+def _upgrade(connection: sqlite3.Connection) -> int:
+    """Bring the file of an older aot up to date, unless another process has done so meanwhile; give its version."""
+    connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for statement in UPGRADES.get(version, ()):
+        connection.execute(statement)
+    connection.commit()
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -267,9 +276,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is a SQLite file of another program; give another path")
-    if version == 1:  # lacks the tables that came with version 2, and is otherwise the same
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        version = SCHEMA_VERSION
+    if version in UPGRADES:
+        version = _upgrade(connection)
     if version != SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a table changes; kept in the file's `user_version`."""
 
 APPLICATION_ID = 0x414F5447
@@ -14,7 +14,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
   id INTEGER PRIMARY KEY, target TEXT NOT NULL, seed INTEGER NOT NULL UNIQUE, device TEXT NOT NULL, arch TEXT NOT NULL,
   num_sms INTEGER NOT NULL, driver TEXT NOT NULL, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER, power_mode TEXT,
-  date TEXT NOT NULL, protocol TEXT NOT NULL) STRICT;
+  date TEXT NOT NULL, protocol TEXT NOT NULL, mig TEXT) STRICT;
 CREATE TABLE IF NOT EXISTS clocks (
   run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
 CREATE TABLE IF NOT EXISTS kernels (
@@ -48,7 +48,15 @@ CREATE TABLE IF NOT EXISTS in_flight (
   id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
 """
 
-RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol"
+_ADD_MIG = (
+    "ALTER TABLE runs ADD COLUMN mig TEXT",
+    "UPDATE runs SET mig = substr(device, instr(device, ' MIG ') + 5) WHERE instr(device, ' MIG ')",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+UPGRADES = {1: (*SCHEMA.split(";")[:-1], *_ADD_MIG), 2: _ADD_MIG}
+"""The statements that bring a file of an older version up to date: version 1 lacks tables, 1 and 2 the MIG profile."""
+
+RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol, mig"
 MEASUREMENT_COLUMNS = "dtype, layout, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
 
 
@@ -56,7 +64,7 @@ def _columns(prefix: str, columns: str) -> str:
     return ", ".join(prefix + column for column in columns.split(", "))
 
 
-INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_MEASUREMENT = f"""
 INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sqlite3
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from aot import measure
 from aot.cli import main
+from aot.errors import StoreError
 from aot.inputs import SOURCE_ELEMENTS
 from aot.measure import FLUSH_PROTOCOL, num_sets, plan_for, set_bytes
 from aot.record import from_store, read_record
@@ -137,6 +139,25 @@ def test_a_clock_that_was_changed_is_told(device, tuning, tmp_path):
     ratios = [row.median_us / device.times[row.kernel.name, problem] for row, problem in found]
     assert all(x == pytest.approx(1.0, rel=0.02) or x == pytest.approx(1.5, rel=0.02) for x in ratios)
     assert {round(x, 1) for x in ratios} == {1.0, 1.5}
+
+
+def test_a_mig_slice_is_a_record_of_its_own(device, tuning, tmp_path):
+    out, path = tmp_path / "results.sqlite", tmp_path / "thor.jsonl.gz"
+    whole = list(device._lines)
+    device._lines[0], device._lines[2] = "name NVIDIA Thor MIG 1g.24gb", "sms 6"
+    device.describe()
+    found = json.loads(device.run(tuning.directory / "run.py", "--check").stdout)
+    assert (found["gpu"], found["mig"], found["num_sms"]) == ("NVIDIA Thor MIG 1g.24gb", "1g.24gb", 6)
+    tune(device, tuning, out, "--kernels", SOUND[0], "--problems", "m8 n136")
+    aot("import", out, "--record", path)
+    (conditions,) = read_record(path).conditions
+    assert (conditions.mig, conditions.num_sms, conditions.power_mode) == ("1g.24gb", 6, "MAXN")
+    device._lines = whole
+    device.describe()
+    done = tune(device, tuning, out, "--kernels", SOUND[0], check=False)
+    assert done.returncode == StoreError.exit_code
+    there = ("thor", "NVIDIA Thor MIG 1g.24gb", "sm_110a", 6, "1g.24gb", "MAXN")
+    assert f"the store was measured as {str(there)[:-1]}, " in done.stderr
 
 
 def everything(out):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from aot.conditions import (
@@ -52,5 +54,7 @@ def test_conditions_join_driver_and_cuda():
     assert make_conditions(properties, state, "sm_90a", "p1", "2026-11-20") == Conditions(
         "NVIDIA H200", "sm_90a", 132, "580.159.04 (CUDA 13.0)", 1980, 3201, "700 W", "2026-11-20", "p1"
     )
+    mig = make_conditions(replace(properties, name="NVIDIA H200 MIG 1g.18gb"), state, "sm_90a", "p1", "2026-11-20")
+    assert (mig.device, mig.mig) == ("NVIDIA H200 MIG 1g.18gb", "1g.18gb")
     silent = DeviceState(None, None, None, None)
     assert make_conditions(properties, silent, "sm_90a", "p1", "d").driver == "CUDA 13.0"

@@ -10,6 +10,7 @@ from aot.preflight import Machine, read_machine, warnings
 LOCKED = [Clock("emc", 4266, 4266, 4266), Clock("gpu-gpc-0", 1575, 1575, 1575)]
 THOR = Machine("aarch64", "3.12.3", "2.39", True, "R38 (release), REVISION: 2.0", "7.0-b1", "MAXN", LOCKED, 14, 0.1,
                "NVIDIA Thor", (11, 0), 20, True, "CUDA 13.0", "")  # fmt: skip
+SLICE = "the MIG slice 1g.24gb. The record is keyed by its profile"
 KEYED = "a MIG slice or a power mode? The record is keyed by"
 
 
@@ -28,6 +29,10 @@ def test_a_quiet_thor_needs_no_warning():
     ]
 
 
+def test_a_slice_is_named():
+    assert replace(THOR, mig="1g.24gb").describe()[2] == "MIG slice 1g.24gb"
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -41,6 +46,10 @@ def test_a_quiet_thor_needs_no_warning():
         (
             {"num_sms": 6},
             f"NVIDIA Thor has 6 SMs here, the target has 20: {KEYED} 6 SMs and power mode MAXN",
+        ),
+        (
+            {"num_sms": 6, "mig": "1g.24gb"},
+            f"NVIDIA Thor has 6 SMs here, the target has 20: {SLICE}, 6 SMs and power mode MAXN",
         ),
     ],
 )

@@ -31,6 +31,15 @@ def test_records_are_read_back_and_are_the_same_bytes_in_any_order(tmp_path):
     assert gzip.decompress(first.read_bytes()).decode().splitlines()[1] == "[0,1,64,64,10.0,9.5,10.5,7,0.0015]"
 
 
+def test_a_mig_slice_is_named_and_a_whole_gpu_is_as_before():
+    mig = replace(RECORD, conditions=(replace(CONDITIONS, device="Twin MIG 1g.8gb", mig="1g.8gb"),))
+    assert '"mig"' not in record_text(RECORD)
+    text = record_text(mig)
+    assert parse_record(text, "r").conditions == mig.conditions
+    # Records from before there was the field have the profile in the device's name only.
+    assert parse_record(text.replace('"mig": "1g.8gb", ', ""), "r").conditions == mig.conditions
+
+
 def test_times_keep_six_digits():
     text = record_text(Record("h200", (CONDITIONS,), (measured(A, P, 1234.56789),)))
     assert json.loads(text.splitlines()[1])[4] == 1234.57
@@ -101,10 +110,14 @@ def test_merge_takes_the_later_measurement():
         merge([])
 
 
-@pytest.mark.parametrize("change", [{"num_sms": 6}, {"power_mode": "15 W"}, {"protocol": "p2"}, {"device": "A MIG 1g"}])
+@pytest.mark.parametrize(
+    "change", [{"num_sms": 6}, {"power_mode": "15 W"}, {"protocol": "p2"}, {"device": "A MIG 1g"}, {"mig": "1g"}]
+)
 def test_a_slice_another_mode_or_protocol_is_another_record(change):
     other = replace(RECORD, conditions=(replace(CONDITIONS, **change),))
-    with pytest.raises(StoreError, match="need one target, device, arch, number of SMs, power mode and protocol"):
+    with pytest.raises(
+        StoreError, match=r"one target, device, arch, SMs, MIG profile, power mode, protocol; got .* --record"
+    ):
         merge([RECORD, other])
     assert merge([other, other]).conditions == other.conditions
 

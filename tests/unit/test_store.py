@@ -76,7 +76,15 @@ def test_clocks_under_load_replace_the_first_reading(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"device": "Other"}, {"num_sms": 6}, {"power_mode": "50 W"}, {"protocol": "p2"}, {"arch": "sm_110a"}]
+    "change",
+    [
+        {"device": "Other"},
+        {"num_sms": 6},
+        {"mig": "1g.18gb"},
+        {"power_mode": "50 W"},
+        {"protocol": "p2"},
+        {"arch": "sm_110a"},
+    ],
 )
 def test_other_conditions_are_refused(tmp_path, change):
     with open_store(tmp_path / "r.sqlite") as store:
@@ -101,22 +109,27 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 3, this aot reads 2"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 4, this aot reads 3"), open_store(newer):
         pass
     with pytest.raises(StoreError, match="there is no"), open_store(tmp_path / "absent", create=False):
         pass
 
 
-def test_store_of_the_first_version_is_read_on(tmp_path):
+@pytest.mark.parametrize("version", [1, 2])
+def test_store_of_an_older_version_is_read_on(tmp_path, version):
     path = tmp_path / "r"
     fill(path, 1, 10.0)
     with sqlite3.connect(path) as connection:
-        connection.executescript("DROP TABLE voided; DROP TABLE anchors; PRAGMA user_version = 1;")
+        connection.executescript("ALTER TABLE runs DROP COLUMN mig; UPDATE runs SET device = 'Twin MIG 1g';")
+        connection.executescript("" if version == 2 else "DROP TABLE voided; DROP TABLE anchors;")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     with open_store(path) as store:
         assert [item.median_us for _, item in store.measurements()] == [10.0]
+        (found,) = store.conditions()
+        assert (found.device, found.mig, found.num_sms) == ("Twin MIG 1g", "1g", CONDITIONS.num_sms)
         store.void(1, PROBLEM, "throttled")
     with open_store(path) as store:
         assert store.measurements() == []

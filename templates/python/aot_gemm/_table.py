@@ -92,7 +92,8 @@ class Info:
             f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {self.target})",
             f"times: {self.provenance}, record {self.record}",
         ]
-        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in self.conditions]
+        known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
+        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
         lines += [
             f"  {_tag(x)}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
             f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
