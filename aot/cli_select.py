@@ -25,7 +25,7 @@ from aot.cli_options import (
     options,
     regrets_text,
 )
-from aot.errors import AotError
+from aot.errors import AotError, SelectionError
 from aot.explain import explanation
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.select import SelectionLimits, Wishes
@@ -96,6 +96,11 @@ def _select(values: dict[str, Any]) -> Selection:
     if values["predicted"] or record is None:
         constants = constants_of(values.get("calibration"), device.name)
         return shipping.select_predicted(load_shape_set(values["shapes"]), device, wishes, values["kernels"], constants)
+    if values.get("calibration"):
+        raise SelectionError(
+            f"--calibration {values['calibration']}: a record's times need no cost model; leave it out, or select by "
+            "the model with --predicted"
+        )
     heldout = load_shape_set(values["heldout"]) if values["heldout"] else None
     return shipping.select_measured(record, device, wishes, values["kernels"], heldout)
 

@@ -78,6 +78,6 @@ class VerificationError(AotError):
 
 
 class DependencyError(AotError):
-    """An optional package that is not installed."""
+    """A package that is not installed."""
 
     exit_code = 14

@@ -63,13 +63,20 @@ def cubin_sm(cubin: bytes) -> int:
 
 
 def _usage(cubin: bytes) -> list[tuple[int, int]]:
-    """Give (registers, stack and local bytes) of each kernel of a cubin, by cuobjdump."""
+    """Give (registers, stack and local bytes) of each kernel of a cubin, by cuobjdump.
+
+    Raises:
+        CompileError: it cannot read the cubin.
+        OSError: it does not run on this machine, for which no candidate is to blame.
+    """
     tool = Path(next(iter(nvidia.cu13.__path__))) / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         command = [str(tool), "-res-usage", file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and subprocess.run([str(tool), "--version"], capture_output=True, check=False).returncode:
+        raise OSError(f"{tool} does not run on this machine, its AArch64 build needs glibc 2.38: {done.stderr.strip()}")
     rows = _USAGE.findall(done.stdout)
     if done.returncode or not rows:
         raise CompileError(f"cuobjdump -res-usage failed with {done.returncode}: {done.stdout}{done.stderr}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,15 +16,16 @@ from aot.candidate import Candidate, KernelKey
 from aot.compile import compile_kernels, toolchain_versions
 from aot.cost import DEFAULTS, Constants
 from aot.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
-from aot.errors import CompileError
+from aot.errors import CompileError, DependencyError, DeviceError
 from aot.families import family_of
 from aot.manifest import MANIFEST_VERSION, Manifest
 from aot.measurement import PROVENANCE_PREDICTED, OperationTimes, Record
 from aot.operands import is_aligned
 from aot.package import build_library, build_wheel
-from aot.preflight import read_machine, warnings
+from aot.preflight import read_machine
 from aot.problem import Operation, Problem
 from aot.record import from_store, merge, read_record, write_record
+from aot.remote import check_machine
 from aot.search import MODEL
 from aot.select import fallback_key
 from aot.selection import Selection
@@ -82,8 +83,15 @@ def tuning_candidates(request: TuningRequest, target: Target, operation: Operati
 def compile_all(
     keys: Sequence[KernelKey], target: Target, workplace: Workplace
 ) -> tuple[list[Artifact], list[CompileFailure]]:
-    """Compile kernels into the workplace's store; see `compile_kernels`."""
-    return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+    """Compile kernels into the workplace's store; see `compile_kernels`.
+
+    Raises:
+        DependencyError: a compiler's package is not installed.
+    """
+    try:
+        return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+    except ImportError as error:
+        raise DependencyError(f"cannot compile: {error}; repair the installation: make setup") from error
 
 
 def _library_manifest(artifacts: Sequence[Artifact], target: Target) -> Manifest:
@@ -176,9 +184,16 @@ def make_tuning_bundle(
         return make_bundle(directory, library, tuning), failures
 
 
-def local_warnings(target: Target) -> list[str]:
-    """Say what makes times from this machine's GPU unsteady, or other than the target's."""
-    return warnings(read_machine(), target.num_sms)
+def check_this_machine(target: Target, say: Callable[[str], None]) -> None:
+    """Compare this machine with the target, before anything is compiled for it; say what it is and what to mind.
+
+    Raises:
+        DeviceError: it has no GPU, or another than the target's.
+    """
+    try:
+        check_machine(read_machine(), target, say)
+    except DeviceError as error:
+        raise DeviceError(f"{error}; or measure elsewhere: --on ssh://user@host, or --bundle DIR") from error
 
 
 def measure(

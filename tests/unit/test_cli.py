@@ -1,30 +1,25 @@
 """The command as users meet it: what it prints, its exit codes, and that it leaves nothing half-written."""
 
-import json
+import math
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
+from invoked import SHAPES, aot, succeed
 from twins import CONDITIONS, problem_of
 
-from aot import cli, cli_options, errors, pipeline, shipping
+from aot import cli, errors, pipeline, shipping
+from aot import compile as compile_module
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import KernelKey
 from aot.measurement import Measurement
-from aot.selection import HeldOut, read_selection, write_selection
+from aot.preflight import Machine
+from aot.selection import read_selection, write_selection
 from aot.shape_set import shape_set_names
 from aot.store import open_store
+from aot.target import load_target
 from aot.tuning_set import TunedKernel
 from tests.golden.manifest import KK, golden_manifest
 
-SHAPES = """version = 1
-dtypes = ["bfloat16"]
-layouts = ["kk"]
-m = [1, 4096]
-[[model]]
-name = "tiny"
-weights = [{ name = "w", n = 4096, k = 4096 }]
-"""
 MISSES = """version = 1
 [[model]]
 name = "grid"
@@ -34,7 +29,6 @@ weights = [{ name = "w", n = 4096, k = 4096 }]
 m = [3]
 counts = [2]
 """
-PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,26 +38,9 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def aot(*arguments):
-    return CliRunner().invoke(cli.main, [str(x) for x in arguments])
-
-
-def succeed(*arguments):
-    result = aot(*arguments)
-    assert (result.exit_code, result.exception) == (0, None), result.output
-    return result.stdout
-
-
-@pytest.fixture
-def selection():
-    """Select for Thor by the model; gives the path."""
-    succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED)
-    return cli_options.SELECTIONS / "thor.json"
-
-
 def test_help_and_version():
     commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
-    commands += ["calibrate", "diff", "report", "search"]
+    commands += ["calibrate", "census", "diff", "prior", "report", "search", "smem"]
     listed = succeed("-h").partition("Commands:\n")[2].splitlines()
     assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)
     for command in commands:
@@ -93,59 +70,6 @@ def test_space():
     assert "sm100_tgv: 3 out: shared memory exceeded\n    sm100_tgv_64x16_c1x1_st12_direct_swap needs 246,784" in text
     rows = [line.split() for line in succeed("space", "--list", "--kernels", "*64x8_*st8_*").splitlines()]
     assert ["sm100_tgv_64x8_c1x1_st8_direct_swap", "in", "148,480", "B,", "8", "stages"] in rows
-
-
-def test_select_explain(selection):
-    chosen = read_selection(selection)
-    assert (chosen.target, chosen.provenance, chosen.record) == ("thor", "predicted", "cost-model-v1")
-    assert [x.name for x in selection.parent.iterdir()] == ["thor.json"]
-    text = succeed("explain", "1", "4096", "4096")
-    assert text.splitlines()[0] == "bf16_kk m1 n4096 k4096"
-    assert "tier 1: ladder of (n 4096, k 4096), bucket m <= 1 of 1, " in text
-    assert "us predicted for the bucket's upper edge" in text
-    assert "  limit      122.97 us for this problem, by memory (0.273 TB/s)" in text
-    assert "of the limit of the bucket's upper edge" in text
-    assert "  bigger tiles of the family, all else equal" in text
-    assert "fallback: a leading stride" in succeed("explain", "1", "4096", "4095", "--selection", selection)
-
-
-def test_explain_selects_anew_where_nothing_was_selected(monkeypatch, workplace):
-    monkeypatch.setattr(shipping, "shipped_selection", lambda _: None)
-    before = sorted(workplace.rglob("*"))
-    result = aot("explain", "1", "4096", "4096", "--shapes", "shapes.toml")
-    assert result.stderr.startswith("thor has no committed selection: selecting anew\n")
-    assert "us predicted for the bucket's upper edge" in result.stdout
-    assert sorted(workplace.rglob("*")) == before
-
-
-def test_diff(selection, workplace):
-    old = selection.rename(workplace / "old.json")
-    assert succeed("diff", old, old).splitlines()[0].endswith("entries have another kernel (0.00%)")
-    # What is shipped is what ties go to: selecting again changes nothing.
-    succeed("select", "--shapes", "shapes.toml", "--predicted", "--shipped", old, *PREDICTED)
-    assert selection.read_bytes() == old.read_bytes()
-    succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED[:-1], "1")
-    lines = succeed("diff", old, selection, "--show", "1").splitlines()
-    kernels = [{key.name for key in read_selection(path).kernels} for path in (old, selection)]
-    added, dropped = ", ".join(sorted(kernels[1] - kernels[0])), ", ".join(sorted(kernels[0] - kernels[1]))
-    assert lines[1:3] == [f"kernels added: {added or 'none'}", f"kernels dropped: {dropped or 'none'}"]
-    assert dropped
-    assert len(lines) == 3 + 2 + 1
-    assert not lines[0].endswith("(0.00%)")
-    assert lines[-1].split()[-1] == "-"  # no record of Thor, so no cost
-
-
-def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):
-    chosen = read_selection(selection)
-    scored = HeldOut(chosen.table.sections[0].operation, 2, 9, 0, 0.03, 0.2, 0.03, 0.2, "bf16_kk m1 n8 k8")
-    write_selection(selection, replace(chosen, heldout=(scored,)))
-    result = aot("build", "--target", "thor", "--selection", selection)
-    assert result.exit_code == 9
-    assert result.stderr == (
-        "aot: error: bf16_kk, tier 2: on 9 held-out problems rounding costs 3.00% in the mean and 20.0% at worst "
-        "(bf16_kk m1 n8 k8); expected at most 2.0% and 25.0%; tune more problems near it and select again, or raise "
-        "--max-heldout-regret\n"
-    )
 
 
 def test_import_and_select(tmp_path):
@@ -178,10 +102,68 @@ def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_pat
     bundle = type("Bundle", (), {"directory": tmp_path, "num_bytes": 2**20})
     monkeypatch.setattr(pipeline, "make_tuning_bundle", lambda *_: (bundle, [CompileFailure("k", "why")]))
     monkeypatch.setattr(pipeline, "measure", lambda *_: 75)
+    monkeypatch.setattr(pipeline, "check_this_machine", lambda *_: None)
     result = aot("tune", "--shapes", "shapes.toml")
     assert (result.exit_code, result.stderr) == (75, "not compiled: k: why\n")
     text = succeed("tune", "--bundle", "b")
     assert text.splitlines()[-1] == f"on the device: python {tmp_path.name}/run.py --out results.sqlite"
+
+
+NO_GPU = Machine("x86_64", "3.12.3", "2.39", True, "", "", None, [], 8, None, "", None, 0, False, "", "no driver")
+H200 = replace(NO_GPU, gpu="NVIDIA H200", compute_capability=(9, 0), num_sms=132, driver="CUDA 13.0", gpu_error="")
+THOR_IS = "target thor is (11, 0) on aarch64"
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (NO_GPU, "the device has no usable GPU: no driver"),
+        (H200, f"NVIDIA H200 on x86_64 has compute capability (9, 0); {THOR_IS}; give the device's own --target"),
+    ],
+)
+def test_this_machine_is_checked_before_anything_is_compiled(monkeypatch, workplace, machine, message):
+    monkeypatch.setattr(pipeline, "read_machine", lambda: machine)
+    before = sorted(workplace.rglob("*"))
+    result = aot("tune", "--shapes", "shapes.toml")
+    assert result.exit_code == errors.DeviceError.exit_code
+    assert result.stderr.splitlines()[-1] == (
+        f"aot: error: {message}; or measure elsewhere: --on ssh://user@host, or --bundle DIR"
+    )
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(compile_module, "TOOLCHAIN", ("no-such-compiler",))
+    compile_module.toolchain_versions.cache_clear()
+    try:
+        result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*")
+    finally:
+        compile_module.toolchain_versions.cache_clear()
+    assert result.exit_code == errors.DependencyError.exit_code
+    assert result.stderr.startswith("aot: error: cannot compile: ")
+    assert result.stderr.endswith("no-such-compiler; repair the installation: make setup\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "ratio"), [([], 2.0), (["--prune", "3"], 3.0), (["--selection"], math.inf), (["--selection", "4"], 4.0)]
+)
+def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_path, options, ratio):
+    if "--selection" in options:
+        write_selection(tmp_path / "s.json", read_selection(shipping.shipped_selection(load_target("h200"))))
+        options = ["--selection", tmp_path / "s.json", *(["--prune", *options[1:]] if options[1:] else [])]
+    requests = []
+
+    def refuse(request, *rest):
+        del rest
+        requests.append(request)
+        raise errors.CompileError("enough")
+
+    monkeypatch.setattr(pipeline, "make_tuning_bundle", refuse)
+    monkeypatch.setattr(pipeline, "check_this_machine", lambda *_: None)
+    assert (
+        aot("tune", "--target", "h200", "--shapes", "shapes.toml", *options).exit_code == errors.CompileError.exit_code
+    )
+    assert [x.ratio for x in requests] == [ratio]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +175,11 @@ def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_pat
         (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),
         (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
         (["select", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
+        (
+            ["select", "--target", "h200", "--calibration", "shapes.toml"],
+            9,
+            "--calibration shapes.toml: a record's times need no cost model; leave it out, or select by the model with",
+        ),
         (["import", "shapes.toml"], 8, "shapes.toml: file is not a database; if the file is damaged, move it away and"),
         (["explain", "1", "1", "1", "--selection", "x.json"], 9, "cannot read the selection x.json: "),
         (["explain", "1", "1", "1", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
@@ -264,20 +251,3 @@ def test_an_interrupt_says_that_what_was_done_is_kept(monkeypatch):
     result = aot("targets")
     assert result.exit_code == 130
     assert result.stderr == "aot: interrupted; what was done is kept, and the same command carries on\n"
-
-
-def test_a_selection_of_another_target_is_not_built(selection):
-    result = aot("build", "--target", "h200", "--selection", selection)
-    assert result.exit_code == 1
-    assert result.stderr == "aot: error: the selection is for thor, --target is h200; give --target thor\n"
-
-
-def test_a_failed_selection_leaves_the_old_one(selection):
-    before = selection.read_bytes()
-    assert aot("select", "--predicted", "--kernels", "*_direct*", "--shapes", "shapes.toml").exit_code in (5, 9)
-    assert selection.read_bytes() == before
-    document = json.loads(before)
-    document["table"]["sections"][0]["fallback"] = 99
-    selection.write_text(json.dumps(document))
-    result = aot("explain", "1", "1", "1")
-    assert (result.exit_code, "bf16_kk: the table names kernel 99 of" in result.stderr) == (9, True)

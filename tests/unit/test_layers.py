@@ -18,7 +18,11 @@ ENTRIES = {"_arguments", "_bounded_kernel", "_fallback_kernel", "_nvidia", "_qua
 FAMILIES = {path.stem for path in (ROOT / "families").glob("*.py")} - ENTRIES - {"__init__"}
 
 LAYERS = (
-    ("command", {"__main__", "cli", "cli_options", "cli_report", "cli_search", "cli_select"}),
+    (
+        "command",
+        {"__main__", "cli", "cli_census", "cli_options", "cli_prior", "cli_report", "cli_search", "cli_select"}
+        | {"cli_smem"},
+    ),
     ("verbs", {"live", "pipeline", "replay", "shipping", "wheel_check"}),
     (
         "tuning",
@@ -36,6 +40,7 @@ LAYERS = (
             "buckets",
             "calibrate",
             "calibration",
+            "census",
             "cost",
             "curve",
             "diff",
@@ -63,7 +68,7 @@ LAYERS = (
         }
         | {"selection", "shape_set", "shortlist", "space", "strict_json", "table", "tiles", "times", "toml_lines"}
         | {"report", "report_charts", "report_facts", "report_maps", "report_parts", "report_svg", "report_tables"}
-        | {"tuning_set"},
+        | {"hand_rule", "prior", "smem", "tuning_set", "whole_file"},
     ),
     ("families", {"families", *(f"families.{name}" for name in FAMILIES | ENTRIES)}),
     ("types", {"__init__", "candidate", "dispatch", "errors", "measurement", "problem", "target"}),
@@ -122,7 +127,10 @@ def test_imports_point_down():
         ("torch", set()),
         ("subprocess", {"background", "conditions", "object_file", "package", "remote", "supervisor"}),
         ("sqlite3", {"store", "store_sql"}),
-        ("click", {"cli", "cli_options", "cli_report", "cli_search", "cli_select"}),
+        (
+            "click",
+            {"cli", "cli_census", "cli_options", "cli_prior", "cli_report", "cli_search", "cli_select", "cli_smem"},
+        ),
         ("optuna", {"search_optuna"}),
     ],
 )

@@ -111,3 +111,15 @@ def test_what_cuobjdump_cannot_read_is_an_error(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(CompileError, match="cuobjdump -res-usage failed with "):
         object_file._usage(b"rubbish")
+
+
+def test_a_cuobjdump_that_does_not_run_is_no_candidates_fault(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    tool = tmp_path / "bin" / "cuobjdump"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho \"version 'GLIBC_2.38' not found\" >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(object_file.nvidia.cu13, "__path__", [str(tmp_path)])
+    expected = r"cuobjdump does not run on this machine, its AArch64 build needs glibc 2\.38: version 'GLIBC_2\.38'"
+    with pytest.raises(OSError, match=expected):
+        object_file._usage(cubin())

@@ -1,0 +1,28 @@
+"""`aot` as it runs on the device itself: `python -m tests.simulated.local LIBRARY tune ...`.
+
+The kernels' library is one that was built before, over the simulated driver; the rest is the command's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from aot import pipeline
+from aot.cli import main
+
+
+def run(library):
+    """Run the command with a library in place of what it would link."""
+
+    def build_library(manifest, objects, out_dir, target, **options):
+        del objects, target, options
+        return Path(shutil.copyfile(library, out_dir / f"lib{manifest.module}.so"))
+
+    pipeline.build_library = build_library
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv.pop(1)))
