@@ -45,7 +45,8 @@ def _apt(state, architecture, *command, cwd):
 
 def _fetch(architecture, packages, folder):
     """Download packages of an architecture and unpack them into a folder."""
-    state, debs = folder.with_suffix(".apt"), folder.with_suffix(".debs")
+    # Named after the folder, so that what a failed download leaves goes with it.
+    state, debs = (folder.with_name(f"{folder.name}.{name}") for name in ("apt", "debs"))
     for path in (state / "lists" / "partial", state / "cache" / "archives" / "partial", debs):
         path.mkdir(parents=True)
     _apt(state, architecture, "update", cwd=debs)
@@ -81,7 +82,8 @@ def aarch64_emulator():
             emulator = str(host / "usr" / "bin" / "qemu-aarch64-static")
     except (OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", "") or ""
-        pytest.skip(f"NOT TESTED ON AARCH64: Debian's packages or qemu cannot be fetched: {error} {output[-300:]}")
+        needs = "apt-get, dpkg-deb and Debian's mirror are needed, once"
+        pytest.skip(f"NOT TESTED ON AARCH64: an AArch64 userland cannot be fetched: {needs}: {error} {output[-300:]}")
     return [emulator, "-L", str(system)]
 
 
