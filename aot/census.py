@@ -217,10 +217,19 @@ def totals(census: Census) -> str:
 
 def markdown(census: Census) -> str:
     """Lay a census out as a Markdown table, with its totals and each failure's reason."""
+    made_by = ", ".join(f"{name} {version}" for name, version in sorted(census.toolchain.items()))
     lines = [
-        f"Made by `aot census --target {census.target}` with "
-        + ", ".join(f"{name} {version}" for name, version in sorted(census.toolchain.items()))
-        + ". Figures with two strokes: least / median / most.",
+        f"# Every candidate of {census.target}, judged and compiled",
+        "",
+        " ".join(
+            [
+                f"Made by `aot census --target {census.target}` with {made_by}; not to be edited.",
+                "A candidate that is legal was compiled for the target's device and host, and its object read:",
+                "architecture of both, shared memory and registers against the limits, stack. Figures with two",
+                "strokes: least / median / most. CPU time is the compiler's, on a build host. What is not compiled yet",
+                "is counted.",
+            ]
+        ),
         "",
         totals(census) + ".",
         "",
