@@ -133,10 +133,10 @@ class SimulatedDevice:
             for j, candidate in enumerate(candidates)
         }
 
-    def describe(self, faults=None, noise=0.01):
-        """Write the driver's description of the device."""
+    def describe(self, faults=None, noise=0.01, linger_us=0):
+        """Write the driver's description of the device; `linger_us` of real time keep a run from ending too soon."""
         faults = faults or Faults()
-        lines = [*self._lines, f"memory {faults.memory_bytes}", f"noise {noise}", "l2 65536", *self._times]
+        lines = [*self._lines, f"memory {faults.memory_bytes}", f"noise {noise}", f"linger {linger_us}", "l2 65536", *self._times]
         lines += [f"fault {what} {kernel} {m}" for kernel, (what, m) in faults.kernels.items()]
         lines += [f"slow {start} {end} {factor}" for start, end, factor in faults.slow]
         self.file.write_text("\n".join(lines) + "\n")

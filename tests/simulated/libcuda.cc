@@ -4,6 +4,7 @@
 //   name TEXT | capability MAJOR MINOR | sms N | l2 BYTES | integrated 0|1 | memory BYTES | noise SHARE
 //   time KERNEL M N K MICROSECONDS        what one launch with a cold L2 takes
 //   fault WHAT KERNEL M                   launch, wrong, hang, sticky or clusters, on problems of M rows, 0: on all
+//   linger MICROSECONDS                   of real time that each launch takes besides
 //   slow FROM UNTIL FACTOR                launches between these times of the device's clock, in us, take longer
 // A launch multiplies for real, so that results can be checked; a replay of a graph only lets time pass.
 #include <dlfcn.h>
@@ -57,6 +58,7 @@ struct Device {
   int integrated = 0;
   size_t memory_bytes = size_t{1} << 30;
   double noise = 0.0;
+  unsigned linger_us = 0;
   std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, double> times;
   std::map<std::string, std::vector<Fault>> faults;
   std::vector<Slow> slows;
@@ -78,6 +80,7 @@ struct Device {
     if (key == "integrated") words >> integrated;
     if (key == "memory") words >> memory_bytes;
     if (key == "noise") words >> noise;
+    if (key == "linger") words >> linger_us;
     if (key == "time") {
       int64_t m, n, k;
       words >> kernel >> m >> n >> k;
@@ -271,6 +274,7 @@ int32_t simulated_launch(const SimulatedCall* call) {
   s.lost = s.lost || s.device.has_fault(call->kernel, "sticky", m);
   if (s.hung || s.lost) return kSuccess;  // the launch succeeds; whoever waits for it finds out
   compute(*call, s.device.has_fault(call->kernel, "wrong", m));
+  if (s.device.linger_us > 0) usleep(s.device.linger_us);
   pass(node);
   return kSuccess;
 }

@@ -23,6 +23,9 @@ from tests.simulated.test_tuning import num_commits
 ROOT = Path(__file__).parents[2]
 RUN = "import sys; from tests.simulated.conftest import tune; done = tune(*sys.argv[1:]); sys.exit(done.exit_code)"
 
+LINGER_US = 1000
+"""Of a launch, where a test must come while the run goes on: on a busy machine an ssh takes its time."""
+
 
 @pytest.fixture
 def sshd(device, tmp_path, monkeypatch):
@@ -54,6 +57,7 @@ def start(words):
 
 def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words, tmp_path, monkeypatch):
     out = tmp_path / "there" / "results.sqlite"
+    device.describe(linger_us=LINGER_US)
     first = start(words)
     wait_for(out, 3)
     first.kill()
@@ -94,6 +98,7 @@ def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words
 
 def test_interrupt_ends_the_run_there_and_brings_home_what_is_done(device, sshd, words, tmp_path):
     out = tmp_path / "there" / "results.sqlite"
+    device.describe(linger_us=LINGER_US)
     process = start(words)
     wait_for(out, 3)  # of 49
     process.send_signal(signal.SIGINT)
