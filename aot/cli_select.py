@@ -199,7 +199,7 @@ def _select_anew(values: dict[str, Any], record: Path | None) -> Selection:
     """Select as `aot select` does without further options, but for the curve."""
     arguments = [f"--target={values['target']}", f"--shapes={values['shapes']}", "--no-curve"]
     arguments += [] if record is None else [f"--record={record}"]
-    return _select(select_command.make_context("select", arguments).params)
+    return _select(select_command.make_context("select", arguments, parent=click.get_current_context()).params)
 
 
 COMMANDS = (select_command, diff, build, explain)
