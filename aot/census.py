@@ -173,7 +173,7 @@ def _cells(row: CensusRow) -> Iterator[str]:
     yield row.operation.tag
     yield row.family
     yield f"{row.num_candidates:,}"
-    yield ", ".join(f"{count:,} {reason}" for reason, count in row.rejected.items()) or "-"
+    yield ", ".join(f"{count:,} {reason}" for reason, count in sorted(row.rejected.items())) or "-"
     yield f"{row.num_accepted:,}"
     yield f"{row.num_compiled:,}"
     yield f"{len(row.failures):,}"
