@@ -136,7 +136,8 @@ class SimulatedDevice:
     def describe(self, faults=None, noise=0.01, linger_us=0):
         """Write the driver's description of the device; `linger_us` of real time keep a run from ending too soon."""
         faults = faults or Faults()
-        lines = [*self._lines, f"memory {faults.memory_bytes}", f"noise {noise}", f"linger {linger_us}", "l2 65536", *self._times]
+        lines = [*self._lines, f"memory {faults.memory_bytes}", f"noise {noise}", f"linger {linger_us}", "l2 65536"]
+        lines += self._times
         lines += [f"fault {what} {kernel} {m}" for kernel, (what, m) in faults.kernels.items()]
         lines += [f"slow {start} {end} {factor}" for start, end, factor in faults.slow]
         self.file.write_text("\n".join(lines) + "\n")
