@@ -73,9 +73,9 @@ class CensusRow:
     total_cpu_s: float
 
     @property
-    def is_complete(self) -> bool:
-        """Say whether every legal candidate was tried."""
-        return self.num_compiled + len(self.failures) == self.num_accepted
+    def num_untried(self) -> int:
+        """Give how many legal candidates were not compiled yet."""
+        return self.num_accepted - self.num_compiled - len(self.failures)
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def totals(census: Census) -> str:
     """Say in one line how many were judged, legal, compiled and failed, and what that took."""
     rows = census.rows
     compiled = sum(row.num_compiled for row in rows)
-    untried = sum(row.num_accepted - row.num_compiled - len(row.failures) for row in rows)
+    untried = sum(row.num_untried for row in rows)
     return (
         f"{sum(row.num_candidates for row in rows):,} candidates of {census.target} ({census.arch}): "
         f"{sum(row.num_accepted for row in rows):,} legal, {compiled:,} compiled and passed the gate, "

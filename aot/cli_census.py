@@ -11,7 +11,7 @@ import click
 
 from aot import census, pipeline
 from aot.cli_options import JOBS, TARGET, options
-from aot.compile import ArtifactStore, compile_kernels, toolchain_versions
+from aot.compile import ArtifactStore, toolchain_versions
 from aot.errors import CompileError, StoreError
 from aot.problem import Dtype, Layout
 from aot.strict_json import DecodeError, decode
@@ -72,7 +72,7 @@ def census_command(**values: Any) -> None:
         for number, operation in enumerate(operations, 1):
             keys = census.legal_keys(operation, target)
             click.echo(f"{operation.tag}: {len(keys):,} legal, operation {number} of {len(operations)}", err=True)
-            compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs)
+            pipeline.compile_all(keys, target, workplace)
     store = ArtifactStore(workplace.artifacts)
     found = census.count(operations, target, toolchain_versions(), lambda key: store.get(key, target))
     if values["output"] and values["output"].exists():

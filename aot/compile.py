@@ -207,6 +207,7 @@ def compile_kernels(
 
     Raises:
         CompileError: a key is not legal, or a worker process died.
+        ImportError: a compiler's package is not installed, or cannot be imported.
     """
     _refuse_illegal(keys, target)
     store = ArtifactStore(root)
@@ -241,9 +242,6 @@ def _run_workers(todo: Sequence[KernelKey], target: Target, root: Path, jobs: in
                 "a compiler process died, out of memory or by a crash; what was compiled is kept; run again, with a "
                 "smaller --jobs if memory is short"
             ) from error
-        except ImportError as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise CompileError(f"compiling stopped: {error}; repair the installation: make setup") from error
         except (OSError, MemoryError) as error:
             pool.shutdown(wait=False, cancel_futures=True)
             raise CompileError(
