@@ -28,7 +28,12 @@ class ProblemStruct(ctypes.Structure):
         ("a_strides", ctypes.c_int64 * 2),
         ("b_strides", ctypes.c_int64 * 2),
         ("d_strides", ctypes.c_int64 * 2),
+        ("flags", ctypes.c_uint64),
     )
+
+
+B_READY = 1
+"""Flag of a problem whose B the kernel in front does not write. Source: aot_gemm.h, AOT_GEMM_B_READY."""
 
 
 CURRENT_DEVICE = -1
@@ -91,6 +96,7 @@ class KernelLibrary:
             _strides(call.a_matrix),
             _strides(call.b_matrix),
             _strides(call.d_matrix),
+            B_READY,
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from aot.candidate import Candidate, KernelKey, Workspace
 from aot.dispatch import DispatchTable, table_fault
 from aot.errors import ManifestError
+from aot.families import family_of
 from aot.measurement import Conditions
 from aot.problem import Operation
 from aot.selection import HeldOut, Regret
@@ -46,6 +47,11 @@ class ManifestKernel:
     def key(self) -> KernelKey:
         """Give the kernel's operation and candidate."""
         return KernelKey(self.operation, self.candidate)
+
+    @property
+    def reads_b_early(self) -> bool:
+        """Say whether the entry takes an int32 before the stream: may B be read before the kernel in front ends."""
+        return family_of(self.candidate).reads_b_early
 
 
 @dataclass(frozen=True)

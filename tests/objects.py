@@ -26,6 +26,8 @@ BF16 = Operation.of(Dtype.BFLOAT16)
 BIG = Candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
 SMALL = Candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
 SPLIT = Candidate("sm90_quack", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
+EARLY = Candidate("sm90_overlap", 64, 16, schedule="pingpong", swap_ab=True)
+EARLY_SPLIT = Candidate("sm90_overlap", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
 _CUDA = 190
 _KPARAM_INFO = 0x17
 
@@ -33,7 +35,7 @@ _KPARAM_INFO = 0x17
 def _candidates(target):
     (fallback,) = FALLBACK.candidates(BF16, target)
     if target.arch == "sm_90a":
-        return [fallback, BIG, SMALL, SPLIT]
+        return [fallback, BIG, SMALL, EARLY, EARLY_SPLIT, SPLIT]
     family = family_of(Candidate("sm100_persistent", 128, 128))
     legal = (x for x in family.candidates(BF16, target) if isinstance(check(x, BF16, target), Accepted))
     return [fallback, next(legal)]

@@ -27,7 +27,7 @@ class Entry:
     """What `cute.compile` takes: a `@cute.jit` function of plain tensors and a stream, and its fake arguments.
 
     The function's parameters are a (m, k), b (n, k), d (m, n), then a float32 workspace where the candidate has one,
-    then the stream.
+    then an int32 where the family reads B early, then the stream.
     """
 
     function: Callable[..., None]
@@ -47,6 +47,9 @@ class Family(Protocol):
     """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
     loads_outside: bool
     """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.cost)."""
+    reads_b_early: bool
+    """Whether its entry takes an int32 before the stream: nonzero if the kernel may read B before the kernel in front
+    has ended, which must then not have written it."""
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the family's space for an operation, legal or not."""

@@ -78,7 +78,7 @@ class GemmBoundedSm90(GemmDefaultSm90):
         """Give the rows and the descriptor's address of the least box for the operand's last tile; 0 if it is whole."""
         rows, address = Int32(0), Int64(0)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        if warp == self.ab_load_warp_id:
+        if warp >= self.ab_load_warp_id and warp < self.ab_load_warp_id + self.num_ab_load_warps:
             left = _rows_left(extent, self.cta_tile_shape_mnk[i])
             for s in cutlass.range_constexpr(len(self._sizes[i]) - 1, -1, -1):
                 fits = left <= self._sizes[i][s]
@@ -154,7 +154,8 @@ class GemmBoundedSm90(GemmDefaultSm90):
                 if const_expr(not partial[i]):
                     copy_fns[i](k_tile_start + k_tile, producer_state.index, tma_bar_ptr=barrier)
                 elif self._has_box(counts[i]):
-                    self._load_box(copy_fns[i], i, k_tile_start + k_tile, producer_state.index, barrier)
+                    stage, address = producer_state.index, self._chosen[i][1]
+                    self._load_box(copy_fns[i], i, k_tile_start + k_tile, stage, barrier, address)
             producer_state.advance()
             is_free = Boolean(True)
             if k_tile + 1 < k_tile_cnt:
@@ -166,8 +167,8 @@ class GemmBoundedSm90(GemmDefaultSm90):
         return True if self.cluster_shape_mnk[0] * self.cluster_shape_mnk[1] == 1 else count > 0
 
     @cute.jit
-    def _load_box(self, copy_fn: Any, i: int, k_tile: Int32, stage: Int32, barrier: Any) -> None:
-        """Load the box of a tile, every CTA for itself: sharing it in a cluster gained nothing on an H200."""
+    def _load_box(self, copy_fn: Any, i: int, k_tile: Int32, stage: Int32, barrier: Any, address: Int64) -> None:
+        """Load the box of a tile by the descriptor at `address`, every CTA for itself: sharing it gained nothing."""
         # The instruction takes its box from the descriptor, so the least atom serves for all sizes.
         box = (self._sizes[i][0], self.cta_tile_shape_mnk[2])
         src = cute.local_tile(_closed_over(copy_fn, "src")[(None, None), k_tile], box, (0, 0))
@@ -177,7 +178,7 @@ class GemmBoundedSm90(GemmDefaultSm90):
             cute.group_modes(src, 0, 2),
             cute.group_modes(dst, 0, 2),
             tma_bar_ptr=barrier,
-            tma_desc_ptr=_descriptor(self._chosen[i][1]),
+            tma_desc_ptr=_descriptor(address),
         )
 
 

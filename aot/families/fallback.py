@@ -40,6 +40,7 @@ class Fallback:
     num_strides = 2
     is_fallback = True
     loads_outside = True
+    reads_b_early = False
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""

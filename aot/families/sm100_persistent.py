@@ -32,6 +32,7 @@ class Sm100Persistent:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    reads_b_early = False
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the guide's four parameters, both schedulers, and swap."""

@@ -31,6 +31,7 @@ class Sm100Quack:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    reads_b_early = False
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""

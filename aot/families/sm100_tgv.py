@@ -36,6 +36,7 @@ class Sm100Tgv:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    reads_b_early = False
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""

@@ -98,6 +98,7 @@ class Sm90Quack:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    reads_b_early = False
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile from 64x16 up, both schedules, the target's clusters, swap, and split-K."""
@@ -177,12 +178,12 @@ class Sm90Quack:
 
         return GemmDefaultSm90
 
-    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Configure the GEMM and make its entry."""
+    def configure(self, candidate: Candidate, operation: Operation) -> Any:
+        """Make the GEMM that a candidate describes."""
         from aot.families._arguments import cutlass_dtype
-        from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
+        from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        gemm = self.gemm_class()(
+        return self.gemm_class()(
             ACCUMULATOR,
             cutlass_dtype(operation.dtype),
             (candidate.tile_m, candidate.tile_n),
@@ -191,8 +192,17 @@ class Sm90Quack:
             is_persistent=True,
             **quack_split_k(candidate),
         )
+
+    def entry_of(self, gemm: Any, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Make the entry of a GEMM that was configured."""
+        from aot.families._quack import quack_entry
+
         clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
         return quack_entry(gemm, candidate, operation, self.workspace(candidate), clusters)
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure the GEMM and make its entry."""
+        return self.entry_of(self.configure(candidate, operation), candidate, operation, target)
 
 
 FAMILY = Sm90Quack()

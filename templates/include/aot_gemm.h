@@ -52,6 +52,13 @@ typedef enum { AOT_GEMM_BFLOAT16 = 0, AOT_GEMM_FLOAT16 = 1 } aot_gemm_dtype_t;
 /* Which part of the dispatch table answered. */
 typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FALLBACK = 3 } aot_gemm_tier_t;
 
+/* Flag of a problem: B, such as a layer's weight, is not written by the kernel in front on the stream, nor, where that one
+ * lets its successor start before it has waited for its own predecessor, by that predecessor. Kernels that can then load
+ * B while the one in front still runs (programmatic dependent launch); A is read and D written only after it has ended.
+ * For a B that is written there, the product may be of its old values. A B that the calling thread's last launch of this
+ * library writes is never read early; of what others write the caller alone knows. */
+#define AOT_GEMM_B_READY UINT64_C(1)
+
 /* One product. Extents and strides are in elements; strides[0] is the step from row to row, strides[1] from column to
  * column, of the logical matrices A (m, k), B (n, k) and D (m, n). A stride of an extent of 1 or 0 is not looked at.
  *
@@ -68,6 +75,7 @@ typedef struct {
   int64_t a_strides[2];
   int64_t b_strides[2];
   int64_t d_strides[2];
+  uint64_t flags; /* of AOT_GEMM_B_READY; 0 for none */
 } aot_gemm_problem_t;
 
 /* What the dispatch table says of a problem. `m`, `n`, `k` and `layout` are those that were looked up: where D is

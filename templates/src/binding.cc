@@ -174,4 +174,12 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_matmul_workspace_bytes(void*, const TVMFFIAny* 
   return aot::measure_workspace(aot::Product::kMatmul, arguments, num_arguments, result);
 }
 
+// Argument: whether `linear` may read the weight before the kernel in front has ended. Gives what held before.
+TVM_FFI_DLL_EXPORT int __tvm_ffi_exchange_early_weights(void*, const TVMFFIAny* arguments, int32_t, TVMFFIAny* result) {
+  result->type_index = kTVMFFIBool;
+  result->zero_padding = 0;
+  result->v_int64 = aot::exchange_early_weights(arguments[0].v_int64 != 0) ? 1 : 0;
+  return 0;
+}
+
 }  // extern "C"

@@ -31,6 +31,7 @@ struct Kernel {
   int32_t dtype;
   int32_t layout;
   int32_t num_strides;  // 1: the leading stride, operands aligned; 2: row and column stride, any operands
+  bool reads_b_early;   // takes an int32 before the stream: whether B may be read before the kernel in front has ended
   Workspace workspace;
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t

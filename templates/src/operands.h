@@ -34,6 +34,10 @@ struct Shape {
 // Sets the error of a class of the Python package, such as "ShapeError".
 int raise_error(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+// Says whether products of kLinear are stated with AOT_GEMM_B_READY from now on, in every thread; gives what held before.
+// At first it is what the environment's AOT_GEMM_EARLY_WEIGHTS says: 0 for no, all else for yes.
+bool exchange_early_weights(bool enabled);
+
 // Checks devices, element types and shapes of the operands that are given, and works out the shape of `out`.
 int check_operands(Product product, const Operands& operands, Shape* shape);
 

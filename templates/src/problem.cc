@@ -79,6 +79,7 @@ aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
   std::swap(exchanged.a, exchanged.b);
   std::swap(exchanged.a_strides, exchanged.b_strides);
   std::swap(exchanged.d_strides[0], exchanged.d_strides[1]);
+  exchanged.flags &= ~AOT_GEMM_B_READY;
   return exchanged;
 }
 
@@ -90,10 +91,11 @@ bool align(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canon
     const int64_t a = leading_stride(problem.a, problem.m, problem.k, problem.a_strides, layout >> 1);
     const int64_t b = leading_stride(problem.b, problem.n, problem.k, problem.b_strides, layout & 1);
     if (a == 0 || b == 0) continue;
-    *canonical = {true, false, layout, problem.m, problem.n, problem.k, {}, {}, {}};
+    *canonical = {true, false, layout, problem.m, problem.n, problem.k, {}, {}, {}, 0};
     canonical->a = make_tensor(problem.a, problem.m, problem.k, a);
     canonical->b = make_tensor(problem.b, problem.n, problem.k, b);
     canonical->d = make_tensor(problem.d, problem.m, problem.n, d);
+    canonical->b_ready = (problem.flags & AOT_GEMM_B_READY) != 0;
     return true;
   }
   return false;
@@ -117,6 +119,10 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem) {
   if (problem.dtype != AOT_GEMM_BFLOAT16 && problem.dtype != AOT_GEMM_FLOAT16) {
     return fail(AOT_GEMM_ERROR_DTYPE, "element type %" PRId32 " is unknown; expected 0 (bfloat16) or 1 (float16)",
                 problem.dtype);
+  }
+  if ((problem.flags & ~AOT_GEMM_B_READY) != 0) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_READY (0x%" PRIx64 ")",
+                problem.flags, AOT_GEMM_B_READY);
   }
   aot_gemm_status_t status = check_extent("m", problem.m);
   if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
@@ -147,7 +153,8 @@ Canonical canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts) {
           problem.k,
           make_strided(problem.a, problem.m, problem.k, problem.a_strides),
           make_strided(problem.b, problem.n, problem.k, problem.b_strides),
-          make_strided(problem.d, problem.m, problem.n, problem.d_strides)};
+          make_strided(problem.d, problem.m, problem.n, problem.d_strides),
+          0};
 }
 
 }  // namespace aot

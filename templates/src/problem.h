@@ -28,6 +28,7 @@ struct Canonical {
   Tensor a;
   Tensor b;
   Tensor d;
+  int32_t b_ready;  // AOT_GEMM_B_READY, and B is still B
 };
 
 inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 || problem.n == 0; }

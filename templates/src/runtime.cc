@@ -14,6 +14,8 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;  // bits of KernelState::devices
 constexpr int64_t kWorkspaceAlignment = 16;
+constexpr uintptr_t kElementBytes = 2;  // bfloat16 and float16
+constexpr int32_t kMaxArguments = 7;  // a, b, d, workspace, b_ready, stream, result
 
 pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<uint64_t> fitting_devices{0};
@@ -135,6 +137,30 @@ aot_gemm_status_t check_workspace(const Kernel& kernel, const Canonical& problem
               kernel.name, needed, problem.m, problem.n, num_bytes, workspace);
 }
 
+// Addresses from `begin` up to `end`.
+struct Span {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// What this thread's last launch writes.
+thread_local Span last_written = {0, 0};
+
+Span span_of(const Tensor& tensor, bool has_column_stride) {
+  const int64_t column_stride = has_column_stride ? tensor.strides[1] : 1;
+  const int64_t last = (tensor.shape[0] - 1) * tensor.strides[0] + (tensor.shape[1] - 1) * column_stride;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data);
+  return {begin, begin + static_cast<uintptr_t>(last + 1) * kElementBytes};
+}
+
+// Whether B may be read early: the caller has said so, and it is not what this thread's last launch writes, as a product
+// of a product is, whatever the caller has said. Early readers take k-major operands, aligned.
+bool may_read_early(const Canonical& problem) {
+  if (problem.b_ready == 0) return false;
+  const Span b = span_of(problem.b, false);
+  return b.end <= last_written.begin || last_written.end <= b.begin;
+}
+
 }  // namespace
 
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
@@ -203,14 +229,16 @@ aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspac
   Tensor a = problem.a;
   Tensor b = problem.b;
   Tensor d = problem.d;
+  int32_t b_ready = kernel.reads_b_early && may_read_early(problem);
+  last_written = span_of(problem.d, !problem.aligned);
   int32_t result = 0;
-  if (kernel.workspace.mode == SplitK::kNone) {
-    void* arguments[] = {&a, &b, &d, &stream, &result};
-    kernel.entry(arguments, 5);
-  } else {
-    void* arguments[] = {&a, &b, &d, &scratch, &stream, &result};
-    kernel.entry(arguments, 6);
-  }
+  void* arguments[kMaxArguments] = {&a, &b, &d};
+  int32_t count = 3;
+  if (kernel.workspace.mode != SplitK::kNone) arguments[count++] = &scratch;
+  if (kernel.reads_b_early) arguments[count++] = &b_ready;
+  arguments[count++] = &stream;
+  arguments[count++] = &result;
+  kernel.entry(arguments, count);
   return result == 0 ? AOT_GEMM_OK : fail_launch(result, kernel.name, problem, device);
 }
 

@@ -284,3 +284,35 @@ def test_jax():
     assert float(error) <= 1e-2
     with pytest.raises(aot_gemm.AotGemmError):
         aot_gemm.linear(x, weight, result)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_product_of_a_product_is_not_read_early(dtype):
+    x, weight = randn(256, 4096, dtype=dtype), randn(4096, 4096, dtype=dtype)
+    u = randn(16, 4096, dtype=dtype)
+    before = aot_gemm.linear(x, weight)
+    expected = [aot_gemm.linear(u, before), aot_gemm.matmul(u, before.t())]
+    made = torch.empty_like(before)
+    for _ in range(50):
+        made.zero_()
+        aot_gemm.linear(x, weight, made)
+        early = aot_gemm.linear(u, made)
+        made.zero_()
+        aot_gemm.linear(x, weight, made)
+        late = aot_gemm.matmul(u, made.t())
+        assert torch.equal(early, expected[0])
+        assert torch.equal(late, expected[1])
+
+
+@pytest.mark.parametrize("m", [1, 16, 100, 300, 1000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_early_weights_change_no_bit(dtype, m):
+    x = randn(m, 4096, dtype=dtype)
+    weights = [randn(n, 4096, dtype=dtype) for n in (4096, 6144, 1000, 28672)]
+    early = [aot_gemm.linear(x, weight) for _ in range(10) for weight in weights]
+    assert aot_gemm.early_weights(False) is True
+    try:
+        late = [aot_gemm.linear(x, weight) for _ in range(10) for weight in weights]
+    finally:
+        assert aot_gemm.early_weights(True) is False
+    assert all(torch.equal(a, b) for a, b in zip(early, late, strict=True))

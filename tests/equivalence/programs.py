@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from aot.kernel_library import B_READY
 from aot.package import read_templates, write
 from aot.render import render
 from tests.equivalence.launch import Reader
@@ -24,7 +25,7 @@ LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
 SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
-REQUEST = struct.Struct("<ii" + "ii3q3Q6q" + "Q")
+REQUEST = struct.Struct("<ii" + "ii3q3Q6qQ" + "Q")
 
 
 def build(compiled, directory):
@@ -54,7 +55,7 @@ def emulator(machine):
 def _request(index, kernel, sizes, case):
     strides = [x for operand in (case.a, case.b, case.d) for x in operand.strides]
     addresses = [operand.address for operand in (case.a, case.b, case.d)]
-    problem = (kernel.operation.dtype.code, -1, case.m, case.n, case.k, *addresses, *strides)
+    problem = (kernel.operation.dtype.code, -1, case.m, case.n, case.k, *addresses, *strides, B_READY)
     return REQUEST.pack(index, len(sizes), *problem, case.stream) + struct.pack(f"<{len(sizes)}i", *sizes)
 
 

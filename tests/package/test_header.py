@@ -19,7 +19,8 @@ pytestmark = pytest.mark.package
 
 def test_the_header_is_plain_c(tmp_path):
     (tmp_path / "aot_gemm.h").write_bytes(read_templates()["include/aot_gemm.h"])
-    (tmp_path / "x.c").write_text('#include "aot_gemm.h"\nint f(void) { return (int)sizeof(aot_gemm_problem_t); }\n')
+    source = "int f(void) { return (int)sizeof(aot_gemm_problem_t); }\nuint64_t g(void) { return AOT_GEMM_B_READY; }\n"
+    (tmp_path / "x.c").write_text(f'#include "aot_gemm.h"\n{source}')
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-c"]
     for compiler, standard in (("gcc", "c99"), ("g++", "c++11")):
         language = ["-x", "c++"] if compiler == "g++" else []

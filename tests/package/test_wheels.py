@@ -40,6 +40,7 @@ except aot_gemm.NoGpuError as error:
     print("NoGpuError:", error)
 from aot_gemm import _library
 print(sorted(name for name in ("linear", "matmul") if _library.binding()[name] is not None))
+print("early weights", aot_gemm.early_weights(False), aot_gemm.early_weights(True))
 print(f"import {took * 1e3:.1f} ms")
 """
 
@@ -82,6 +83,7 @@ def check_answers(text, target):
     assert f"aot-gemm 0.1.0: {len(manifest.kernels)} kernels for {target.arch} (target {target.name})" in lines
     assert any(x.startswith("NoGpuError: no usable NVIDIA GPU: ") and f"a {target.arch} GPU" in x for x in lines)
     assert "['linear', 'matmul']" in lines
+    assert "early weights True False" in lines
 
 
 def test_tag_machine_and_size(wheels, target):

@@ -26,6 +26,7 @@ RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 TVM_FFI = Path(tvm_ffi.__file__).parent
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE = range(9)
+QUACK, OVERLAP = "sm90_quack", "sm90_overlap"
 FLAGS = [
     "-std=c++17",
     "-O1",
@@ -47,6 +48,7 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_int64) for name in "mnk"),
         *((name, ctypes.c_void_p) for name in "abd"),
         *((f"{name}_strides", ctypes.c_int64 * 2) for name in "abd"),
+        ("flags", ctypes.c_uint64),
     )
 
 
@@ -63,7 +65,7 @@ class Tensor(ctypes.Structure):
 
 class FakeLaunch(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats")),
+        *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "b_ready")),
         *((name, Tensor) for name in "abd"),
         ("workspace", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
@@ -96,11 +98,12 @@ def stubs(manifest):
         "int32_t record_init(void**);",
         "int32_t record_load(void*, int32_t);",
     ]
-    lines += ["int32_t record_fake(int32_t, void**, int32_t);"]
+    lines += ["int32_t record_fake(int32_t, int32_t, int32_t, void**, int32_t);"]
     for index, entry in enumerate(manifest.kernels):
+        takes = f"{int(entry.workspace.mode != 'none')}, {int(entry.reads_b_early)}"
         lines += [
             f"void {entry.entry_symbol}(void** arguments, int32_t count) {{",
-            f"  *static_cast<int32_t*>(arguments[count - 1]) = record_fake({index}, arguments, count);\n}}",
+            f"  *static_cast<int32_t*>(arguments[count - 1]) = record_fake({index}, {takes}, arguments, count);\n}}",
             f"void {entry.init_symbol}(void** arguments) {{",
             "  *static_cast<int32_t*>(arguments[1]) = record_init(*static_cast<void***>(arguments[0]));\n}",
             f"void {entry.load_symbol}(void** arguments) {{",
@@ -229,12 +232,12 @@ class Library:
         return self._all(Clear, "clear")
 
 
-def problem(m, n, k, *, dtype=0, layout="kk", data=(0x10000, 0x20000, 0x30000), device=-1, strides=None):
+def problem(m, n, k, *, dtype=0, layout="kk", data=(0x10000, 0x20000, 0x30000), device=-1, strides=None, flags=0):
     """Make a problem of contiguous operands, or of the three pairs of strides given."""
     a = (k, 1) if layout[0] == "k" else (1, m)
     b = (k, 1) if layout[1] == "k" else (1, n)
     pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (strides or (a, b, (n, 1)))]
-    return Problem(dtype, device, m, n, k, *data, *pairs)
+    return Problem(dtype, device, m, n, k, *data, *pairs, flags)
 
 
 def _rows(rng, count, kernels, multiples):
@@ -250,7 +253,10 @@ def _edges(rng, count):
 
 
 def random_manifest(seed=1):
-    """Make a manifest of random tables: bfloat16 in all layouts, float16 in two, some kernels of whole tiles only."""
+    """Make a manifest of random tables: bfloat16 in all layouts, float16 in two.
+
+    Some kernels take whole tiles only, some read B early.
+    """
     rng = random.Random(seed)
     operations = [Operation.of(Dtype.BFLOAT16, layout) for layout in Layout]
     operations += [Operation.of(Dtype.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)]
@@ -258,12 +264,13 @@ def random_manifest(seed=1):
     for operation in operations:
         first = len(kernels)
         kernels.append(kernel(operation, FALLBACK, num_strides=2))
-        for tile, swap in ((64, False), (128, True), (256, False)):
+        for tile, swap, family in ((64, False, QUACK), (128, True, OVERLAP), (256, False, QUACK)):
             multiples = (tile, 16) if tile == 256 else (1, 1)
-            candidate = Candidate("stub", tile, 32, rng.choice((1, 2)), rng.choice((1, 2)), swap_ab=swap)
+            candidate = Candidate(family, tile, 32, rng.choice((1, 2)), rng.choice((1, 2)), swap_ab=swap)
             kernels.append(kernel(operation, candidate, multiples=multiples))
         for mode in ("serial", "parallel", "separate"):
-            candidate = Candidate("stub", 64, 48, 1, 2, swap_ab=mode == "serial", split_k=3, split_k_mode=mode)
+            family = OVERLAP if mode == "parallel" else QUACK
+            candidate = Candidate(family, 64, 48, 1, 2, swap_ab=mode == "serial", split_k=3, split_k_mode=mode)
             kernels.append(kernel(operation, candidate))
         indices = list(range(first + 1, len(kernels)))
         multiples = {i: (kernels[i].m_multiple, kernels[i].n_multiple) for i in indices}

@@ -40,6 +40,7 @@ struct FakeLaunch {
   int32_t num_arguments;
   int32_t device;
   int32_t workspace_floats;
+  int32_t b_ready;  // -1 where the kernel takes none
   aot::Tensor a;
   aot::Tensor b;
   aot::Tensor d;
@@ -122,7 +123,8 @@ int32_t record_init(void** library) {
 
 int32_t record_load(void*, int32_t) { return answer(kLoad); }
 
-int32_t record_fake(int32_t kernel, void** arguments, int32_t num_arguments) {
+int32_t record_fake(int32_t kernel, int32_t has_workspace, int32_t reads_b_early, void** arguments,
+                    int32_t num_arguments) {
   FakeLaunch launch{};
   launch.kernel = kernel;
   launch.num_arguments = num_arguments;
@@ -130,10 +132,11 @@ int32_t record_fake(int32_t kernel, void** arguments, int32_t num_arguments) {
   launch.a = *static_cast<aot::Tensor*>(arguments[0]);
   launch.b = *static_cast<aot::Tensor*>(arguments[1]);
   launch.d = *static_cast<aot::Tensor*>(arguments[2]);
-  if (num_arguments == 6) {
+  if (has_workspace) {
     std::memcpy(&launch.workspace, arguments[3], sizeof(void*));
     std::memcpy(&launch.workspace_floats, static_cast<char*>(arguments[3]) + sizeof(void*), sizeof(int32_t));
   }
+  launch.b_ready = reads_b_early ? *static_cast<int32_t*>(arguments[3 + has_workspace]) : -1;
   launch.stream = *static_cast<void**>(arguments[num_arguments - 2]);
   if (is_query) return 0;
   const int32_t error = answer(kLaunch);

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 CUDA, CPU = 2, 1
 FLOAT16, BFLOAT16, FLOAT32, UINT8 = (2, 16), (4, 16), (2, 32), (1, 8)
-_addresses = itertools.count(0x40000000, 0x1000000)
+_addresses = itertools.count(1 << 40, 1 << 36)  # apart by more than any tensor here has
 _keep_alive = []
 
 

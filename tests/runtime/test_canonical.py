@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from aot.problem import Dtype, Operation
 from tests.runtime.host import problem
 from tests.runtime.reference import code, matrices, readings
 from tests.runtime.test_dispatch import expected_choice, layouts_of
 
 EXTENTS = (1, 1, 2, 3, 8, 16, 17, 64)
+B_READY = 1  # AOT_GEMM_B_READY
+NO_B_READY = -1
 
 
 def random_strides(rng, rows, columns, *, output=False):
@@ -113,3 +118,54 @@ def test_stream_reaches_the_kernel(library):
     stated = problem(3, 5, 7)
     assert library.launch(stated, stream=0x5000) == 0
     assert library.fake_launches()[0].stream == 0x5000
+
+
+def launch_one(library, kernel, stated):
+    """Launch a named kernel, with the workspace that it asks for; gives what was recorded."""
+    library.c.recorder_reset()
+    num_bytes = library.workspace_bytes(stated, kernel)
+    assert library.launch_kernel(kernel, stated, 0x900000 if num_bytes else 0, num_bytes, 0x50) == 0, library.error()
+    (launch,) = library.fake_launches()
+    return launch
+
+
+@pytest.mark.parametrize("flags", [0, B_READY])
+def test_b_ready_reaches_the_kernels_that_read_b_early_and_no_others(library, manifest, flags):
+    seen = set()
+    for index, kernel in enumerate(manifest.kernels):
+        operation = kernel.operation
+        names = {"dtype": operation.dtype.code, "layout": operation.layout_name}
+        stated = problem(256, 512, 64, **names, data=(0x40000000, 0x50000000, 0x60000000), flags=flags)
+        launch = launch_one(library, index, stated)
+        has_workspace = kernel.workspace.mode != "none"
+        assert launch.num_arguments == 5 + has_workspace + kernel.reads_b_early
+        assert launch.b_ready == (flags if kernel.reads_b_early else NO_B_READY)
+        assert (launch.workspace, launch.stream) == (0x900000 if has_workspace else None, 0x50)
+        seen.add((has_workspace, kernel.reads_b_early))
+    assert len(seen) == 4
+
+
+def test_an_exchanged_b_is_not_taken_for_ready(library, manifest):
+    stated = problem(256, 512, 64, strides=((64, 1), (64, 1), (1, 256)), flags=B_READY)
+    operation = Operation.of(Dtype.BFLOAT16)
+    early = [i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation]
+    launches = [launch_one(library, index, stated) for index in early]
+    assert [(x.a.data, x.b.data, x.b_ready) for x in launches] == [(stated.b, stated.a, 0)] * 2
+
+
+def test_what_this_thread_wrote_last_is_not_read_early(library, manifest):
+    operation = Operation.of(Dtype.BFLOAT16)
+    early = next(i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation)
+    weight = problem(256, 512, 64, flags=B_READY)
+    end = weight.b + 512 * 64 * 2
+    written_and_ready = {weight.b: 0, weight.b - 256 * 64 * 2: 1, end - 16: 0, end: 1}
+    for d, b_ready in written_and_ready.items():
+        maker = problem(256, 64, 64, data=(0x10000000, 0x20000000, d))
+        launch_one(library, early, maker)
+        assert launch_one(library, early, weight).b_ready == b_ready, hex(d)
+        assert launch_one(library, early, weight).b_ready == 1
+
+
+def test_unknown_flags_are_refused(library):
+    assert library.launch(problem(16, 16, 64, flags=2)) == 1
+    assert library.error() == "flags are 0x2; expected 0 or AOT_GEMM_B_READY (0x1)"

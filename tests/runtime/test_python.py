@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +22,8 @@ from aot.target import load_target
 from tests.runtime.host import SYNCHRONIZE, copy_package
 from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
 
-HEADER = Path(__file__).parents[2] / "templates" / "include" / "aot_gemm.h"
+ROOT = Path(__file__).parents[2]
+HEADER = ROOT / "templates" / "include" / "aot_gemm.h"
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +109,64 @@ def test_a_torch_without_the_exchange_api_is_asked_for_stream_and_memory(package
     out = package.linear(x, weight)
     assert (type(out), out.shape, x.streams) == (torch.Tensor, (65, 33), [-1])
     assert library.fake_launches()[0].stream == 0x9990
+
+
+def early_shape(package, manifest):
+    """Give (m, n, k) of bfloat16 kk whose kernel reads B early and needs no workspace."""
+    early = {x.name for x in manifest.kernels if x.reads_b_early}
+    rng = random.Random(5)
+    shapes = [tuple(8 * rng.randint(1, 2500) for _ in range(3)) for _ in range(500)]
+    plans = ((shape, package.plan(*shape)) for shape in shapes)
+    return next(shape for shape, plan in plans if plan.kernel in early and plan.workspace_bytes == 0)
+
+
+def test_linear_takes_its_weight_for_ready_unless_told_not_to(package, library, manifest):
+    m, n, k = early_shape(package, manifest)
+    x, weight, out = FakeTensor((m, k)), FakeTensor((n, k)), FakeTensor((m, n))
+    package.linear(x, weight, out)
+    assert package.early_weights(False) is True
+    package.linear(x, weight, out)
+    assert package.early_weights(True) is False
+    package.linear(x, weight, out)
+    assert [launch.b_ready for launch in library.fake_launches()] == [1, 0, 1]
+
+
+def test_matmul_takes_no_operand_for_ready(package, library, manifest):
+    m, n, k = early_shape(package, manifest)
+    weight = FakeTensor((k, n), strides=(1, k))
+    package.matmul(FakeTensor((m, k)), weight, FakeTensor((m, n)))
+    (launch,) = library.fake_launches()
+    assert (launch.b.data, launch.b_ready) == (weight.address, 0)
+
+
+FRESH = """
+import sys
+from tests.runtime.host import Library
+from tests.runtime.tensors import FakeTensor
+sys.path.insert(0, sys.argv[1])
+import aot_gemm
+m, n, k = map(int, sys.argv[2:])
+library = Library(aot_gemm._library.LIBRARY)
+aot_gemm.linear(FakeTensor((m, k)), FakeTensor((n, k)), FakeTensor((m, n)))
+(launch,) = library.fake_launches()
+print(launch.b_ready, aot_gemm.early_weights(True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "answer"),
+    [
+        ({}, "1 True"),
+        ({"AOT_GEMM_EARLY_WEIGHTS": "1"}, "1 True"),
+        ({"AOT_GEMM_EARLY_WEIGHTS": "0"}, "0 False"),
+    ],
+)
+def test_the_environment_says_whether_weights_are_read_early(package, manifest, variables, answer):
+    directory = Path(package.__file__).parents[1]
+    command = [sys.executable, "-c", FRESH, directory, *map(str, early_shape(package, manifest))]
+    environment = {"PATH": os.environ["PATH"], **variables}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == (answer, 0), done.stderr
 
 
 E2 = (2, 2)

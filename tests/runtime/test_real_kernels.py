@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tests.objects import BIG, SMALL, SPLIT, parameter_sizes, small_manifest
+from tests.objects import BIG, EARLY, EARLY_SPLIT, SMALL, SPLIT, parameter_sizes, small_manifest
 from tests.runtime.host import Library, compile_library, problem
 
 A, B, D = 0x7F0000000000, 0x7F1000000000, 0x7F2000000000
@@ -16,6 +16,8 @@ STREAM = 0x1234560
 NUM_SMS = 132
 M, N, K = 304, 520, 264
 CLUSTER, PROGRAMMATIC = 4, 6  # cudaLaunchAttributeID
+DESCRIPTOR_BYTES = 128
+B_READY = 1  # AOT_GEMM_B_READY
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +58,10 @@ def attributes(record):
 
 def descriptors(parameters):
     """Give the addresses that the TMA descriptors among the parameters hold; the first 8 bytes of each."""
-    return [struct.unpack_from("<Q", x)[0] for x in parameters if len(x) == 128]
+    return [struct.unpack_from("<Q", x)[0] for x in parameters if len(x) == DESCRIPTOR_BYTES]
 
 
-@pytest.mark.parametrize("candidate", [BIG, SMALL, SPLIT])
+@pytest.mark.parametrize("candidate", [BIG, SMALL, SPLIT, EARLY, EARLY_SPLIT])
 def test_tma_kernels_get_addresses_grid_and_cluster(real, manifest, objects, candidate):
     kernel, record, parameters = launch(real, manifest, objects, candidate, problem(M, N, K, data=(A, B, D)))
     assert set(descriptors(parameters)) == {A, B, D}
@@ -77,12 +79,26 @@ def test_tma_kernels_get_addresses_grid_and_cluster(real, manifest, objects, can
     assert attributes(record).get(PROGRAMMATIC, (0,))[0] == 1
 
 
-def test_split_k_gets_its_workspace_and_a_cleared_head(real, manifest, objects):
-    kernel, _, parameters = launch(real, manifest, objects, SPLIT, problem(M, N, K, data=(A, B, D)))
+@pytest.mark.parametrize("candidate", [SPLIT, EARLY_SPLIT])
+def test_split_k_gets_its_workspace_and_a_cleared_head(real, manifest, objects, candidate):
+    kernel, _, parameters = launch(real, manifest, objects, candidate, problem(M, N, K, data=(A, B, D)))
     (cleared,) = real.clears()
     zero_bytes = kernel.workspace.num_zero_bytes(M, N)
     assert (cleared.data, cleared.num_bytes, cleared.stream) == (WORKSPACE, zero_bytes, STREAM)
     assert any(struct.pack("<Q", WORKSPACE) in x for x in parameters)
+
+
+@pytest.mark.parametrize(("candidate", "count"), [(SMALL, 0), (EARLY, 1), (EARLY_SPLIT, 1)])
+def test_only_a_kernel_that_reads_b_early_is_told_whether_it_may(real, manifest, objects, candidate, count):
+    told = []
+    for flags in (0, B_READY):
+        stated = problem(M, N, K, data=(A, B, D), flags=flags)
+        _, record, parameters = launch(real, manifest, objects, candidate, stated)
+        assert attributes(record)[PROGRAMMATIC][0] == 1
+        # A descriptor ends in what the stack held.
+        told.append([x for x in parameters if len(x) != DESCRIPTOR_BYTES])
+    changed = [pair for pair in zip(*told, strict=True) if pair[0] != pair[1]]
+    assert changed == [(struct.pack("<i", 0), struct.pack("<i", B_READY))] * count
 
 
 def test_the_fallback_gets_both_strides(real, manifest, objects):

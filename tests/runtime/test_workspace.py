@@ -35,7 +35,7 @@ def test_reaches_the_kernel_and_is_cleared(library, manifest, mode):
         assert library.launch_kernel(index, stated, WORKSPACE, num_bytes, 0x50) == 0, library.error()
         (launch,) = library.fake_launches()
         assert launch.kernel == index
-        assert launch.num_arguments == (5 if mode == "none" else 6)
+        assert launch.num_arguments == 5 + (mode != "none") + kernel.reads_b_early
         assert launch.workspace_floats * 4 == num_bytes
         zero_bytes = kernel.workspace.num_zero_bytes(256, 512)
         cleared = [(x.data, x.num_bytes, x.stream) for x in library.clears()]

@@ -20,7 +20,12 @@ from aot.object_file import cubin_sm, cubins, inspect
 from aot.target import load_target
 
 NAMES = {
-    "h200": ["fallback_64x64_c1x1_direct", "sm90_quack_64x16_c1x1_pingpong_swap", "sm90_bounded_64x16_c2x1_pingpong"],
+    "h200": [
+        "fallback_64x64_c1x1_direct",
+        "sm90_quack_64x16_c1x1_pingpong_swap",
+        "sm90_bounded_64x16_c2x1_pingpong",
+        "sm90_overlap_64x16_c2x1_pingpong",
+    ],
     "thor": [
         "sm100_persistent_64x32_c1x1_clc_swap",
         "sm100_quack_64x32_c1x1_clc_swap",
@@ -90,6 +95,7 @@ def test_objects_of_every_family(artifacts, target, name):
         (("h200", NAMES["h200"][0]), 2, 0, 256),
         (("h200", NAMES["h200"][1]), 1, 0, 384),
         (("h200", NAMES["h200"][2]), 1, 0, 384),
+        (("h200", NAMES["h200"][3]), 1, 0, 384),
         (("thor", NAMES["thor"][0]), 1, 32, 224),
         (("thor", NAMES["thor"][1]), 1, 32, 256),
         (("thor", NAMES["thor"][2]), 1, 32, 256),

@@ -24,6 +24,7 @@ class Newest:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    reads_b_early = False
 
     def candidates(self, operation, target):
         for tile_n in (64, 128, 2048):
@@ -55,7 +56,7 @@ def test_families_are_found_by_their_modules():
 @pytest.mark.parametrize(
     ("target", "names"),
     [
-        ("h200", ["fallback", "sm90_bounded", "sm90_quack"]),
+        ("h200", ["fallback", "sm90_bounded", "sm90_overlap", "sm90_quack"]),
         ("thor", ["fallback", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
     ],
 )

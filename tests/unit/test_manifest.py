@@ -21,6 +21,7 @@ def test_names_that_follow_from_others():
     assert (GOLDEN.package, GOLDEN.module) == ("aot-gemm", "aot_gemm")
     assert GOLDEN.multiples == ((1, 1), (256, 256), (1, 1), (1, 1), (1, 1))
     assert [kernel.key.name for kernel in GOLDEN.kernels] == [kernel.name for kernel in GOLDEN.kernels]
+    assert [kernel.reads_b_early for kernel in GOLDEN.kernels] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_an_empty_pattern_is_refused(text):
             H200,
             {
                 "sm90_bounded": (15390, {Reason.COMBINATION: 2940, Reason.TILE: 5760, Reason.REGISTERS: 486}),
+                "sm90_overlap": (15390, {Reason.COMBINATION: 2940, Reason.TILE: 5760, Reason.REGISTERS: 486}),
                 "sm90_quack": (15390, {Reason.COMBINATION: 2940, Reason.TILE: 5760, Reason.REGISTERS: 486}),
             },
         ),
@@ -64,7 +65,7 @@ def test_census(target, counts):
 
 
 def test_what_patterns_exclude_is_counted_with_its_reason():
-    _, one = census(BF16, H200, Patterns.parse("sm90_quack_64x16_*_pingpong"))
+    *_, one = census(BF16, H200, Patterns.parse("sm90_quack_64x16_*_pingpong"))
     assert (one.num_accepted, one.num_rejected) == (6, {Reason.PATTERN: 24576 - 6})
     assert one.examples[Reason.PATTERN].endswith("_64x16_c1x1_pingpong_serial2 is excluded by --kernels")
 

@@ -8,7 +8,7 @@ use.
 from __future__ import annotations
 
 from . import _library
-from ._operations import linear, matmul, preload
+from ._operations import early_weights, linear, matmul, preload
 from ._table import Info, Plan, explain, info, plan
 from ._version import __version__
 from .errors import (
@@ -38,6 +38,7 @@ __all__ = [
     "ShapeError",
     "StrideError",
     "__version__",
+    "early_weights",
     "explain",
     "info",
     "linear",

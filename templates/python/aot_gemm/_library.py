@@ -35,6 +35,7 @@ class Problem(ctypes.Structure):
         ("a_strides", ctypes.c_int64 * 2),
         ("b_strides", ctypes.c_int64 * 2),
         ("d_strides", ctypes.c_int64 * 2),
+        ("flags", ctypes.c_uint64),
     )
 
 

@@ -1,0 +1,42 @@
+"""quack's bounded Hopper GEMM that begins to load B while the kernel in front still runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aot.families.sm90_bounded import Sm90Bounded
+
+if TYPE_CHECKING:
+    from aot.candidate import Candidate
+    from aot.families import Entry
+    from aot.problem import Operation
+    from aot.target import Target
+
+LOAD_WARPS = 2
+"""Warps that load: one for each operand."""
+
+
+class Sm90Overlap(Sm90Bounded):
+    """The family `sm90_overlap`: the space, limits and resources of `sm90_bounded`."""
+
+    name = "sm90_overlap"
+    reads_b_early = True
+
+    def gemm_class(self) -> Any:
+        """Give the class that `entry` configures: quack's, with bounded loads that begin early."""
+        from aot.families._overlap_kernel import GemmOverlapSm90
+
+        return GemmOverlapSm90
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure the GEMM and make its entry, which takes `b_ready` before the stream."""
+        from aot.families._overlap_kernel import overlap_entry
+
+        gemm = self.configure(candidate, operation)
+        gemm.constant = 0 if candidate.swap_ab else 1
+        gemm.num_ab_load_warps = LOAD_WARPS
+        gemm.num_sms = target.num_sms
+        return overlap_entry(gemm, self.entry_of(gemm, candidate, operation, target))
+
+
+FAMILY = Sm90Overlap()
