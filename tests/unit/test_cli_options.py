@@ -23,7 +23,7 @@ def test_regrets_are_percentages_or_fractions(text, value):
 
 
 def test_a_default_that_is_a_pair_stays():
-    assert REGRETS.convert(MAX_HELDOUT_REGRET, None, None) == (0.02, 0.25)
+    assert REGRETS.convert(MAX_HELDOUT_REGRET, None, None) == MAX_HELDOUT_REGRET
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_regrets_are_written_as_they_are_read(regrets):
 
 
 def test_the_default_regrets_are_percentages():
-    assert regrets_text(MAX_HELDOUT_REGRET) == "2%,25%"
+    assert regrets_text(MAX_HELDOUT_REGRET) == "2%,20%"
