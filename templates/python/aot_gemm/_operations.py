@@ -186,10 +186,10 @@ def linear(x: Any, weight: Any, out: Any = None) -> Any:
     a CUDA graph may capture it; with JAX it is waited for. Gradients are not recorded: operands that require them are
     taken as data.
 
-    The weight is taken for constant: on GPUs with programmatic dependent launch it may be read while the kernel in front
-    on the stream still runs, unless it is the result of this thread's last product. Where another kernel in front writes
-    the weight, use `matmul(x, weight.T)`, which waits for it, or switch this off: `early_weights(False)`, or
-    AOT_GEMM_EARLY_WEIGHTS=0 in the environment. x and out are never touched before the kernel in front has ended.
+    The weight is taken for constant: on GPUs with programmatic dependent launch it may be read while the kernel in
+    front on the stream still runs, unless it is the result of this thread's last product. Where another kernel in
+    front writes the weight, use `matmul(x, weight.T)`, which waits for it, or switch this off: `early_weights(False)`,
+    or AOT_GEMM_EARLY_WEIGHTS=0 in the environment. x and out are never touched before the kernel in front has ended.
 
     Args:
         x: (..., k), bfloat16 or float16, in GPU memory; leading dimensions must join into rows of one stride.
