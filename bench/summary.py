@@ -1,0 +1,64 @@
+"""The bench's JSON as Markdown. Imports nothing, so that it renders anywhere."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+KEYS = ("first_call_ms", "preload_ms", "host_us", "num_kernels", "library_bytes", "clocks_after")
+PEERS = {"speedup": "torch.matmul", "cublaslt_speedup": "the best of cuBLASLt's proposals"}
+"""Ratios of a row, and what they compare the wheel with."""
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Give the geometric mean."""
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def _ratios(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for kind in ("tuned", "untuned"):
+        for dtype in dict.fromkeys(row["dtype"] for row in result[kind]):
+            rows = [row for row in result[kind] if row["dtype"] == dtype]
+            for key, peer in PEERS.items():
+                ratios = [row[key] for row in rows if row.get(key) is not None]
+                missing = f" ({len(rows) - len(ratios)} of {len(rows)} without)" if len(ratios) < len(rows) else ""
+                if ratios:
+                    figures = f"geomean {geomean(ratios):.3f}x of {peer}, worst {min(ratios):.3f}x"
+                    lines.append(f"{dtype}, {kind}: {figures}{missing}")
+    return lines
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Render one element type's tuned shapes, m by (n, k)."""
+    cells = {(row["m"], row["n"], row["k"]): row for row in rows}
+    weights = list(dict.fromkeys((row["n"], row["k"]) for row in rows))
+    lines = ["| m | " + " | ".join(f"n {n}, k {k}" for n, k in weights) + " |", "|---|" + "---|" * len(weights)]
+    for m in dict.fromkeys(row["m"] for row in rows):
+        line = [cells[m, n, k] for n, k in weights]
+        lines.append(f"| {m} | " + " | ".join(f"{r['wheel_us']:.1f} us, {r['speedup']:.2f}x" for r in line) + " |")
+    return lines
+
+
+def _overlap(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Render the check of programmatic dependent launch: microseconds of the wheel, and torch's over them."""
+    lines = ["", "| m, n, k | back to back | behind an elementwise kernel | weights read late |", "|---|---|---|---|"]
+    for row in cells:
+        columns = [("wheel_us", "speedup"), ("wheel_behind_us", "speedup_behind"), ("wheel_late_us", "speedup_late")]
+        texts = [f"{row[us]:.1f} us, {row[ratio]:.2f}x" if row[us] is not None else "-" for us, ratio in columns]
+        lines.append(f"| {row['m']}, {row['n']}, {row['k']} | " + " | ".join(texts) + " |")
+    return lines
+
+
+def summary(result: dict[str, Any]) -> str:
+    """Render the result as Markdown."""
+    lines = [f"{result['device']}, torch {result['torch']}, wheel {result['wheel']}, {result['date']}", ""]
+    lines += [*_ratios(result), ""]
+    lines += _table([row for row in result["tuned"] if row["dtype"] == result["tuned"][0]["dtype"]])
+    if "overlap" in result:
+        lines += _overlap(result["overlap"]["cells"])
+    if result.get("cublaslt"):
+        lines += ["", f"cuBLASLt {result['cublaslt']['version']}"]
+    return "\n".join([*lines, "", *(f"{key}: {result[key]}" for key in KEYS)])
