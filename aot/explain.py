@@ -41,8 +41,11 @@ def _row(section: Section, choice: Choice) -> Row:
 def _bucket(section: Section, choice: Choice) -> str:
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)
-        edges = ", ".join(map(str, ladder.m_edges))
-        return f"tier 1: ladder of (n {ladder.n}, k {ladder.k}), bucket m <= {ladder.m_edges[step]} of {edges}"
+        low = ladder.m_edges[step - 1] + 1 if step else 1
+        last = step == len(ladder.m_edges) - 1
+        bucket = f"m >= {low}" if last else f"m {low} to {ladder.m_edges[step]}"
+        place = f"bucket {bucket}, {step + 1} of {len(ladder.m_edges)}"
+        return f"tier 1: ladder of (n {ladder.n}, k {ladder.k}), {place}"
     grid = section.grid
     i, j, k = grid.place(choice.index)
     return f"tier 2: grid cell m <= {grid.m_edges[i]}, n <= {grid.n_edges[j]}, k <= {grid.k_edges[k]}"

@@ -46,7 +46,7 @@ def test_select_explain(selection):
     assert [x.name for x in selection.parent.iterdir()] == ["thor.json"]
     text = succeed("explain", "1", "4096", "4096")
     assert text.splitlines()[0] == "bf16_kk m1 n4096 k4096"
-    assert "tier 1: ladder of (n 4096, k 4096), bucket m <= 1 of 1, " in text
+    assert "tier 1: ladder of (n 4096, k 4096), bucket m 1 to 1, 1 of " in text
     assert "us predicted for the bucket's upper edge" in text
     assert "  limit      122.97 us for this problem, by memory (0.273 TB/s)" in text
     assert "of the limit of the bucket's upper edge" in text

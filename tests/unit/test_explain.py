@@ -38,7 +38,7 @@ def before_tiles(lines):
             [
                 "bf16_kk m16 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 16 of 16, 128",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m 1 to 16, 1 of 2",
                 "  time       4.0 us measured for the bucket's upper edge",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
                 "  limit      1.05 us for this problem, by memory (0.273 TB/s)",
@@ -50,7 +50,7 @@ def before_tiles(lines):
             [
                 "bf16_kk m4 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 16 of 16, 128",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m 1 to 16, 1 of 2",
                 "  time       4.0 us measured for the bucket's upper edge",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
                 "  limit      0.98 us for this problem, by memory (0.273 TB/s)",
@@ -62,7 +62,7 @@ def before_tiles(lines):
             [
                 "bf16_kk m130 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
-                "  from       tier 1: ladder of (n 256, k 512), bucket m <= 128 of 16, 128",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m >= 17, 2 of 2",
                 f"  instead of bf16_kk_{DIRECT.name}, 6.0 us measured, which needs whole tiles",
                 "  time       none of this kernel in the table",
                 "  limit      1.69 us for this problem, by memory (0.273 TB/s)",
