@@ -90,5 +90,11 @@ def test_the_committed_census_has_no_surprise(committed):
     assert all(row.tmem_columns <= THOR.tmem_columns for row in committed.rows)
 
 
+def test_the_committed_census_is_whole(committed):
+    assert [(row.num_accepted, row.family) for row in committed.rows] == [
+        (row.num_compiled, row.family) for row in committed.rows
+    ]
+
+
 def test_the_page_shows_the_committed_census(committed):
     assert (DOCS / "thor-census.md").read_text(encoding="utf-8") == markdown(committed)
