@@ -311,6 +311,7 @@ import ctypes, os, sys
 class Problem(ctypes.Structure):
     _fields_ = [(x, ctypes.c_int32) for x in ("dtype", "device")] + [(x, ctypes.c_int64) for x in "mnk"]
     _fields_ += [(x, ctypes.c_void_p) for x in "abd"] + [(x, ctypes.c_int64 * 2) for x in ("as", "bs", "ds")]
+    _fields_ += [("flags", ctypes.c_uint64)]
 
 library = ctypes.CDLL(sys.argv[1])
 
