@@ -34,6 +34,11 @@ class GemmOverlapSm90(GemmBoundedSm90):
     num_sms: int
     """SMs of the device."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Configure as quack does, with a loading warp for each operand."""
+        super().__init__(*args, **kwargs)
+        self.num_ab_load_warps = 2
+
     def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
         """Send `b_ready` along with the epilogue's parameters."""
         params = super().epi_to_underlying_arguments(args, loc=loc, ip=ip)
@@ -75,9 +80,9 @@ class GemmOverlapSm90(GemmBoundedSm90):
 
         The next kernel may start once this one has seen the end of the one in front: so whatever that one writes is
         complete when the next reads early. Where much of the next one's grid would find room beside this one, it may
-        start only after this one's last load (`make_ab_pipeline`), since its loads are in the way: on an H200, 64 CTAs
-        took 11.6 us then and 9.5 now (n 4096, k 4096, m 1), 86 CTAs 35.7 and 29.3 (n 4096, k 14336), but 96 CTAs 13.2
-        and 13.9 (n 6144, k 4096).
+        start only after this one's last load (`make_ab_pipeline`), since its loads are in the way. At once against
+        after the last load, on an H200, 2026-11-21, with one loading warp for both operands, m 1: 64 CTAs 11.6 and
+        9.5 us (n 4096, k 4096), 86 CTAs 35.6 and 29.9 (n 4096, k 14336), but 96 CTAs 13.2 and 14.1 (n 6144, k 4096).
         """
         counts = [self._count_rows(copy_fns[i], i) for i in range(2)]
         num_bytes = (counts[0] + counts[1]) * (self.cta_tile_shape_mnk[2] * self.a_dtype.width // 8)

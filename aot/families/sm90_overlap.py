@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from aot.problem import Operation
     from aot.target import Target
 
-LOAD_WARPS = 2
-"""Warps that load: one for each operand."""
-
 
 class Sm90Overlap(Sm90Bounded):
     """The family `sm90_overlap`: the space, limits and resources of `sm90_bounded`."""
@@ -34,7 +31,6 @@ class Sm90Overlap(Sm90Bounded):
 
         gemm = self.configure(candidate, operation)
         gemm.constant = 0 if candidate.swap_ab else 1
-        gemm.num_ab_load_warps = LOAD_WARPS
         gemm.num_sms = target.num_sms
         return overlap_entry(gemm, self.entry_of(gemm, candidate, operation, target))
 
