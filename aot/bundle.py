@@ -39,6 +39,7 @@ RUNNER_MODULES = (
     "preflight",
     "problem",
     "residuals",
+    "rounds",
     "search",
     "search_model",
     "search_optuna",

@@ -1,9 +1,12 @@
 """The timing protocols: what one launch takes with a cold L2.
 
-`graph-cold-l2-pdl-v1`, for a GPU with memory of its own: one graph holds L launches of one kernel, each on the next of
+`graph-cold-l2-pdl-v2`, for a GPU with memory of its own: one graph holds L launches of one kernel, each on the next of
 S sets of A, B and D that together exceed the L2 cache three times over; the time is a replay's, between events, over L.
 Kernels that use programmatic dependent launch overlap a launch's start with the end of the one before it, as they do in
-use: the times are throughput times, which is why the protocol's name says `pdl`.
+use: the times are throughput times, which is why the protocol's name says `pdl`. Where arithmetic bounds a problem the
+GPU meets its power limit, and which kernel is best depends on whether it has: such problems are timed both ways, in
+rounds without a pause and in rounds that rest before each replay, and a kernel's time is the geometric mean of the two
+(aot.rounds). Version 1 knew the first way only; where memory bounds a problem the two versions are one.
 
 `events-flushed-l2-v1`, for an integrated GPU: each launch between two events of its own, after a write of at least
 64 MiB and twice the L2. There the CPU's traffic passes the same memory and sets of operands would be held against it; a
@@ -20,6 +23,7 @@ each round, so that drift of clocks and temperature falls on all alike.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from aot.inputs import RandomPool, Tiling
     from aot.problem import Problem
 
-PROTOCOL = "graph-cold-l2-pdl-v1"
+PROTOCOL = "graph-cold-l2-pdl-v2"
 FLUSH_PROTOCOL = "events-flushed-l2-v1"
 """Versions of the protocols; times of different protocols are not compared."""
 
@@ -75,6 +79,13 @@ class TimingPlan:
     min_survivors: int = 8
     """Kernels that get them in any case."""
     final_rounds: int = 7
+    intense_flop_per_byte: float = 192.0
+    """FLOP per byte from which a problem is timed both ways. Source: on an H200, 2026-11-21, n 4096, k 4096, kernels
+    take the same rested or not at m 128 and 256 (123 and 228 FLOP per byte), some 2% less when rested at m 512, up to
+    9% less at 1024; n 8192, k 8192 shows 0 to 9% at m 256 (241)."""
+    unrested_rounds: int = 4
+    rested_rounds: int = 4
+    """Of a problem that is timed both ways, in place of `final_rounds`."""
     flush_bytes: int = 0
     """What is written before each launch, by a plan of FLUSH_PROTOCOL; 0: launches rotate over sets, in a graph."""
     min_flushed: int = 12
@@ -302,11 +313,18 @@ class ProblemBench:
         far = best_us is not None and rough_us > self._plan.rough_only_ratio * best_us
         return rough_us if far and rough_us > self._plan.rough_only_us else self.round_us(kernel)
 
-    def round_us(self, kernel: int) -> float:
-        """Time a kernel once, by flushed launches or by its graph, which is kept; in microseconds a launch."""
+    def round_us(self, kernel: int, *, rests: bool = False) -> float:
+        """Time a kernel once, by flushed launches or by its graph, which is kept; in microseconds a launch.
+
+        Args:
+            kernel: index in the library.
+            rests: whether the GPU is to rest before the replay, as long as the replay lasts.
+        """
         if self._plan.flush_bytes:
             return self._flushed_us(kernel)
         graph, count = self._graph(kernel)
+        if rests:
+            time.sleep(self._rough(kernel) * count / 1e6)
         return self._gpu.replay_us(graph) / count
 
     def keep(self, chosen: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from aot.inputs import SOURCE_ELEMENTS, RandomPool
 from aot.measure import ProblemBench, TimingPlan, Workspace, num_sets, quartiles, set_bytes, survivors
 from aot.measurement import Measurement
 from aot.operands import GemmCall, matrices
+from aot.rounds import final_rounds
 from aot.search import EXHAUSTIVE
 from aot.search_store import StoredSearches
 from aot.verify import Verifier, edge_shapes
@@ -374,16 +375,17 @@ class Worker:
         bench.keep(survivors(times, self._plan))
 
     def _rounds(self, bench: ProblemBench, times: dict[int, float], errors: dict[int, float]) -> None:
-        """Time the survivors in interleaved rounds and store their quartiles."""
+        """Time the survivors in the final rounds and store their quartiles."""
         what = f"measuring {bench.problem.name}"
         chosen = survivors(times, self._plan)
-        rounds: dict[int, list[float]] = {number: [] for number in chosen}
-        for i in range(self._plan.final_rounds):
-            for number in self._rng.permutation(chosen).tolist():
-                if self._is_sound(number):
-                    us = self._launch(number, what, lambda n=number: bench.round_us(n))  # type: ignore[misc]
-                    rounds[number] += [] if us is None else [us]
-            self._step(f"{bench.problem.name}: round {i + 1}", 0)
+
+        def time_once(number: int, rests: bool) -> float | None:
+            if not self._is_sound(number):
+                return None
+            self._step(f"{what}: rounds", 0)
+            return self._launch(number, what, lambda: bench.round_us(number, rests=rests))
+
+        rounds = final_rounds(bench.problem, chosen, self._plan, self._rng, time_once)
         for number in chosen:
             if self._is_sound(number):
                 self._add(number, bench.problem, rounds[number], errors[number])

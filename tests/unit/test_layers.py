@@ -31,7 +31,7 @@ LAYERS = (
     (
         "edges",
         {"compile", "conditions", "device", "drift", "kernel_library", "measure", "object_file", "package"}
-        | {"preflight", "record", "store", "store_sql", "verify"},
+        | {"preflight", "record", "rounds", "store", "store_sql", "verify"},
     ),
     (
         "pure",
