@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shlex
 import shutil
@@ -31,8 +32,6 @@ CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
 """Headers and libcudart_static.a. Source: JetPack 7 and driver 580 are CUDA 13.0, and a newer runtime asks for more."""
 CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
 """The crt/ headers that those of the runtime include."""
-TVM_FFI = "apache-tvm-ffi==0.1.15.post2"
-"""Headers and libtvm_ffi.so, which the binding links against."""
 TOOLCHAIN_CACHE = Path("build/toolchain")
 """Where the fetched files stay, below the working directory."""
 SOURCE_DATE_EPOCH = "1577836800"
@@ -48,10 +47,12 @@ _TAIL_LINES = 40
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Folders of include/ and lib/ of the target's machine."""
+    """What the libraries are built from beside their own sources."""
 
     cuda_dir: Path
-    tvm_ffi_dir: Path
+    """Holds include/ and lib/ of the target's machine."""
+    dlpack_dir: Path
+    """Holds dlpack/dlpack.h, which is the same on every machine."""
 
 
 def run(command: list[str], what: str, *, env: Mapping[str, str] | None = None, verbose: bool = False) -> str:
@@ -108,6 +109,20 @@ def _fetch(requirements: tuple[str, ...], target: Target, cache: Path, *, verbos
     return unpacked
 
 
+def dlpack_dir() -> Path:
+    """Find DLPack's header in the TVM-FFI that is installed here, which is not imported.
+
+    Raises:
+        PackageError: it is not there.
+    """
+    spec = importlib.util.find_spec("tvm_ffi")
+    roots = [] if spec is None else [Path(x, "include") for x in spec.submodule_search_locations or ()]
+    found = [root for root in roots if (root / "dlpack" / "dlpack.h").is_file()]
+    if not found:
+        raise PackageError(f"no dlpack/dlpack.h in {roots}; expected that of apache-tvm-ffi; install aot again")
+    return found[0]
+
+
 def fetch_toolchain(target: Target, cache: Path = TOOLCHAIN_CACHE, *, verbose: bool = False) -> Toolchain:
     """Fetch what is linked against, for the target's machine, with pip's own index; from the cache once it is there.
 
@@ -115,8 +130,7 @@ def fetch_toolchain(target: Target, cache: Path = TOOLCHAIN_CACHE, *, verbose: b
         PackageError: a download failed.
     """
     cuda = _fetch((CUDA_RUNTIME, CUDA_HEADERS), target, cache, verbose=verbose)
-    tvm_ffi = _fetch((TVM_FFI,), target, cache, verbose=verbose)
-    return Toolchain(cuda / "nvidia" / "cu13", tvm_ffi / "tvm_ffi")
+    return Toolchain(cuda / "nvidia" / "cu13", dlpack_dir())
 
 
 def read_templates() -> dict[str, bytes]:
@@ -190,7 +204,7 @@ def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
     return {
         "CMAKE_TOOLCHAIN_FILE": str(directory / "toolchain.cmake"),
         "AOT_CUDA_DIR": str(toolchain.cuda_dir),
-        "AOT_TVM_FFI_DIR": str(toolchain.tvm_ffi_dir),
+        "AOT_DLPACK_DIR": str(toolchain.dlpack_dir),
     }
 
 
@@ -312,8 +326,8 @@ def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
         raise PackageError(
             f"{wheel.name} has {size:,} bytes; at most {MAX_WHEEL_BYTES:,} can be published; ship fewer kernels"
         )
-    library, binding = f"lib{manifest.module}.so", f"lib{manifest.module}_ffi.so"
-    allowed = {library: (set[str](), "aot_gemm_"), binding: ({library, "libtvm_ffi.so"}, "__tvm_ffi_")}
+    library, binding = f"lib{manifest.module}.so", f"lib{manifest.module}_python.so"
+    allowed = {library: (set[str](), "aot_gemm_"), binding: ({library}, "aot_gemm_python_")}
     with zipfile.ZipFile(wheel) as archive:
         for name, (needed, prefix) in allowed.items():
             try:

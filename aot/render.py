@@ -130,7 +130,7 @@ def _variables(manifest: Manifest) -> dict[str, object]:
         "platform_tag": manifest.platform_tag,
         "kernels": manifest.kernels,
         "sections": sections,
-        "libraries": [f"lib{module}.so", f"lib{module}_ffi.so"],
+        "libraries": [f"lib{module}.so", f"lib{module}_python.so"],
     }
 
 

@@ -1,145 +1,272 @@
-// The TVM-FFI binding: `linear` and `matmul` over DLPack tensors. `aot_gemm` in Python is a thin cover of this file.
+// The binding for Python: `linear` and `matmul` over tensors, by CPython's stable ABI. `aot_gemm` in Python is a thin
+// cover of this file, and loads it with ctypes.PyDLL: it is no extension module, so that one wheel serves every Python.
 //
-// The functions of two or three tensors run on the stream that TVM-FFI takes from the tensors' framework and allocate
-// with its allocator. Those that end in `_on` are told the stream and the workspace, for frameworks that TVM-FFI cannot
-// ask.
+// The functions of two or three tensors run on the stream of the left operand's framework and take memory from its
+// allocator, by DLPack's C exchange API; a left operand whose type has none is handed over to `_routes.run` in Python.
+// The functions that end in `_on` and `_workspace_bytes` are what that calls: they take DLPack capsules, and are told
+// stream and workspace. The GIL is held throughout: a launch only enqueues.
+//
+// Arguments are positional and their number is fixed, since the Python cover, which has the signatures, is the only
+// caller: names and defaults would be read twice.
 #include <cstdint>
-
-#include <tvm/ffi/c_api.h>
-#include <tvm/ffi/extra/c_env_api.h>
+#include <cstdlib>
+#include <new>
 
 #include "aot_gemm.h"
+#include "exchange.h"
 #include "operands.h"
+#include "python_api.h"
 
 namespace aot {
 
 namespace {
 
-int raise_status(aot_gemm_status_t status) {
+// What the functions share, held by the capsule that is their `self`.
+struct State {
+  PyObject* errors;   // the module of the error classes
+  PyObject* run;      // (product, left, right, out): the route of frameworks without an exchange API
+  PyObject* capsule;  // (product, tensor): the capsule of one operand beside others that have one
+  ExchangeTable types;
+
+  State(PyObject* errors_module, PyObject* run_function, PyObject* capsule_function)
+      : errors(errors_module), run(run_function), capsule(capsule_function) {
+    Py_IncRef(errors);
+    Py_IncRef(run);
+    Py_IncRef(capsule);
+  }
+
+  ~State() {
+    Py_DecRef(errors);
+    Py_DecRef(run);
+    Py_DecRef(capsule);
+  }
+
+  static State& of(PyObject* self) { return *static_cast<State*>(PyCapsule_GetPointer(self, nullptr)); }
+};
+
+PyObject* raise(const State& state, const char* kind, const char* message) {
+  PyObject* type = PyObject_GetAttrString(state.errors, kind);
+  if (type != nullptr) {
+    PyErr_SetString(type, message);
+    Py_DecRef(type);
+  }
+  return nullptr;
+}
+
+PyObject* raise_refusal(const State& state) { return raise(state, last_refusal().kind, last_refusal().message); }
+
+PyObject* raise_status(const State& state, aot_gemm_status_t status) {
   static constexpr const char* kKinds[] = {"AotGemmError", "AotGemmError", "DtypeError",
                                            "ShapeError",   "StrideError",  "NoGpuError",
                                            "ArchitectureError", "CudaError", "AotGemmError"};
-  return raise_error(kKinds[status], "%s", aot_gemm_last_error());
+  return raise(state, kKinds[status], aot_gemm_last_error());
 }
 
-// A tensor that TVM-FFI allocated, released at the end of the scope unless it is handed on.
-class Allocation {
- public:
-  Allocation() = default;
-  ~Allocation() {
-    if (handle_ != nullptr) TVMFFIObjectDecRef(handle_);
-  }
-  Allocation(const Allocation&) = delete;
-  Allocation& operator=(const Allocation&) = delete;
-
-  int allocate(DLDevice device, DLDataType dtype, const int64_t* extents, int32_t num_dims) {
-    DLTensor prototype{};
-    prototype.device = device;
-    prototype.dtype = dtype;
-    prototype.ndim = num_dims;
-    prototype.shape = const_cast<int64_t*>(extents);
-    return TVMFFIEnvTensorAlloc(&prototype, &handle_);
-  }
-
-  const DLTensor* tensor() const { return TVMFFITensorGetDLTensorPtr(handle_); }
-  void* data() const { return static_cast<char*>(tensor()->data) + tensor()->byte_offset; }
-
-  void hand_on(TVMFFIAny* result) {
-    result->type_index = kTVMFFITensor;
-    result->zero_padding = 0;
-    result->v_obj = static_cast<TVMFFIObject*>(handle_);
-    handle_ = nullptr;
-  }
-
- private:
-  TVMFFIObjectHandle handle_ = nullptr;
-};
-
-int read_tensor(const TVMFFIAny& argument, const char* name, const DLTensor** tensor) {
-  if (argument.type_index == kTVMFFITensor) {
-    *tensor = TVMFFITensorGetDLTensorPtr(argument.v_obj);
-    return 0;
-  }
-  if (argument.type_index == kTVMFFIDLTensorPtr) {
-    *tensor = static_cast<const DLTensor*>(argument.v_ptr);
-    return 0;
-  }
-  return raise_error("DtypeError", "%s is not a tensor; expected one that speaks DLPack", name);
+bool has_arguments(const State& state, Py_ssize_t given, int expected) {
+  if (given == expected) return true;
+  refuse("AotGemmError", "got %zd arguments; expected %d", given, expected);
+  raise_refusal(state);
+  return false;
 }
 
-int read_operands(const TVMFFIAny* arguments, int32_t num_arguments, int32_t expected, Operands* operands) {
-  if (num_arguments != expected) {
-    return raise_error("AotGemmError", "got %d arguments; expected %d", num_arguments, expected);
-  }
-  if (read_tensor(arguments[0], "the left operand", &operands->left) != 0) return -1;
-  if (read_tensor(arguments[1], "the right operand", &operands->right) != 0) return -1;
-  operands->out = nullptr;
-  return arguments[2].type_index == kTVMFFINone ? 0 : read_tensor(arguments[2], "out", &operands->out);
+bool is_none(PyObject* object) { return object == &_Py_NoneStruct; }
+
+PyObject* give_none() {
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
 }
 
-int run(Product product, const TVMFFIAny* arguments, int32_t num_arguments, TVMFFIAny* result) {
-  Operands operands;
-  if (read_operands(arguments, num_arguments, 3, &operands) != 0) return -1;
-  Shape shape;
-  if (check_operands(product, operands, &shape) != 0) return -1;
-  const DLDevice device = operands.left->device;
-  Allocation out;
-  const bool allocates = operands.out == nullptr;
-  if (allocates) {
-    if (out.allocate(device, operands.left->dtype, shape.extents, shape.num_dims) != 0) return -1;
-    operands.out = out.tensor();
-  }
-  aot_gemm_problem_t problem;
-  if (state_problem(product, operands, shape, &problem) != 0) return -1;
+const char* product_name(Product product) { return product == Product::kLinear ? "linear" : "matmul"; }
+
+// Calls a function of `_routes` with the product's name and tensors, up to the first that is null.
+PyObject* call_route(PyObject* function, Product product, PyObject* left, PyObject* right, PyObject* out) {
+  PyObject* name = PyUnicode_FromString(product_name(product));
+  if (name == nullptr) return nullptr;
+  PyObject* result = PyObject_CallFunctionObjArgs(function, name, left, right, out, nullptr);
+  Py_DecRef(name);
+  return result;
+}
+
+// Reads an operand by its own type: a weight is often of another than x.
+bool read_operand(State& state, Product product, PyObject* object, HeldTensor* tensor) {
+  const DLPackExchangeAPI* api = nullptr;
+  if (state.types.find(object, &api) != 0) return false;
+  if (api != nullptr) return tensor->read(*api, object) == 0;
+  PyObject* capsule = call_route(state.capsule, product, object, nullptr, nullptr);
+  return capsule != nullptr && tensor->read_capsule(capsule) == 0;
+}
+
+bool launch(const State& state, const DLPackExchangeAPI& api, const aot_gemm_problem_t& problem, DLDevice device) {
   size_t num_bytes = 0;
   aot_gemm_status_t status = aot_gemm_workspace_bytes(&problem, &num_bytes);
-  if (status != AOT_GEMM_OK) return raise_status(status);
-  Allocation workspace;
-  if (num_bytes > 0) {
+  HeldTensor workspace;
+  if (status == AOT_GEMM_OK && num_bytes > 0) {
     const auto extent = static_cast<int64_t>(num_bytes);
-    if (workspace.allocate(device, DLDataType{kDLUInt, 8, 1}, &extent, 1) != 0) return -1;
+    if (workspace.allocate(api, device, DLDataType{kDLUInt, 8, 1}, &extent, 1) != 0) return false;
   }
-  void* stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
-  status = aot_gemm_launch(&problem, num_bytes > 0 ? workspace.data() : nullptr, num_bytes, stream);
-  if (status != AOT_GEMM_OK) return raise_status(status);
-  if (allocates) out.hand_on(result);
-  return 0;
+  void* stream = nullptr;
+  if (status == AOT_GEMM_OK && find_stream(api, device, &stream) != 0) return false;
+  if (status == AOT_GEMM_OK) {
+    status = aot_gemm_launch(&problem, num_bytes > 0 ? workspace.data() : nullptr, num_bytes, stream);
+  }
+  if (status != AOT_GEMM_OK) raise_status(state, status);
+  return status == AOT_GEMM_OK;
 }
 
-int state(Product product, const TVMFFIAny* arguments, int32_t num_arguments, int32_t expected,
-          aot_gemm_problem_t* problem) {
-  Operands operands;
+// Arguments: left, right, out (or None).
+PyObject* run(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  State& state = State::of(self);
+  if (!has_arguments(state, num_arguments, 3)) return nullptr;
+  const DLPackExchangeAPI* api = nullptr;
+  if (state.types.find(arguments[0], &api) != 0) return nullptr;
+  if (api == nullptr) return call_route(state.run, product, arguments[0], arguments[1], arguments[2]);
+  HeldTensor left;
+  HeldTensor right;
+  HeldTensor out;
+  const bool allocates = is_none(arguments[2]);
+  if (left.read(*api, arguments[0]) != 0 || !read_operand(state, product, arguments[1], &right)) return nullptr;
+  if (!allocates && !read_operand(state, product, arguments[2], &out)) return nullptr;
+  Operands operands = {left.view(), right.view(), out.view()};
   Shape shape;
-  if (read_operands(arguments, num_arguments, expected, &operands) != 0) return -1;
-  if (operands.out == nullptr) return raise_error("AotGemmError", "`out` is None; expected a tensor");
-  if (check_operands(product, operands, &shape) != 0) return -1;
-  return state_problem(product, operands, shape, problem);
+  if (check_operands(product, operands, &shape) != 0) return raise_refusal(state);
+  const DLDevice device = operands.left->device;
+  if (allocates) {
+    if (out.allocate(*api, device, operands.left->dtype, shape.extents, shape.num_dims) != 0) return nullptr;
+    operands.out = out.view();
+  }
+  aot_gemm_problem_t problem;
+  if (state_problem(product, operands, shape, &problem) != 0) return raise_refusal(state);
+  if (!launch(state, *api, problem, device)) return nullptr;
+  if (allocates) return out.hand_on(*api);
+  Py_IncRef(arguments[2]);
+  return arguments[2];
 }
 
-// Arguments: left, right, out, workspace (uint8, or None), stream (an integer).
-int run_on(Product product, const TVMFFIAny* arguments, int32_t num_arguments) {
+bool read_capsule(const State& state, const char* name, PyObject* object, HeldTensor* tensor) {
+  if (!is_capsule(object)) {
+    refuse("DtypeError", "%s is not a DLPack capsule, or one that was consumed", name);
+    raise_refusal(state);
+    return false;
+  }
+  Py_IncRef(object);
+  return tensor->read_capsule(object) == 0;
+}
+
+// States the product of the first three arguments, which are capsules that the caller keeps.
+bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
+  HeldTensor left;
+  HeldTensor right;
+  HeldTensor out;
+  if (!read_capsule(state, "the left operand", arguments[0], &left)) return false;
+  if (!read_capsule(state, "the right operand", arguments[1], &right)) return false;
+  if (!read_capsule(state, "out", arguments[2], &out)) return false;
+  const Operands operands = {left.view(), right.view(), out.view()};
+  Shape shape;
+  if (check_operands(product, operands, &shape) != 0 || state_problem(product, operands, shape, problem) != 0) {
+    raise_refusal(state);
+    return false;
+  }
+  return true;
+}
+
+// Arguments: left, right, out, workspace (bytes, or None), stream (an integer).
+PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
   aot_gemm_problem_t problem;
-  if (state(product, arguments, num_arguments, 5, &problem) != 0) return -1;
-  const DLTensor* workspace = nullptr;
-  if (arguments[3].type_index != kTVMFFINone && read_tensor(arguments[3], "workspace", &workspace) != 0) return -1;
-  void* data = workspace == nullptr ? nullptr : static_cast<char*>(workspace->data) + workspace->byte_offset;
-  const auto num_bytes = static_cast<size_t>(workspace == nullptr ? 0 : workspace->shape[0]);
-  const aot_gemm_status_t status =
-      aot_gemm_launch(&problem, data, num_bytes, reinterpret_cast<void*>(arguments[4].v_int64));
-  return status == AOT_GEMM_OK ? 0 : raise_status(status);
+  if (!has_arguments(state, num_arguments, 5) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  HeldTensor workspace;
+  void* data = nullptr;
+  size_t num_bytes = 0;
+  if (!is_none(arguments[3])) {
+    if (!read_capsule(state, "the workspace", arguments[3], &workspace)) return nullptr;
+    const DLTensor& tensor = *workspace.view();
+    const bool is_bytes = tensor.dtype.bits == 8 && tensor.dtype.lanes == 1;
+    if (tensor.ndim != 1 || !is_bytes || tensor.shape == nullptr || tensor.shape[0] < 0) {
+      return raise(state, "DtypeError", "the workspace is not a vector of bytes");
+    }
+    data = workspace.data();
+    num_bytes = static_cast<size_t>(tensor.shape[0]);
+  }
+  void* stream = PyLong_AsVoidPtr(arguments[4]);
+  if (stream == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+  const aot_gemm_status_t status = aot_gemm_launch(&problem, data, num_bytes, stream);
+  return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
 // Arguments: left, right, out.
-int measure_workspace(Product product, const TVMFFIAny* arguments, int32_t num_arguments, TVMFFIAny* result) {
+PyObject* measure_workspace(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
   aot_gemm_problem_t problem;
-  if (state(product, arguments, num_arguments, 3, &problem) != 0) return -1;
+  if (!has_arguments(state, num_arguments, 3) || !state_capsules(state, product, arguments, &problem)) return nullptr;
   size_t num_bytes = 0;
   const aot_gemm_status_t status = aot_gemm_workspace_bytes(&problem, &num_bytes);
-  if (status != AOT_GEMM_OK) return raise_status(status);
-  result->type_index = kTVMFFIInt;
-  result->zero_padding = 0;
-  result->v_int64 = static_cast<int64_t>(num_bytes);
-  return 0;
+  return status == AOT_GEMM_OK ? PyLong_FromSize_t(num_bytes) : raise_status(state, status);
+}
+
+PyObject* linear(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return run(Product::kLinear, self, arguments, num_arguments);
+}
+
+PyObject* matmul(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return run(Product::kMatmul, self, arguments, num_arguments);
+}
+
+PyObject* linear_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return run_on(Product::kLinear, self, arguments, num_arguments);
+}
+
+PyObject* matmul_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return run_on(Product::kMatmul, self, arguments, num_arguments);
+}
+
+PyObject* linear_workspace_bytes(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return measure_workspace(Product::kLinear, self, arguments, num_arguments);
+}
+
+PyObject* matmul_workspace_bytes(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return measure_workspace(Product::kMatmul, self, arguments, num_arguments);
+}
+
+// Argument: whether `linear` may read the weight before the kernel in front has ended. Gives what held before.
+PyObject* exchange_early(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  if (!has_arguments(State::of(self), num_arguments, 1)) return nullptr;
+  const int enabled = PyObject_IsTrue(arguments[0]);
+  return enabled < 0 ? nullptr : PyBool_FromLong(exchange_early_weights(enabled != 0) ? 1 : 0);
+}
+
+using FastFunction = PyObject*(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);
+
+// CPython holds functions of every convention as one type, and casts back by the flags.
+PyMethodDef define(const char* name, FastFunction* function) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr};
+}
+
+PyMethodDef functions[] = {
+    define("linear", &linear),
+    define("matmul", &matmul),
+    define("linear_on", &linear_on),
+    define("matmul_on", &matmul_on),
+    define("linear_workspace_bytes", &linear_workspace_bytes),
+    define("matmul_workspace_bytes", &matmul_workspace_bytes),
+    define("exchange_early_weights", &exchange_early),
+};
+
+void destroy(State* state) {
+  state->~State();
+  std::free(state);
+}
+
+void destroy_state(PyObject* capsule) { destroy(static_cast<State*>(PyCapsule_GetPointer(capsule, nullptr))); }
+
+bool add_functions(PyObject* dictionary, PyObject* self) {
+  for (PyMethodDef& definition : functions) {
+    PyObject* function = PyCMethod_New(&definition, self, nullptr, nullptr);
+    if (function == nullptr) return false;
+    const int status = PyDict_SetItemString(dictionary, definition.ml_name, function);
+    Py_DecRef(function);
+    if (status != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -148,38 +275,28 @@ int measure_workspace(Product product, const TVMFFIAny* arguments, int32_t num_a
 
 extern "C" {
 
-TVM_FFI_DLL_EXPORT int __tvm_ffi_linear(void*, const TVMFFIAny* arguments, int32_t num_arguments, TVMFFIAny* result) {
-  return aot::run(aot::Product::kLinear, arguments, num_arguments, result);
-}
-
-TVM_FFI_DLL_EXPORT int __tvm_ffi_matmul(void*, const TVMFFIAny* arguments, int32_t num_arguments, TVMFFIAny* result) {
-  return aot::run(aot::Product::kMatmul, arguments, num_arguments, result);
-}
-
-TVM_FFI_DLL_EXPORT int __tvm_ffi_linear_on(void*, const TVMFFIAny* arguments, int32_t num_arguments, TVMFFIAny*) {
-  return aot::run_on(aot::Product::kLinear, arguments, num_arguments);
-}
-
-TVM_FFI_DLL_EXPORT int __tvm_ffi_matmul_on(void*, const TVMFFIAny* arguments, int32_t num_arguments, TVMFFIAny*) {
-  return aot::run_on(aot::Product::kMatmul, arguments, num_arguments);
-}
-
-TVM_FFI_DLL_EXPORT int __tvm_ffi_linear_workspace_bytes(void*, const TVMFFIAny* arguments, int32_t num_arguments,
-                                                        TVMFFIAny* result) {
-  return aot::measure_workspace(aot::Product::kLinear, arguments, num_arguments, result);
-}
-
-TVM_FFI_DLL_EXPORT int __tvm_ffi_matmul_workspace_bytes(void*, const TVMFFIAny* arguments, int32_t num_arguments,
-                                                        TVMFFIAny* result) {
-  return aot::measure_workspace(aot::Product::kMatmul, arguments, num_arguments, result);
-}
-
-// Argument: whether `linear` may read the weight before the kernel in front has ended. Gives what held before.
-TVM_FFI_DLL_EXPORT int __tvm_ffi_exchange_early_weights(void*, const TVMFFIAny* arguments, int32_t, TVMFFIAny* result) {
-  result->type_index = kTVMFFIBool;
-  result->zero_padding = 0;
-  result->v_int64 = aot::exchange_early_weights(arguments[0].v_int64 != 0) ? 1 : 0;
-  return 0;
+// Gives a dictionary of the functions by name. Called by ctypes with the GIL held; null without an error set where the
+// process has no CPython.
+__attribute__((visibility("default"))) PyObject* aot_gemm_python_bind(PyObject* errors, PyObject* run,
+                                                                      PyObject* capsule) {
+  if (&PyCMethod_New == nullptr) return nullptr;
+  void* memory = std::malloc(sizeof(aot::State));  // operator new would bring the C++ library along
+  if (memory == nullptr) {
+    PyErr_SetString(PyExc_MemoryError, "no memory for the binding");
+    return nullptr;
+  }
+  auto* state = new (memory) aot::State(errors, run, capsule);
+  PyObject* self = PyCapsule_New(state, nullptr, &aot::destroy_state);
+  if (self == nullptr) {
+    aot::destroy(state);
+    return nullptr;
+  }
+  PyObject* dictionary = PyDict_New();
+  const bool is_whole = dictionary != nullptr && aot::add_functions(dictionary, self);
+  Py_DecRef(self);
+  if (is_whole) return dictionary;
+  if (dictionary != nullptr) Py_DecRef(dictionary);
+  return nullptr;
 }
 
 }  // extern "C"

@@ -7,8 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <tvm/ffi/c_api.h>
-
 namespace aot {
 
 namespace {
@@ -66,24 +64,24 @@ bool is_on_gpu(const DLTensor& tensor) {
 
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left) {
   if (!is_on_gpu(tensor)) {
-    return raise_error("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
-                       "move it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
+    return refuse("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
+                  "move it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
   }
   if (tensor.device.device_id != left.device.device_id) {
-    return raise_error("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product),
-                       name, tensor.device.device_id, left_name(product), left.device.device_id);
+    return refuse("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product),
+                  name, tensor.device.device_id, left_name(product), left.device.device_id);
   }
   if (dtype_code(tensor) < 0) {
-    return raise_error("DtypeError", "%s: %s is %s%d; expected bfloat16 or float16; convert it",
-                       product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
+    return refuse("DtypeError", "%s: %s is %s%d; expected bfloat16 or float16; convert it",
+                  product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
   }
   if (dtype_code(tensor) != dtype_code(left)) {
-    return raise_error("DtypeError", "%s: %s and %s differ in element type; expected one type; convert one of them",
-                       product_name(product), name, left_name(product));
+    return refuse("DtypeError", "%s: %s and %s differ in element type; expected one type; convert one of them",
+                  product_name(product), name, left_name(product));
   }
-  if (tensor.ndim > kMaxDims) {
-    return raise_error("ShapeError", "%s: %s has %d dimensions; expected at most %d", product_name(product), name,
-                       tensor.ndim, kMaxDims);
+  if (tensor.ndim < 0 || tensor.ndim > kMaxDims || (tensor.ndim > 0 && tensor.shape == nullptr)) {
+    return refuse("ShapeError", "%s: %s has %d dimensions; expected 0 to %d, with extents", product_name(product), name,
+                  tensor.ndim, kMaxDims);
   }
   return 0;
 }
@@ -119,9 +117,9 @@ int read_matrix(Product product, const char* name, const DLTensor& tensor, int32
   if (!join(tensor, 0, num_row_dims, &rows) || !join(tensor, num_row_dims, tensor.ndim, &columns)) {
     int64_t strides[kMaxDims];
     for (int32_t i = 0; i < tensor.ndim; ++i) strides[i] = stride_of(tensor, i);
-    return raise_error("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
-                       "dimensions that join into rows of one stride; make it contiguous", product_name(product), name,
-                       Text(tensor.shape, tensor.ndim).characters, Text(strides, tensor.ndim).characters);
+    return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
+                  "dimensions that join into rows of one stride; make it contiguous", product_name(product), name,
+                  Text(tensor.shape, tensor.ndim).characters, Text(strides, tensor.ndim).characters);
   }
   *matrix = {static_cast<char*>(tensor.data) + tensor.byte_offset,
              {rows.extent, columns.extent},
@@ -137,19 +135,20 @@ bool reads_early_by_default() {
 
 std::atomic<bool> early_weights{reads_early_by_default()};
 
+thread_local Refusal refusal = {"AotGemmError", {}};
+
 }  // namespace
 
-int raise_error(const char* kind, const char* format, ...) {
-  char name[128];
-  char message[1024];
+int refuse(const char* kind, const char* format, ...) {
+  refusal.kind = kind;
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(message, sizeof(message), format, arguments);
+  std::vsnprintf(refusal.message, sizeof(refusal.message), format, arguments);
   va_end(arguments);
-  std::snprintf(name, sizeof(name), "%s.%s", AOT_MODULE, kind);
-  TVMFFIErrorSetRaisedFromCStr(name, message);
   return -1;
 }
+
+const Refusal& last_refusal() { return refusal; }
 
 bool exchange_early_weights(bool enabled) { return early_weights.exchange(enabled, std::memory_order_relaxed); }
 
@@ -161,19 +160,19 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
   const bool linear = product == Product::kLinear;
   const bool right_fits = right.ndim == 2 || (!linear && right.ndim == 1);
   if (left.ndim < 1 || !right_fits) {
-    return raise_error("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
-                       Text(left.shape, left.ndim).characters, right_name(product),
-                       Text(right.shape, right.ndim).characters,
-                       linear ? "x (..., k) and weight (n, k)"
-                              : "a (..., m, k) or (k,), and b (k, n) or (k,); a batched b is not supported: loop "
-                                "over it");
+    return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
+                  Text(left.shape, left.ndim).characters, right_name(product),
+                  Text(right.shape, right.ndim).characters,
+                  linear ? "x (..., k) and weight (n, k)"
+                         : "a (..., m, k) or (k,), and b (k, n) or (k,); a batched b is not supported: loop "
+                           "over it");
   }
   const int64_t left_k = left.shape[left.ndim - 1];
   const int64_t right_k = right.shape[linear ? 1 : 0];
   if (left_k != right_k) {
-    return raise_error("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
-                       product_name(product), left_name(product), Text(left.shape, left.ndim).characters, left_k,
-                       right_name(product), Text(right.shape, right.ndim).characters, right_k);
+    return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
+                  product_name(product), left_name(product), Text(left.shape, left.ndim).characters, left_k,
+                  right_name(product), Text(right.shape, right.ndim).characters, right_k);
   }
   shape->num_dims = left.ndim - 1;
   for (int32_t i = 0; i < shape->num_dims; ++i) shape->extents[i] = left.shape[i];
@@ -184,8 +183,8 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
   bool equal = out.ndim == shape->num_dims;
   for (int32_t i = 0; equal && i < out.ndim; ++i) equal = out.shape[i] == shape->extents[i];
   if (equal) return 0;
-  return raise_error("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
-                     Text(out.shape, out.ndim).characters, Text(shape->extents, shape->num_dims).characters);
+  return refuse("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
+                Text(out.shape, out.ndim).characters, Text(shape->extents, shape->num_dims).characters);
 }
 
 int state_problem(Product product, const Operands& operands, const Shape& shape, aot_gemm_problem_t* problem) {

@@ -28,11 +28,18 @@ struct Shape {
   int32_t num_dims;
 };
 
-// An error raised in the caller's language is 0 for none; the functions below give what they return to TVM-FFI: 0, or
-// -1 with the error set.
+// What a function below refused.
+struct Refusal {
+  const char* kind;  // the class of the Python package's error, such as "ShapeError"
+  char message[1024];
+};
 
-// Sets the error of a class of the Python package, such as "ShapeError".
-int raise_error(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// The functions below that give an int give 0, or -1 with the calling thread's refusal set.
+
+int refuse(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// Gives the calling thread's last refusal.
+const Refusal& last_refusal();
 
 // Says whether products of kLinear are stated with AOT_GEMM_B_READY from now on, in every thread; gives what held before.
 // At first it is what the environment's AOT_GEMM_EARLY_WEIGHTS says: 0 for no, all else for yes.

@@ -15,10 +15,9 @@ from aot.package import read_templates, write
 from aot.render import render
 from tests.equivalence.launch import Reader
 from tests.package.userland import aarch64_emulator
-from tests.runtime.host import RECORDER
+from tests.runtime.host import RECORDER, REPLACED_SOURCES
 
 PROGRAM = Path(__file__).with_name("replay.cc")
-NOT_OF_THE_RECORDER = {"cuda_entry", "binding", "operands"}
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", "-fno-rtti"]
 # Without symbols, as the wheels are linked: zig then takes the C++ library that it has built for these.
 LINK_FLAGS = ["-Wl,-s"]
@@ -32,7 +31,7 @@ def build(compiled, directory):
     """Build the program for one host with the compiler that builds the wheels; gives its path."""
     target = compiled.target
     write(render(compiled.manifest, read_templates()), directory)
-    sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in NOT_OF_THE_RECORDER]
+    sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in REPLACED_SOURCES]
     program = directory / "replay"
     machine = ["-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={target.host_cpu.replace('-', '_')}"]
     includes = [f"-I{x}" for x in (directory / "include", directory / "src", RECORDER.parent)]

@@ -13,18 +13,19 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import tvm_ffi
 
 from aot.candidate import Candidate
 from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.package import read_templates, write
+from aot.package import dlpack_dir, read_templates, write
 from aot.problem import Dtype, Layout, Operation
 from aot.render import render
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
-TVM_FFI = Path(tvm_ffi.__file__).parent
+BINDING_SOURCES = ("binding", "exchange", "operands")
+REPLACED_SOURCES = {"cuda_entry", *BINDING_SOURCES}
+"""What a library over something other than CUDA is not compiled of."""
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE = range(9)
 QUACK, OVERLAP = "sm90_quack", "sm90_overlap"
 FLAGS = [
@@ -116,9 +117,7 @@ def stubs(manifest):
 def compile_library(manifest, directory, objects=None):
     """Build the C library over the recorder; without objects, every kernel is a stub. Gives its path."""
     write(render(manifest, read_templates()), directory)
-    sources = [
-        path for path in (directory / "src").glob("*.cc") if path.stem not in {"cuda_entry", "binding", "operands"}
-    ]
+    sources = [path for path in (directory / "src").glob("*.cc") if path.stem not in REPLACED_SOURCES]
     if objects is None:
         (directory / "stubs.cc").write_text(stubs(manifest))
         sources.append(directory / "stubs.cc")
@@ -131,10 +130,10 @@ def compile_library(manifest, directory, objects=None):
 def compile_package(manifest, directory):
     """Build library and binding over the recorder and import the Python package made of them."""
     library = compile_library(manifest, directory)
-    binding = library.with_name(f"lib{manifest.module}_ffi.so")
-    sources = [directory / "src" / name for name in ("binding.cc", "operands.cc")]
-    includes = [f"-I{directory}/include", f"-I{TVM_FFI}/include", f'-DAOT_MODULE="{manifest.module}"']
-    links = [f"-L{library.parent}", f"-l{manifest.module}", f"-L{TVM_FFI}/lib", "-ltvm_ffi", "-Wl,-rpath,$ORIGIN"]
+    binding = library.with_name(f"lib{manifest.module}_python.so")
+    sources = [directory / "src" / f"{name}.cc" for name in BINDING_SOURCES]
+    includes = [f"-I{directory}/include", f"-I{dlpack_dir()}"]
+    links = [f"-L{library.parent}", f"-l{manifest.module}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
     subprocess.run(["g++", *FLAGS, *includes, *sources, *links, "-o", binding], check=True)
     built = {x.name: {"num_bytes": x.stat().st_size, "sha256": sha256(x)} for x in (library, binding)}
     (library.parent / "_build.json").write_text(json.dumps(built))

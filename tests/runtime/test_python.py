@@ -26,13 +26,6 @@ ROOT = Path(__file__).parents[2]
 HEADER = ROOT / "templates" / "include" / "aot_gemm.h"
 
 
-@pytest.fixture(autouse=True)
-def routes(package):
-    """Forget the routes of earlier tests' tensors."""
-    package._operations._linear.clear()
-    package._operations._matmul.clear()
-
-
 def strides_of(tensor):
     return tuple(tensor.strides)
 
@@ -69,12 +62,11 @@ def test_matmul_takes_vectors_and_leading_dimensions(package, library, a, b, out
     assert tuple(tuple(x.shape) for x in (launch.a, launch.b, launch.d)) == shapes
 
 
-def test_tensors_of_tvm_ffi_go_straight_in_on_the_environments_stream(package, library):
+def test_tensors_of_tvm_ffi_are_taken_on_the_environments_stream(package, library):
     tensors = [tvm_ffi.from_dlpack(FakeTensor(x)) for x in ((65, 65), (65, 65), (65, 65))]
     with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), 0x7770):
         assert package.linear(*tensors) is tensors[2]
     assert library.fake_launches()[0].stream == 0x7770
-    assert isinstance(package._operations._linear[tvm_ffi.Tensor], tvm_ffi.Function)
 
 
 def test_cupy_is_asked_for_stream_and_memory(package, library, manifest, monkeypatch):

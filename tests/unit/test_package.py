@@ -4,6 +4,8 @@ import re
 import sys
 import zipfile
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +39,6 @@ def test_a_command_that_is_not_there_is_an_error():
 
 
 def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(package, "TVM_FFI", "apache-tvm-ffi==0.0.0.dev0")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(
         PackageError, match=r"(?s)fetching nvidia-cuda-runtime.*failed with exit code 1.*next: check pip's index"
@@ -47,12 +48,24 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, monkeypa
 
 
 def test_a_cached_toolchain_needs_no_network(tmp_path, monkeypatch):
-    for requirements in ((package.CUDA_RUNTIME, package.CUDA_HEADERS), (package.TVM_FFI,)):
-        name = "+".join(x.replace("==", "-") for x in requirements)
-        (tmp_path / f"{name}-{H200.machine}").mkdir()
+    name = "+".join(x.replace("==", "-") for x in (package.CUDA_RUNTIME, package.CUDA_HEADERS))
+    (tmp_path / f"{name}-{H200.machine}").mkdir()
     monkeypatch.setattr(package, "run", lambda *_, **__: pytest.fail("ran a command"))
     toolchain = package.fetch_toolchain(H200, tmp_path)
     assert toolchain.cuda_dir.parts[-2:] == ("nvidia", "cu13")
+
+
+def test_dlpacks_header_is_found_without_importing_anything():
+    code = "import sys; from aot import package; print(package.dlpack_dir(), 'tvm_ffi' in sys.modules)"
+    path, imported = package.run([sys.executable, "-c", code], "looking").split()
+    assert (Path(path, "dlpack", "dlpack.h").is_file(), imported) == (True, "False")
+
+
+@pytest.mark.parametrize("spec", [None, ModuleSpec("tvm_ffi", None, is_package=True)])
+def test_without_dlpacks_header_there_is_no_toolchain(monkeypatch, spec):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
+    with pytest.raises(PackageError, match=r"no dlpack/dlpack.h in \[\]; expected that of apache-tvm-ffi; install aot"):
+        package.dlpack_dir()
 
 
 def test_write_writes_the_tree(tmp_path):

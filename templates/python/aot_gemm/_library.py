@@ -1,4 +1,4 @@
-"""The two libraries of the package: found, checked and loaded; the C API by ctypes, the binding by TVM-FFI."""
+"""The two libraries of the package: found, checked and loaded; the C API and the binding, both by ctypes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from . import errors
 MODULE = __name__.split(".", maxsplit=1)[0]
 DIRECTORY = Path(__file__).resolve().parent
 LIBRARY = DIRECTORY / f"lib{MODULE}.so"
-BINDING = DIRECTORY / f"lib{MODULE}_ffi.so"
+BINDING = DIRECTORY / f"lib{MODULE}_python.so"
 
 
 class Problem(ctypes.Structure):
@@ -119,41 +117,24 @@ def misses_file() -> str | None:
     return None if path is None else os.fsdecode(path)
 
 
-def _import_tvm_ffi() -> Any:
-    """Import TVM-FFI, which imports torch where there is one.
-
-    For a torch without DLPack's C exchange API, TVM-FFI would compile an extension and keep it in the home directory.
-    Nothing is compiled or written here: such a torch takes the route over `__dlpack__`.
-    """
-    switch = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
-    set_here = False
-    if switch not in os.environ and find_spec("torch") is not None and find_spec("torch_c_dlpack_ext") is None:
-        torch = import_module("torch")
-        set_here = not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-    if set_here:
-        os.environ[switch] = "1"
-    try:
-        return import_module("tvm_ffi")
-    finally:
-        if set_here:
-            del os.environ[switch]
-
-
 @cache
-def binding() -> Any:
-    """Load the TVM-FFI binding and make this package's errors known to it.
+def binding() -> dict[str, Any]:
+    """Load the binding; gives its functions by name.
 
     Raises:
         CorruptLibraryError: it does not load.
     """
-    tvm_ffi = _import_tvm_ffi()
+    from . import _routes  # which needs this function
+
     library()
-    for kind in errors.ALL:
-        tvm_ffi.register_error(f"{MODULE}.{kind.__name__}", kind)
     try:
-        return tvm_ffi.load_module(str(BINDING))
-    except (OSError, RuntimeError) as error:
+        bind = ctypes.PyDLL(str(BINDING)).aot_gemm_python_bind
+    except (OSError, AttributeError) as error:
         raise _corrupt(BINDING, f"does not load ({error})") from error
+    bind.restype = ctypes.py_object
+    bind.argtypes = (ctypes.py_object, ctypes.py_object, ctypes.py_object)
+    functions: dict[str, Any] = bind(errors, _routes.run, _routes.capsule)
+    return functions
 
 
 def check(status: int) -> None:

@@ -39,19 +39,6 @@ class CorruptLibraryError(AotGemmError, ImportError):
     """A library of this package that is damaged, missing, or not for this machine."""
 
 
-ALL = (
-    AotGemmError,
-    DtypeError,
-    ShapeError,
-    StrideError,
-    DeviceError,
-    NoGpuError,
-    ArchitectureError,
-    CudaError,
-    CorruptLibraryError,
-)
-"""Every class, for the registry of TVM-FFI."""
-
 OF_STATUS = (
     AotGemmError,
     AotGemmError,

@@ -1,0 +1,81 @@
+// Tensors of Python as DLPack gives them: through the C exchange API of their type, or out of a capsule.
+//
+// Functions that return an int give 0, or -1 with a Python error set. All need the GIL, where there is one.
+#ifndef AOT_GEMM_EXCHANGE_H_
+#define AOT_GEMM_EXCHANGE_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include <dlpack/dlpack.h>
+#include <pthread.h>
+
+#include "python_api.h"
+
+namespace aot {
+
+// What types of tensors have for an exchange API. Entries are only ever added, and are complete before they are
+// counted, so that a look-up takes no lock, in a Python without the GIL too.
+class ExchangeTable {
+ public:
+  ExchangeTable() = default;
+  ~ExchangeTable();
+  ExchangeTable(const ExchangeTable&) = delete;
+  ExchangeTable& operator=(const ExchangeTable&) = delete;
+
+  // Finds the exchange API of an object's type; null where it has none of our major version.
+  int find(PyObject* object, const DLPackExchangeAPI** api);
+
+ private:
+  static constexpr int32_t kMaxTypes = 64;  // further ones are asked at each look-up
+
+  struct Entry {
+    PyObject* type;  // a reference is held: the address of a type that is gone could be another's
+    const DLPackExchangeAPI* api;
+  };
+
+  void add(PyObject* type, const DLPackExchangeAPI* api);
+
+  Entry entries_[kMaxTypes];
+  std::atomic<int32_t> num_entries_{0};
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+};
+
+// A tensor for the length of a call, with whatever keeps it alive.
+class HeldTensor {
+ public:
+  HeldTensor() = default;
+  ~HeldTensor();
+  HeldTensor(const HeldTensor&) = delete;
+  HeldTensor& operator=(const HeldTensor&) = delete;
+
+  int read(const DLPackExchangeAPI& api, PyObject* object);
+
+  // Reads a capsule, which is not consumed, and takes the reference to it.
+  int read_capsule(PyObject* capsule);
+
+  int allocate(const DLPackExchangeAPI& api, DLDevice device, DLDataType dtype, const int64_t* extents,
+               int32_t num_dims);
+
+  // Gives an allocated tensor as an object of its framework; null with a Python error set.
+  PyObject* hand_on(const DLPackExchangeAPI& api);
+
+  const DLTensor* view() const { return view_; }
+  void* data() const { return static_cast<char*>(view_->data) + view_->byte_offset; }
+
+ private:
+  DLTensor own_;
+  const DLTensor* view_ = nullptr;
+  DLManagedTensorVersioned* managed_ = nullptr;
+  PyObject* capsule_ = nullptr;
+};
+
+// Gives the stream that a framework works on.
+int find_stream(const DLPackExchangeAPI& api, DLDevice device, void** stream);
+
+// Says whether an object is a capsule that HeldTensor::read_capsule can read.
+bool is_capsule(PyObject* object);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_EXCHANGE_H_

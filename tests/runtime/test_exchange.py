@@ -1,0 +1,309 @@
+"""The binding over DLPack's C exchange API: what it asks of a framework, gives back and holds, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import subprocess
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.exchange import Framework, capsule_of
+from tests.runtime.host import LAUNCH
+from tests.runtime.tensors import BFLOAT16, CUDA, FLOAT16, UINT8, FakeTensor
+
+SOURCES = Path(__file__).parents[2] / "templates" / "src"
+PLAIN = (65, 33, 65)  # m, n, k that only the fallback takes, which needs no workspace
+
+
+@pytest.fixture
+def framework():
+    return Framework()
+
+
+def operands(kind, shape=PLAIN, *, out=True):
+    m, n, k = shape
+    tensors = [kind((m, k)), kind((n, k))]
+    return (*tensors, kind((m, n)) if out else None)
+
+
+def split_shape(package, manifest):
+    """Give (m, n, k) of bfloat16 kk whose kernel needs a workspace."""
+    ladders = manifest.table.sections[0].ladders
+    shapes = ((m, x.n, x.k) for x in ladders for m in x.m_edges)
+    return next(shape for shape in shapes if package.plan(*shape).workspace_bytes > 0)
+
+
+def test_addresses_shapes_and_stream_are_the_frameworks(package, library, framework):
+    x, weight, out = operands(framework.Tensor)
+    assert package.linear(x, weight, out) is out
+    (launch,) = library.fake_launches()
+    assert (launch.a.data, launch.b.data, launch.d.data) == (x.address, weight.address, out.address)
+    assert (tuple(launch.a.shape), tuple(launch.b.shape), tuple(launch.d.shape)) == ((65, 65), (33, 65), (65, 33))
+    assert (launch.stream, framework.device) == (0x5550, (CUDA, 0))
+    assert (x.streams, framework.exported, framework.allocated, framework.deleted) == ([], [], [], [])
+
+
+def test_operands_may_be_given_by_position_or_by_name(package, library, framework):
+    x, weight, out = operands(framework.Tensor)
+    assert package.linear(weight=weight, out=out, x=x) is package.linear(x, weight, out=out) is out
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'weight'"):
+        package.linear(x)
+    with pytest.raises(TypeError, match="takes from 2 to 3 positional arguments but 4 were given"):
+        package.matmul(x, weight, out, None)
+    assert len(library.fake_launches()) == 2
+    assert [str(inspect.signature(x)) for x in (package.linear, package.matmul)] == [
+        "(x: 'Any', weight: 'Any', out: 'Any' = None) -> 'Any'",
+        "(a: 'Any', b: 'Any', out: 'Any' = None) -> 'Any'",
+    ]
+
+
+def test_the_result_is_allocated_by_the_framework(package, library, framework):
+    x, weight = framework.Tensor((2, 3, 65), FLOAT16), framework.Tensor((65, 17), FLOAT16)
+    out = package.matmul(x, weight)
+    ((_, allocated),) = framework.allocated
+    assert out is allocated
+    assert (out.shape, out.dtype, out.device) == ((2, 3, 17), FLOAT16, (CUDA, 0))
+    assert library.fake_launches()[0].d.data == out.address
+    assert framework.deleted == []
+
+
+def test_the_workspace_is_the_frameworks_and_released_after_the_launch(package, library, manifest, framework):
+    shape = split_shape(package, manifest)
+    x, weight, out = operands(framework.Tensor, shape)
+    package.linear(x, weight, out)
+    (launch,) = library.fake_launches()
+    ((address, workspace),) = framework.allocated
+    assert (workspace.shape, workspace.dtype) == ((package.plan(*shape).workspace_bytes,), UINT8)
+    assert (launch.workspace, launch.workspace_floats * 4) == (workspace.address, workspace.shape[0])
+    assert framework.deleted == [address]
+
+
+def test_a_framework_without_views_has_its_tensors_deleted_once(package, library):
+    framework = Framework(views=False)
+    package.linear(*operands(framework.Tensor))
+    assert len(library.fake_launches()) == 1
+    assert len(framework.exported) == 3
+    assert sorted(framework.deleted) == sorted(framework.exported)
+
+
+def test_what_was_asked_for_is_deleted_once_when_the_launch_fails(package, library, manifest):
+    framework = Framework(views=False)
+    library.c.recorder_fail(LAUNCH, 719)
+    with pytest.raises(package.CudaError, match="launching kernel"):
+        package.linear(*operands(framework.Tensor, split_shape(package, manifest), out=False))
+    assert (len(framework.exported), len(framework.allocated)) == (2, 2)  # x and weight; out and the workspace
+    assert sorted(framework.deleted) == sorted([*framework.exported, *(x for x, _ in framework.allocated)])
+
+
+def test_operands_that_are_refused_are_deleted_once(package, library):
+    framework = Framework(views=False)
+    with pytest.raises(package.ShapeError, match="has k 8, weight"):
+        package.linear(framework.Tensor((4, 8)), framework.Tensor((4, 9)))
+    with pytest.raises(package.DtypeError, match="got a list; expected a tensor that speaks DLPack"):
+        package.linear(framework.Tensor((4, 8)), [1, 2])
+    with pytest.raises(package.DtypeError, match="got a NoneType; expected a tensor that speaks DLPack"):
+        package.linear(framework.Tensor((4, 8)), None)
+    assert len(framework.exported) == 4
+    assert sorted(framework.deleted) == sorted(framework.exported)
+    assert (library.fake_launches(), framework.allocated) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        ((b"MemoryError", b"no memory left"), MemoryError, "^no memory left$"),
+        ((b"TheirAllocator", b"no memory left"), RuntimeError, "^TheirAllocator: no memory left$"),
+        ((b"", b""), RuntimeError, "^a framework gave no memory$"),
+    ],
+)
+def test_an_allocators_error_is_raised(package, library, framework, error, kind, message):
+    framework.error = error
+    with pytest.raises(kind, match=message):
+        package.linear(*operands(framework.Tensor, out=False))
+    assert library.fake_launches() == []
+
+
+def test_a_framework_that_fails_without_a_word_gives_an_error(package, framework):
+    framework.error = "view"
+    with pytest.raises(RuntimeError, match="a tensor gave no DLTensor"):
+        package.linear(*operands(framework.Tensor))
+
+
+def test_a_frameworks_own_error_is_raised(package):
+    sparse = torch.zeros((2, 2), dtype=torch.bfloat16).to_sparse()
+    with pytest.raises((RuntimeError, BufferError)) as caught:
+        package.linear(sparse, sparse)
+    assert not isinstance(caught.value, package.AotGemmError)
+
+
+def test_torch_on_the_cpu_is_refused_by_the_binding(package, library):
+    x = torch.zeros((2, 2), dtype=torch.bfloat16)
+    for weight in (x, torch.nn.Parameter(x)):
+        with pytest.raises(package.DeviceError, match=r"^linear: x is not in GPU memory \(DLPack device type 1\)"):
+            package.linear(x, weight, x)
+    assert library.fake_launches() == []
+
+
+def test_each_operand_is_read_by_its_own_type(package, library, framework):
+    other = Framework(views=False, stream=0x6660)
+    derived = type("Derived", (framework.Tensor,), {})
+    x, weight, out = derived((65, 65)), other.Tensor((33, 65)), framework.Tensor((65, 33))
+    package.linear(x, weight, out)
+    (launch,) = library.fake_launches()
+    assert (launch.a.data, launch.b.data, launch.d.data) == (x.address, weight.address, out.address)
+    assert launch.stream == 0x5550
+    assert other.deleted == other.exported != []
+
+
+def test_operands_without_the_api_go_along_as_capsules(package, library, framework):
+    x, weight, out = framework.Tensor((65, 65)), FakeTensor((33, 65)), FakeTensor((65, 33))
+    assert package.linear(x, weight, out) is out
+    (launch,) = library.fake_launches()
+    assert (launch.b.data, launch.d.data, launch.stream) == (weight.address, out.address, 0x5550)
+    assert (x.streams, weight.streams, out.streams) == ([], [None], [None])
+
+
+def test_an_api_of_another_major_version_is_not_used(package, library):
+    newer = Framework(major=2)
+    x, weight, out = operands(newer.Tensor)
+    package.linear(x, weight, out)
+    assert ([len(t.streams) for t in (x, weight, out)], library.fake_launches()[0].stream) == ([1, 1, 1], None)
+
+
+def test_an_older_api_is_found_behind_a_newer_one(package, library, framework):
+    newer = Framework(major=2, older=framework)
+    x, weight, out = operands(newer.Tensor)
+    package.linear(x, weight, out)
+    assert (x.streams, library.fake_launches()[0].stream) == ([], 0x5550)
+
+
+@pytest.mark.parametrize("attribute", [None, 7, capsule_of(1, b"another")])
+def test_an_attribute_that_is_no_api_is_passed_over(package, library, attribute):
+    kind = type("Tensor", (FakeTensor,), {"__dlpack_c_exchange_api__": attribute})
+    package.linear(*operands(kind))
+    assert len(library.fake_launches()) == 1
+
+
+def test_an_attribute_that_fails_is_an_error(package):
+    def fail(self):
+        raise LookupError("not today")
+
+    meta = type("Meta", (type,), {"__dlpack_c_exchange_api__": property(fail)})
+    with pytest.raises(LookupError, match="not today"):
+        package.linear(*operands(meta("Tensor", (FakeTensor,), {})))
+
+
+def test_more_types_than_are_kept_are_taken(package, library, framework):
+    for _ in range(100):
+        kind = type("Derived", (framework.Tensor,), {})
+        for _ in range(2):
+            package.linear(*operands(kind))
+    assert {x.stream for x in library.fake_launches()} == {0x5550}
+    assert len(library.fake_launches()) == 200
+
+
+def test_threads_meet_new_types_together(package, library, framework):
+    kinds = [type("Derived", (framework.Tensor,), {}) for _ in range(4)]
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait()
+        for _ in range(20):
+            for kind in kinds:
+                package.linear(*operands(kind))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(library.fake_launches()) == 8 * 20 * len(kinds)
+
+
+def test_no_reference_is_lost_or_kept(package, library, manifest, framework):
+    x, weight, out = operands(framework.Tensor)
+    plain = operands(FakeTensor)
+    bad = framework.Tensor((65, 64))
+
+    def work():
+        package.linear(x, weight, out)
+        package.linear(*plain)
+        package.linear(x, weight)
+        package.linear(x, plain[1], out)
+        for left, right in ((bad, weight), (x, None), (x, [1])):
+            with pytest.raises(package.AotGemmError):
+                package.linear(left, right, out)
+        framework.allocated.clear()
+        framework._alive.clear()
+        for tensor in plain:
+            tensor.streams.clear()
+
+    watched = [x, weight, out, *plain, bad, framework.Tensor, FakeTensor, None]
+    work()
+    gc.collect()
+    before = [sys.getrefcount(value) for value in watched]
+    for _ in range(50):
+        work()
+    gc.collect()
+    after = [sys.getrefcount(value) for value in watched]
+    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 10
+
+
+def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
+    functions = package._library.binding()
+    tensors = [FakeTensor(shape).__dlpack__() for shape in ((65, 65), (33, 65), (65, 33))]
+    on, measure = functions["linear_on"], functions["linear_workspace_bytes"]
+    assert (on(*tensors, None, 0x4440), measure(*tensors)) == (None, 0)
+    assert library.fake_launches()[0].stream == 0x4440
+    for name, function in functions.items():
+        with pytest.raises(package.AotGemmError, match=r"^got 9 arguments; expected \d$"):
+            function(*[None] * 9)
+        with pytest.raises(package.AotGemmError, match=r"^got 0 arguments; expected \d$"):
+            function()
+        with pytest.raises(TypeError, match=f"{name}.* takes no keyword arguments"):
+            function(out=None)
+    for wrong in (None, 1, capsule_of(1, b"used_dltensor")):
+        with pytest.raises(package.DtypeError, match="the right operand is not a DLPack capsule"):
+            measure(tensors[0], wrong, tensors[2])
+    with pytest.raises(package.DtypeError, match="the workspace is not a vector of bytes"):
+        on(*tensors, tensors[0], 0)
+    for wrong in ("stream", None, 2**80):
+        with pytest.raises((TypeError, OverflowError)):
+            on(*tensors, None, wrong)
+    assert len(library.fake_launches()) == 1
+
+
+def test_versioned_capsules_are_read(package, library):
+    framework = Framework()
+    shapes = ((65, 65), (33, 65), (65, 33))
+    capsules = [capsule_of(framework._manage(FakeTensor(x, BFLOAT16)), b"dltensor_versioned") for x in shapes]
+    package._library.binding()["linear_on"](*capsules, None, 0)
+    assert (len(library.fake_launches()), framework.deleted) == (1, [])
+    framework._alive[framework._manage(FakeTensor((65, 65)))][0].version[0] = 2
+    address = next(reversed(framework._alive))
+    with pytest.raises(RuntimeError, match="another major version of DLPack"):
+        package._library.binding()["linear_workspace_bytes"](capsule_of(address, b"dltensor_versioned"), *capsules[1:])
+
+
+CHECK = """
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
+#undef PyCMethod_New
+#include "python_api.h"
+"""
+
+
+def test_declarations_are_those_of_cpythons_stable_abi(tmp_path):
+    """A declaration that differs from CPython's own in the limited API of 3.10 does not compile beside it."""
+    include = Path(sysconfig.get_paths()["include"])
+    if not (include / "Python.h").is_file():
+        pytest.skip("no headers of Python here")
+    (tmp_path / "check.cc").write_text(CHECK)
+    flags = ["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{include}", f"-I{SOURCES}"]
+    subprocess.run(["g++", *flags, tmp_path / "check.cc"], check=True)
