@@ -138,6 +138,7 @@ def compile_package(manifest, directory):
     built = {x.name: {"num_bytes": x.stat().st_size, "sha256": sha256(x)} for x in (library, binding)}
     (library.parent / "_build.json").write_text(json.dumps(built))
     sys.path.insert(0, str(library.parent.parent))
+    import_module(f"{manifest.module}._table")
     return import_module(manifest.module)
 
 

@@ -280,6 +280,26 @@ def test_tensors_that_require_gradients_are_data(package):
         package.linear(x, x)
 
 
+IMPORT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import aot_gemm
+assert not {"aot_gemm._table", "aot_gemm._routes", "hashlib"} & set(sys.modules)
+assert "libaot_gemm" not in open("/proc/self/maps").read()
+assert set(aot_gemm.__all__) <= set(dir(aot_gemm))
+assert not hasattr(aot_gemm, "no_such_name") and not hasattr(aot_gemm._products, "__path__")
+assert "libaot_gemm" not in open("/proc/self/maps").read()
+from aot_gemm import *
+assert plan(1, 64, 64).m == 1 and isinstance(info(), Info)
+"""
+
+
+def test_importing_loads_what_a_product_needs_and_no_library(package):
+    command = [sys.executable, "-c", IMPORT, Path(package.__file__).parents[1]]
+    done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_plan_equals_the_reference(package, manifest):
     for section in manifest.table.sections:
         operation = section.operation

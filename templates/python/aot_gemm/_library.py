@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
 from functools import cache
@@ -83,6 +82,8 @@ def check_sizes() -> None:
 
 
 def _corrupt(path: Path, what: str) -> errors.CorruptLibraryError:
+    import hashlib  # here, since only this needs it
+
     expected = built()[path.name]
     content = path.read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
