@@ -1,0 +1,81 @@
+// A CUDA runtime of the few calls that a launch makes, for tests without a driver: it gives a driver's launch that
+// records what it is told and answers as it is told, and records what comes to its own.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+namespace {
+
+CUlaunchConfig recorded;
+CUlaunchAttribute attribute;
+const void* recorded_kernel;
+void** recorded_arguments;
+int driver_calls, runtime_calls, searches;
+bool has_function;
+CUresult driver_answer;
+
+CUresult launch(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  ++driver_calls;
+  recorded = *config;
+  if (config->numAttrs > 0) attribute = config->attrs[0];
+  recorded_kernel = function;
+  recorded_arguments = arguments;
+  return extra == nullptr ? driver_answer : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+extern "C" {
+
+void fake_set(int with_function, int answer) {
+  has_function = with_function != 0;
+  driver_answer = static_cast<CUresult>(answer);
+  driver_calls = runtime_calls = searches = 0;
+}
+
+int fake_driver_calls() { return driver_calls; }
+int fake_runtime_calls() { return runtime_calls; }
+int fake_searches() { return searches; }
+
+// Launches what all values of differ; says whether the driver was told just that.
+int fake_launch() {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 3, 4};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(5, 6, 7);
+  config.blockDim = dim3(8, 9, 10);
+  config.dynamicSmemBytes = 227 * 1024;
+  config.stream = reinterpret_cast<cudaStream_t>(0x1230);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  void* arguments[] = {&config};
+  extern cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t*, const void*, void**);
+  const cudaError_t error = _cudaLaunchKernelEx(&config, &cluster, arguments);
+  if (error != cudaSuccess || runtime_calls > 0) return error;
+  const unsigned int sizes[] = {recorded.gridDimX,  recorded.gridDimY,  recorded.gridDimZ, recorded.blockDimX,
+                                recorded.blockDimY, recorded.blockDimZ, recorded.sharedMemBytes};
+  const unsigned int expected[] = {5, 6, 7, 8, 9, 10, 227 * 1024};
+  const bool is_same = std::memcmp(sizes, expected, sizeof(sizes)) == 0 && recorded.hStream == config.stream &&
+                       recorded.numAttrs == 1 && attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
+                       attribute.value.clusterDim.x == 2 && attribute.value.clusterDim.y == 3 &&
+                       attribute.value.clusterDim.z == 4 && recorded_kernel == &cluster &&
+                       recorded_arguments == arguments;
+  return is_same ? 0 : -1;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  ++searches;
+  *found = has_function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  if (has_function && std::strcmp(name, "cuLaunchKernelEx") == 0) *function = reinterpret_cast<void*>(&launch);
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
+  ++runtime_calls;
+  return cudaSuccess;
+}
+
+}  // extern "C"

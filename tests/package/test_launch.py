@@ -1,0 +1,55 @@
+"""The launch of cuda_entry.cc over a CUDA runtime that records: what the driver is told, and when it is not asked."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aot.package import fetch_toolchain
+from aot.target import load_target
+
+pytestmark = pytest.mark.package
+
+ROOT = Path(__file__).parents[2]
+NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED = 3, 201, 709
+
+
+@pytest.fixture
+def runtime(tmp_path):
+    """Build and load it; calls of the runtime that no launch makes stay unresolved."""
+    source, include = ROOT / "templates" / "src", fetch_toolchain(load_target("h200")).cuda_dir / "include"
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wl,-z,lazy", "-Wall", "-Wextra", "-Werror"]
+    flags += [f"-I{source}", f"-isystem{include}"]
+    files = [source / "cuda_entry.cc", source / "grid.cc", Path(__file__).with_name("cuda_runtime.cc")]
+    subprocess.run(["g++", *flags, *files, "-o", tmp_path / "launch.so"], check=True)
+    return ctypes.CDLL(str(tmp_path / "launch.so"), mode=1)  # RTLD_LAZY
+
+
+def test_the_driver_is_told_what_the_runtime_would_be(runtime):
+    runtime.fake_set(1, 0)
+    assert [runtime.fake_launch() for _ in range(3)] == [0, 0, 0]
+    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls(), runtime.fake_searches()) == (3, 0, 1)
+
+
+@pytest.mark.parametrize("error", [NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED])
+def test_without_a_context_the_runtime_launches(runtime, error):
+    runtime.fake_set(1, error)
+    assert runtime.fake_launch() == 0
+    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (1, 1)
+
+
+def test_other_errors_of_the_driver_are_the_launchs(runtime):
+    runtime.fake_set(1, 719)
+    assert (runtime.fake_launch(), runtime.fake_runtime_calls()) == (719, 0)
+
+
+def test_without_the_drivers_function_the_runtime_launches(runtime):
+    runtime.fake_set(0, 0)
+    assert runtime.fake_launch() == 0
+    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (0, 1)
+    runtime.fake_set(1, 0)
+    assert runtime.fake_launch() == 0
+    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (1, 0)
