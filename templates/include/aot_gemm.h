@@ -103,6 +103,15 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* workspace,
                                                size_t workspace_bytes, void* stream);
 
+/* Give `num_bytes` of device memory as aot_gemm_launch wants its workspace, or null where there is none. */
+typedef void* (*aot_gemm_allocate_t)(void* context, size_t num_bytes);
+
+/* The same for callers whose memory is to be had at once, as that of a stream-ordered pool: where the launch needs a
+ * workspace, `allocate` is called with `context`, once. One look-up then serves size and launch. What it gave may be
+ * released, in the order of the stream, when this returns. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem,
+                                                          aot_gemm_allocate_t allocate, void* context, void* stream);
+
 /* The same with a kernel of the caller's choice: for tuning and for tests. A kernel that cannot take the problem gives
  * AOT_GEMM_ERROR_STRIDE, AOT_GEMM_ERROR_SHAPE or AOT_GEMM_ERROR_DTYPE. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,

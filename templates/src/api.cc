@@ -120,6 +120,16 @@ size_t plan_bytes(const Plan& plan) {
   return static_cast<size_t>(workspace_bytes(kKernels[plan.kernel].workspace, plan.problem.m, plan.problem.n));
 }
 
+// Launches what was selected for a problem, and has the miss log hear of it.
+aot_gemm_status_t launch_selected(const aot_gemm_problem_t& problem, const aot_gemm_selection_t& selection,
+                                  const Plan& plan, void* workspace, size_t num_bytes, void* stream) {
+  const aot_gemm_status_t status = launch_plan(problem, plan, workspace, num_bytes, stream);
+  if (selection.tier != AOT_GEMM_TIER_TUNED && kLogsMisses && status == AOT_GEMM_OK) {
+    log_miss(problem.dtype, selection);
+  }
+  return status;
+}
+
 }  // namespace
 
 }  // namespace aot
@@ -151,11 +161,21 @@ aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* works
   aot::Plan plan;
   status = aot::select(*problem, &selection, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
-  status = aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
-  if (selection.tier != AOT_GEMM_TIER_TUNED && aot::kLogsMisses && status == AOT_GEMM_OK) {
-    aot::log_miss(problem->dtype, selection);
-  }
-  return status;
+  return aot::launch_selected(*problem, selection, plan, workspace, workspace_bytes, stream);
+}
+
+aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem, aot_gemm_allocate_t allocate,
+                                             void* context, void* stream) {
+  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  if (status == AOT_GEMM_OK) status = aot::check_argument(reinterpret_cast<void*>(allocate), "allocate");
+  if (status != AOT_GEMM_OK) return status;
+  aot_gemm_selection_t selection;
+  aot::Plan plan;
+  status = aot::select(*problem, &selection, &plan);
+  if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
+  const size_t num_bytes = aot::plan_bytes(plan);
+  void* workspace = num_bytes > 0 ? allocate(context, num_bytes) : nullptr;
+  return aot::launch_selected(*problem, selection, plan, workspace, workspace == nullptr ? 0 : num_bytes, stream);
 }
 
 aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,

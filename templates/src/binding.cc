@@ -96,20 +96,29 @@ bool read_operand(State& state, Product product, PyObject* object, HeldTensor* t
   return capsule != nullptr && tensor->read_capsule(capsule) == 0;
 }
 
-bool launch(const State& state, const DLPackExchangeAPI& api, const aot_gemm_problem_t& problem, DLDevice device) {
-  size_t num_bytes = 0;
-  aot_gemm_status_t status = aot_gemm_workspace_bytes(&problem, &num_bytes);
+// Where a launch has its workspace from.
+struct WorkspaceSource {
+  const DLPackExchangeAPI& api;
+  DLDevice device;
   HeldTensor workspace;
-  if (status == AOT_GEMM_OK && num_bytes > 0) {
-    const auto extent = static_cast<int64_t>(num_bytes);
-    if (workspace.allocate(api, device, DLDataType{kDLUInt, 8, 1}, &extent, 1) != 0) return false;
-  }
+  bool has_failed = false;
+};
+
+void* allocate_workspace(void* context, size_t num_bytes) {
+  auto* source = static_cast<WorkspaceSource*>(context);
+  const auto extent = static_cast<int64_t>(num_bytes);
+  const DLDataType bytes = {kDLUInt, 8, 1};
+  source->has_failed = source->workspace.allocate(source->api, source->device, bytes, &extent, 1) != 0;
+  return source->has_failed ? nullptr : source->workspace.data();
+}
+
+bool launch(const State& state, const DLPackExchangeAPI& api, const aot_gemm_problem_t& problem, DLDevice device) {
   void* stream = nullptr;
-  if (status == AOT_GEMM_OK && find_stream(api, device, &stream) != 0) return false;
-  if (status == AOT_GEMM_OK) {
-    status = aot_gemm_launch(&problem, num_bytes > 0 ? workspace.data() : nullptr, num_bytes, stream);
-  }
-  if (status != AOT_GEMM_OK) raise_status(state, status);
+  if (find_stream(api, device, &stream) != 0) return false;
+  WorkspaceSource source = {api, device, {}};
+  const aot_gemm_status_t status = aot_gemm_launch_allocating(&problem, &allocate_workspace, &source, stream);
+  // The framework's own error says more than that there is no workspace.
+  if (status != AOT_GEMM_OK && !source.has_failed) raise_status(state, status);
   return status == AOT_GEMM_OK;
 }
 

@@ -42,6 +42,9 @@ FLAGS = [
 ]
 
 
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
 class Problem(ctypes.Structure):
     _fields_ = (
         ("dtype", ctypes.c_int32),
@@ -183,6 +186,11 @@ class Library:
     def launch(self, problem, workspace=0, num_bytes=0, stream=0):
         arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))
         return self.c.aot_gemm_launch(ctypes.byref(problem), *arguments)
+
+    def launch_allocating(self, problem, allocate, stream=0):
+        """Launch with a function of a context, here 0xC0, and a number of bytes that gives an address."""
+        arguments = (ALLOCATE(allocate), ctypes.c_void_p(0xC0), ctypes.c_void_p(stream))
+        return self.c.aot_gemm_launch_allocating(ctypes.byref(problem), *arguments)
 
     def launch_kernel(self, kernel, problem, workspace=0, num_bytes=0, stream=0):
         arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))

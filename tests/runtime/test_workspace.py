@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 
 import pytest
@@ -56,6 +57,44 @@ def test_too_small_missing_or_unaligned_is_an_error(library, manifest):
             f"kernel {name} needs a workspace of 3072 bytes, 16-byte aligned, for m 16 n 16; got {num_bytes} bytes at "
             f"{place}; ask aot_gemm_workspace_bytes"
         )
+    assert library.fake_launches() == []
+
+
+def tuned(manifest, library, *, needs_workspace):
+    """Give a tuned problem of the first section whose kernel does or does not need a workspace."""
+    shapes = [problem(m, x.n, x.k) for x in manifest.table.sections[0].ladders for m in x.m_edges]
+    return next(x for x in shapes if (library.workspace_bytes(x) > 0) == needs_workspace)
+
+
+def test_a_launch_asks_for_its_workspace_once(library, manifest):
+    stated, asked = tuned(manifest, library, needs_workspace=True), []
+
+    def allocate(*arguments):
+        asked.append(arguments)
+        return WORKSPACE
+
+    assert library.launch_allocating(stated, allocate, 0x50) == 0, library.error()
+    assert asked == [(0xC0, library.workspace_bytes(stated))]
+    (launch,) = library.fake_launches()
+    assert (launch.workspace, launch.stream, launch.workspace_floats * 4) == (WORKSPACE, 0x50, asked[0][1])
+    assert launch.kernel == library.select(stated)[1].kernel
+
+
+def test_a_launch_without_workspace_asks_for_none(library, manifest):
+    stated = tuned(manifest, library, needs_workspace=False)
+    assert library.launch_allocating(stated, lambda *_: pytest.fail("asked")) == 0
+    assert len(library.fake_launches()) == 1
+    assert library.launch_allocating(problem(0, 64, 64), lambda *_: pytest.fail("asked")) == 0
+    assert len(library.fake_launches()) == 1
+
+
+def test_a_workspace_that_is_not_given_is_an_error(library, manifest):
+    stated = tuned(manifest, library, needs_workspace=True)
+    assert library.launch_allocating(stated, lambda *_: None) == 8
+    assert "got 0 bytes at (nil)" in library.error()
+    assert library.launch_allocating(problem(-1, 64, 64), lambda *_: pytest.fail("asked")) == 3
+    assert library.c.aot_gemm_launch_allocating(ctypes.byref(stated), None, None, None) == 1
+    assert library.error() == "`allocate` is null; expected an address"
     assert library.fake_launches() == []
 
 
