@@ -14,7 +14,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 from aot.dispatch import Grid, Ladder, Section
 from aot.errors import ManifestError, PackageError
 from aot.manifest import Manifest, to_json
-from aot.problem import Operation
+from aot.problem import Dtype, Operation
 
 TEMPLATE_SUFFIX = ".j2"
 TEMPLATE_MODULE = "aot_gemm"
@@ -112,6 +112,12 @@ def _check_names(manifest: Manifest) -> None:
         )
 
 
+def _layouts(manifest: Manifest, dtype: Dtype) -> int:
+    """Give a bit for each layout that an element type has a section of."""
+    operations = [section.operation for section in manifest.table.sections]
+    return sum(1 << x.layout.code for x in operations if x.dtype is dtype)
+
+
 def _variables(manifest: Manifest) -> dict[str, object]:
     sections = [_SectionRows.of(i, section) for i, section in enumerate(manifest.table.sections)]
     module = manifest.module
@@ -130,6 +136,7 @@ def _variables(manifest: Manifest) -> dict[str, object]:
         "platform_tag": manifest.platform_tag,
         "kernels": manifest.kernels,
         "sections": sections,
+        "layouts": [_layouts(manifest, dtype) for dtype in Dtype],
         "libraries": [f"lib{module}.so", f"lib{module}_python.so"],
     }
 

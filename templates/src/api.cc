@@ -17,16 +17,9 @@ namespace {
 // A problem resolved to a kernel, in the form that this kernel takes.
 struct Plan {
   int32_t kernel;
+  int64_t workspace_bytes;
   Canonical problem;
 };
-
-uint32_t layouts_of(int32_t dtype) {
-  uint32_t layouts = 0;
-  for (int32_t i = 0; i < kNumSections; ++i) {
-    if (kSections[i].dtype == dtype) layouts |= 1u << kSections[i].layout;
-  }
-  return layouts;
-}
 
 const char* dtype_name(int32_t dtype) { return dtype == AOT_GEMM_BFLOAT16 ? "bfloat16" : "float16"; }
 
@@ -43,26 +36,28 @@ aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem) {
 }
 
 // A kernel of two strides takes the problem as stated.
-Canonical as_stated(const aot_gemm_problem_t& problem) { return canonicalise(problem, 0); }
+constexpr uint32_t kAsStated = 0;
 
-aot_gemm_status_t check_workspace_extent(const Plan& plan) {
-  const int64_t num_bytes = workspace_bytes(kKernels[plan.kernel].workspace, plan.problem.m, plan.problem.n);
+aot_gemm_status_t measure_workspace(Plan* plan) {
+  const int64_t num_bytes = workspace_bytes(kKernels[plan->kernel].workspace, plan->problem.m, plan->problem.n);
+  plan->workspace_bytes = num_bytes;
   if (num_bytes / 4 <= INT32_MAX) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_SHAPE,
               "kernel %s would need a workspace of %" PRId64 " bytes for m %" PRId64 " n %" PRId64
               "; at most 8 GiB can be addressed; split the problem",
-              kKernels[plan.kernel].name, num_bytes, plan.problem.m, plan.problem.n);
+              kKernels[plan->kernel].name, num_bytes, plan->problem.m, plan->problem.n);
 }
 
 aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection, Plan* plan) {
   const aot_gemm_status_t status = check(problem);
   if (status != AOT_GEMM_OK) return status;
-  const uint32_t layouts = layouts_of(problem.dtype);
+  const uint32_t layouts = kLayouts[problem.dtype];
   if (layouts == 0) {
     return fail(AOT_GEMM_ERROR_DTYPE, "no %s kernels in this library; expected %s", dtype_name(problem.dtype),
                 dtype_name(kSections[0].dtype));
   }
-  const Canonical canonical = canonicalise(problem, layouts);
+  const Canonical& canonical = plan->problem;
+  canonicalise(problem, layouts, &plan->problem);
   int32_t section = find_section(problem.dtype, canonical.layout);
   if (section < 0) section = find_section(problem.dtype);
   const Choice choice =
@@ -70,8 +65,9 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t
   *selection = {choice.kernel, choice.tier,  section,     choice.index, canonical.layout,
                 canonical.exchanged, canonical.m, canonical.n, canonical.k};
   const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: the manifest sees to it
-  *plan = {choice.kernel, canonical.aligned && kernel.num_strides == 2 ? as_stated(problem) : canonical};
-  return check_workspace_extent(*plan);
+  plan->kernel = choice.kernel;
+  if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, kAsStated, &plan->problem);
+  return measure_workspace(plan);
 }
 
 aot_gemm_status_t check_kernel(int32_t kernel) {
@@ -88,8 +84,9 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
     return fail(AOT_GEMM_ERROR_DTYPE, "kernel %s is for %s; the problem is %s", kernel.name, dtype_name(kernel.dtype),
                 dtype_name(problem.dtype));
   }
-  *plan = {index, kernel.num_strides == 2 ? as_stated(problem) : canonicalise(problem, 1u << kernel.layout)};
-  if (kernel.num_strides == 2 || is_empty(problem)) return check_workspace_extent(*plan);
+  plan->kernel = index;
+  canonicalise(problem, kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
+  if (kernel.num_strides == 2 || is_empty(problem)) return measure_workspace(plan);
   const Canonical& canonical = plan->problem;
   if (!canonical.aligned) {
     return fail(AOT_GEMM_ERROR_STRIDE,
@@ -104,7 +101,7 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
                 " n %" PRId64 "; use aot_gemm_launch",
                 kernel.name, multiples.m, multiples.n, canonical.m, canonical.n);
   }
-  return check_workspace_extent(*plan);
+  return measure_workspace(plan);
 }
 
 aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& plan, void* workspace, size_t num_bytes,
@@ -114,10 +111,6 @@ aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& pla
   const DeviceScope scope(problem.device);
   if (scope.status() != AOT_GEMM_OK) return scope.status();
   return launch(plan.kernel, plan.problem, workspace, num_bytes, stream, scope.device());
-}
-
-size_t plan_bytes(const Plan& plan) {
-  return static_cast<size_t>(workspace_bytes(kKernels[plan.kernel].workspace, plan.problem.m, plan.problem.n));
 }
 
 // Launches what was selected for a problem, and has the miss log hear of it.
@@ -149,7 +142,7 @@ aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t* problem, si
   aot_gemm_selection_t selection;
   aot::Plan plan;
   status = aot::select(*problem, &selection, &plan);
-  if (status == AOT_GEMM_OK) *num_bytes = aot::plan_bytes(plan);
+  if (status == AOT_GEMM_OK) *num_bytes = static_cast<size_t>(plan.workspace_bytes);
   return status;
 }
 
@@ -173,7 +166,7 @@ aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem, 
   aot::Plan plan;
   status = aot::select(*problem, &selection, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
-  const size_t num_bytes = aot::plan_bytes(plan);
+  const auto num_bytes = static_cast<size_t>(plan.workspace_bytes);
   void* workspace = num_bytes > 0 ? allocate(context, num_bytes) : nullptr;
   return aot::launch_selected(*problem, selection, plan, workspace, workspace == nullptr ? 0 : num_bytes, stream);
 }
@@ -185,7 +178,7 @@ aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm
   if (status != AOT_GEMM_OK) return status;
   aot::Plan plan;
   status = aot::plan_kernel(kernel, *problem, &plan);
-  if (status == AOT_GEMM_OK) *num_bytes = aot::plan_bytes(plan);
+  if (status == AOT_GEMM_OK) *num_bytes = static_cast<size_t>(plan.workspace_bytes);
   return status;
 }
 

@@ -8,18 +8,35 @@ namespace aot {
 
 namespace {
 
+// std::lower_bound over the elements that `is_below` holds for first, with a number of steps that is the table's alone
+// and no branch in them: which way a shape goes cannot be predicted, and a wrong guess costs more than a step.
+template <typename Element, typename Predicate>
+const Element* lower_bound(const Element* first, int32_t count, Predicate is_below) {
+  while (count > 1) {
+    const int32_t half = count / 2;
+    first = is_below(first[half - 1]) ? first + half : first;
+    count -= half;
+  }
+  return count == 1 && is_below(*first) ? first + 1 : first;
+}
+
+// Extents are below 2^31, so that (n, k) is ordered as one number.
+uint64_t key(int64_t n, int64_t k) { return static_cast<uint64_t>(n) << 32 | static_cast<uint64_t>(k); }
+
 const Ladder* find_ladder(const Section& section, int64_t n, int64_t k) {
-  const Ladder* end = section.ladders + section.num_ladders;
-  const Ladder* ladder = std::lower_bound(section.ladders, end, 0, [n, k](const Ladder& candidate, int) {
-    return candidate.n != n ? candidate.n < n : candidate.k < k;
+  const uint64_t wanted = key(n, k);
+  const Ladder* ladder = lower_bound(section.ladders, section.num_ladders, [wanted](const Ladder& candidate) {
+    return key(candidate.n, candidate.k) < wanted;
   });
-  return ladder != end && ladder->n == n && ladder->k == k ? ladder : nullptr;
+  const bool is_there = ladder != section.ladders + section.num_ladders && ladder->n == n && ladder->k == k;
+  return is_there ? ladder : nullptr;
 }
 
 }  // namespace
 
 int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges) {
-  const auto index = static_cast<int32_t>(std::lower_bound(edges, edges + num_edges, value) - edges);
+  const int64_t* edge = lower_bound(edges, num_edges, [value](int64_t candidate) { return candidate < value; });
+  const auto index = static_cast<int32_t>(edge - edges);
   return std::min(index, num_edges - 1);
 }
 
@@ -56,7 +73,9 @@ Choice choose(const Section& section, const Multiples* multiples, int64_t m, int
     tier = AOT_GEMM_TIER_GRID;
   }
   const Multiples& needed = multiples[row.kernel];
-  const bool takes = m % needed.m == 0 && n % needed.n == 0;
+  // In 32 bits, in which a division takes a fraction of the time.
+  const bool takes = static_cast<uint32_t>(m) % static_cast<uint32_t>(needed.m) == 0 &&
+                     static_cast<uint32_t>(n) % static_cast<uint32_t>(needed.n) == 0;
   return {takes ? row.kernel : row.general, tier, index};
 }
 

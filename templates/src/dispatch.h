@@ -46,6 +46,7 @@ struct Section {
 // Written by table.cc.
 extern const Section kSections[];
 extern const int32_t kNumSections;
+extern const uint32_t kLayouts[];  // by element type: a bit for each layout that it has a section of
 
 // What a kernel can take, as the look-up needs it; kernels.cc has one for each kernel.
 struct Multiples {
@@ -68,7 +69,7 @@ int32_t find_section(int32_t dtype, int32_t layout);
 // Finds any section of an element type, for what only the fallback can compute; -1 where the library has none.
 int32_t find_section(int32_t dtype);
 
-// Chooses the kernel for extents of at least 1. `aligned` says whether the TMA kernels can take the operands.
+// Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the TMA kernels can take the operands.
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);
 
 }  // namespace aot

@@ -91,11 +91,16 @@ bool align(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canon
     const int64_t a = leading_stride(problem.a, problem.m, problem.k, problem.a_strides, layout >> 1);
     const int64_t b = leading_stride(problem.b, problem.n, problem.k, problem.b_strides, layout & 1);
     if (a == 0 || b == 0) continue;
-    *canonical = {true, false, layout, problem.m, problem.n, problem.k, {}, {}, {}, 0};
-    canonical->a = make_tensor(problem.a, problem.m, problem.k, a);
-    canonical->b = make_tensor(problem.b, problem.n, problem.k, b);
-    canonical->d = make_tensor(problem.d, problem.m, problem.n, d);
-    canonical->b_ready = (problem.flags & AOT_GEMM_B_READY) != 0;
+    *canonical = {true,
+                  false,
+                  layout,
+                  problem.m,
+                  problem.n,
+                  problem.k,
+                  make_tensor(problem.a, problem.m, problem.k, a),
+                  make_tensor(problem.b, problem.n, problem.k, b),
+                  make_tensor(problem.d, problem.m, problem.n, d),
+                  (problem.flags & AOT_GEMM_B_READY) != 0};
     return true;
   }
   return false;
@@ -134,27 +139,26 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem) {
   return status == AOT_GEMM_OK ? check_distinct(problem) : status;
 }
 
-Canonical canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts) {
-  Canonical canonical;
-  if (problem.k > 0) {
-    if (align(problem, layouts, &canonical)) return canonical;
-    if (align(exchange(problem), layouts, &canonical)) {
-      canonical.exchanged = true;
-      return canonical;
+void canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canonical) {
+  if (problem.k > 0 && layouts != 0) {
+    if (align(problem, layouts, canonical)) return;
+    if (align(exchange(problem), layouts, canonical)) {
+      canonical->exchanged = true;
+      return;
     }
   }
   const int32_t a = contiguous_mode(problem.m, problem.k, problem.a_strides);
   const int32_t b = contiguous_mode(problem.n, problem.k, problem.b_strides);
-  return {false,
-          false,
-          a < 0 || b < 0 ? -1 : a * 2 + b,
-          problem.m,
-          problem.n,
-          problem.k,
-          make_strided(problem.a, problem.m, problem.k, problem.a_strides),
-          make_strided(problem.b, problem.n, problem.k, problem.b_strides),
-          make_strided(problem.d, problem.m, problem.n, problem.d_strides),
-          0};
+  *canonical = {false,
+                false,
+                a < 0 || b < 0 ? -1 : a * 2 + b,
+                problem.m,
+                problem.n,
+                problem.k,
+                make_strided(problem.a, problem.m, problem.k, problem.a_strides),
+                make_strided(problem.b, problem.n, problem.k, problem.b_strides),
+                make_strided(problem.d, problem.m, problem.n, problem.d_strides),
+                0};
 }
 
 }  // namespace aot

@@ -38,7 +38,7 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem);
 
 // Brings a checked problem into canonical form, preferring the roles and the layouts as stated. Only layouts whose bit
 // is set in `layouts` are taken: those that the library has a table for, or the one that a named kernel is for.
-Canonical canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts);
+void canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canonical);
 
 }  // namespace aot
 

@@ -117,16 +117,21 @@ def stubs(manifest):
     return "\n".join([*lines, "}", ""])
 
 
-def compile_library(manifest, directory, objects=None):
-    """Build the C library over the recorder; without objects, every kernel is a stub. Gives its path."""
+def library_sources(manifest, directory, objects=None):
+    """Render the C library over the recorder; without objects, every kernel is a stub. Gives what it is compiled of."""
     write(render(manifest, read_templates()), directory)
     sources = [path for path in (directory / "src").glob("*.cc") if path.stem not in REPLACED_SOURCES]
     if objects is None:
         (directory / "stubs.cc").write_text(stubs(manifest))
         sources.append(directory / "stubs.cc")
+    return [f"-I{directory}/include", f"-I{directory}/src", *sources, RECORDER, CHOOSER, *(objects or [])]
+
+
+def compile_library(manifest, directory, objects=None):
+    """Build the C library over the recorder; gives its path."""
+    sources = library_sources(manifest, directory, objects)
     library = directory / "python" / manifest.module / f"lib{manifest.module}.so"
-    includes = [f"-I{directory}/include", f"-I{directory}/src"]
-    subprocess.run(["g++", *FLAGS, *includes, *sources, RECORDER, CHOOSER, *(objects or []), "-o", library], check=True)
+    subprocess.run(["g++", *FLAGS, *sources, "-o", library], check=True)
     return library
 
 

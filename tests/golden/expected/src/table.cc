@@ -61,4 +61,6 @@ const Section kSections[] = {
 
 const int32_t kNumSections = 2;
 
+const uint32_t kLayouts[] = {3, 0};
+
 }  // namespace aot
