@@ -95,6 +95,11 @@ int64_t stride_of(const DLTensor& tensor, int32_t dim) {
 
 // Joins the dimensions [begin, end) into one mode of one stride. Says false where they do not join.
 bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
+  if (end - begin == 1) {  // both modes of nearly every operand
+    const int64_t extent = tensor.shape[begin];
+    *mode = {extent, extent == 1 ? 0 : stride_of(tensor, begin)};
+    return true;
+  }
   *mode = {1, 0};
   bool joins = true;
   for (int32_t i = end - 1; i >= begin; --i) {
