@@ -17,7 +17,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from aot.errors import PackageError
-from aot.package import build_library, build_wheel
+from aot.package import build_library, build_wheel, read_templates
 from aot.target import load_target
 from tests.objects import small_manifest
 from tests.package.userland import aarch64_python
@@ -108,6 +108,16 @@ def test_libraries_need_libc_alone_and_find_each_other(wheels, target):
     assert "libaot_gemm.so" in tags(binding, "DT_NEEDED")
     assert all(re.match(r"(lib(c|dl|rt|pthread|m|aot_gemm)\.so|ld-linux-)", x) for x in tags(binding, "DT_NEEDED"))
     assert tags(binding, "DT_RUNPATH") == {"$ORIGIN"}
+
+
+def test_the_binding_asks_python_for_what_is_declared_and_exports_one_function(wheels, target):
+    header = read_templates()["src/python_api.h"].decode()
+    names = {False: set(), True: set()}
+    for symbol in read_elf(wheels(target), "libaot_gemm_python.so").get_section_by_name(".dynsym").iter_symbols():
+        names[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
+    asked = {x for x in names[False] if re.match("_?Py", x)}
+    assert asked == set(re.findall(r"^AOT_GEMM_OF_PYTHON .*?(\w+)[(;]", header, re.MULTILINE))
+    assert names[True] == {"aot_gemm_python_bind"}
 
 
 def test_equal_inputs_give_equal_wheels(wheels, target, tmp_path):
