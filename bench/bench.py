@@ -32,7 +32,7 @@ from bench.cublaslt import CublasLt, Screened
 from bench.cublaslt_api import CublasLtError
 from bench.host import clocks, first_call_ms, host_us
 from bench.protocol import Call, capture, interleave, make_sets, relative_error, spread
-from bench.summary import summary
+from bench.summary import medians, summary
 
 LADDER = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 WEIGHTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192))
@@ -179,12 +179,16 @@ def run(result: dict[str, Any], dtypes: Sequence[str], peer: CublasLt | None, re
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--dtype", action="append", choices=["bfloat16", "float16"], help="default: both")
     parser.add_argument("--no-cublaslt", action="store_true", help="leave out the best of cuBLASLt's proposals")
-    parser.add_argument("--table", action="store_true", help="only print the table of an existing --out")
+    parser.add_argument(
+        "--table", type=Path, nargs="+", metavar="JSON", help="measure nothing; print what is in these, their medians"
+    )
     values = parser.parse_args()
-    if not values.table:
+    if (values.out is None) == (values.table is None):
+        parser.error("got neither or both of --out and --table; expected one: a file to write, or files to print")
+    if values.out is not None:
         values.out.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
 
@@ -200,7 +204,11 @@ def main() -> None:
         finally:
             path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             report(f"wrote {path}")
-    print(summary(json.loads(values.out.read_text(encoding="utf-8"))))
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in values.table or [values.out]]
+    try:
+        print(summary(medians(results)))
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,40 @@ def geomean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
+def _median(values: Sequence[Any]) -> Any:
+    """Give the median of numbers, of each entry of dictionaries and lists of one form; of all else, the first.
+
+    A figure that some run lacks (None) is lacking.
+    """
+    first = next((value for value in values if value is None), values[0])
+    if isinstance(first, dict):
+        return {key: _median([value[key] for value in values]) for key in first}
+    if isinstance(first, list):
+        return [_median(items) for items in zip(*values, strict=True)]
+    if isinstance(first, int | float) and not isinstance(first, bool):
+        return statistics.median(values)
+    return first
+
+
+def medians(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join runs of one wheel on one kind of device: each figure is the median of the runs'.
+
+    Raises:
+        ValueError: the runs are of different wheels or devices, or did not measure the same rows.
+    """
+    kinds = {(x["device"], x["wheel"], x["torch"], x["num_kernels"]) for x in results}
+    rows = {
+        tuple((kind, r["m"], r["n"], r["k"], r["dtype"], r["kernel"]) for kind in ("tuned", "untuned") for r in x[kind])
+        for x in results
+    }
+    if len(kinds) > 1 or len(rows) > 1:
+        raise ValueError(
+            f"runs differ in device, wheel, torch, kernels or rows: {sorted(kinds)}; give runs of one wheel"
+        )
+    joined: dict[str, Any] = _median(results)
+    return joined
+
+
 def _ratios(result: dict[str, Any]) -> list[str]:
     lines = []
     for kind in ("tuned", "untuned"):

@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
-from bench.summary import summary
+import pytest
 
-RESULT = Path(__file__).parents[2] / "bench" / "results" / "h200.json"
+from bench.summary import medians, summary
+
+RESULTS = [Path(__file__).parents[2] / "bench" / "results" / f"h200{run}.json" for run in ("", "_run2", "_run3")]
+RESULT = RESULTS[0]
 ROW = {"m": 1, "n": 4096, "k": 4096, "dtype": "bfloat16", "wheel_us": 10.0, "torch_us": 12.0, "speedup": 1.2}
 RUN = {
     "device": "NVIDIA H200",
@@ -55,4 +58,24 @@ def test_the_check_of_overlap_has_its_table():
 def test_the_committed_run_renders():
     text = summary(json.loads(RESULT.read_text()))
     assert text.startswith("NVIDIA H200, torch 2.11.0+cu130")
+    assert text.count("\n| 8192 | ") == 1
+
+
+def test_several_runs_give_their_medians():
+    rows = [{"kernel": "x", **ROW, "wheel_us": us, "cublaslt_us": peer} for us, peer in ((9, 1), (12, None), (10, 3))]
+    joined = medians([RUN | {"tuned": [row], "host_us": {"wheel": row["wheel_us"]}} for row in rows])
+    assert joined["tuned"] == [rows[2] | {"cublaslt_us": None}]
+    assert joined["host_us"] == {"wheel": 10}
+    assert joined["wheel"] == "0.1.0+h200"
+
+
+def test_runs_of_different_wheels_or_rows_do_not_join():
+    run = RUN | {"tuned": [{"kernel": "x", **ROW}]}
+    for other in (run | {"wheel": "0.2.0+h200"}, run | {"tuned": [{"kernel": "y", **ROW}]}, run | {"num_kernels": 3}):
+        with pytest.raises(ValueError, match="give runs of one wheel"):
+            medians([run, other])
+
+
+def test_the_committed_runs_join():
+    text = summary(medians([json.loads(path.read_text()) for path in RESULTS]))
     assert text.count("\n| 8192 | ") == 1
