@@ -40,7 +40,7 @@ def curve(
 
     Args:
         operation: whose kernels.
-        times: microseconds by problem and candidate.
+        times: microseconds by problem and candidate, measured or learned; a small portfolio needs all of them.
         beside: further problems that the choice counts, as in `choose`.
         chosen: a size that must have a point.
         kernel_bytes: compressed bytes of the kernels that are compiled.

@@ -146,14 +146,22 @@ def _choose(operation: Operation, filled: Times, measured: Measured, model: Mode
     return _Chosen(operation, portfolio, filled, beside)
 
 
-def _curve(chosen: _Chosen, wishes: Wishes) -> Curve | None:
+def _learned_where_missing(times: Times, model: Model) -> Times:
+    """Give each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
+    candidates = sorted({candidate for row in times.values() for candidate in row})
+    problems = sorted(times)
+    rows = model.times_us(candidates, problems).tolist()
+    return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
+
+
+def _curve(chosen: _Chosen, wishes: Wishes, model: Model) -> Curve | None:
     if not wishes.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
         return None
     operation = chosen.operation
     known = {key.candidate: size for key, size in wishes.kernel_bytes.items() if key.operation == operation}
     return curve(
         operation,
-        chosen.times,
+        _learned_where_missing(chosen.times, model),
         chosen.beside,
         len(chosen.portfolio.candidates),
         known,
@@ -203,7 +211,7 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
         timed = Timed(times[operation], filled[operation], provenance, model, shipped, kept)
         sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.dtype]))
         found.append(chosen)
-    curves = [_curve(chosen, wishes) for chosen in found]
+    curves = [_curve(chosen, wishes, model) for chosen in found]
     return Selection(
         SELECTION_VERSION,
         target.name,
