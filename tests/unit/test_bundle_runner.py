@@ -32,3 +32,10 @@ def test_results_need_a_name(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([str(tmp_path)])
     assert "--out is needed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", ["10", "0", "-0.1", "nan"])
+def test_a_search_budget_is_a_share(tmp_path, capsys, share):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--out", str(tmp_path / "r"), "--search-budget", share])
+    assert f"is {share}; expected a share above 0 and at most 1: 0.1 for a tenth" in capsys.readouterr().err
