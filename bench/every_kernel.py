@@ -1,0 +1,77 @@
+"""Run every kernel of the installed wheel at three shapes and check the results: what compute-sanitizer watches.
+
+    compute-sanitizer --tool memcheck python bench/every_kernel.py
+    compute-sanitizer --tool racecheck python bench/every_kernel.py --kernels overlap_64x16
+
+from the repository's root, with the wheel and torch installed and the root on PYTHONPATH. Neither tool is fast: the
+shapes are small, with tiles that lie partly, or all but one row, outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import aot_gemm
+import torch
+
+from aot.errors import DeviceError
+from aot.kernel_library import B_READY, CURRENT_DEVICE, KernelLibrary, ProblemStruct
+from aot.problem import Dtype
+
+SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
+"""(m, n, k): multiples of 8, so that each layout is aligned."""
+TYPES = {"bf16": (Dtype.BFLOAT16, torch.bfloat16), "fp16": (Dtype.FLOAT16, torch.float16)}
+TOLERANCE = 0.01
+"""Relative Frobenius error. Rounding a result to bfloat16 costs 0.0026."""
+
+
+def _held(matrix: torch.Tensor, is_k_major: bool) -> torch.Tensor:
+    return matrix if is_k_major else matrix.t().contiguous().t()
+
+
+def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> str:
+    """Run a kernel and say what is wrong; nothing where all is well."""
+    tag, layout = library.names[kernel].split("_")[:2]
+    dtype, torch_dtype = TYPES[tag]
+    m, n, k = shape
+    a, b = (torch.randn(rows, k, device="cuda").to(torch_dtype) for rows in (m, n))
+    expected = a.double() @ b.double().t()
+    a, b = _held(a, layout[0] == "k"), _held(b, layout[1] == "k")
+    d = torch.full((m, n), float("nan"), device="cuda", dtype=torch_dtype)
+    addresses = a.data_ptr(), b.data_ptr(), d.data_ptr()
+    strides = tuple(a.stride()), tuple(b.stride()), tuple(d.stride())
+    problem = ProblemStruct(dtype.code, CURRENT_DEVICE, m, n, k, *addresses, *strides, B_READY)
+    try:
+        num_bytes = library.workspace_bytes(kernel, problem)
+        workspace = torch.empty(max(num_bytes, 1), dtype=torch.uint8, device="cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        library.launch(kernel, problem, workspace.data_ptr() if num_bytes else 0, num_bytes, stream)
+        torch.cuda.synchronize()
+    except DeviceError as error:
+        return str(error)
+    error = float((d.double() - expected).norm() / expected.norm())
+    return "" if error <= TOLERANCE else f"relative error {error:.3g}; expected at most {TOLERANCE}"
+
+
+def main() -> int:
+    """Run from the command line; 1 if a kernel failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--kernels", default="", help="only kernels whose name contains this")
+    values = parser.parse_args()
+    library = KernelLibrary(next(Path(aot_gemm.__file__).parent.glob("libaot_gemm.so")))
+    chosen = [i for i, name in enumerate(library.names) if values.kernels in name]
+    num_faults = 0
+    for kernel in chosen:
+        for shape in SHAPES:
+            text = fault(library, kernel, shape)
+            num_faults += bool(text)
+            if text:
+                print(f"{library.names[kernel]} m{shape[0]} n{shape[1]} k{shape[2]}: {text}", flush=True)
+    print(f"{len(chosen)} kernels at {len(SHAPES)} shapes each: {num_faults} failed")
+    return 1 if num_faults or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
