@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from statistics import median
 from typing import TYPE_CHECKING
 
 from aot import cost, space
@@ -66,17 +67,26 @@ def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tup
 def with_stand_ins(times: OperationTimes) -> OperationTimes:
     """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
 
-    The types are of one size and run at one rate, so that what differs is noise and power. A stand-in helps to choose
-    kernels; a row that rests on one is called predicted.
+    The types are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit
+    fp16 takes some percent longer. So another type's times of a problem are levelled first, by the median ratio of the
+    kernels that both were timed with there. A stand-in helps to choose kernels; a row that rests on one is called
+    predicted.
     """
     filled: _Growing = {}
     for operation, rows in times.items():
         others = [x for x in times if x != operation and x.layout is operation.layout]
         filled[operation] = {}
         for problem, row in rows.items():
-            kin = [times[other].get(replace(problem, operation=other), {}) for other in others]
+            kin = [_levelled(times[other].get(replace(problem, operation=other), {}), row) for other in others]
             filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
     return filled
+
+
+def _levelled(times: Mapping[Candidate, float], row: Mapping[Candidate, float]) -> dict[Candidate, float]:
+    """Scale times so that those of the candidates in `row` too agree with it, in the median."""
+    common = times.keys() & row.keys()
+    ratio = median(row[candidate] / times[candidate] for candidate in common) if common else 1.0
+    return {candidate: time * ratio for candidate, time in times.items()}
 
 
 @lru_cache(maxsize=8)

@@ -29,8 +29,16 @@ def test_times_of_the_other_type_stand_in():
     sizes = (64, 4096, 4096)
     times = {bf16: {Problem(bf16, *sizes): {SMALL: 12.0, PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
     filled = with_stand_ins(times)
-    assert filled[fp16] == {Problem(fp16, *sizes): {SMALL: 11.0, PLAIN: 10.0}}
+    levelled = {SMALL: 11.0, PLAIN: pytest.approx(10.0 * 11 / 12)}
+    assert filled[fp16] == {Problem(fp16, *sizes): levelled}
     assert filled[bf16] == times[bf16]
+
+
+def test_times_of_the_other_type_stand_in_as_they_are_where_nothing_levels_them():
+    fp16 = Operation.of(Dtype.FLOAT16)
+    sizes = (64, 4096, 4096)
+    times = {BF16: {Problem(BF16, *sizes): {PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
+    assert with_stand_ins(times)[fp16] == {Problem(fp16, *sizes): {SMALL: 11.0, PLAIN: 10.0}}
 
 
 def test_spreads_are_half_the_distance_of_the_quartiles_over_the_median():
