@@ -70,8 +70,10 @@ thread_local int32_t current_device = 0;
 thread_local int32_t capture_mode = 0;
 thread_local bool is_query = false;
 int32_t loads_outside_relaxed_mode = 0;
+bool is_paused = false;  // nothing is recorded, locked or allocated: what remains is the library's own
 
 int32_t answer(Call call) {
+  if (is_paused) return 0;
   const std::lock_guard<std::mutex> lock(mutex);
   ++counts[call];
   if ((call == kInit || call == kLoad) && capture_mode != 2) ++loads_outside_relaxed_mode;
@@ -96,6 +98,7 @@ void recorder_reset() {
   current_device = 0;
 }
 
+void recorder_pause(bool paused) { is_paused = paused; }
 void recorder_fail(int32_t call, int32_t error) { faults[call] = error; }
 void recorder_set_capability(int32_t major, int32_t minor) {
   capability[0] = major;
@@ -138,7 +141,7 @@ int32_t record_fake(int32_t kernel, int32_t has_workspace, int32_t reads_b_early
   }
   launch.b_ready = reads_b_early ? *static_cast<int32_t*>(arguments[3 + has_workspace]) : -1;
   launch.stream = *static_cast<void**>(arguments[num_arguments - 2]);
-  if (is_query) return 0;
+  if (is_query || is_paused) return 0;
   const int32_t error = answer(kLaunch);
   if (error == 0) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -160,7 +163,7 @@ int32_t _cudaLibraryGetKernel(void** kernel, void* library, const char*) {
 
 int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void* kernel, void** arguments) {
   const int32_t size = aot::check_grid({config->grid.x, config->grid.y, config->grid.z});
-  if (size != 0) return size;
+  if (size != 0 || is_paused) return size;
   RealLaunch launch{};
   std::memcpy(launch.grid, &config->grid, sizeof(launch.grid));
   std::memcpy(launch.block, &config->block, sizeof(launch.block));
@@ -227,7 +230,7 @@ Error get_capability(int32_t, int32_t* major, int32_t* minor) {
 }
 
 Error clear(void* data, size_t num_bytes, void* stream) {
-  if (is_query) return 0;
+  if (is_query || is_paused) return 0;
   const Error error = answer(kClear);
   const std::lock_guard<std::mutex> lock(mutex);
   clears.push_back({data, num_bytes, stream});
