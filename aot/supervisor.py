@@ -36,6 +36,10 @@ STEP = "step "
 """Starts each line that a worker reports a step with: done, total, what."""
 
 
+RESUMING = "resuming"
+"""The step before the first measurement, by which all that earlier runs have done is counted at once."""
+
+
 class Progress:
     """A line on stderr: how far, how long still, and what is going on."""
 
@@ -49,11 +53,12 @@ class Progress:
     def show(self, done: int, total: int, what: str) -> None:
         """Show a step, at most four a second on a terminal, one in ten seconds elsewhere."""
         now = time.monotonic()
-        if self._first is None or done < self._last:
-            # Another worker counts from the start: what the last one took says nothing of what this one has done.
+        if self._first is None or done < self._last or what == RESUMING:
+            # Another worker counts from the start, and verification is quicker than measuring: neither tells the rate.
             self._first, self._start = done, now
+        is_end = self._last < total <= done
         self._last = done
-        if self._silent or (now - self._shown < (0.25 if sys.stderr.isatty() else 10.0) and done < total):
+        if self._silent or (now - self._shown < (0.25 if sys.stderr.isatty() else 10.0) and not is_end):
             return
         self._shown = now
         rate = (done - self._first) / max(now - self._start, 1e-9)

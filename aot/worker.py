@@ -23,6 +23,7 @@ from aot.operands import GemmCall, matrices
 from aot.rounds import final_rounds
 from aot.search import EXHAUSTIVE
 from aot.search_store import StoredSearches
+from aot.supervisor import RESUMING
 from aot.verify import Verifier, edge_shapes
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Worker:
         problems = [problem for problem in self._session.tuning.problems if problem not in done]
         for problem in filter(done.__contains__, self._session.tuning.problems):
             self._searches.learn(problem, self._takers(problem))
-        self._step("resuming", sum(len(self._takers(problem)) for problem in done))
+        self._step(RESUMING, sum(len(self._takers(problem)) for problem in done))
         if not problems:
             return
         # No more random numbers than the largest problem can be filled with, twice over for the offset.

@@ -187,3 +187,23 @@ def test_progress_has_an_eta(capsys, monkeypatch):
         progress.show(done, 100, "x")
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["[ 10%] 10/100, estimating: x", "[ 20%] 20/100, 800 s left: x", "[ 40%] 40/100, 400 s left: x"]
+
+
+def test_the_estimate_begins_anew_where_a_run_is_resumed(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 20.0, 40.0])
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))
+    progress = supervisor.Progress()
+    progress.show(1, 1000, "verified x")
+    progress.show(900, 1000, supervisor.RESUMING)
+    progress.show(905, 1000, "x")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == ["[ 90%] 900/1000, estimating: resuming", "[ 90%] 905/1000, 380 s left: x"]
+
+
+def test_the_end_is_shown_at_once_and_once(capsys, monkeypatch):
+    now = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))
+    progress = supervisor.Progress()
+    for done in (1, 9, 10, 10, 10):
+        progress.show(done, 10, "x")
+    assert capsys.readouterr().err.splitlines() == ["[100%] 10/10, 0 s left: x"]
