@@ -68,8 +68,8 @@ def final_rounds(
         chosen: the kernels.
         plan: the protocol's numbers.
         rng: shuffles.
-        time_once: gives the microseconds of a kernel, which the GPU rests before where the second argument says so;
-            None where it failed.
+        time_once: gives a kernel's microseconds, or None where it failed; the second argument says whether the GPU is
+            to rest before it.
     """
     if not is_intense(problem, plan):
         return interleave(chosen, plan.final_rounds, rng, lambda kernel: time_once(kernel, False))

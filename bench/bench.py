@@ -204,10 +204,9 @@ def main() -> None:
         finally:
             path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             report(f"wrote {path}")
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in values.table or [values.out]]
     try:
-        print(summary(medians(results)))
-    except ValueError as error:
+        print(summary(medians([json.loads(path.read_text(encoding="utf-8")) for path in values.table or [values.out]])))
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -27,7 +27,7 @@ def _median(values: Sequence[Any]) -> Any:
         return {key: _median([value[key] for value in values]) for key in first}
     if isinstance(first, list):
         return [_median(items) for items in zip(*values, strict=True)]
-    if isinstance(first, int | float) and not isinstance(first, bool):
+    if isinstance(first, int | float) and any(value != first for value in values):
         return statistics.median(values)
     return first
 

@@ -22,8 +22,9 @@ class Sm90Overlap(Sm90Bounded):
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_bounded`'s limits; refuse clusters that share both operands.
 
-        Source: an H200, 2026-11-21: of 46 tiles in clusters of 2x2 one, 64x32 pingpong, hung at m 1, n 3584, k 18944;
-        why was not found. None of 88 in clusters of 4x1 and 1x4 did, and none in smaller ones in 40,000 timings.
+        Source: an H200, 2026-11-21: of 46 kernels in clusters of 2x2 one, 64x32 pingpong, hung at m 1, n 3584,
+        k 18944; why was not found. None of 88 in clusters of 4x1 and 1x4 did, and none in smaller ones in 40,000
+        timings.
         """
         if candidate.cluster_m > 1 and candidate.cluster_n > 1:
             cluster = f"{candidate.cluster_m}x{candidate.cluster_n}"

@@ -20,7 +20,6 @@ void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
 void* __libc_realloc(void* address, size_t size);
 void __libc_free(void* address);
-int __pthread_mutex_lock(pthread_mutex_t* mutex);
 
 void recorder_pause(bool paused);
 

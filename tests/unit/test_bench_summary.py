@@ -69,6 +69,11 @@ def test_several_runs_give_their_medians():
     assert joined["wheel"] == "0.1.0+h200"
 
 
+def test_two_runs_keep_whole_sizes_whole():
+    runs = [RUN | {"tuned": [{"kernel": "x", **ROW, "wheel_us": us}]} for us in (9.0, 12.0)]
+    assert "\n| 1 | 10.5 us, 1.20x |\n" in summary(medians(runs))
+
+
 def test_runs_of_different_wheels_or_rows_do_not_join():
     run = RUN | {"tuned": [{"kernel": "x", **ROW}]}
     for other in (run | {"wheel": "0.2.0+h200"}, run | {"tuned": [{"kernel": "y", **ROW}]}, run | {"num_kernels": 3}):

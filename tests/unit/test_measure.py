@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
+from aot import measure
 from aot.errors import VerificationError
 from aot.inputs import RandomPool
 from aot.measure import (
@@ -82,6 +83,19 @@ def test_graph_time_is_per_launch_and_rotates_over_the_sets():
     assert len({d for _, d in kernels.launches}) == 2
     bench.close()
     assert gpu.graphs == {}
+
+
+def test_a_rest_is_as_long_as_the_replay(monkeypatch):
+    gpu, _, bench = bench_of(times_us={kernel_of(64).name: 25.0})
+    bench.check(0)
+    slept = []
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    assert bench.round_us(0) == pytest.approx(25.0)
+    assert slept == []
+    assert bench.round_us(0, rests=True) == pytest.approx(25.0)
+    (graph,) = gpu.graphs.values()
+    assert slept == [pytest.approx(25e-6 * len(graph))]
+    bench.close()
 
 
 def test_far_slower_long_kernel_gets_its_single_launch_time_and_no_graph():
