@@ -55,13 +55,23 @@ def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> s
     return "" if relative <= TOLERANCE else f"relative error {relative:.3g}; expected at most {TOLERANCE}"
 
 
+def _part(text: str) -> tuple[int, int]:
+    """Read I/N; raise ValueError, which argparse reports, for anything else than 1 <= I <= N."""
+    part, num_parts = (int(number) for number in text.split("/"))
+    if not 1 <= part <= num_parts:
+        raise ValueError(text)
+    return part, num_parts
+
+
 def main() -> int:
     """Run from the command line; 1 if a kernel failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kernels", default="", help="only kernels whose name contains this")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="only the I-th of N parts, from 1 on")
     values = parser.parse_args()
     library = KernelLibrary(Path(aot_gemm.__file__).with_name("libaot_gemm.so"))
-    chosen = [i for i, name in enumerate(library.names) if values.kernels in name]
+    part, num_parts = values.part
+    chosen = [i for i, name in enumerate(library.names) if values.kernels in name][part - 1 :: num_parts]
     num_faults = 0
     for kernel in chosen:
         for shape in SHAPES:

@@ -35,10 +35,11 @@ multiplying warpgroup. Source: quack's tile limits for pingpong (128x208) and re
 PINGPONG_TILE_N = {64: 256, 128: 208, 192: 128}
 """Largest tile_n for each tile_m of pingpong. Source: gemm_sm90.py, `GemmSm90.__init__`."""
 
-MAX_SERIAL_CLUSTER = 2
-"""Largest cluster with which serial split-K's persistent grid is resident all at once. Source: an H200, 2026-11-20: 66
-clusters of 2 fit its 132 SMs, but 30 of 4, and 256x160 c2x2 and c4x1 serial4 hung, waiting for tiles of clusters that
-could not start."""
+MAX_WAITING_CLUSTER = 2
+"""Largest cluster with which a persistent grid whose CTAs wait for each other is resident all at once. Source: an H200:
+66 clusters of 2 fit its 132 SMs, but 30 of 4. 256x160 c2x2 and c4x1 serial4 hung (2026-11-20), 192x160 c4x1 and c1x4
+parallel8 too, at m 1024 (2026-11-21), waiting for tiles of clusters that could not start. In either mode the last split
+waits for the others (quack gemm_base.py, `epilogue_split_k`)."""
 
 COOPERATIVE_TILE_M = (64, 128, 192, 256, 320)
 SPLITS = (2, 3, 4, 6, 8)
@@ -133,11 +134,10 @@ class Sm90Quack:
         if fault:
             return Rejected(Reason.TILE, fault)
         cluster = candidate.cluster_m * candidate.cluster_n
-        if SplitK(candidate.split_k_mode) is SplitK.SERIAL and cluster > MAX_SERIAL_CLUSTER:
-            text = (
-                f"serial split-K waits for CTAs that must all be resident; clusters of {cluster} do not fill the device"
-            )
-            return Rejected(Reason.COMBINATION, text)
+        mode = SplitK(candidate.split_k_mode)
+        if mode in (SplitK.SERIAL, SplitK.PARALLEL) and cluster > MAX_WAITING_CLUSTER:
+            waits = f"{mode.value} split-K waits for CTAs that must all be resident"
+            return Rejected(Reason.COMBINATION, f"{waits}; clusters of {cluster} do not fill the device")
         accumulators = candidate.tile_m * candidate.tile_n // (math.prod(_warpgroup_grid(candidate)) * 128)
         if accumulators > MAX_ACCUMULATORS:
             tile = f"{candidate.tile_m}x{candidate.tile_n}"

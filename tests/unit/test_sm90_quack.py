@@ -52,9 +52,9 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
             "serial split-K waits for CTAs that must all be resident; clusters of 4 do not fill the device",
         ),
         (
-            {"cluster_m": 2, "cluster_n": 2, "split_k": 4, "split_k_mode": "serial"},
+            {"cluster_m": 2, "cluster_n": 2, "split_k": 4, "split_k_mode": "parallel"},
             Reason.COMBINATION,
-            "serial split-K waits for CTAs that must all be resident; clusters of 4 do not fill the device",
+            "parallel split-K waits for CTAs that must all be resident; clusters of 4 do not fill the device",
         ),
     ],
 )
