@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "grid.h"
 
@@ -37,15 +38,49 @@ static_assert(offsetof(cudaLaunchAttributeValue, clusterDim) == offsetof(CUlaunc
               offsetof(cudaLaunchAttributeValue, programmaticStreamSerializationAllowed) ==
                   offsetof(CUlaunchAttributeValue, programmaticStreamSerializationAllowed));
 
-std::atomic<decltype(&cuLaunchKernelEx)> driver_launch{nullptr};  // once it was found
+// Driver functions of the hot path, once they were found.
+std::atomic<decltype(&cuLaunchKernelEx)> driver_launch{nullptr};
+std::atomic<decltype(&cuCtxGetId)> driver_context_id{nullptr};
+std::atomic<decltype(&cuKernelGetFunction)> driver_function_of{nullptr};
 
-// A cudaKernel_t is a CUkernel, which cuLaunchKernelEx takes in place of a CUfunction.
-CUresult launch_by_driver(const cudaLaunchConfig_t& launch, const void* kernel, void** arguments) {
-  auto function = driver_launch.load(std::memory_order_relaxed);
-  if (function == nullptr) {
-    if (find_driver_function("cuLaunchKernelEx", 11060, &function) != cudaSuccess) return CUDA_ERROR_NOT_INITIALIZED;
-    driver_launch.store(function, std::memory_order_relaxed);
+template <typename Function>
+Function find_once(std::atomic<Function>* known, const char* name, unsigned int version) {
+  Function function = known->load(std::memory_order_relaxed);
+  if (function == nullptr && find_driver_function(name, version, &function) == cudaSuccess) {
+    known->store(function, std::memory_order_relaxed);
   }
+  return function;
+}
+
+struct LoadedFunction {
+  const void* kernel;
+  unsigned long long context;  // an id, which unlike a CUcontext is never given again
+  CUfunction function;
+};
+
+constexpr size_t kNumFunctions = 64;
+thread_local LoadedFunction loaded_functions[kNumFunctions] = {};
+
+// Gives a kernel's function in the current context. A cudaKernel_t is a CUkernel, which cuLaunchKernelEx takes in place
+// of a CUfunction, and what this gives where there is none; but it then takes 0.3 us longer (docs/measurements.md).
+CUfunction function_of(const void* kernel) {
+  const auto any_context = reinterpret_cast<CUfunction>(const_cast<void*>(kernel));
+  const auto context_id = find_once(&driver_context_id, "cuCtxGetId", 12000);
+  unsigned long long context = 0;
+  if (context_id == nullptr || context_id(nullptr, &context) != CUDA_SUCCESS) return any_context;
+  LoadedFunction& known = loaded_functions[reinterpret_cast<uintptr_t>(kernel) / 64 % kNumFunctions];
+  if (known.kernel != kernel || known.context != context) {
+    const auto get = find_once(&driver_function_of, "cuKernelGetFunction", 12000);
+    CUfunction function = nullptr;
+    if (get == nullptr || get(&function, reinterpret_cast<CUkernel>(any_context)) != CUDA_SUCCESS) return any_context;
+    known = {kernel, context, function};
+  }
+  return known.function;
+}
+
+CUresult launch_by_driver(const cudaLaunchConfig_t& launch, const void* kernel, void** arguments) {
+  const auto function = find_once(&driver_launch, "cuLaunchKernelEx", 11060);
+  if (function == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
   const CUlaunchConfig config = {launch.gridDim.x,
                                  launch.gridDim.y,
                                  launch.gridDim.z,
@@ -56,7 +91,7 @@ CUresult launch_by_driver(const cudaLaunchConfig_t& launch, const void* kernel, 
                                  launch.stream,
                                  reinterpret_cast<CUlaunchAttribute*>(launch.attrs),
                                  launch.numAttrs};
-  return function(&config, reinterpret_cast<CUfunction>(const_cast<void*>(kernel)), arguments, nullptr);
+  return function(&config, function_of(kernel), arguments, nullptr);
 }
 
 // Launches by the driver, whose call is most of the runtime's: on an H200's host cuLaunchKernelEx takes 2.4

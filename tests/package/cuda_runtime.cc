@@ -11,9 +11,26 @@ CUlaunchConfig recorded;
 CUlaunchAttribute attribute;
 const void* recorded_kernel;
 void** recorded_arguments;
-int driver_calls, runtime_calls, searches;
-bool has_function;
+int driver_calls, runtime_calls, searches, function_queries;
+bool has_function, has_functions;
 CUresult driver_answer;
+unsigned long long context;  // 0: none is current
+
+// Gives a function that tells kernel and context.
+CUfunction function_in(const void* kernel, unsigned long long in) {
+  return reinterpret_cast<CUfunction>(reinterpret_cast<char*>(const_cast<void*>(kernel)) + in);
+}
+
+CUresult get_context_id(CUcontext which, unsigned long long* id) {
+  *id = context;
+  return context == 0 || which != nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+CUresult get_function(CUfunction* function, CUkernel kernel) {
+  ++function_queries;
+  *function = function_in(kernel, context);
+  return CUDA_SUCCESS;
+}
 
 CUresult launch(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
   ++driver_calls;
@@ -31,15 +48,24 @@ extern "C" {
 void fake_set(int with_function, int answer) {
   has_function = with_function != 0;
   driver_answer = static_cast<CUresult>(answer);
-  driver_calls = runtime_calls = searches = 0;
+  driver_calls = runtime_calls = searches = function_queries = 0;
+}
+
+// From now on the driver gives functions of kernels, and this is the current context's id.
+void fake_set_context(unsigned long long id) {
+  has_functions = true;
+  context = id;
 }
 
 int fake_driver_calls() { return driver_calls; }
 int fake_runtime_calls() { return runtime_calls; }
 int fake_searches() { return searches; }
+int fake_function_queries() { return function_queries; }
 
 // Launches what all values of differ; says whether the driver was told just that.
-int fake_launch() {
+int fake_launch(int kernel_number) {
+  static char kernels[8192];  // handles; they lie as far apart as two that share a place may
+  const char& kernel = kernels[4096 * kernel_number];
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {2, 3, 4};
@@ -52,7 +78,7 @@ int fake_launch() {
   config.numAttrs = 1;
   void* arguments[] = {&config};
   extern cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t*, const void*, void**);
-  const cudaError_t error = _cudaLaunchKernelEx(&config, &cluster, arguments);
+  const cudaError_t error = _cudaLaunchKernelEx(&config, &kernel, arguments);
   if (error != cudaSuccess || runtime_calls > 0) return error;
   const unsigned int sizes[] = {recorded.gridDimX,  recorded.gridDimY,  recorded.gridDimZ, recorded.blockDimX,
                                 recorded.blockDimY, recorded.blockDimZ, recorded.sharedMemBytes};
@@ -60,7 +86,7 @@ int fake_launch() {
   const bool is_same = std::memcmp(sizes, expected, sizeof(sizes)) == 0 && recorded.hStream == config.stream &&
                        recorded.numAttrs == 1 && attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
                        attribute.value.clusterDim.x == 2 && attribute.value.clusterDim.y == 3 &&
-                       attribute.value.clusterDim.z == 4 && recorded_kernel == &cluster &&
+                       attribute.value.clusterDim.z == 4 && recorded_kernel == function_in(&kernel, context) &&
                        recorded_arguments == arguments;
   return is_same ? 0 : -1;
 }
@@ -70,6 +96,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   ++searches;
   *found = has_function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   if (has_function && std::strcmp(name, "cuLaunchKernelEx") == 0) *function = reinterpret_cast<void*>(&launch);
+  if (has_functions && std::strcmp(name, "cuCtxGetId") == 0) *function = reinterpret_cast<void*>(&get_context_id);
+  if (has_functions && std::strcmp(name, "cuKernelGetFunction") == 0) *function = reinterpret_cast<void*>(&get_function);
   return cudaSuccess;
 }
 

@@ -30,26 +30,45 @@ def runtime(tmp_path):
 
 def test_the_driver_is_told_what_the_runtime_would_be(runtime):
     runtime.fake_set(1, 0)
-    assert [runtime.fake_launch() for _ in range(3)] == [0, 0, 0]
-    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls(), runtime.fake_searches()) == (3, 0, 1)
+    runtime.fake_set_context(ctypes.c_ulonglong(7))
+    assert [runtime.fake_launch(0) for _ in range(3)] == [0, 0, 0]
+    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls(), runtime.fake_searches()) == (3, 0, 3)
+
+
+def test_a_kernels_function_is_asked_for_once_in_each_context(runtime):
+    runtime.fake_set(1, 0)
+    queries = []
+    for context, kernel in ((7, 0), (7, 0), (8, 0), (8, 0), (8, 1), (8, 1), (8, 0), (7, 0)):
+        runtime.fake_set_context(ctypes.c_ulonglong(context))
+        assert runtime.fake_launch(kernel) == 0  # the function given is the kernel's in that context
+        queries.append(runtime.fake_function_queries())
+    assert queries == [1, 1, 2, 2, 3, 3, 4, 5]  # the kernels share a place, by their addresses
+
+
+def test_a_kernel_goes_as_it_is_where_the_driver_gives_no_function(runtime):
+    runtime.fake_set(1, 0)
+    assert runtime.fake_launch(0) == 0  # a driver without the calls
+    runtime.fake_set_context(ctypes.c_ulonglong(0))
+    assert runtime.fake_launch(0) == 0  # a thread without a context
+    assert (runtime.fake_driver_calls(), runtime.fake_function_queries()) == (2, 0)
 
 
 @pytest.mark.parametrize("error", [NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED])
 def test_without_a_context_the_runtime_launches(runtime, error):
     runtime.fake_set(1, error)
-    assert runtime.fake_launch() == 0
+    assert runtime.fake_launch(0) == 0
     assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (1, 1)
 
 
 def test_other_errors_of_the_driver_are_the_launchs(runtime):
     runtime.fake_set(1, 719)
-    assert (runtime.fake_launch(), runtime.fake_runtime_calls()) == (719, 0)
+    assert (runtime.fake_launch(0), runtime.fake_runtime_calls()) == (719, 0)
 
 
 def test_without_the_drivers_function_the_runtime_launches(runtime):
     runtime.fake_set(0, 0)
-    assert runtime.fake_launch() == 0
+    assert runtime.fake_launch(0) == 0
     assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (0, 1)
     runtime.fake_set(1, 0)
-    assert runtime.fake_launch() == 0
+    assert runtime.fake_launch(0) == 0
     assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (1, 0)
