@@ -28,7 +28,7 @@ from aot.cli_options import (
 from aot.errors import AotError, SelectionError
 from aot.explain import explanation
 from aot.problem import Dtype, Layout, Operation, Problem
-from aot.select import SelectionLimits, Wishes
+from aot.select import NAMED_WEIGHT, SelectionLimits, Wishes
 from aot.selection import Selection, read_selection, write_selection
 from aot.shape_set import load_shape_set
 from aot.target import load_target
@@ -52,6 +52,13 @@ LIMITS = (
         "--max-regret",
         type=REGRETS,
         help="Mean and worst regret of layout kk, such as 2%,10%: as few kernels as reach it, up to --max-kernels.",
+    ),
+    click.option(
+        "--named-weight",
+        type=click.FloatRange(1.0),
+        default=NAMED_WEIGHT,
+        show_default=True,
+        help="How often a problem of --shapes counts beside others measured.",
     ),
 )
 
@@ -86,16 +93,19 @@ def _select(values: dict[str, Any]) -> Selection:
     limits = SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst)
     device = load_target(values["target"])
     shipped = None if values["anew"] else values["shipped"] or shipping.shipped_selection(device)
+    shapes = load_shape_set(values["shapes"])
     wishes = Wishes(
         limits,
         read_selection(shipped) if shipped else None,
+        shapes,
+        values["named_weight"],
         with_curves=values["curve"],
         progress=lambda what: click.echo(f"... {what}", err=True),
     )
     record = values["record"] or shipping.default_record(device, RECORDS)
     if values["predicted"] or record is None:
         constants = constants_of(values.get("calibration"), device.name)
-        return shipping.select_predicted(load_shape_set(values["shapes"]), device, wishes, values["kernels"], constants)
+        return shipping.select_predicted(shapes, device, wishes, values["kernels"], constants)
     if values.get("calibration"):
         raise SelectionError(
             f"--calibration {values['calibration']}: a record's times need no cost model; leave it out, or select by "

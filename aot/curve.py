@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from aot.candidate import Candidate
     from aot.measurement import Times
-    from aot.problem import Operation
+    from aot.problem import Operation, Problem
 
 SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
 """Numbers of kernels that a curve has points for, and the one that was chosen."""
@@ -34,6 +34,7 @@ def curve(
     kernel_bytes: Mapping[Candidate, int],
     *,
     is_general: Callable[[Candidate], bool],
+    weights: Mapping[Problem, float] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Curve:
     """Choose portfolios of all sizes and give the regret and the bytes of each.
@@ -45,12 +46,13 @@ def curve(
         chosen: a size that must have a point.
         kernel_bytes: compressed bytes of the kernels that are compiled.
         is_general: as in `choose`.
+        weights: as in `choose`.
         progress: told each size before it is tried.
     """
     points: list[CurvePoint] = []
     for size in sorted({*SIZES, chosen}):
         progress(size)
-        found = choose(times, Aim(size), beside=beside, is_general=is_general)
+        found = choose(times, Aim(size), beside=beside, weights=weights, is_general=is_general)
         num_bytes, is_estimate = portfolio_bytes(found.candidates, kernel_bytes)
         regrets = round(found.mean_regret, 5), round(found.worst_regret, 5), round(found.mean_bound, 5)
         if points and len(found.candidates) <= points[-1].num_kernels:

@@ -39,12 +39,15 @@ class _Programme:
     num_kernels: int
     cap: float
     """Regret of a problem outside the pairs."""
+    share: Array
+    """Of each problem in the mean; they add up to 1."""
 
     @staticmethod
-    def of(ratios: Array, cap: float) -> _Programme:
+    def of(ratios: Array, cap: float, share: Array | None = None) -> _Programme:
         problem, kernel = np.nonzero(ratios < cap)
         num_problems, num_kernels = ratios.shape
-        return _Programme(problem, kernel, ratios[problem, kernel] - 1, num_problems, num_kernels, cap - 1)
+        share = np.full(num_problems, 1 / num_problems) if share is None else share
+        return _Programme(problem, kernel, ratios[problem, kernel] - 1, num_problems, num_kernels, cap - 1, share)
 
     @property
     def num_pairs(self) -> int:
@@ -82,9 +85,8 @@ class _Programme:
 def _solve(
     programme: _Programme, constraints: list[Any], credit: Array, worst_weight: float, *, whole: bool
 ) -> tuple[Array, float]:
-    share = 1 / programme.num_problems
-    outside = np.full(programme.num_problems, programme.cap * share)
-    cost = np.concatenate([-credit, programme.regret * share, outside, [worst_weight]])
+    share = programme.share
+    cost = np.concatenate([-credit, programme.regret * share[programme.problem], programme.cap * share, [worst_weight]])
     upper = np.ones(programme.num_variables)
     upper[-1] = np.inf
     integrality = np.zeros(programme.num_variables)
@@ -95,7 +97,13 @@ def _solve(
 
 
 def least_regret(
-    ratios: Array, general: NDArray[np.bool_], credit: Array, limit: int, worst_weight: float, cap: float
+    ratios: Array,
+    general: NDArray[np.bool_],
+    credit: Array,
+    limit: int,
+    worst_weight: float,
+    cap: float,
+    share: Array | None = None,
 ) -> list[int] | None:
     """Choose up to `limit` columns of least mean regret plus `worst_weight` times the worst, exactly.
 
@@ -106,11 +114,12 @@ def least_regret(
         limit: most columns.
         worst_weight: weight of the worst regret beside the mean.
         cap: ratio above which a pair is left out.
+        share: of each problem in the mean, adding up to 1; equal ones by default.
 
     Returns:
         The columns, ascending; None if some problem has no kernel below the cap, so that the answer is not exact.
     """
-    programme = _Programme.of(ratios, cap)
+    programme = _Programme.of(ratios, cap, share)
     pairs = np.ones(programme.num_pairs)
     constraints = [
         programme.rows(pairs, 1.0, 0.0, (1, 1)),

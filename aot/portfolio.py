@@ -28,12 +28,13 @@ MISSING_RATIO = 10.0
 WORST_WEIGHT = 0.05
 """Weight of the worst problem beside the mean of all in what a portfolio is judged by."""
 
-TIE = 0.01
+TIE = 0.005
 """Times this close are a tie. Source: half the distance between the quartiles of seven rounds has a median of 0.8
-percent over 14,505 timings of the first H200 tuning."""
+percent over 14,505 timings of the first H200 tuning; of a median of as many it is about half."""
 
-MAX_TIE = 0.03
-"""Widest tie that spreads may make: a time that scatters more is not trusted to be no worse."""
+MAX_TIE = 0.01
+"""Widest tie that spreads may make: a time that scatters more is not trusted to be no worse. Source: ties of up to 3
+percent cost 32 kernels 0.16 percent of mean regret on the H200 record, and up to 3 at single problems."""
 
 SHIPPED_CREDIT = 0.002
 """What a shipped kernel may cost in the judgement of a portfolio before another takes its place: a fifth
@@ -134,15 +135,17 @@ class Portfolio:
 
 @dataclass(frozen=True)
 class _Search:
-    """One instance: ratios, which kernels are general, and what keeping each kernel is worth."""
+    """One instance: ratios, which kernels are general, what keeping each is worth, each problem's share in the mean."""
 
     ratios: NDArray[np.float64]
     general: NDArray[np.bool_]
     credit: NDArray[np.float64]
+    share: NDArray[np.float64]
+    """They add up to 1."""
 
     def loss(self, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
         """Judge the best ratio of each problem; problems along axis 0, alternatives along the rest."""
-        total: NDArray[np.float64] = ratios.mean(axis=0) + WORST_WEIGHT * ratios.max(axis=0)
+        total: NDArray[np.float64] = self.share @ ratios + WORST_WEIGHT * ratios.max(axis=0)
         return total
 
     def judge(self, chosen: list[int]) -> float:
@@ -187,7 +190,9 @@ class _Search:
         """Choose up to `limit` kernels and say how."""
         if self.ratios.size <= MAX_EXACT_PAIRS:
             for cap in (MAX_EXACT_RATIO, MISSING_RATIO):
-                solved = exact.least_regret(self.ratios, self.general, self.credit, limit, WORST_WEIGHT, cap)
+                solved = exact.least_regret(
+                    self.ratios, self.general, self.credit, limit, WORST_WEIGHT, cap, self.share
+                )
                 if solved is not None:
                     return solved, EXACT
         start = self.greedy(limit)
@@ -274,7 +279,11 @@ def _fewest(search: _Search, ratios: NDArray[np.float64], aim: Aim) -> tuple[lis
 
 
 def _instance(
-    times: Times, beside: Times, shipped: Shipped, is_general: Callable[[Candidate], bool]
+    times: Times,
+    beside: Times,
+    weights: Mapping[Problem, float],
+    shipped: Shipped,
+    is_general: Callable[[Candidate], bool],
 ) -> tuple[Matrix, Matrix, _Search]:
     """Give the matrix of `times`, that of all problems, and the search over the latter.
 
@@ -288,7 +297,8 @@ def _instance(
     if not general.any():
         raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
     credit = np.array([SHIPPED_CREDIT if x in shipped.candidates else 0.0 for x in matrix.candidates])
-    return matrix, both, _Search(both.ratios, general, credit)
+    weight = np.array([weights.get(problem, 1.0) for problem in both.problems])
+    return matrix, both, _Search(both.ratios, general, credit, weight / weight.sum())
 
 
 def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], picked: list[int]) -> list[int]:
@@ -299,7 +309,7 @@ def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], pick
     if search.general[used].any():
         return used
     # No problem prefers it, but shapes outside the tuning may have nothing else.
-    losses = search.loss(matrix.ratios)
+    losses = search.loss(both.ratios)
     return sorted([*used, min((j for j in chosen if search.general[j]), key=lambda j: float(losses[j]))])
 
 
@@ -308,6 +318,7 @@ def choose(
     aim: Aim,
     *,
     beside: Times | None = None,
+    weights: Mapping[Problem, float] | None = None,
     spreads: Times | None = None,
     shipped: Shipped | None = None,
     is_general: Callable[[Candidate], bool] = lambda _: True,
@@ -323,6 +334,8 @@ def choose(
         times: for each problem, microseconds of each candidate that was timed on it.
         aim: how many kernels, or which regret.
         beside: times of further problems, predicted ones say, that count in the choice but in no regret reported.
+        weights: how much problems count in the mean that is minimised; 1 where none is given. Regrets reported are
+            plain means.
         spreads: for each problem, the relative half-distance of each candidate's quartiles; what differs less is a tie.
         shipped: what an earlier selection ships.
         is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
@@ -333,7 +346,7 @@ def choose(
     if aim.max_kernels < 1:
         raise SelectionError(f"--max-kernels is {aim.max_kernels}; at least 1 is needed")
     shipped = shipped or Shipped()
-    matrix, both, search = _instance(times, beside or {}, shipped, is_general)
+    matrix, both, search = _instance(times, beside or {}, weights or {}, shipped, is_general)
     chosen, method = _fewest(search, matrix.ratios, aim) if aim.is_fewest else search.best(aim.max_kernels)
     chosen = sorted(chosen)
     picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), shipped.solutions)

@@ -26,6 +26,7 @@ from aot.times import with_stand_ins
 if TYPE_CHECKING:
     from aot.dispatch import Section
     from aot.measurement import Record
+    from aot.shape_set import ShapeSet
     from aot.target import Target
 
 NUM_FOREIGN = 600
@@ -35,6 +36,11 @@ of 5.0 percent there without, 3.5 with (docs/selection.md)."""
 
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted with foreign ones."""
+
+NAMED_WEIGHT = 4.0
+"""How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and foreign
+ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 515 others and 600
+foreign ones that would outvote them (docs/selection.md)."""
 
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""
@@ -83,11 +89,19 @@ class Wishes:
     limits: SelectionLimits = field(default_factory=SelectionLimits)
     shipped: Selection | None = None
     """The selection that ties go to."""
+    shapes: ShapeSet | None = None
+    """What the wheel is for."""
+    named_weight: float = NAMED_WEIGHT
+    """How often the problems of `shapes` count."""
     with_curves: bool = False
     kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
     """Compressed bytes of the kernels that are compiled, for the curves."""
     progress: Callable[[str], None] = _no_progress
     """Told what is being done."""
+
+    def weights(self, operation: Operation) -> dict[Problem, float]:
+        """Give how much the problems count that the wheel is for."""
+        return dict.fromkeys(self.shapes.problems(operation), self.named_weight) if self.shapes else {}
 
 
 def fallback_key(dtype: Dtype, target: Target) -> KernelKey:
@@ -139,6 +153,7 @@ def _choose(operation: Operation, filled: Times, measured: Measured, model: Mode
         filled,
         wishes.limits.of(operation),
         beside=beside,
+        weights=wishes.weights(operation),
         spreads=measured.spreads.get(operation),
         shipped=_shipped(wishes.shipped, operation, filled),
         is_general=is_general,
@@ -166,6 +181,7 @@ def _curve(chosen: _Chosen, wishes: Wishes, model: Model) -> Curve | None:
         len(chosen.portfolio.candidates),
         known,
         is_general=is_general,
+        weights=wishes.weights(operation),
         progress=lambda size: wishes.progress(f"{operation.tag}: the curve at {size} kernels"),
     )
 

@@ -80,6 +80,12 @@ def test_a_bound_and_an_answer_by_hand():
     assert least_regret(ratios, every, np.array([0.0, 0.06, 0.0]), 1, 0.5, CAP) == [2]
 
 
+@pytest.mark.parametrize(("share", "chosen"), [([0.9, 0.1], [0]), ([0.1, 0.9], [1]), ([0.5, 0.5], [2])])
+def test_problems_have_shares_in_the_mean(share, chosen):
+    ratios = np.array([[1.0, 1.3, 1.125], [1.3, 1.0, 1.125]])
+    assert least_regret(ratios, np.ones(3, bool), np.zeros(3), 1, 0.0, CAP, np.array(share)) == chosen
+
+
 def test_the_bound_may_lie_below_what_whole_kernels_reach():
     # A problem for each pair of four kernels, which both serve: halves of all four serve all, no two whole ones do.
     ratios = np.array([[1.0 if j in pair else 1.2 for j in range(4)] for pair in combinations(range(4), 2)])

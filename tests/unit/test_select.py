@@ -11,7 +11,8 @@ from aot.diff import compare
 from aot.errors import SelectionError
 from aot.measurement import PROVENANCE_MEASURED, Record
 from aot.problem import Dtype, Layout, Operation
-from aot.select import Measured, SelectionLimits, Wishes, fallback_key, select_kernels, shipped_kernel
+from aot.select import NAMED_WEIGHT, Measured, SelectionLimits, Wishes, fallback_key, select_kernels, shipped_kernel
+from aot.shape_set import load_shape_set
 from aot.table import Timed
 from aot.target import load_target
 from aot.times import measured_times, spreads
@@ -68,6 +69,17 @@ def solutions(selection):
     """Give the kernels of the ladders' rows, by their letters."""
     rows = [row for section in selection.table.sections for x in section.ladders for row in x.rows]
     return "".join(NAMES[selection.kernels[row.kernel].candidate] for row in rows)
+
+
+@pytest.mark.usefixtures("believe")
+@pytest.mark.parametrize(("weight", "letter"), [(1.0, "B"), (NAMED_WEIGHT, "A")])
+def test_what_the_wheel_is_for_counts_more(tmp_path, weight, letter):
+    shapes = tmp_path / "mine.toml"
+    model = '[[model]]\nname = "mine"\nweights = [{ name = "w", n = 1024, k = 1024 }]\n'
+    shapes.write_text(f'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [16, 32]\n\n{model}')
+    wishes = Wishes(SelectionLimits(1), shapes=load_shape_set(str(shapes)), named_weight=weight)
+    found = selected(rows_of((10, 11), (10, 11), (14, 10)), wishes)
+    assert [NAMES.get(key.candidate) for key in found.kernels[1:]] == [letter]
 
 
 @pytest.mark.usefixtures("believe")
