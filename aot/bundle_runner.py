@@ -86,10 +86,10 @@ def run_bundle(options: Options, *, silent: bool = False) -> int:
 
 
 def _share(text: str) -> float:
-    """Read a share of all: percent, as `aot tune` takes, would be no limit here."""
-    value = float(text)
+    """Read a share of all, 0.1 or 10%: a bare 10, the percentage that `aot tune` takes, would be no limit here."""
+    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"is {text}; expected a share above 0 and at most 1: 0.1 for a tenth")
+        raise argparse.ArgumentTypeError(f"is {text}; expected a share above 0 and at most 1: 0.1 or 10% for a tenth")
     return value
 
 
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", help="measure only kernels whose name contains or matches this")
     parser.add_argument("--budget-seconds", type=float, help="end in good order after this long")
     parser.add_argument("--strategy", choices=search.NAMES, default=MODEL, help="how to search; exhaustive times all")
-    parser.add_argument("--search-budget", type=_share, default=1.0, help="share of a problem's kernels to time")
+    parser.add_argument("--search-budget", type=_share, default=1.0, help="share of a problem's kernels to time: 0.1 or 10%%")
     parser.add_argument("--silence-seconds", type=float, default=SILENCE_S, help="a kernel this long at work hangs")
     parser.add_argument("--settle-seconds", type=float, help="wait this long for a throttled device to recover")
     parser.add_argument("--check", action="store_true", help="print what this machine is, as JSON, and measure nothing")

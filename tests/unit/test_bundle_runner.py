@@ -34,8 +34,14 @@ def test_results_need_a_name(tmp_path, capsys):
     assert "--out is needed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("share", ["10", "0", "-0.1", "nan"])
+@pytest.mark.parametrize("share", ["0.1", "10%", "1", "100%"])
+def test_a_search_budget_is_read_as_a_fraction_or_in_percent(tmp_path, share, capsys):
+    assert main([str(tmp_path), "--out", str(tmp_path / "r"), "--search-budget", share]) != 0
+    assert "make the bundle again" in capsys.readouterr().err  # it is the empty directory that is refused
+
+
+@pytest.mark.parametrize("share", ["10", "0", "-0.1", "nan", "101%", "0%"])
 def test_a_search_budget_is_a_share(tmp_path, capsys, share):
     with pytest.raises(SystemExit):
         main([str(tmp_path), "--out", str(tmp_path / "r"), "--search-budget", share])
-    assert f"is {share}; expected a share above 0 and at most 1: 0.1 for a tenth" in capsys.readouterr().err
+    assert f"is {share}; expected a share above 0 and at most 1: 0.1 or 10% for a tenth" in capsys.readouterr().err
