@@ -37,7 +37,7 @@ of 5.0 percent there without, 3.5 with (docs/selection.md)."""
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted with foreign ones."""
 
-NAMED_WEIGHT = 4.0
+NAMED_WEIGHT = 8.0
 """How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and foreign
 ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 515 others and 600
 foreign ones that would outvote them (docs/selection.md)."""
