@@ -74,6 +74,11 @@ def theirs(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
     return torch.matmul(x, weight.t(), out=out)
 
 
+def mm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
+    """Call torch's least general product."""
+    return torch.mm(x, weight.t(), out=out)
+
+
 def compare(m: int, n: int, k: int, dtype: torch.dtype, peer: CublasLt | None) -> dict[str, Any]:
     """Time all on one problem in interleaved rounds, and check that they agree."""
     sets = make_sets(m, n, k, dtype)
@@ -152,11 +157,7 @@ def describe(wheel: Any, peer: CublasLt | None) -> dict[str, Any]:
         "cublaslt": None if peer is None else {"version": peer.version, "description": PEER},
         "first_call_ms": {name: round(values[0], 2) for name, values in first.items()},
         "preload_ms": round(first["wheel"][1], 2),
-        "host_us": {
-            "wheel": round(host_us(ours, 16, 4096, 4096), 3),
-            "torch_matmul": round(host_us(theirs, 16, 4096, 4096), 3),
-            "torch_mm": round(host_us(lambda x, w, out: torch.mm(x, w.t(), out=out), 16, 4096, 4096), 3),
-        },
+        "host_us": host_us({"wheel": ours, "torch_matmul": theirs, "torch_mm": mm}, 16, 4096, 4096),
     }
 
 

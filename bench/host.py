@@ -6,29 +6,40 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 import torch
 
 from bench.protocol import Call
 
 HOST_CALLS = 200
-HOST_REPEATS = 30
+HOST_ROUNDS = 60
+WARM_S = 0.5
+"""How long the processor is kept busy first, so that its clock has risen."""
 
 
-def host_us(call: Call, m: int, n: int, k: int) -> float:
-    """Give the median wall-clock time of one enqueued call, in microseconds."""
+def host_us(calls: Mapping[str, Call], m: int, n: int, k: int) -> dict[str, float]:
+    """Give the median wall-clock time of one enqueued call of each, in microseconds; they take turns."""
     x, weight = (torch.randn(rows, k, device="cuda").to(torch.bfloat16) for rows in (m, n))
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
-    call(x, weight, out)
-    times = []
-    for _ in range(HOST_REPEATS):
+
+    def batch_us(call: Call) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter_ns()
         for _ in range(HOST_CALLS):
             call(x, weight, out)
-        times.append((time.perf_counter_ns() - start) / HOST_CALLS / 1000)
+        return (time.perf_counter_ns() - start) / HOST_CALLS / 1000
+
+    warm_until = time.perf_counter() + WARM_S
+    while time.perf_counter() < warm_until:
+        for call in calls.values():
+            batch_us(call)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(HOST_ROUNDS):
+        for name in sorted(calls, reverse=i % 2 == 0):
+            times[name].append(batch_us(calls[name]))
     torch.cuda.synchronize()
-    return statistics.median(times)
+    return {name: round(statistics.median(values), 3) for name, values in times.items()}
 
 
 FIRST_CALL = """
