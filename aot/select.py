@@ -39,7 +39,7 @@ MIN_MEASURED = 100
 
 NAMED_WEIGHT = 8.0
 """How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and foreign
-ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 515 others and 600
+ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
 foreign ones that would outvote them (docs/selection.md)."""
 
 CURVE_MIN_PROBLEMS = 30
