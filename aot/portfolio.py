@@ -32,6 +32,10 @@ TIE = 0.005
 """Times this close are a tie. Source: half the distance between the quartiles of seven rounds has a median of 0.8
 percent over 14,505 timings of the first H200 tuning; of a median of as many it is about half."""
 
+MODELLED_TIE = 0.01
+"""The same of times that the cost model gives, which is wrong by more than that: 0.5 percent would be 80 kernels for a
+Thor instead of 66, for a gain of nothing that is known."""
+
 MAX_TIE = 0.01
 """Widest tie that spreads may make: a time that scatters more is not trusted to be no worse. Source: ties of up to 3
 percent cost 32 kernels 0.16 percent of mean regret on the H200 record, and up to 3 at single problems."""
@@ -226,13 +230,13 @@ class _Search:
 
 
 def _assign(
-    matrix: Matrix, chosen: list[int], ties: NDArray[np.float64], solutions: Mapping[Problem, Candidate]
+    matrix: Matrix, chosen: list[int], ties: NDArray[np.float64], tie: float, solutions: Mapping[Problem, Candidate]
 ) -> list[int]:
     """Pick each problem's kernel among those in a tie with the best: the shipped one, or the one best most often."""
     kept = matrix.ratios[:, chosen]
     first = kept.argmin(axis=1)
     best_tie = ties[:, chosen][np.arange(len(kept)), first]
-    width = np.clip(np.hypot(ties[:, chosen], best_tie[:, None]), TIE, MAX_TIE)
+    width = np.clip(np.hypot(ties[:, chosen], best_tie[:, None]), tie, MAX_TIE)
     eligible = kept <= kept.min(axis=1)[:, None] * (1 + width)
     wins = np.bincount(first, minlength=len(chosen)) + eligible.sum(axis=0) / (2 * len(kept) + 1)
     columns = {matrix.candidates[j]: position for position, j in enumerate(chosen)}
@@ -320,6 +324,7 @@ def choose(
     beside: Times | None = None,
     weights: Mapping[Problem, float] | None = None,
     spreads: Times | None = None,
+    tie: float = TIE,
     shipped: Shipped | None = None,
     is_general: Callable[[Candidate], bool] = lambda _: True,
 ) -> Portfolio:
@@ -337,6 +342,7 @@ def choose(
         weights: how much problems count in the mean that is minimised; 1 where none is given. Regrets reported are
             plain means.
         spreads: for each problem, the relative half-distance of each candidate's quartiles; what differs less is a tie.
+        tie: what differs less, as a fraction of the best, is a tie in any case.
         shipped: what an earlier selection ships.
         is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
 
@@ -349,7 +355,7 @@ def choose(
     matrix, both, search = _instance(times, beside or {}, weights or {}, shipped, is_general)
     chosen, method = _fewest(search, matrix.ratios, aim) if aim.is_fewest else search.best(aim.max_kernels)
     chosen = sorted(chosen)
-    picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), shipped.solutions)
+    picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), tie, shipped.solutions)
     if aim.is_fewest and not aim.is_met(_regrets(matrix, picked)):
         # Ties are given away only within the limits.
         picked = [chosen[j] for j in matrix.ratios[:, chosen].argmin(axis=1).tolist()]

@@ -16,7 +16,7 @@ from aot.foreign import foreign_problems
 from aot.heldout import score
 from aot.learned import Learned, Model, Prior
 from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
-from aot.portfolio import Aim, Portfolio, Shipped, choose
+from aot.portfolio import MODELLED_TIE, TIE, Aim, Portfolio, Shipped, choose
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.selection import SELECTION_VERSION, Curve, Regret, Selection
 from aot.space import fallback
@@ -155,6 +155,7 @@ def _choose(operation: Operation, filled: Times, measured: Measured, model: Mode
         beside=beside,
         weights=wishes.weights(operation),
         spreads=measured.spreads.get(operation),
+        tie=MODELLED_TIE if measured.record is None else TIE,
         shipped=_shipped(wishes.shipped, operation, filled),
         is_general=is_general,
     )

@@ -13,6 +13,7 @@ from aot.portfolio import (
     GREEDY,
     MAX_TIE,
     MISSING_RATIO,
+    MODELLED_TIE,
     SHIPPED_CREDIT,
     TIE,
     WORST_WEIGHT,
@@ -102,6 +103,11 @@ def test_spreads_widen_a_tie(gap, of_a, of_b, is_tie):
     found = choose(rows, Aim(2), spreads={P[2]: {A: of_a, B: of_b, D: 0.5}})
     assert found.solutions[P[2]] == (A if is_tie else B)
     assert found.worst_regret == pytest.approx(gap if is_tie else 0)
+
+
+@pytest.mark.parametrize(("tie", "kept"), [(TIE, (A, B)), (MODELLED_TIE, (A,))])
+def test_how_near_a_tie_is_can_be_said(tie, kept):
+    assert choose(times((10, 20), (10, 20), (10.08, 10)), Aim(2), tie=tie).candidates == kept
 
 
 def test_a_tie_goes_to_what_the_problem_was_shipped_with():
