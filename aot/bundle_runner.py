@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", help="measure only kernels whose name contains or matches this")
     parser.add_argument("--budget-seconds", type=float, help="end in good order after this long")
     parser.add_argument("--strategy", choices=search.NAMES, default=MODEL, help="how to search; exhaustive times all")
-    parser.add_argument("--search-budget", type=_share, default=1.0, help="share of a problem's kernels to time: 10%%")
+    budget = "share of a problem's kernels to time, such as 0.1 or 10%%"
+    parser.add_argument("--search-budget", type=_share, default=1.0, help=budget)
     parser.add_argument("--silence-seconds", type=float, default=SILENCE_S, help="a kernel this long at work hangs")
     parser.add_argument("--settle-seconds", type=float, help="wait this long for a throttled device to recover")
     parser.add_argument("--check", action="store_true", help="print what this machine is, as JSON, and measure nothing")

@@ -23,8 +23,8 @@ class Sm90Overlap(Sm90Bounded):
         """Apply `sm90_bounded`'s limits; refuse clusters that share both operands.
 
         Source: an H200, 2026-11-21: of 46 kernels in clusters of 2x2 one, 64x32 pingpong, hung at m 1, n 3584,
-        k 18944; why was not found. None of 88 in clusters of 4x1 and 1x4 did, and none in smaller ones in 40,000
-        timings.
+        k 18944; why was not found. In clusters of 4x1 and 1x4 only split-K that waits did, which `sm90_quack`'s limits
+        refuse; smaller clusters never, in 40,000 timings.
         """
         if candidate.cluster_m > 1 and candidate.cluster_n > 1:
             cluster = f"{candidate.cluster_m}x{candidate.cluster_n}"
