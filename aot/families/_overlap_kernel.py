@@ -55,11 +55,17 @@ class GemmOverlapSm90(GemmBoundedSm90):
         return _Launcher(self, super().kernel(*args, **kwargs))
 
     def make_ab_pipeline(self, *args: Any, **kwargs: Any) -> Any:
-        """Make quack's pipeline, whose tail, after a CTA's last load, lets the next kernel start."""
+        """Make quack's pipeline, whose tail, after a CTA's last load, lets the next kernel start.
+
+        Each loading warp waits for the kernel in front before it does so. B's warp may not have waited yet, and one
+        thread's trigger is its CTA's: were the next kernel let start before this one has seen the end of the one in
+        front, the two would run at once, and the next could read what the one in front has still to write.
+        """
         made = super().make_ab_pipeline(*args, **kwargs)
         quack_tail = made.producer_tail
 
         def producer_tail(*args: Any, **kwargs: Any) -> None:
+            cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
             quack_tail(*args, **kwargs)
 
