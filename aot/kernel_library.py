@@ -13,27 +13,31 @@ if TYPE_CHECKING:
     from aot.operands import GemmCall, Matrix
 
 
+class TensorStruct(ctypes.Structure):
+    """`aot_gemm_tensor_t`."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2))
+
+
 class ProblemStruct(ctypes.Structure):
     """`aot_gemm_problem_t`; tests/unit/test_kernel_library.py compares it with the header through the C compiler."""
 
     _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
         ("dtype", ctypes.c_int32),
         ("device", ctypes.c_int32),
         ("m", ctypes.c_int64),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
-        ("a", ctypes.c_void_p),
-        ("b", ctypes.c_void_p),
-        ("d", ctypes.c_void_p),
-        ("a_strides", ctypes.c_int64 * 2),
-        ("b_strides", ctypes.c_int64 * 2),
-        ("d_strides", ctypes.c_int64 * 2),
+        ("a", TensorStruct),
+        ("b", TensorStruct),
+        ("d", TensorStruct),
         ("flags", ctypes.c_uint64),
     )
 
 
-B_READY = 1
-"""Flag of a problem whose B the kernel in front does not write. Source: aot_gemm.h, AOT_GEMM_B_READY."""
+B_CONSTANT = 1
+"""Flag of a problem whose B nothing writes meanwhile. Source: aot_gemm.h, AOT_GEMM_B_CONSTANT."""
 
 
 CURRENT_DEVICE = -1
@@ -85,18 +89,16 @@ class KernelLibrary:
         """Make the C struct of a call."""
         problem = call.problem
         return ProblemStruct(
+            ctypes.sizeof(ProblemStruct),
             problem.operation.dtype.code,
             CURRENT_DEVICE,
             problem.m,
             problem.n,
             problem.k,
-            call.a,
-            call.b,
-            call.d,
-            _strides(call.a_matrix),
-            _strides(call.b_matrix),
-            _strides(call.d_matrix),
-            B_READY,
+            TensorStruct(call.a, _strides(call.a_matrix)),
+            TensorStruct(call.b, _strides(call.b_matrix)),
+            TensorStruct(call.d, _strides(call.d_matrix)),
+            B_CONSTANT,
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:

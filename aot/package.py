@@ -25,7 +25,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from aot.errors import PackageError
 from aot.manifest import Manifest
-from aot.render import FileSet, render
+from aot.render import FileSet, library_name, render
 from aot.target import Target
 
 CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
@@ -42,6 +42,7 @@ MAX_WHEEL_BYTES = 100 * 1000**2
 _LIBC_FAMILY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _ELF_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_EXPORT_PREFIX = "aot_gemm_"
 _TAIL_LINES = 40
 
 
@@ -270,8 +271,8 @@ def build_library(
             verbose=verbose,
         )
         run([*cmake, "--build", str(build)], "building the library", env=env, verbose=verbose)
-        library = build / f"lib{manifest.module}.so"
-        inspect_library(library.name, library.read_bytes(), target, set(), "aot_gemm_")
+        library = build / library_name(manifest)
+        inspect_library(library.name, library.read_bytes(), target)
         return _move_into(library, out_dir)
 
 
@@ -326,26 +327,22 @@ def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
         raise PackageError(
             f"{wheel.name} has {size:,} bytes; at most {MAX_WHEEL_BYTES:,} can be published; ship fewer kernels"
         )
-    library, binding = f"lib{manifest.module}.so", f"lib{manifest.module}_python.so"
-    allowed = {library: (set[str](), "aot_gemm_"), binding: ({library}, "aot_gemm_python_")}
+    name = library_name(manifest)
     with zipfile.ZipFile(wheel) as archive:
-        for name, (needed, prefix) in allowed.items():
-            try:
-                content = archive.read(f"{manifest.module}/{name}")
-            except KeyError as error:
-                raise PackageError(f"{wheel.name} has no {name}; expected it in {manifest.module}/") from error
-            inspect_library(name, content, target, needed, prefix)
+        try:
+            content = archive.read(f"{manifest.module}/{name}")
+        except KeyError as error:
+            raise PackageError(f"{wheel.name} has no {name}; expected it in {manifest.module}/") from error
+        inspect_library(name, content, target)
 
 
-def inspect_library(name: str, content: bytes, target: Target, needed: set[str], prefix: str) -> None:
-    """Check the machine, needed libraries, glibc versions and exported symbols of a shared library.
+def inspect_library(name: str, content: bytes, target: Target) -> None:
+    """Check the machine, SONAME, needed libraries, glibc versions and exported symbols of a kernel library.
 
     Args:
-        name: what messages call it.
+        name: its file name, which its SONAME must equal.
         content: the file.
         target: whose machine and glibc it must run on.
-        needed: libraries it must need beside those of the libc family.
-        prefix: what the name of every exported symbol begins with.
 
     Raises:
         PackageError: one of them is not as expected.
@@ -355,18 +352,23 @@ def inspect_library(name: str, content: bytes, target: Target, needed: set[str],
     if machine != _ELF_MACHINES[target.machine]:
         raise PackageError(f"{name} is for {machine}; expected {_ELF_MACHINES[target.machine]}")
     found: set[str] = set()
+    sonames: list[str] = []
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
             found = {str(vars(tag)["needed"]) for tag in section.iter_tags("DT_NEEDED")}
+            sonames = [str(vars(tag)["soname"]) for tag in section.iter_tags("DT_SONAME")]
         elif isinstance(section, GNUVerNeedSection):
             _inspect_versions(name, section, target)
         elif isinstance(section, SymbolTableSection) and section.name == ".dynsym":
-            _inspect_exports(name, section, prefix)
-    extra = found - needed - _LIBC_FAMILY - {_LOADERS[target.machine]}
-    if extra or not needed <= found:
+            _inspect_exports(name, section)
+    if sonames != [name]:
         raise PackageError(
-            f"{name} needs {sorted(found)}; expected {sorted(needed)} and at most {sorted(_LIBC_FAMILY)}; "
-            f"{'remove ' + ', '.join(sorted(extra)) if extra else 'link ' + ', '.join(sorted(needed - found))}"
+            f"{name} has the SONAME {sonames}; expected [{name!r}], by which no other library is taken for it"
+        )
+    extra = found - _LIBC_FAMILY - {_LOADERS[target.machine]}
+    if extra:
+        raise PackageError(
+            f"{name} needs {sorted(found)}; expected at most {sorted(_LIBC_FAMILY)}; remove {', '.join(sorted(extra))}"
         )
 
 
@@ -379,10 +381,12 @@ def _inspect_versions(name: str, section: GNUVerNeedSection, target: Target) -> 
                 raise PackageError(f"{name} needs {version.name}; expected GLIBC_{target.glibc} or older")
 
 
-def _inspect_exports(name: str, section: SymbolTableSection, prefix: str) -> None:
+def _inspect_exports(name: str, section: SymbolTableSection) -> None:
     exported = [
         x.name for x in section.iter_symbols() if x["st_shndx"] != "SHN_UNDEF" and x["st_info"]["bind"] != "STB_LOCAL"
     ]
-    wrong = [x for x in exported if not x.startswith(prefix)]
+    wrong = [x for x in exported if not x.startswith(_EXPORT_PREFIX)]
     if wrong or not exported:
-        raise PackageError(f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected only {prefix}*")
+        raise PackageError(
+            f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected {_EXPORT_PREFIX}*"
+        )

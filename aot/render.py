@@ -20,6 +20,9 @@ TEMPLATE_SUFFIX = ".j2"
 TEMPLATE_MODULE = "aot_gemm"
 """Directory under templates/python/ that the wheel's import name takes the place of."""
 
+ABI_VERSION = 1
+"""`AOT_GEMM_ABI_VERSION` of templates/include/aot_gemm.h; the rendered kernels.cc compares the two."""
+
 _PACKAGE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*[a-z0-9.]*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 _ARCH = re.compile(r"sm_([0-9]+)([0-9])[a-z]?")
@@ -112,6 +115,11 @@ def _check_names(manifest: Manifest) -> None:
         )
 
 
+def library_name(manifest: Manifest) -> str:
+    """Return the file name of a wheel's library, which is also the name by which the loader knows it (SONAME)."""
+    return f"lib{manifest.module}.so.{ABI_VERSION}"
+
+
 def _layouts(manifest: Manifest, dtype: Dtype) -> int:
     """Give a bit for each layout that an element type has a section of."""
     operations = [section.operation for section in manifest.table.sections]
@@ -137,7 +145,8 @@ def _variables(manifest: Manifest) -> dict[str, object]:
         "kernels": manifest.kernels,
         "sections": sections,
         "layouts": [_layouts(manifest, dtype) for dtype in Dtype],
-        "libraries": [f"lib{module}.so", f"lib{module}_python.so"],
+        "abi_version": ABI_VERSION,
+        "libraries": [library_name(manifest)],
     }
 
 

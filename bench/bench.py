@@ -153,7 +153,7 @@ def describe(wheel: Any, peer: CublasLt | None) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "wheel": wheel.version,
         "num_kernels": len(wheel.kernels),
-        "library_bytes": sum(path.stat().st_size for path in folder.glob("*.so")),
+        "library_bytes": sum(path.stat().st_size for path in folder.glob("*.so*")),
         "cublaslt": None if peer is None else {"version": peer.version, "description": PEER},
         "first_call_ms": {name: round(values[0], 2) for name, values in first.items()},
         "preload_ms": round(first["wheel"][1], 2),

@@ -13,6 +13,7 @@ nothing in 75. What it reports, and why: docs/measurements.md.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import aot_gemm
 import torch
 
 from aot.errors import DeviceError
-from aot.kernel_library import B_READY, CURRENT_DEVICE, KernelLibrary, ProblemStruct
+from aot.kernel_library import B_CONSTANT, CURRENT_DEVICE, KernelLibrary, ProblemStruct, TensorStruct
 from aot.problem import Dtype
 
 SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
@@ -43,9 +44,9 @@ def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> s
     expected = a.double() @ b.double().t()
     a, b = _held(a, layout[0] == "k"), _held(b, layout[1] == "k")
     d = torch.full((m, n), float("nan"), device="cuda", dtype=torch_dtype)
-    addresses = a.data_ptr(), b.data_ptr(), d.data_ptr()
-    strides = tuple(a.stride()), tuple(b.stride()), tuple(d.stride())
-    problem = ProblemStruct(dtype.code, CURRENT_DEVICE, m, n, k, *addresses, *strides, B_READY)
+    tensors = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in (a, b, d)]
+    size = ctypes.sizeof(ProblemStruct)
+    problem = ProblemStruct(size, dtype.code, CURRENT_DEVICE, m, n, k, *tensors, B_CONSTANT)
     try:
         num_bytes = library.workspace_bytes(kernel, problem)
         workspace = torch.empty(max(num_bytes, 1), dtype=torch.uint8, device="cuda")
@@ -72,7 +73,7 @@ def main() -> int:
     parser.add_argument("--kernels", default="", help="only kernels whose name contains this")
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="only the I-th of N parts, from 1 on")
     values = parser.parse_args()
-    library = KernelLibrary(Path(aot_gemm.__file__).with_name("libaot_gemm.so"))
+    library = KernelLibrary(aot_gemm._library.LIBRARY)
     part, num_parts = values.part
     chosen = [i for i, name in enumerate(library.names) if values.kernels in name][part - 1 :: num_parts]
     num_faults = 0

@@ -27,7 +27,7 @@ static int check_cuda(CUresult result) {
 static int multiply(void) {
   CUdeviceptr a, b, d, workspace = 0;
   size_t workspace_bytes = 0;
-  aot_gemm_selection_t selection;
+  aot_gemm_selection_t selection = {.struct_bytes = sizeof(selection)};
   if (!check_cuda(cuMemAlloc(&a, (size_t)M * K * BYTES)) || !check_cuda(cuMemAlloc(&b, (size_t)N * K * BYTES)) ||
       !check_cuda(cuMemAlloc(&d, (size_t)M * N * BYTES)) || !check_cuda(cuMemsetD8(a, 0, (size_t)M * K * BYTES)) ||
       !check_cuda(cuMemsetD8(b, 0, (size_t)N * K * BYTES))) {
@@ -35,17 +35,15 @@ static int multiply(void) {
   }
   /* All three are row-major: one row after the other, columns adjacent. */
   const aot_gemm_problem_t problem = {
+      .struct_bytes = sizeof(aot_gemm_problem_t),
       .dtype = AOT_GEMM_BFLOAT16,
       .device = 0,
       .m = M,
       .n = N,
       .k = K,
-      .a = (const void*)a,
-      .b = (const void*)b,
-      .d = (void*)d,
-      .a_strides = {K, 1},
-      .b_strides = {K, 1},
-      .d_strides = {N, 1},
+      .a = {(void*)a, {K, 1}},
+      .b = {(void*)b, {K, 1}},
+      .d = {(void*)d, {N, 1}},
   };
   if (!check(aot_gemm_select(&problem, &selection))) return 1;
   printf("kernel %s\n", aot_gemm_kernel_name(selection.kernel));

@@ -31,6 +31,12 @@
 #define AOT_GEMM_API
 #endif
 
+/* Version of the binary interface: of the functions, and of what the fields of the structs mean. It is part of the
+ * library's SONAME (lib<package>.so.<version>) and of its symbols' version. Fields are only ever added at the end of a
+ * struct, which `struct_bytes` tells; then this number stays. aot_gemm_abi_version() says it of the library that was
+ * loaded. */
+#define AOT_GEMM_ABI_VERSION 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -40,11 +46,12 @@ typedef enum {
   AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, a kernel index or a device ordinal that does not exist */
   AOT_GEMM_ERROR_DTYPE = 2,        /* an element type that this library has no kernels for */
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
-  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, operands a kernel cannot take */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, A or B, operands a kernel can't take */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
   AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU of another compute capability than the kernels' */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
-  AOT_GEMM_ERROR_WORKSPACE = 8     /* a workspace too small, missing, or not aligned to 16 bytes */
+  AOT_GEMM_ERROR_WORKSPACE = 8,    /* a workspace too small, missing, or not aligned to 16 bytes */
+  AOT_GEMM_ERROR_TABLE = 9         /* the library's own dispatch table contradicts itself: build it again */
 } aot_gemm_status_t;
 
 typedef enum { AOT_GEMM_BFLOAT16 = 0, AOT_GEMM_FLOAT16 = 1 } aot_gemm_dtype_t;
@@ -52,35 +59,45 @@ typedef enum { AOT_GEMM_BFLOAT16 = 0, AOT_GEMM_FLOAT16 = 1 } aot_gemm_dtype_t;
 /* Which part of the dispatch table answered. */
 typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FALLBACK = 3 } aot_gemm_tier_t;
 
-/* Flag of a problem: B, such as a layer's weight, is not written by the kernel in front on the stream, nor, where that one
- * lets its successor start before it has waited for its own predecessor, by that predecessor. Kernels that can then load
- * B while the one in front still runs (programmatic dependent launch); A is read and D written only after it has ended.
- * For a B that is written there, the product may be of its old values. A B that the calling thread's last launch of this
- * library writes is never read early; of what others write the caller alone knows. */
-#define AOT_GEMM_B_READY UINT64_C(1)
+/* Flag of a problem: the promise that nothing writes B while this launch is in flight, nor while launches that were
+ * enqueued before it on the device are: that B was written, and the write waited for, before. A layer's weight that was
+ * loaded once is such a B. Kernels that can then load B while the kernel in front on the stream still runs (programmatic
+ * dependent launch); A is read and D written only after it has ended. Without the flag, B too is read only then, and the
+ * product is right whatever wrote B. Where the promise is broken, the product may be of B's old values. Where D is
+ * column-major, so that A and B are exchanged, the flag has no effect. AOT_GEMM_WEIGHT_PREFETCH=0 in the environment when
+ * the library is loaded turns it off for the whole process. */
+#define AOT_GEMM_B_CONSTANT UINT64_C(1)
 
-/* One product. Extents and strides are in elements; strides[0] is the step from row to row, strides[1] from column to
- * column, of the logical matrices A (m, k), B (n, k) and D (m, n). A stride of an extent of 1 or 0 is not looked at.
+/* One matrix. Strides are in elements: strides[0] is the step from row to row, strides[1] from column to column; neither
+ * is below 0. The stride of an extent of 1 or 0 is not looked at. */
+typedef struct {
+  void* data; /* device address; null in queries, where it counts as aligned. A and B are never written. */
+  int64_t strides[2];
+} aot_gemm_tensor_t;
+
+/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n).
  *
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes.
- * Anything else is computed by the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros.
+ * Anything else is computed by the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros. D may share no
+ * element with A or B, nor with itself.
+ *
+ * A program that was compiled with an older header has a smaller struct: the fields that it lacks count as 0. One that was
+ * compiled with a newer header has a larger one, whose further bytes must be 0.
  */
 typedef struct {
-  int32_t dtype;  /* aot_gemm_dtype_t */
-  int32_t device; /* CUDA ordinal of the operands' and the stream's device; -1: the calling thread's current device */
+  uint64_t struct_bytes; /* sizeof(aot_gemm_problem_t) */
+  int32_t dtype;         /* aot_gemm_dtype_t */
+  int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
   int64_t m, n, k;
-  const void* a; /* device pointers; null in queries, where they count as aligned */
-  const void* b;
-  void* d;
-  int64_t a_strides[2];
-  int64_t b_strides[2];
-  int64_t d_strides[2];
-  uint64_t flags; /* of AOT_GEMM_B_READY; 0 for none */
+  aot_gemm_tensor_t a, b, d;
+  uint64_t flags; /* of AOT_GEMM_B_CONSTANT; 0 for none */
 } aot_gemm_problem_t;
 
 /* What the dispatch table says of a problem. `m`, `n`, `k` and `layout` are those that were looked up: where D is
- * column-major, the roles of A and B, m and n are exchanged. */
+ * column-major, the roles of A and B, m and n are exchanged. The caller sets `struct_bytes`; no more bytes than that are
+ * written. */
 typedef struct {
+  uint64_t struct_bytes; /* sizeof(aot_gemm_selection_t) */
   int32_t kernel;  /* index of the kernel */
   int32_t tier;    /* aot_gemm_tier_t */
   int32_t section; /* index of the table's section (element type and layout) */
@@ -132,7 +149,8 @@ AOT_GEMM_API const char* aot_gemm_kernel_name(int32_t kernel);
 /* Load every kernel onto a device now (-1: the current one), instead of each at its first launch. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_preload(int32_t device);
 
-/* Wait until a stream of a device (-1: the current one) is done: the only function that waits. */
+/* Wait until a stream of a device (-1: the current one) is done: the only function that waits. A stream that is being
+ * captured gives AOT_GEMM_ERROR_ARGUMENT, and its capture goes on. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream);
 
 /* Give the text of the calling thread's last error: what failed, the value got, what was expected, what to do. Valid
@@ -141,6 +159,9 @@ AOT_GEMM_API const char* aot_gemm_last_error(void);
 
 /* Give the file that the miss log goes to; null where it is off. Valid as long as the library is loaded. */
 AOT_GEMM_API const char* aot_gemm_misses_file(void);
+
+/* Give AOT_GEMM_ABI_VERSION of the library. A program compares it with the header's. */
+AOT_GEMM_API int32_t aot_gemm_abi_version(void);
 
 /* Give the library's version and the architecture of its kernels, such as "sm_90a". */
 AOT_GEMM_API const char* aot_gemm_version(void);

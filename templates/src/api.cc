@@ -1,5 +1,7 @@
 // The C API: checks, the look-up, and the runtime brought together.
+#include <algorithm>
 #include <cinttypes>
+#include <cstring>
 
 #include "aot_gemm.h"
 #include "cuda_entry.h"
@@ -21,6 +23,22 @@ struct Plan {
   Canonical problem;
 };
 
+// A problem as the caller states it, in the struct of this library's own header.
+class Stated {
+ public:
+  explicit Stated(const aot_gemm_problem_t* problem) : status_(take(problem, &storage_, &problem_)) {}
+  Stated(const Stated&) = delete;
+  Stated& operator=(const Stated&) = delete;
+
+  aot_gemm_status_t status() const { return status_; }
+  const aot_gemm_problem_t& operator*() const { return *problem_; }
+
+ private:
+  aot_gemm_problem_t storage_;  // written only for a caller of another header
+  const aot_gemm_problem_t* problem_ = nullptr;
+  aot_gemm_status_t status_;
+};
+
 const char* dtype_name(int32_t dtype) { return dtype == AOT_GEMM_BFLOAT16 ? "bfloat16" : "float16"; }
 
 aot_gemm_status_t check_argument(const void* pointer, const char* name) {
@@ -28,10 +46,29 @@ aot_gemm_status_t check_argument(const void* pointer, const char* name) {
   return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);
 }
 
+// The least that a caller of any header has room for.
+constexpr uint64_t kLeastSelectionBytes = sizeof(aot_gemm_selection_t);
+
+aot_gemm_status_t check_selection_bytes(uint64_t num_bytes) {
+  if (num_bytes >= kLeastSelectionBytes) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "struct_bytes of the selection is %" PRIu64 "; expected sizeof(aot_gemm_selection_t), at least %" PRIu64
+              "; set it",
+              num_bytes, kLeastSelectionBytes);
+}
+
+// Writes what the caller's struct has room for, and leaves its struct_bytes.
+void give(const aot_gemm_selection_t& found, aot_gemm_selection_t* selection) {
+  constexpr size_t kSizeField = sizeof(found.struct_bytes);
+  const size_t num_bytes = std::min<uint64_t>(selection->struct_bytes, sizeof(found));
+  std::memcpy(reinterpret_cast<char*>(selection) + kSizeField, reinterpret_cast<const char*>(&found) + kSizeField,
+              num_bytes - kSizeField);
+}
+
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem) {
-  aot_gemm_status_t status = check_argument(problem.d, "d");
-  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a, "a");
-  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b, "b");
+  aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
+  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
+  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
   return status;
 }
 
@@ -49,6 +86,10 @@ aot_gemm_status_t measure_workspace(Plan* plan) {
 }
 
 aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection, Plan* plan) {
+  if (kTableFault != nullptr) {
+    return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
+                kTableFault);
+  }
   const aot_gemm_status_t status = check(problem);
   if (status != AOT_GEMM_OK) return status;
   const uint32_t layouts = kLayouts[problem.dtype];
@@ -62,9 +103,9 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t
   if (section < 0) section = find_section(problem.dtype);
   const Choice choice =
       choose(kSections[section], kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
-  *selection = {choice.kernel, choice.tier,  section,     choice.index, canonical.layout,
-                canonical.exchanged, canonical.m, canonical.n, canonical.k};
-  const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: the manifest sees to it
+  *selection = {sizeof(*selection), choice.kernel,       choice.tier, section,     choice.index,
+                canonical.layout,   canonical.exchanged, canonical.m, canonical.n, canonical.k};
+  const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: kTableFault sees to it
   plan->kernel = choice.kernel;
   if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, kAsStated, &plan->problem);
   return measure_workspace(plan);
@@ -128,68 +169,76 @@ aot_gemm_status_t launch_selected(const aot_gemm_problem_t& problem, const aot_g
 }  // namespace aot
 
 aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem, aot_gemm_selection_t* selection) {
-  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  const aot::Stated stated(problem);
+  aot_gemm_status_t status = stated.status();
   if (status == AOT_GEMM_OK) status = aot::check_argument(selection, "selection");
+  if (status == AOT_GEMM_OK) status = aot::check_selection_bytes(selection->struct_bytes);
   if (status != AOT_GEMM_OK) return status;
+  aot_gemm_selection_t found;
   aot::Plan plan;
-  return aot::select(*problem, selection, &plan);
+  status = aot::select(*stated, &found, &plan);
+  if (status == AOT_GEMM_OK) aot::give(found, selection);
+  return status;
 }
 
 aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t* problem, size_t* num_bytes) {
-  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  const aot::Stated stated(problem);
+  aot_gemm_status_t status = stated.status();
   if (status == AOT_GEMM_OK) status = aot::check_argument(num_bytes, "num_bytes");
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_selection_t selection;
   aot::Plan plan;
-  status = aot::select(*problem, &selection, &plan);
+  status = aot::select(*stated, &selection, &plan);
   if (status == AOT_GEMM_OK) *num_bytes = static_cast<size_t>(plan.workspace_bytes);
   return status;
 }
 
 aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* workspace, size_t workspace_bytes,
                                   void* stream) {
-  aot_gemm_status_t status = aot::check_argument(problem, "problem");
-  if (status != AOT_GEMM_OK) return status;
+  const aot::Stated stated(problem);
+  if (stated.status() != AOT_GEMM_OK) return stated.status();
   aot_gemm_selection_t selection;
   aot::Plan plan;
-  status = aot::select(*problem, &selection, &plan);
-  if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
-  return aot::launch_selected(*problem, selection, plan, workspace, workspace_bytes, stream);
+  const aot_gemm_status_t status = aot::select(*stated, &selection, &plan);
+  if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
+  return aot::launch_selected(*stated, selection, plan, workspace, workspace_bytes, stream);
 }
 
 aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem, aot_gemm_allocate_t allocate,
                                              void* context, void* stream) {
-  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  const aot::Stated stated(problem);
+  aot_gemm_status_t status = stated.status();
   if (status == AOT_GEMM_OK) status = aot::check_argument(reinterpret_cast<void*>(allocate), "allocate");
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_selection_t selection;
   aot::Plan plan;
-  status = aot::select(*problem, &selection, &plan);
-  if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
+  status = aot::select(*stated, &selection, &plan);
+  if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
   const auto num_bytes = static_cast<size_t>(plan.workspace_bytes);
   void* workspace = num_bytes > 0 ? allocate(context, num_bytes) : nullptr;
-  return aot::launch_selected(*problem, selection, plan, workspace, workspace == nullptr ? 0 : num_bytes, stream);
+  return aot::launch_selected(*stated, selection, plan, workspace, workspace == nullptr ? 0 : num_bytes, stream);
 }
 
 aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
                                                   size_t* num_bytes) {
-  aot_gemm_status_t status = aot::check_argument(problem, "problem");
+  const aot::Stated stated(problem);
+  aot_gemm_status_t status = stated.status();
   if (status == AOT_GEMM_OK) status = aot::check_argument(num_bytes, "num_bytes");
   if (status != AOT_GEMM_OK) return status;
   aot::Plan plan;
-  status = aot::plan_kernel(kernel, *problem, &plan);
+  status = aot::plan_kernel(kernel, *stated, &plan);
   if (status == AOT_GEMM_OK) *num_bytes = static_cast<size_t>(plan.workspace_bytes);
   return status;
 }
 
 aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem, void* workspace,
                                          size_t workspace_bytes, void* stream) {
-  aot_gemm_status_t status = aot::check_argument(problem, "problem");
-  if (status != AOT_GEMM_OK) return status;
+  const aot::Stated stated(problem);
+  if (stated.status() != AOT_GEMM_OK) return stated.status();
   aot::Plan plan;
-  status = aot::plan_kernel(kernel, *problem, &plan);
-  if (status != AOT_GEMM_OK || aot::is_empty(*problem)) return status;
-  return aot::launch_plan(*problem, plan, workspace, workspace_bytes, stream);
+  const aot_gemm_status_t status = aot::plan_kernel(kernel, *stated, &plan);
+  if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
+  return aot::launch_plan(*stated, plan, workspace, workspace_bytes, stream);
 }
 
 aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,
@@ -222,6 +271,8 @@ aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream) {
   const aot::DeviceScope scope(device);
   return scope.status() == AOT_GEMM_OK ? aot::synchronize(stream, scope.device()) : scope.status();
 }
+
+int32_t aot_gemm_abi_version() { return AOT_GEMM_ABI_VERSION; }
 
 const char* aot_gemm_version() { return aot::kVersion; }
 

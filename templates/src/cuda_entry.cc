@@ -194,6 +194,23 @@ Error clear(void* data, size_t num_bytes, void* stream) {
 
 Error synchronize(void* stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
 
+Error is_capturing(void* stream, bool* answer) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
+  *answer = status != cudaStreamCaptureStatusNone;
+  return error;
+}
+
+Error order(void* first, void* second) {
+  cudaEvent_t event = nullptr;
+  cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error != cudaSuccess) return error;
+  error = cudaEventRecord(event, static_cast<cudaStream_t>(first));
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(static_cast<cudaStream_t>(second), event, 0);
+  const cudaError_t destroyed = cudaEventDestroy(event);  // at once, or when the event is done
+  return error != cudaSuccess ? error : destroyed;
+}
+
 void begin_cluster_query() { cluster_query = {true, -1}; }
 
 int32_t end_cluster_query() {

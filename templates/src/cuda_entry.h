@@ -19,6 +19,11 @@ Error clear(void* data, size_t num_bytes, void* stream);
 
 Error synchronize(void* stream);
 
+Error is_capturing(void* stream, bool* answer);
+
+// Has later work of `second` wait for the work that `first` has by now.
+Error order(void* first, void* second);
+
 // Between the two, this thread's launches and clearings do nothing; the second gives how many clusters of the kernel
 // launched meanwhile the device can run at once, or -1 if it has none.
 void begin_cluster_query();

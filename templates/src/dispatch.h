@@ -54,6 +54,10 @@ struct Multiples {
   int32_t n;
 };
 
+// What is wrong with the table, found when the library is loaded; null where nothing is. Looked at before each look-up,
+// since a table that points outside itself would be memory of others.
+extern const char* const kTableFault;
+
 struct Choice {
   int32_t kernel;
   int32_t tier;

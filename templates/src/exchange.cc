@@ -64,7 +64,7 @@ const DLPackExchangeAPI* usable(const DLPackExchangeAPIHeader* header) {
   return gives_tensors ? api : nullptr;
 }
 
-int ask(PyObject* type, const DLPackExchangeAPI** api) {
+int ask_for_api(PyObject* type, const DLPackExchangeAPI** api) {
   constexpr char kName[] = "dlpack_exchange_api";
   *api = nullptr;
   PyObject* capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
@@ -82,44 +82,63 @@ int ask(PyObject* type, const DLPackExchangeAPI** api) {
 
 }  // namespace
 
+ExchangeTable::ExchangeTable(PyObject* examine) : examine_(examine) { Py_IncRef(examine_); }
+
 ExchangeTable::~ExchangeTable() {
+  Py_DecRef(examine_);
   for (int32_t i = 0; i < num_entries_.load(std::memory_order_relaxed); ++i) Py_DecRef(entries_[i].type);
 }
 
-int ExchangeTable::find(PyObject* object, const DLPackExchangeAPI** api) {
+int ExchangeTable::ask(PyObject* type, TensorType* found) {
+  PyObject* answer = PyObject_CallFunctionObjArgs(examine_, type, nullptr);
+  if (answer == nullptr) return -1;
+  const int is_of_torch = PyObject_IsTrue(answer);
+  Py_DecRef(answer);
+  if (is_of_torch < 0) return -1;
+  found->is_of_torch = is_of_torch != 0;
+  return ask_for_api(type, &found->api);
+}
+
+int ExchangeTable::find(PyObject* object, TensorType* found) {
   PyObject* type = PyObject_Type(object);
   const int32_t count = num_entries_.load(std::memory_order_acquire);
   for (int32_t i = 0; i < count; ++i) {
     if (entries_[i].type == type) {
-      *api = entries_[i].api;
+      *found = entries_[i].known;
       Py_DecRef(type);
       return 0;
     }
   }
-  const int status = ask(type, api);
-  if (status == 0) add(type, *api);
+  const int status = ask(type, found);
+  if (status == 0) add(type, *found);
   Py_DecRef(type);
   return status;
 }
 
-void ExchangeTable::add(PyObject* type, const DLPackExchangeAPI* api) {
+void ExchangeTable::add(PyObject* type, const TensorType& known) {
   pthread_mutex_lock(&mutex_);
   const int32_t count = num_entries_.load(std::memory_order_relaxed);
   bool is_there = count == kMaxTypes;
   for (int32_t i = 0; i < count; ++i) is_there = is_there || entries_[i].type == type;
   if (!is_there) {
     Py_IncRef(type);
-    entries_[count] = {type, api};
+    entries_[count] = {type, known};
     num_entries_.store(count + 1, std::memory_order_release);
   }
   pthread_mutex_unlock(&mutex_);
 }
 
-HeldTensor::~HeldTensor() {
+HeldTensor::~HeldTensor() { release(); }
+
+void HeldTensor::release() {
+  view_ = nullptr;
+  is_read_only_ = false;
   if (managed_ == nullptr && capsule_ == nullptr) return;
   const ErrorAside aside;
   if (managed_ != nullptr && managed_->deleter != nullptr) managed_->deleter(managed_);
   if (capsule_ != nullptr) Py_DecRef(capsule_);
+  managed_ = nullptr;
+  capsule_ = nullptr;
 }
 
 int HeldTensor::read(const DLPackExchangeAPI& api, PyObject* object) {
@@ -133,6 +152,7 @@ int HeldTensor::read(const DLPackExchangeAPI& api, PyObject* object) {
     return framework_failed("a tensor gave no DLManagedTensorVersioned");
   }
   view_ = &managed_->dl_tensor;
+  is_read_only_ = (managed_->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   return 0;
 }
 
@@ -149,6 +169,7 @@ int HeldTensor::read_capsule(PyObject* capsule) {
     return -1;
   }
   view_ = &managed->dl_tensor;
+  is_read_only_ = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   return 0;
 }
 

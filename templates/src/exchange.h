@@ -14,28 +14,38 @@
 
 namespace aot {
 
+// What is known of a type of tensors.
+struct TensorType {
+  const DLPackExchangeAPI* api;  // null where it has none of our major version
+  bool is_of_torch;              // it has torch's attributes of gradients and versions
+};
+
 // What types of tensors have for an exchange API. Entries are only ever added, and are complete before they are
 // counted, so that a look-up takes no lock, in a Python without the GIL too.
 class ExchangeTable {
  public:
-  ExchangeTable() = default;
+  // `examine` is a Python function of a type: whether it is torch's. It raises for types whose tensors are no memory of
+  // their own, which are asked again at each look-up.
+  explicit ExchangeTable(PyObject* examine);
   ~ExchangeTable();
   ExchangeTable(const ExchangeTable&) = delete;
   ExchangeTable& operator=(const ExchangeTable&) = delete;
 
-  // Finds the exchange API of an object's type; null where it has none of our major version.
-  int find(PyObject* object, const DLPackExchangeAPI** api);
+  // Finds what is known of an object's type.
+  int find(PyObject* object, TensorType* found);
 
  private:
   static constexpr int32_t kMaxTypes = 64;  // further ones are asked at each look-up
 
   struct Entry {
     PyObject* type;  // a reference is held: the address of a type that is gone could be another's
-    const DLPackExchangeAPI* api;
+    TensorType known;
   };
 
-  void add(PyObject* type, const DLPackExchangeAPI* api);
+  int ask(PyObject* type, TensorType* found);
+  void add(PyObject* type, const TensorType& known);
 
+  PyObject* examine_;
   Entry entries_[kMaxTypes];
   std::atomic<int32_t> num_entries_{0};
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
@@ -60,7 +70,11 @@ class HeldTensor {
   // Gives an allocated tensor as an object of its framework; null with a Python error set.
   PyObject* hand_on(const DLPackExchangeAPI& api);
 
+  // Lets go of what was read, to read something else.
+  void release();
+
   const DLTensor* view() const { return view_; }
+  bool is_read_only() const { return is_read_only_; }
   void* data() const { return static_cast<char*>(view_->data) + view_->byte_offset; }
 
  private:
@@ -68,9 +82,10 @@ class HeldTensor {
   const DLTensor* view_ = nullptr;
   DLManagedTensorVersioned* managed_ = nullptr;
   PyObject* capsule_ = nullptr;
+  bool is_read_only_ = false;
 };
 
-// Gives the stream that a framework works on.
+// Gives the stream that a framework works on, of a device in GPU memory.
 int find_stream(const DLPackExchangeAPI& api, DLDevice device, void** stream);
 
 // Says whether an object is a capsule that HeldTensor::read_capsule can read.

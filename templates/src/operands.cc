@@ -1,11 +1,8 @@
 #include "operands.h"
 
-#include <atomic>
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 namespace aot {
 
@@ -36,8 +33,14 @@ struct Text {
   }
 };
 
-const char* product_name(Product product) { return product == Product::kLinear ? "linear" : "matmul"; }
-const char* left_name(Product product) { return product == Product::kLinear ? "x" : "a"; }
+const char* left_name(Product product) {
+  switch (product) {
+    case Product::kLinear: return "x";
+    case Product::kMatmul: return "a";
+    default: return "weight";
+  }
+}
+
 const char* right_name(Product product) { return product == Product::kLinear ? "weight" : "b"; }
 
 int32_t dtype_code(const DLTensor& tensor) {
@@ -83,13 +86,32 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
     return refuse("ShapeError", "%s: %s has %d dimensions; expected 0 to %d, with extents", product_name(product), name,
                   tensor.ndim, kMaxDims);
   }
+  bool is_empty = false;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] < 0) {
+      return refuse("ShapeError", "%s: %s has shape %s; expected extents of 0 or more", product_name(product), name,
+                    Text(tensor.shape, tensor.ndim).characters);
+    }
+    is_empty = is_empty || tensor.shape[i] == 0;
+  }
+  if (tensor.data == nullptr && !is_empty) {
+    return refuse("OperandError", "%s: %s of shape %s has no memory of its own (its address is null), as fake, functional "
+                  "and zero tensors have none; expected a tensor in GPU memory; pass the tensor that it stands for",
+                  product_name(product), name, Text(tensor.shape, tensor.ndim).characters);
+  }
   return 0;
+}
+
+// The product of numbers that are not below 0; INT64_MAX, which no extent or stride may be, where it is larger.
+int64_t multiply(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
 int64_t stride_of(const DLTensor& tensor, int32_t dim) {
   if (tensor.strides != nullptr) return tensor.strides[dim];
   int64_t stride = 1;
-  for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride *= tensor.shape[i];
+  for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride = multiply(stride, tensor.shape[i]);
   return stride;
 }
 
@@ -108,9 +130,9 @@ bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
     if (mode->extent == 1) {
       mode->stride = stride;
     } else {
-      joins = joins && stride == mode->stride * mode->extent;
+      joins = joins && stride == multiply(mode->stride, mode->extent);
     }
-    mode->extent *= tensor.shape[i];
+    mode->extent = multiply(mode->extent, tensor.shape[i]);
   }
   return joins || mode->extent == 0;
 }
@@ -123,22 +145,14 @@ int read_matrix(Product product, const char* name, const DLTensor& tensor, int32
     int64_t strides[kMaxDims];
     for (int32_t i = 0; i < tensor.ndim; ++i) strides[i] = stride_of(tensor, i);
     return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
-                  "dimensions that join into rows of one stride; make it contiguous", product_name(product), name,
-                  Text(tensor.shape, tensor.ndim).characters, Text(strides, tensor.ndim).characters);
+                  "dimensions that join into rows of one stride; leave out= away and copy the result, or make it contiguous",
+                  product_name(product), name, Text(tensor.shape, tensor.ndim).characters, Text(strides, tensor.ndim).characters);
   }
   *matrix = {static_cast<char*>(tensor.data) + tensor.byte_offset,
              {rows.extent, columns.extent},
              {rows.stride, columns.stride}};
   return 0;
 }
-
-// secure_getenv is what misses.cc asks, too: a set-user-ID program heeds no such variable.
-bool reads_early_by_default() {
-  const char* value = secure_getenv("AOT_GEMM_EARLY_WEIGHTS");
-  return value == nullptr || std::strcmp(value, "0") != 0;
-}
-
-std::atomic<bool> early_weights{reads_early_by_default()};
 
 thread_local Refusal refusal = {"AotGemmError", {}};
 
@@ -155,7 +169,20 @@ int refuse(const char* kind, const char* format, ...) {
 
 const Refusal& last_refusal() { return refusal; }
 
-bool exchange_early_weights(bool enabled) { return early_weights.exchange(enabled, std::memory_order_relaxed); }
+const char* product_name(Product product) {
+  switch (product) {
+    case Product::kLinear: return "linear";
+    case Product::kMatmul: return "matmul";
+    default: return "constant";
+  }
+}
+
+int check_left(Product product, const DLTensor& left) { return check_tensor(product, left_name(product), left, left); }
+
+bool is_matrix(const DLTensor& left) {
+  Mode rows;
+  return left.ndim == 0 || join(left, 0, left.ndim - 1, &rows);
+}
 
 int check_operands(Product product, const Operands& operands, Shape* shape) {
   const DLTensor& left = *operands.left;
@@ -169,8 +196,8 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
                   Text(left.shape, left.ndim).characters, right_name(product),
                   Text(right.shape, right.ndim).characters,
                   linear ? "x (..., k) and weight (n, k)"
-                         : "a (..., m, k) or (k,), and b (k, n) or (k,); a batched b is not supported: loop "
-                           "over it");
+                         : "a (..., m, k) or (k,), and b (k, n) or (k,); for a batched b call this once for each "
+                           "of its matrices, or the framework's own matmul");
   }
   const int64_t left_k = left.shape[left.ndim - 1];
   const int64_t right_k = right.shape[linear ? 1 : 0];
@@ -192,7 +219,8 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
                 Text(out.shape, out.ndim).characters, Text(shape->extents, shape->num_dims).characters);
 }
 
-int state_problem(Product product, const Operands& operands, const Shape& shape, aot_gemm_problem_t* problem) {
+int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,
+                  aot_gemm_problem_t* problem) {
   Matrix a;
   Matrix b;
   Matrix d;
@@ -203,18 +231,16 @@ int state_problem(Product product, const Operands& operands, const Shape& shape,
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
   if (read_matrix(product, "out", *operands.out, shape.num_dims - (right.ndim - 1), &d) != 0) return -1;
   const int rows = product == Product::kLinear ? 0 : 1;  // which mode of the right operand is n
-  *problem = {dtype_code(left),
+  *problem = {sizeof(*problem),
+              dtype_code(left),
               left.device.device_id,
               a.extents[0],
               b.extents[rows],
               a.extents[1],
-              a.data,
-              b.data,
-              d.data,
-              {a.strides[0], a.strides[1]},
-              {b.strides[rows], b.strides[1 - rows]},
-              {d.strides[0], d.strides[1]},
-              product == Product::kLinear && early_weights.load(std::memory_order_relaxed) ? AOT_GEMM_B_READY : 0};
+              {a.data, {a.strides[0], a.strides[1]}},
+              {b.data, {b.strides[rows], b.strides[1 - rows]}},
+              {d.data, {d.strides[0], d.strides[1]}},
+              right_is_constant ? AOT_GEMM_B_CONSTANT : 0};
   return 0;
 }
 

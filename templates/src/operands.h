@@ -13,8 +13,12 @@ namespace aot {
 // Most dimensions that an operand may have; torch's own limit.
 constexpr int32_t kMaxDims = 64;
 
-// The two products of the Python API. Both give D = A @ B^T; they differ in how the right operand is held.
-enum class Product { kLinear, kMatmul };
+// What a function of the Python API computes. The products both give D = A @ B^T; they differ in how the right operand is
+// held. kConstant stands for the function that only looks at a weight, as the left operand.
+enum class Product { kLinear, kMatmul, kConstant };
+
+// Gives the name of the function.
+const char* product_name(Product product);
 
 struct Operands {
   const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
@@ -41,15 +45,19 @@ int refuse(const char* kind, const char* format, ...) __attribute__((format(prin
 // Gives the calling thread's last refusal.
 const Refusal& last_refusal();
 
-// Says whether products of kLinear are stated with AOT_GEMM_B_READY from now on, in every thread; gives what held before.
-// At first it is what the environment's AOT_GEMM_EARLY_WEIGHTS says: 0 for no, all else for yes.
-bool exchange_early_weights(bool enabled);
+// Checks device, element type and shape of a left operand by itself.
+int check_left(Product product, const DLTensor& left);
 
 // Checks devices, element types and shapes of the operands that are given, and works out the shape of `out`.
 int check_operands(Product product, const Operands& operands, Shape* shape);
 
-// States the product for the C API. `operands` are checked and `out` is there.
-int state_problem(Product product, const Operands& operands, const Shape& shape, aot_gemm_problem_t* problem);
+// Says whether the leading dimensions of a left operand join into rows of one stride, so that it is one matrix in memory.
+bool is_matrix(const DLTensor& left);
+
+// States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's promise
+// for the right operand, AOT_GEMM_B_CONSTANT.
+int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,
+                  aot_gemm_problem_t* problem);
 
 }  // namespace aot
 

@@ -1,9 +1,13 @@
 #include "problem.h"
 
+#include <algorithm>
 #include <cinttypes>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "error.h"
+#include "lattice.h"
 
 namespace aot {
 
@@ -14,6 +18,11 @@ constexpr int64_t kElementBytes = 2;  // bfloat16 and float16, the only types th
 constexpr int64_t kAlignmentBytes = 16;
 constexpr int64_t kStrideLimitBytes = int64_t{1} << 40;
 constexpr int64_t kMaxExtent = INT32_MAX;
+
+// Problems of callers that were compiled before `flags` came: the smallest there are.
+constexpr uint64_t kLeastProblemBytes = offsetof(aot_gemm_problem_t, flags);
+// More than any header will have: a size past it is no size.
+constexpr uint64_t kMostProblemBytes = 4096;
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent) {
   if (extent >= 0 && extent <= kMaxExtent) return AOT_GEMM_OK;
@@ -28,19 +37,46 @@ aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_
               name, rows, columns, strides[0], strides[1], name);
 }
 
-// Says whether rows of the one stride hold whole rows of the other, so that no element is written twice.
-bool nests(int64_t outer, int64_t outer_stride, int64_t inner, int64_t inner_stride) {
-  return inner_stride >= (inner > 1 ? 1 : 0) && (outer <= 1 || outer_stride > (inner - 1) * inner_stride);
+// Reads a matrix as its elements lie. Fails where they do not lie within the address space.
+aot_gemm_status_t place(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
+                        Lattice* lattice) {
+  const Axis row = {rows, rows > 1 ? tensor.strides[0] : 0};
+  const Axis column = {columns, columns > 1 ? tensor.strides[1] : 0};
+  if (make_lattice(reinterpret_cast<uintptr_t>(tensor.data), row, column, kElementBytes, lattice)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "%s (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
+              ") at address %p reaches past the end of the address space; mend its strides",
+              name, rows, columns, row.stride, column.stride, tensor.data);
 }
 
-aot_gemm_status_t check_distinct(const aot_gemm_problem_t& problem) {
-  const int64_t row = problem.m > 1 ? problem.d_strides[0] : 0;
-  const int64_t column = problem.n > 1 ? problem.d_strides[1] : 0;
-  if (nests(problem.m, row, problem.n, column) || nests(problem.n, column, problem.m, row)) return AOT_GEMM_OK;
+// Checks D against an operand. Without addresses, as in queries, there is nothing to compare.
+aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, const Lattice& operand,
+                              const aot_gemm_tensor_t& d, const Lattice& result) {
+  if (tensor.data == nullptr || d.data == nullptr || !overlap(operand, result)) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE,
-              "D (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
-              ") overlaps itself; expected distinct elements; give D storage of its own",
-              problem.m, problem.n, row, column);
+              "D at address %p overlaps %s at address %p; expected a D that shares no element with an operand, which "
+              "would be overwritten while it is read; give D storage of its own",
+              d.data, name, tensor.data);
+}
+
+// Checks that all elements lie in the address space, and that those of D are its own.
+aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem) {
+  Lattice d;
+  aot_gemm_status_t status = place("D", problem.d, problem.m, problem.n, &d);
+  if (status != AOT_GEMM_OK) return status;
+  if (!is_distinct(d)) {
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "D (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
+                ") overlaps itself; expected distinct elements; give D storage of its own",
+                problem.m, problem.n, problem.m > 1 ? problem.d.strides[0] : 0,
+                problem.n > 1 ? problem.d.strides[1] : 0);
+  }
+  if (problem.k == 0) return AOT_GEMM_OK;
+  Lattice operand;
+  status = place("A", problem.a, problem.m, problem.k, &operand);
+  if (status == AOT_GEMM_OK) status = check_apart("A", problem.a, operand, problem.d, d);
+  if (status == AOT_GEMM_OK) status = place("B", problem.b, problem.n, problem.k, &operand);
+  return status == AOT_GEMM_OK ? check_apart("B", problem.b, operand, problem.d, d) : status;
 }
 
 struct View {
@@ -64,32 +100,31 @@ int64_t leading_stride(const View& view) {
 }
 
 // Sees a logical (rows, k) operand as contiguous along k (`major` 0) or along its rows (`major` 1).
-int64_t leading_stride(const void* data, int64_t rows, int64_t k, const int64_t* strides, int32_t major) {
-  return major == 0 ? leading_stride({data, rows, k, strides[0], strides[1]})
-                    : leading_stride({data, k, rows, strides[1], strides[0]});
+int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, int32_t major) {
+  return major == 0 ? leading_stride({tensor.data, rows, k, tensor.strides[0], tensor.strides[1]})
+                    : leading_stride({tensor.data, k, rows, tensor.strides[1], tensor.strides[0]});
 }
 
-Tensor make_tensor(const void* data, int64_t rows, int64_t columns, int64_t leading) {
-  return {const_cast<void*>(data), {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {leading, 0}};
+Tensor make_tensor(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns, int64_t leading) {
+  return {tensor.data, {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {leading, 0}};
 }
 
 aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
   aot_gemm_problem_t exchanged = problem;
   std::swap(exchanged.m, exchanged.n);
   std::swap(exchanged.a, exchanged.b);
-  std::swap(exchanged.a_strides, exchanged.b_strides);
-  std::swap(exchanged.d_strides[0], exchanged.d_strides[1]);
-  exchanged.flags &= ~AOT_GEMM_B_READY;
+  std::swap(exchanged.d.strides[0], exchanged.d.strides[1]);
+  exchanged.flags &= ~AOT_GEMM_B_CONSTANT;
   return exchanged;
 }
 
 bool align(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canonical) {
-  const int64_t d = leading_stride({problem.d, problem.m, problem.n, problem.d_strides[0], problem.d_strides[1]});
+  const int64_t d = leading_stride(problem.d, problem.m, problem.n, 0);
   if (d == 0) return false;
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
-    const int64_t a = leading_stride(problem.a, problem.m, problem.k, problem.a_strides, layout >> 1);
-    const int64_t b = leading_stride(problem.b, problem.n, problem.k, problem.b_strides, layout & 1);
+    const int64_t a = leading_stride(problem.a, problem.m, problem.k, layout >> 1);
+    const int64_t b = leading_stride(problem.b, problem.n, problem.k, layout & 1);
     if (a == 0 || b == 0) continue;
     *canonical = {true,
                   false,
@@ -100,43 +135,70 @@ bool align(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canon
                   make_tensor(problem.a, problem.m, problem.k, a),
                   make_tensor(problem.b, problem.n, problem.k, b),
                   make_tensor(problem.d, problem.m, problem.n, d),
-                  (problem.flags & AOT_GEMM_B_READY) != 0};
+                  (problem.flags & AOT_GEMM_B_CONSTANT) != 0};
     return true;
   }
   return false;
 }
 
 // Names the contiguous mode of a (rows, k) operand, aligned or not: 0 for k, 1 for the rows, -1 for neither.
-int32_t contiguous_mode(int64_t rows, int64_t k, const int64_t* strides) {
-  if (k <= 1 || strides[1] == 1) return 0;
-  return rows <= 1 || strides[0] == 1 ? 1 : -1;
+int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k) {
+  if (k <= 1 || tensor.strides[1] == 1) return 0;
+  return rows <= 1 || tensor.strides[0] == 1 ? 1 : -1;
 }
 
-Tensor make_strided(const void* data, int64_t rows, int64_t columns, const int64_t* strides) {
-  Tensor tensor = make_tensor(data, rows, columns, strides[0]);
-  tensor.strides[1] = strides[1];
+Tensor make_strided(const aot_gemm_tensor_t& stated, int64_t rows, int64_t columns) {
+  Tensor tensor = make_tensor(stated, rows, columns, stated.strides[0]);
+  tensor.strides[1] = stated.strides[1];
   return tensor;
 }
 
 }  // namespace
+
+aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
+                       const aot_gemm_problem_t** problem) {
+  if (stated == nullptr) return fail(AOT_GEMM_ERROR_ARGUMENT, "`problem` is null; expected an address");
+  *problem = stated;
+  const uint64_t num_bytes = stated->struct_bytes;
+  if (num_bytes == sizeof(*storage)) return AOT_GEMM_OK;
+  if (num_bytes < kLeastProblemBytes || num_bytes > kMostProblemBytes) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "struct_bytes of the problem is %" PRIu64 "; expected sizeof(aot_gemm_problem_t), %zu here and at least "
+                "%" PRIu64 "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
+                num_bytes, sizeof(*storage), kLeastProblemBytes, AOT_GEMM_ABI_VERSION);
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(stated);
+  for (uint64_t i = sizeof(*storage); i < num_bytes; ++i) {
+    if (bytes[i] == 0) continue;
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "the problem has %" PRIu64 " bytes, and byte %" PRIu64 " of it, which this library does not know, is not 0; "
+                "expected %zu bytes, or zeros past them; use a library as new as the program's aot_gemm.h",
+                num_bytes, i, sizeof(*storage));
+  }
+  *storage = {};
+  std::memcpy(storage, stated, std::min<uint64_t>(num_bytes, sizeof(*storage)));
+  storage->struct_bytes = sizeof(*storage);
+  *problem = storage;
+  return AOT_GEMM_OK;
+}
 
 aot_gemm_status_t check(const aot_gemm_problem_t& problem) {
   if (problem.dtype != AOT_GEMM_BFLOAT16 && problem.dtype != AOT_GEMM_FLOAT16) {
     return fail(AOT_GEMM_ERROR_DTYPE, "element type %" PRId32 " is unknown; expected 0 (bfloat16) or 1 (float16)",
                 problem.dtype);
   }
-  if ((problem.flags & ~AOT_GEMM_B_READY) != 0) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_READY (0x%" PRIx64 ")",
-                problem.flags, AOT_GEMM_B_READY);
+  if ((problem.flags & ~AOT_GEMM_B_CONSTANT) != 0) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_CONSTANT (0x%" PRIx64 ")",
+                problem.flags, AOT_GEMM_B_CONSTANT);
   }
   aot_gemm_status_t status = check_extent("m", problem.m);
   if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
   if (status == AOT_GEMM_OK) status = check_extent("k", problem.k);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
-  status = check_strides("A", problem.a_strides, problem.m, problem.k);
-  if (status == AOT_GEMM_OK) status = check_strides("B", problem.b_strides, problem.n, problem.k);
-  if (status == AOT_GEMM_OK) status = check_strides("D", problem.d_strides, problem.m, problem.n);
-  return status == AOT_GEMM_OK ? check_distinct(problem) : status;
+  status = check_strides("A", problem.a.strides, problem.m, problem.k);
+  if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, problem.n, problem.k);
+  if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
+  return status == AOT_GEMM_OK ? check_memory(problem) : status;
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canonical) {
@@ -147,18 +209,18 @@ void canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical
       return;
     }
   }
-  const int32_t a = contiguous_mode(problem.m, problem.k, problem.a_strides);
-  const int32_t b = contiguous_mode(problem.n, problem.k, problem.b_strides);
+  const int32_t a = contiguous_mode(problem.a, problem.m, problem.k);
+  const int32_t b = contiguous_mode(problem.b, problem.n, problem.k);
   *canonical = {false,
                 false,
                 a < 0 || b < 0 ? -1 : a * 2 + b,
                 problem.m,
                 problem.n,
                 problem.k,
-                make_strided(problem.a, problem.m, problem.k, problem.a_strides),
-                make_strided(problem.b, problem.n, problem.k, problem.b_strides),
-                make_strided(problem.d, problem.m, problem.n, problem.d_strides),
-                0};
+                make_strided(problem.a, problem.m, problem.k),
+                make_strided(problem.b, problem.n, problem.k),
+                make_strided(problem.d, problem.m, problem.n),
+                false};
 }
 
 }  // namespace aot

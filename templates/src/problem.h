@@ -28,12 +28,17 @@ struct Canonical {
   Tensor a;
   Tensor b;
   Tensor d;
-  int32_t b_ready;  // AOT_GEMM_B_READY, and B is still B
+  bool b_constant;  // AOT_GEMM_B_CONSTANT, and B is still B
 };
 
 inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 || problem.n == 0; }
 
-// Checks element type, extents and strides.
+// Takes a problem as a caller states it, whose struct may be smaller or larger than ours: as it is, or copied to
+// `storage`. Checks the pointer and the size alone.
+aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
+                       const aot_gemm_problem_t** problem);
+
+// Checks element type, flags, extents, strides, and that D shares no element with itself or an operand.
 aot_gemm_status_t check(const aot_gemm_problem_t& problem);
 
 // Brings a checked problem into canonical form, preferring the roles and the layouts as stated. Only layouts whose bit

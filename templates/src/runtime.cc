@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <cinttypes>
+#include <cstdlib>
+#include <cstring>
 
 #include "cuda_entry.h"
 #include "error.h"
@@ -14,8 +16,7 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;  // bits of KernelState::devices
 constexpr int64_t kWorkspaceAlignment = 16;
-constexpr uintptr_t kElementBytes = 2;  // bfloat16 and float16
-constexpr int32_t kMaxArguments = 7;  // a, b, d, workspace, b_ready, stream, result
+constexpr int32_t kMaxArguments = 7;  // a, b, d, workspace, whether B may be read early, stream, result
 
 pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<uint64_t> fitting_devices{0};
@@ -44,17 +45,28 @@ class RelaxedCapture {
   bool exchanged_;
 };
 
-int64_t ceil_div(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+int64_t ceil_div(int64_t value, int64_t divisor) { return value / divisor + (value % divisor != 0 ? 1 : 0); }
+
+// The product of numbers that are not below 0; INT64_MAX where it is larger, which is more than there is memory.
+template <typename... Factors>
+int64_t multiply(int64_t first, Factors... factors) {
+  int64_t product = first;
+  bool overflows = false;
+  ((overflows = __builtin_mul_overflow(product, int64_t{factors}, &product) || overflows), ...);
+  return overflows ? INT64_MAX : product;
+}
+
+int64_t add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 
 int64_t num_tiles(const Workspace& workspace, int64_t m, int64_t n) {
   const int64_t rows = workspace.swap_ab ? n : m;
   const int64_t columns = workspace.swap_ab ? m : n;
-  return ceil_div(rows, int64_t{workspace.tile_m} * workspace.cluster_m) * workspace.cluster_m *
-         ceil_div(columns, int64_t{workspace.tile_n} * workspace.cluster_n) * workspace.cluster_n;
+  return multiply(ceil_div(rows, int64_t{workspace.tile_m} * workspace.cluster_m), workspace.cluster_m,
+                  ceil_div(columns, int64_t{workspace.tile_n} * workspace.cluster_n), workspace.cluster_n);
 }
 
 int64_t flag_bytes(const Workspace& workspace, int64_t m, int64_t n) {
-  return ceil_div(num_tiles(workspace, m, n) * 4, kWorkspaceAlignment) * kWorkspaceAlignment;
+  return multiply(ceil_div(multiply(num_tiles(workspace, m, n), 4), kWorkspaceAlignment), kWorkspaceAlignment);
 }
 
 aot_gemm_status_t fail_cuda(cuda::Error error, const char* what, const char* name, int32_t device) {
@@ -137,29 +149,14 @@ aot_gemm_status_t check_workspace(const Kernel& kernel, const Canonical& problem
               kernel.name, needed, problem.m, problem.n, num_bytes, workspace);
 }
 
-// Addresses from `begin` up to `end`.
-struct Span {
-  uintptr_t begin;
-  uintptr_t end;
-};
-
-// What this thread's last launch writes.
-thread_local Span last_written = {0, 0};
-
-Span span_of(const Tensor& tensor, bool has_column_stride) {
-  const int64_t column_stride = has_column_stride ? tensor.strides[1] : 1;
-  const int64_t last = (tensor.shape[0] - 1) * tensor.strides[0] + (tensor.shape[1] - 1) * column_stride;
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.data);
-  return {begin, begin + static_cast<uintptr_t>(last + 1) * kElementBytes};
+// The environment can only turn it off. secure_getenv is what misses.cc asks, too: a set-user-ID program heeds no such
+// variable.
+bool read_prefetch_variable() {
+  const char* value = secure_getenv("AOT_GEMM_WEIGHT_PREFETCH");
+  return value == nullptr || std::strcmp(value, "0") != 0;
 }
 
-// Whether B may be read early: the caller has said so, and it is not what this thread's last launch writes, as a product
-// of a product is, whatever the caller has said. Early readers take k-major operands, aligned.
-bool may_read_early(const Canonical& problem) {
-  if (problem.b_ready == 0) return false;
-  const Span b = span_of(problem.b, false);
-  return b.end <= last_written.begin || last_written.end <= b.begin;
-}
+const bool kPrefetches = read_prefetch_variable();
 
 }  // namespace
 
@@ -168,10 +165,11 @@ int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
     case SplitK::kNone:
       return 0;
     case SplitK::kSeparate:
-      return workspace.split_k * m * ceil_div(n, 4) * 4 * 4;
+      return multiply(workspace.split_k, m, ceil_div(n, 4), 4, 4);
     case SplitK::kSerial:
     case SplitK::kParallel:
-      return flag_bytes(workspace, m, n) + num_tiles(workspace, m, n) * workspace.tile_m * workspace.tile_n * 4;
+      return add(flag_bytes(workspace, m, n),
+                 multiply(num_tiles(workspace, m, n), workspace.tile_m, workspace.tile_n, 4));
   }
   return 0;
 }
@@ -229,13 +227,12 @@ aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspac
   Tensor a = problem.a;
   Tensor b = problem.b;
   Tensor d = problem.d;
-  int32_t b_ready = kernel.reads_b_early && may_read_early(problem);
-  last_written = span_of(problem.d, !problem.aligned);
+  int32_t may_read_b_early = problem.b_constant && kPrefetches;
   int32_t result = 0;
   void* arguments[kMaxArguments] = {&a, &b, &d};
   int32_t count = 3;
   if (kernel.workspace.mode != SplitK::kNone) arguments[count++] = &scratch;
-  if (kernel.reads_b_early) arguments[count++] = &b_ready;
+  if (kernel.reads_b_early) arguments[count++] = &may_read_b_early;
   arguments[count++] = &stream;
   arguments[count++] = &result;
   kernel.entry(arguments, count);
@@ -243,8 +240,20 @@ aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspac
 }
 
 aot_gemm_status_t synchronize(void* stream, int32_t device) {
-  const cuda::Error error = cuda::synchronize(stream);
+  bool is_capturing = false;
+  cuda::Error error = cuda::is_capturing(stream, &is_capturing);
+  if (error == 0 && is_capturing) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "cannot wait for a stream that is being captured into a CUDA graph; wait before the capture begins");
+  }
+  const RelaxedCapture relaxed;
+  if (error == 0) error = cuda::synchronize(stream);
   return error == 0 ? AOT_GEMM_OK : fail_cuda(error, "waiting for", "the stream", device);
+}
+
+aot_gemm_status_t order(void* first, void* second, int32_t device) {
+  const cuda::Error error = first == second ? 0 : cuda::order(first, second);
+  return error == 0 ? AOT_GEMM_OK : fail_cuda(error, "ordering two streams of", "the operands' frameworks", device);
 }
 
 }  // namespace aot

@@ -20,6 +20,8 @@ MAX_BLOCKS = 65535
 TILES = (8, 16, 32, 64, 128, 256)
 MAX_ELEMENTS = 2**39
 """Of D, 1 TiB: tiles are counted in 32 bits, and 2^31 of the smallest would be more memory than there is."""
+MAX_REACH = 2**41
+"""Elements from a matrix's first to its last, 4 TiB: less than the bases below are apart, since D may not overlap A or B."""
 BASES = {"a": 0x7F1000000000, "b": 0x7A3000000000, "d": 0x6E5000000000}
 
 
@@ -70,7 +72,8 @@ def _extents(rng):
         extents = [_extent(rng) for _ in range(3)]
         if rng.randrange(12) == 0:
             extents[rng.randrange(3)] = rng.choice((2**20 + 1, 2**24, 2**27 + 8, 2**30 + 24, MAX_EXTENT))
-        if extents[0] * extents[1] <= MAX_ELEMENTS:
+        m, n, k = extents
+        if m * n <= MAX_ELEMENTS and max(m, n) * (k + STEP) <= MAX_REACH:
             return extents
 
 
@@ -81,22 +84,23 @@ def _longest():
         yield 64, extent, 64
 
 
-def _leading(rng, inner):
-    """Give a leading stride for runs of `inner` elements: packed, padded a little, or far apart."""
+def _leading(rng, inner, outer):
+    """Return a leading stride for `outer` runs of `inner` elements: packed, padded a little, or far apart."""
     packed = -(-inner // STEP) * STEP
+    largest = min(MAX_STRIDE, MAX_REACH // outer // STEP * STEP)
     kind = rng.randrange(6)
-    if kind < 3:
+    if kind < 3 or largest <= packed:
         return packed
     if kind < 5:
-        return packed + STEP * rng.randrange(1, 70)
-    return rng.randrange(packed, MAX_STRIDE, STEP)
+        return min(packed + STEP * rng.randrange(1, 70), largest)
+    return rng.randrange(packed, largest, STEP)
 
 
 def _aligned(rng, name, rows, columns, columns_contiguous):
     address = BASES[name] + 16 * rng.randrange(2**28)
     outer, inner = (rows, columns) if columns_contiguous else (columns, rows)
     # The stride of a single run is not looked at, nor are those of single elements.
-    leading = _leading(rng, inner) if outer > 1 else rng.randrange(1, 2**20)
+    leading = _leading(rng, inner, outer) if outer > 1 else rng.randrange(1, 2**20)
     unit = 1 if inner > 1 else rng.randrange(1, 9)
     return Operand(address, (leading, unit) if columns_contiguous else (unit, leading))
 
@@ -129,8 +133,11 @@ def _strided(rng, name):
         kind = rng.randrange(5)
         if kind == 0 and name != "d":
             return Operand(address, (rng.choice((0, 1, 5)), rng.choice((0, 1, 7))))
-        unit = rng.choice((1, 1, 2, 3, rng.randrange(1, 2**20)))
-        outer = unit * max(rows if kind < 3 else columns, 1) + rng.choice((0, 1, 5, rng.randrange(2**30)))
+        runs = columns if kind < 3 else rows
+        unit = rng.choice((1, 1, 2, 3, rng.randrange(1, max(MAX_REACH // max(rows * columns, 1), 2))))
+        outer = unit * max(rows if kind < 3 else columns, 1)
+        room = max(MAX_REACH // max(runs, 1) - outer, 0)
+        outer += rng.choice((0, min(1, room), min(5, room), rng.randrange(min(2**30, room) + 1)))
         return Operand(address, (unit, outer) if kind < 3 else (outer, unit))
 
     return operand

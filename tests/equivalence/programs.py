@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import struct
 import subprocess
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aot.kernel_library import B_READY
+from aot.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
 from aot.package import read_templates, write
 from aot.render import render
 from tests.equivalence.launch import Reader
 from tests.package.userland import aarch64_emulator
-from tests.runtime.host import RECORDER, REPLACED_SOURCES
+from tests.runtime.host import BINDING_SOURCES, RECORDER, REPLACED_SOURCES
 
 PROGRAM = Path(__file__).with_name("replay.cc")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", "-fno-rtti"]
@@ -24,14 +25,15 @@ LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
 SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
-REQUEST = struct.Struct("<ii" + "ii3q3Q6qQ" + "Q")
+HEAD, TAIL = struct.Struct("<ii"), struct.Struct("<Q")
+"""The kernel and the number of its parameters, then a `ProblemStruct`, then the stream."""
 
 
 def build(compiled, directory):
     """Build the program for one host with the compiler that builds the wheels; gives its path."""
     target = compiled.target
     write(render(compiled.manifest, read_templates()), directory)
-    sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in REPLACED_SOURCES]
+    sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in REPLACED_SOURCES | BINDING_SOURCES]
     program = directory / "replay"
     machine = ["-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={target.host_cpu.replace('-', '_')}"]
     includes = [f"-I{x}" for x in (directory / "include", directory / "src", RECORDER.parent)]
@@ -52,10 +54,13 @@ def emulator(machine):
 
 
 def _request(index, kernel, sizes, case):
-    strides = [x for operand in (case.a, case.b, case.d) for x in operand.strides]
-    addresses = [operand.address for operand in (case.a, case.b, case.d)]
-    problem = (kernel.operation.dtype.code, -1, case.m, case.n, case.k, *addresses, *strides, B_READY)
-    return REQUEST.pack(index, len(sizes), *problem, case.stream) + struct.pack(f"<{len(sizes)}i", *sizes)
+    tensors = [TensorStruct(x.address, tuple(x.strides)) for x in (case.a, case.b, case.d)]
+    code = kernel.operation.dtype.code
+    problem = ProblemStruct(
+        ctypes.sizeof(ProblemStruct), code, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
+    )
+    head = HEAD.pack(index, len(sizes)) + bytes(problem) + TAIL.pack(case.stream)
+    return head + struct.pack(f"<{len(sizes)}i", *sizes)
 
 
 def replay(program, target, requests):

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.package
 
 def test_the_header_is_plain_c(tmp_path):
     (tmp_path / "aot_gemm.h").write_bytes(read_templates()["include/aot_gemm.h"])
-    source = "int f(void) { return (int)sizeof(aot_gemm_problem_t); }\nuint64_t g(void) { return AOT_GEMM_B_READY; }\n"
+    source = (
+        "int f(void) { return (int)sizeof(aot_gemm_problem_t); }\nuint64_t g(void) { return AOT_GEMM_B_CONSTANT; }\n"
+    )
     (tmp_path / "x.c").write_text(f'#include "aot_gemm.h"\n{source}')
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-c"]
     for compiler, standard in (("gcc", "c99"), ("g++", "c++11")):
@@ -69,7 +71,7 @@ def _link_and_run(target_name, compiler, emulator, folder):
     driver = [*strict, "-shared", "-fPIC", "driver.c", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1"]
     subprocess.run(driver, check=True, cwd=folder)
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
-    libraries = ["-L", ".", "-laot_gemm", f"-Wl,-rpath,{folder}", "-lcuda"]
+    libraries = ["-L", ".", "-l:libaot_gemm.so.1", f"-Wl,-rpath,{folder}", "-lcuda"]
     subprocess.run([*strict, "multiply.c", "-I", ".", *libraries, "-o", "multiply"], check=True, cwd=folder)
     return subprocess.run([*emulator, folder / "multiply"], capture_output=True, text=True, check=False)
 

@@ -16,17 +16,20 @@ import numpy as np
 
 from aot.candidate import Candidate
 from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.kernel_library import ProblemStruct, TensorStruct
 from aot.package import dlpack_dir, read_templates, write
 from aot.problem import Dtype, Layout, Operation
-from aot.render import render
+from aot.render import library_name, render
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
-BINDING_SOURCES = ("binding", "exchange", "operands")
-REPLACED_SOURCES = {"cuda_entry", *BINDING_SOURCES}
+BINDING_SOURCES = {"binding", "call", "exchange", "operands", "python_state", "torch_guard"}
+REPLACED_SOURCES = {"cuda_entry"}
 """What a library over something other than CUDA is not compiled of."""
-INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE = range(9)
+INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER = range(
+    11
+)
 QUACK, OVERLAP = "sm90_quack", "sm90_overlap"
 FLAGS = [
     "-std=c++17",
@@ -45,19 +48,9 @@ FLAGS = [
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-class Problem(ctypes.Structure):
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        *((name, ctypes.c_int64) for name in "mnk"),
-        *((name, ctypes.c_void_p) for name in "abd"),
-        *((f"{name}_strides", ctypes.c_int64 * 2) for name in "abd"),
-        ("flags", ctypes.c_uint64),
-    )
-
-
 class Selection(ctypes.Structure):
     _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
         *((name, ctypes.c_int64) for name in "mnk"),
     )
@@ -69,7 +62,7 @@ class Tensor(ctypes.Structure):
 
 class FakeLaunch(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "b_ready")),
+        *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "reads_early")),
         *((name, Tensor) for name in "abd"),
         ("workspace", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
@@ -88,6 +81,10 @@ class RealLaunch(ctypes.Structure):
         ("attribute_values", ctypes.c_int32 * 3 * 4),
         ("parameters", ctypes.c_ubyte * 4096),
     )
+
+
+class Order(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_void_p), ("second", ctypes.c_void_p), ("num_launches", ctypes.c_int64))
 
 
 class Clear(ctypes.Structure):
@@ -117,35 +114,40 @@ def stubs(manifest):
     return "\n".join([*lines, "}", ""])
 
 
-def library_sources(manifest, directory, objects=None):
-    """Render the C library over the recorder; without objects, every kernel is a stub. Gives what it is compiled of."""
+def library_sources(manifest, directory, objects=None, *, binding=False):
+    """Render the library over the recorder; without objects, every kernel is a stub. Return what it is compiled of."""
     write(render(manifest, read_templates()), directory)
-    sources = [path for path in (directory / "src").glob("*.cc") if path.stem not in REPLACED_SOURCES]
+    left_out = REPLACED_SOURCES | (set() if binding else BINDING_SOURCES)
+    sources = sorted(path for path in (directory / "src").glob("*.cc") if path.stem not in left_out)
     if objects is None:
         (directory / "stubs.cc").write_text(stubs(manifest))
         sources.append(directory / "stubs.cc")
-    return [f"-I{directory}/include", f"-I{directory}/src", *sources, RECORDER, CHOOSER, *(objects or [])]
+    includes = [f"-I{directory}/include", f"-I{directory}/src", *([f"-I{dlpack_dir()}"] if binding else [])]
+    return [*includes, *sources, RECORDER, CHOOSER, *(objects or [])]
 
 
-def compile_library(manifest, directory, objects=None):
-    """Build the C library over the recorder; gives its path."""
-    sources = library_sources(manifest, directory, objects)
-    library = directory / "python" / manifest.module / f"lib{manifest.module}.so"
-    subprocess.run(["g++", *FLAGS, *sources, "-o", library], check=True)
+def compile_library(manifest, directory, objects=None, *, binding=False, flags=()):
+    """Build the library over the recorder, linked as CMakeLists.txt links it; return its path."""
+    sources = library_sources(manifest, directory, objects, binding=binding)
+    name = library_name(manifest)
+    library = directory / "python" / manifest.module / name
+    links = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
+    subprocess.run(["g++", *FLAGS, *flags, *sources, *links, "-o", library], check=True)
     return library
 
 
-def compile_package(manifest, directory):
-    """Build library and binding over the recorder and import the Python package made of them."""
-    library = compile_library(manifest, directory)
-    binding = library.with_name(f"lib{manifest.module}_python.so")
-    sources = [directory / "src" / f"{name}.cc" for name in BINDING_SOURCES]
-    includes = [f"-I{directory}/include", f"-I{dlpack_dir()}"]
-    links = [f"-L{library.parent}", f"-l{manifest.module}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
-    subprocess.run(["g++", *FLAGS, *includes, *sources, *links, "-o", binding], check=True)
-    built = {x.name: {"num_bytes": x.stat().st_size, "sha256": sha256(x)} for x in (library, binding)}
+def compile_installed(manifest, directory, flags=()):
+    """Build the Python package over the recorder, as it is installed; return its folder."""
+    library = compile_library(manifest, directory, binding=True, flags=flags)
+    built = {library.name: {"num_bytes": library.stat().st_size, "sha256": sha256(library)}}
     (library.parent / "_build.json").write_text(json.dumps(built))
-    sys.path.insert(0, str(library.parent.parent))
+    return library.parent
+
+
+def compile_package(manifest, directory):
+    """Build the Python package over the recorder and import it."""
+    folder = compile_installed(manifest, directory)
+    sys.path.insert(0, str(folder.parent))
     import_module(f"{manifest.module}._table")
     return import_module(manifest.module)
 
@@ -184,7 +186,7 @@ class Library:
         return None if path is None else path.decode()
 
     def select(self, problem):
-        selection = Selection()
+        selection = Selection(ctypes.sizeof(Selection))
         status = self.c.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection))
         return status, selection
 
@@ -229,7 +231,8 @@ class Library:
 
     def _all(self, kind, name):
         records = []
-        for index in range(getattr(self.c, f"recorder_num_{name}s" if name == "clear" else f"recorder_num_{name}")()):
+        plural = f"{name}s" if name in {"clear", "order"} else name
+        for index in range(getattr(self.c, f"recorder_num_{plural}")()):
             record = kind()
             getattr(self.c, f"recorder_{name}")(index, ctypes.byref(record))
             records.append(record)
@@ -241,16 +244,25 @@ class Library:
     def real_launches(self):
         return self._all(RealLaunch, "real")
 
+    def orders(self):
+        """Return the pairs of streams that were ordered, and how many launches came before."""
+        return self._all(Order, "order")
+
     def clears(self):
         return self._all(Clear, "clear")
 
 
-def problem(m, n, k, *, dtype=0, layout="kk", data=(0x10000, 0x20000, 0x30000), device=-1, strides=None, flags=0):
+APART = (1 << 40, 2 << 40, 3 << 40)
+"""Addresses of A, B and D further apart than any problem of the tests reaches."""
+
+
+def problem(m, n, k, *, dtype=0, layout="kk", data=APART, device=-1, strides=None, flags=0):
     """Make a problem of contiguous operands, or of the three pairs of strides given."""
     a = (k, 1) if layout[0] == "k" else (1, m)
     b = (k, 1) if layout[1] == "k" else (1, n)
-    pairs = [(ctypes.c_int64 * 2)(*pair) for pair in (strides or (a, b, (n, 1)))]
-    return Problem(dtype, device, m, n, k, *data, *pairs, flags)
+    pairs = strides or (a, b, (n, 1))
+    tensors = [TensorStruct(address, pair) for address, pair in zip(data, pairs, strict=True)]
+    return ProblemStruct(ctypes.sizeof(ProblemStruct), dtype, device, m, n, k, *tensors, flags)
 
 
 def _rows(rng, count, kernels, multiples):

@@ -60,17 +60,15 @@ constexpr int kNumTurns = 1000;
 
 aot_gemm_problem_t product(int64_t m, int64_t n, int64_t k) {
   aot_gemm_problem_t problem = {};
+  problem.struct_bytes = sizeof(problem);
   problem.dtype = AOT_GEMM_BFLOAT16;
   problem.device = -1;
   problem.m = m;
   problem.n = n;
   problem.k = k;
-  problem.a = reinterpret_cast<void*>(0x7F0000000000);
-  problem.b = reinterpret_cast<void*>(0x7F1000000000);
-  problem.d = reinterpret_cast<void*>(0x7F2000000000);
-  problem.a_strides[0] = problem.b_strides[0] = k;
-  problem.d_strides[0] = n;
-  problem.a_strides[1] = problem.b_strides[1] = problem.d_strides[1] = 1;
+  problem.a = {reinterpret_cast<void*>(0x7F0000000000), {k, 1}};
+  problem.b = {reinterpret_cast<void*>(0x7F1000000000), {k, 1}};
+  problem.d = {reinterpret_cast<void*>(0x7F2000000000), {n, 1}};
   return problem;
 }
 

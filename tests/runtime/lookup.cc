@@ -38,9 +38,10 @@ std::vector<aot_gemm_problem_t> problems(int shift) {
     for (int32_t j = 0; j < ladder.num_edges; j += 3) {
       const int64_t m = ladder.edges[j];
       const int64_t n = ladder.n + shift;  // of no ladder, unless it is 0
-      result.push_back({section.dtype, 0, m, n, ladder.k, reinterpret_cast<void*>(0x10000),
-                        reinterpret_cast<void*>(0x20000), reinterpret_cast<void*>(0x30000), {ladder.k, 1},
-                        {ladder.k, 1}, {n, 1}, 0});
+      result.push_back({sizeof(aot_gemm_problem_t), section.dtype, 0, m, n, ladder.k,
+                        {reinterpret_cast<void*>(0x10000000000), {ladder.k, 1}},
+                        {reinterpret_cast<void*>(0x20000000000), {ladder.k, 1}},
+                        {reinterpret_cast<void*>(0x30000000000), {n, 1}}, 0});
     }
   }
   return result;

@@ -40,7 +40,7 @@ struct FakeLaunch {
   int32_t num_arguments;
   int32_t device;
   int32_t workspace_floats;
-  int32_t b_ready;  // -1 where the kernel takes none
+  int32_t reads_early;  // whether it may read B early; -1 where the kernel takes no such argument
   aot::Tensor a;
   aot::Tensor b;
   aot::Tensor d;
@@ -54,13 +54,35 @@ struct Clear {
   void* stream;
 };
 
+struct Order {
+  void* first;
+  void* second;
+  int64_t num_launches;  // before it
+};
+
 // Calls that can be made to fail, and are counted.
-enum Call { kInit, kLoad, kLaunch, kGetDevice, kSetDevice, kCapability, kClear, kCaptureMode, kSynchronize, kNumCalls };
+enum Call {
+  kInit,
+  kLoad,
+  kLaunch,
+  kGetDevice,
+  kSetDevice,
+  kCapability,
+  kClear,
+  kCaptureMode,
+  kSynchronize,
+  kIsCapturing,
+  kOrder,
+  kNumCalls
+};
 
 std::mutex mutex;
 std::vector<FakeLaunch> fake_launches;
 std::vector<RealLaunch> real_launches;
 std::vector<Clear> clears;
+std::vector<Order> orders;
+bool is_capturing = false;
+int32_t launch_us = 0;  // how long a launch takes, as with a full queue
 std::vector<Setting> settings;
 std::vector<int32_t> parameter_sizes;
 int32_t counts[kNumCalls];
@@ -89,6 +111,9 @@ void recorder_reset() {
   fake_launches.clear();
   real_launches.clear();
   clears.clear();
+  orders.clear();
+  is_capturing = false;
+  launch_us = 0;
   settings.clear();
   std::fill(counts, counts + kNumCalls, 0);
   std::fill(faults, faults + kNumCalls, 0);
@@ -110,6 +135,10 @@ int32_t recorder_loads_outside_relaxed_mode() { return loads_outside_relaxed_mod
 int32_t recorder_current_device() { return current_device; }
 int32_t recorder_num_fake() { return static_cast<int32_t>(fake_launches.size()); }
 int32_t recorder_num_real() { return static_cast<int32_t>(real_launches.size()); }
+void recorder_set_capturing(bool capturing) { is_capturing = capturing; }
+void recorder_set_launch_us(int32_t microseconds) { launch_us = microseconds; }
+int32_t recorder_num_orders() { return static_cast<int32_t>(orders.size()); }
+void recorder_order(int32_t index, Order* order) { *order = orders[index]; }
 int32_t recorder_num_clears() { return static_cast<int32_t>(clears.size()); }
 void recorder_fake(int32_t index, FakeLaunch* launch) { *launch = fake_launches[index]; }
 void recorder_real(int32_t index, RealLaunch* launch) { *launch = real_launches[index]; }
@@ -139,9 +168,10 @@ int32_t record_fake(int32_t kernel, int32_t has_workspace, int32_t reads_b_early
     std::memcpy(&launch.workspace, arguments[3], sizeof(void*));
     std::memcpy(&launch.workspace_floats, static_cast<char*>(arguments[3]) + sizeof(void*), sizeof(int32_t));
   }
-  launch.b_ready = reads_b_early ? *static_cast<int32_t*>(arguments[3 + has_workspace]) : -1;
+  launch.reads_early = reads_b_early ? *static_cast<int32_t*>(arguments[3 + has_workspace]) : -1;
   launch.stream = *static_cast<void**>(arguments[num_arguments - 2]);
   if (is_query || is_paused) return 0;
+  if (launch_us > 0) usleep(static_cast<useconds_t>(launch_us));
   const int32_t error = answer(kLaunch);
   if (error == 0) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -238,6 +268,18 @@ Error clear(void* data, size_t num_bytes, void* stream) {
 }
 
 Error synchronize(void*) { return answer(kSynchronize); }
+
+Error is_capturing(void*, bool* capturing) {
+  *capturing = ::is_capturing;
+  return answer(kIsCapturing);
+}
+
+Error order(void* first, void* second) {
+  const int32_t error = answer(kOrder);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (error == 0) orders.push_back({first, second, static_cast<int64_t>(fake_launches.size())});
+  return error;
+}
 
 void begin_cluster_query() { is_query = true; }
 

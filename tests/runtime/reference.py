@@ -67,9 +67,9 @@ def plain_layout(a, b):
 
 def matrices(problem):
     """Read a C problem."""
-    a = Matrix(problem.a or 0, (problem.m, problem.k), tuple(problem.a_strides))
-    b = Matrix(problem.b or 0, (problem.n, problem.k), tuple(problem.b_strides))
-    return a, b, Matrix(problem.d or 0, (problem.m, problem.n), tuple(problem.d_strides))
+    extents = (problem.m, problem.k), (problem.n, problem.k), (problem.m, problem.n)
+    tensors = problem.a, problem.b, problem.d
+    return tuple(Matrix(x.data or 0, pair, tuple(x.strides)) for x, pair in zip(tensors, extents, strict=True))
 
 
 def code(layout):

@@ -74,6 +74,7 @@ def install_cupy(monkeypatch, stream):
     cupy = ModuleType("cupy")
     cupy.ndarray = type("ndarray", (FakeTensor,), {"__module__": "cupy"})
     cupy.empty = _empty(cupy.ndarray)
+    cupy.ascontiguousarray = lambda array: cupy.ndarray(array.shape, array.dtype)
     cupy.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=stream))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return cupy
@@ -93,8 +94,16 @@ def install_old_torch(monkeypatch, stream):
     """Put a torch of fake tensors, without the C exchange API, where it is imported from."""
     torch = ModuleType("torch")
     torch.uint8 = UINT8
-    torch.Tensor = type("Tensor", (FakeTensor,), {"__module__": "torch", "detach": lambda self: self})
+    methods = {"detach": lambda self: self, "contiguous": lambda self: torch.Tensor(self.shape, self.dtype)}
+    attributes = {"requires_grad": False, "is_neg": lambda self: False, "__torch_dispatch__": None}
+    torch.Tensor = type("Tensor", (FakeTensor,), {"__module__": "torch", **methods, **attributes})
+    torch.is_grad_enabled = lambda: True
+    written = torch.written = []
+    graph = SimpleNamespace(increment_version=written.append)
+    forward_ad = SimpleNamespace(unpack_dual=lambda tensor: SimpleNamespace(tangent=None), _current_level=-1)
+    torch.autograd = SimpleNamespace(graph=graph, forward_ad=forward_ad)
+    monkeypatch.setitem(sys.modules, "torch.autograd", torch.autograd)
     torch.empty = lambda shape, dtype, device: torch.Tensor(shape, dtype) if device == "cuda" else None
-    torch.cuda = SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=stream))
+    torch.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=stream))
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch

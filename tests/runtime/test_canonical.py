@@ -7,13 +7,13 @@ import random
 import pytest
 
 from aot.problem import Dtype, Operation
-from tests.runtime.host import problem
+from tests.runtime.host import LAUNCH, problem
 from tests.runtime.reference import code, matrices, readings
 from tests.runtime.test_dispatch import expected_choice, layouts_of
 
 EXTENTS = (1, 1, 2, 3, 8, 16, 17, 64)
-B_READY = 1  # AOT_GEMM_B_READY
-NO_B_READY = -1
+B_CONSTANT = 1  # AOT_GEMM_B_CONSTANT
+TAKES_NONE = -1
 
 
 def random_strides(rng, rows, columns, *, output=False):
@@ -129,8 +129,8 @@ def launch_one(library, kernel, stated):
     return launch
 
 
-@pytest.mark.parametrize("flags", [0, B_READY])
-def test_b_ready_reaches_the_kernels_that_read_b_early_and_no_others(library, manifest, flags):
+@pytest.mark.parametrize("flags", [0, B_CONSTANT])
+def test_a_constant_b_is_told_to_the_kernels_that_read_it_early_and_no_others(library, manifest, flags):
     seen = set()
     for index, kernel in enumerate(manifest.kernels):
         operation = kernel.operation
@@ -139,33 +139,38 @@ def test_b_ready_reaches_the_kernels_that_read_b_early_and_no_others(library, ma
         launch = launch_one(library, index, stated)
         has_workspace = kernel.workspace.mode != "none"
         assert launch.num_arguments == 5 + has_workspace + kernel.reads_b_early
-        assert launch.b_ready == (flags if kernel.reads_b_early else NO_B_READY)
+        assert launch.reads_early == (flags if kernel.reads_b_early else TAKES_NONE)
         assert (launch.workspace, launch.stream) == (0x900000 if has_workspace else None, 0x50)
         seen.add((has_workspace, kernel.reads_b_early))
     assert len(seen) == 4
 
 
-def test_an_exchanged_b_is_not_taken_for_ready(library, manifest):
-    stated = problem(256, 512, 64, strides=((64, 1), (64, 1), (1, 256)), flags=B_READY)
+def test_an_exchanged_b_is_not_taken_for_constant(library, manifest):
+    stated = problem(256, 512, 64, strides=((64, 1), (64, 1), (1, 256)), flags=B_CONSTANT)
     operation = Operation.of(Dtype.BFLOAT16)
     early = [i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation]
     launches = [launch_one(library, index, stated) for index in early]
-    assert [(x.a.data, x.b.data, x.b_ready) for x in launches] == [(stated.b, stated.a, 0)] * 2
+    assert [(x.a.data, x.b.data, x.reads_early) for x in launches] == [(stated.b.data, stated.a.data, 0)] * 2
 
 
-def test_what_this_thread_wrote_last_is_not_read_early(library, manifest):
+def test_no_launch_changes_how_the_next_one_reads(library, manifest):
+    """Neither one that writes the weight, nor one that fails: only the flag of the launch itself says."""
     operation = Operation.of(Dtype.BFLOAT16)
     early = next(i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation)
-    weight = problem(256, 512, 64, flags=B_READY)
-    end = weight.b + 512 * 64 * 2
-    written_and_ready = {weight.b: 0, weight.b - 256 * 64 * 2: 1, end - 16: 0, end: 1}
-    for d, b_ready in written_and_ready.items():
-        maker = problem(256, 64, 64, data=(0x10000000, 0x20000000, d))
-        launch_one(library, early, maker)
-        assert launch_one(library, early, weight).b_ready == b_ready, hex(d)
-        assert launch_one(library, early, weight).b_ready == 1
+    late, promised = problem(256, 512, 64), problem(256, 512, 64, flags=B_CONSTANT)
+    maker = problem(256, 64, 64, data=(0x10000000, 0x20000000, late.b.data))
+    for failing in (False, True):
+        for stated in (late, promised):
+            library.c.recorder_fail(LAUNCH, 0)
+            if failing:
+                library.c.recorder_fail(LAUNCH, 719)
+                assert library.launch_kernel(early, maker, 0x900000, 1 << 30) == 7
+                library.c.recorder_fail(LAUNCH, 0)
+            else:
+                launch_one(library, early, maker)
+            assert launch_one(library, early, stated).reads_early == stated.flags
 
 
 def test_unknown_flags_are_refused(library):
     assert library.launch(problem(16, 16, 64, flags=2)) == 1
-    assert library.error() == "flags are 0x2; expected 0 or AOT_GEMM_B_READY (0x1)"
+    assert library.error() == "flags are 0x2; expected 0 or AOT_GEMM_B_CONSTANT (0x1)"

@@ -27,9 +27,9 @@ CASES = [
     (problem(4, 8, 16, strides=((16, 1), (16, 1), (0, 1))), 4, f"D (4, 8) with strides (0, 1) {OVERLAP}"),
     (problem(4, 8, 16, strides=((16, 1), (16, 1), (4, 1))), 4, f"D (4, 8) with strides (4, 1) {OVERLAP}"),
     (problem(4, 8, 16, strides=((16, 1), (16, 1), (1, 1))), 4, f"D (4, 8) with strides (1, 1) {OVERLAP}"),
-    (problem(16, 16, 16, data=(0, 0x1000, 0x2000)), 1, "`a` is null; expected an address"),
-    (problem(16, 16, 16, data=(0x1000, 0, 0x2000)), 1, "`b` is null; expected an address"),
-    (problem(16, 16, 0, data=(0, 0, 0)), 1, "`d` is null; expected an address"),
+    (problem(16, 16, 16, data=(0, 0x1000, 0x2000)), 1, "`a.data` is null; expected an address"),
+    (problem(16, 16, 16, data=(0x1000, 0, 0x2000)), 1, "`b.data` is null; expected an address"),
+    (problem(16, 16, 0, data=(0, 0, 0)), 1, "`d.data` is null; expected an address"),
 ]
 
 

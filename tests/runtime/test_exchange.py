@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.runtime.exchange import Framework, capsule_of
-from tests.runtime.host import LAUNCH
+from tests.runtime.host import LAUNCH, SYNCHRONIZE
 from tests.runtime.tensors import BFLOAT16, CUDA, FLOAT16, UINT8, FakeTensor
 
 SOURCES = Path(__file__).parents[2] / "templates" / "src"
@@ -33,6 +33,11 @@ def operands(kind, shape=PLAIN, *, out=True):
     return (*tensors, kind((m, n)) if out else None)
 
 
+def linear(package, tensors):
+    """Call `linear` with an x, a weight and an out, which may be None."""
+    return package.linear(tensors[0], tensors[1], out=tensors[2])
+
+
 def split_shape(package, manifest):
     """Give (m, n, k) of bfloat16 kk whose kernel needs a workspace."""
     ladders = manifest.table.sections[0].ladders
@@ -42,7 +47,7 @@ def split_shape(package, manifest):
 
 def test_addresses_shapes_and_stream_are_the_frameworks(package, library, framework):
     x, weight, out = operands(framework.Tensor)
-    assert package.linear(x, weight, out) is out
+    assert package.linear(x, weight, out=out) is out
     (launch,) = library.fake_launches()
     assert (launch.a.data, launch.b.data, launch.d.data) == (x.address, weight.address, out.address)
     assert (tuple(launch.a.shape), tuple(launch.b.shape), tuple(launch.d.shape)) == ((65, 65), (33, 65), (65, 33))
@@ -52,16 +57,24 @@ def test_addresses_shapes_and_stream_are_the_frameworks(package, library, framew
 
 def test_operands_may_be_given_by_position_or_by_name(package, library, framework):
     x, weight, out = operands(framework.Tensor)
-    assert package.linear(weight=weight, out=out, x=x) is package.linear(x, weight, out=out) is out
+    assert package.linear(weight=weight, out=out, x=x) is package.linear(x, weight, None, out=out) is out
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'weight'"):
         package.linear(x)
-    with pytest.raises(TypeError, match="takes from 2 to 3 positional arguments but 4 were given"):
-        package.matmul(x, weight, out, None)
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        package.matmul(x, weight, out)
     assert len(library.fake_launches()) == 2
     assert [str(inspect.signature(x)) for x in (package.linear, package.matmul)] == [
-        "(x: 'Any', weight: 'Any', out: 'Any' = None) -> 'Any'",
-        "(a: 'Any', b: 'Any', out: 'Any' = None) -> 'Any'",
+        "(x: 'Any', weight: 'Any', bias: 'None' = None, *, out: 'Any' = None) -> 'Any'",
+        "(a: 'Any', b: 'Any', *, out: 'Any' = None) -> 'Any'",
     ]
+
+
+def test_torchs_third_argument_is_a_bias_and_is_refused(package, library, framework):
+    x, weight, bias = operands(framework.Tensor)
+    with pytest.raises(package.UnsupportedError, match="got a bias, which this wheel has no kernels for") as caught:
+        package.linear(x, weight, bias)
+    assert isinstance(caught.value, NotImplementedError)
+    assert library.fake_launches() == []
 
 
 def test_the_result_is_allocated_by_the_framework(package, library, framework):
@@ -77,7 +90,7 @@ def test_the_result_is_allocated_by_the_framework(package, library, framework):
 def test_the_workspace_is_the_frameworks_and_released_after_the_launch(package, library, manifest, framework):
     shape = split_shape(package, manifest)
     x, weight, out = operands(framework.Tensor, shape)
-    package.linear(x, weight, out)
+    package.linear(x, weight, out=out)
     (launch,) = library.fake_launches()
     ((address, workspace),) = framework.allocated
     assert (workspace.shape, workspace.dtype) == ((package.plan(*shape).workspace_bytes,), UINT8)
@@ -87,7 +100,7 @@ def test_the_workspace_is_the_frameworks_and_released_after_the_launch(package, 
 
 def test_a_framework_without_views_has_its_tensors_deleted_once(package, library):
     framework = Framework(views=False)
-    package.linear(*operands(framework.Tensor))
+    linear(package, operands(framework.Tensor))
     assert len(library.fake_launches()) == 1
     assert len(framework.exported) == 3
     assert sorted(framework.deleted) == sorted(framework.exported)
@@ -97,7 +110,7 @@ def test_what_was_asked_for_is_deleted_once_when_the_launch_fails(package, libra
     framework = Framework(views=False)
     library.c.recorder_fail(LAUNCH, 719)
     with pytest.raises(package.CudaError, match="launching kernel"):
-        package.linear(*operands(framework.Tensor, split_shape(package, manifest), out=False))
+        linear(package, operands(framework.Tensor, split_shape(package, manifest), out=False))
     assert (len(framework.exported), len(framework.allocated)) == (2, 2)  # x and weight; out and the workspace
     assert sorted(framework.deleted) == sorted([*framework.exported, *(x for x, _ in framework.allocated)])
 
@@ -126,28 +139,28 @@ def test_operands_that_are_refused_are_deleted_once(package, library):
 def test_an_allocators_error_is_raised(package, library, framework, error, kind, message):
     framework.error = error
     with pytest.raises(kind, match=message):
-        package.linear(*operands(framework.Tensor, out=False))
+        linear(package, operands(framework.Tensor, out=False))
     assert library.fake_launches() == []
 
 
 def test_a_framework_that_fails_without_a_word_gives_an_error(package, framework):
     framework.error = "view"
-    with pytest.raises(RuntimeError, match="a tensor gave no DLTensor"):
-        package.linear(*operands(framework.Tensor))
+    with pytest.raises(package.OperandError, match=r"no plain strided memory \(a tensor gave no DLTensor\)"):
+        linear(package, operands(framework.Tensor))
 
 
-def test_a_frameworks_own_error_is_raised(package):
+def test_a_frameworks_own_error_is_the_cause_of_ours(package):
     sparse = torch.zeros((2, 2), dtype=torch.bfloat16).to_sparse()
-    with pytest.raises((RuntimeError, BufferError)) as caught:
+    with pytest.raises(package.OperandError, match="no plain strided memory .*expected a dense tensor") as caught:
         package.linear(sparse, sparse)
-    assert not isinstance(caught.value, package.AotGemmError)
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_torch_on_the_cpu_is_refused_by_the_binding(package, library):
     x = torch.zeros((2, 2), dtype=torch.bfloat16)
     for weight in (x, torch.nn.Parameter(x)):
         with pytest.raises(package.DeviceError, match=r"^linear: x is not in GPU memory \(DLPack device type 1\)"):
-            package.linear(x, weight, x)
+            package.linear(x, weight, out=x)
     assert library.fake_launches() == []
 
 
@@ -155,39 +168,42 @@ def test_each_operand_is_read_by_its_own_type(package, library, framework):
     other = Framework(views=False, stream=0x6660)
     derived = type("Derived", (framework.Tensor,), {})
     x, weight, out = derived((65, 65)), other.Tensor((33, 65)), framework.Tensor((65, 33))
-    package.linear(x, weight, out)
+    package.linear(x, weight, out=out)
     (launch,) = library.fake_launches()
     assert (launch.a.data, launch.b.data, launch.d.data) == (x.address, weight.address, out.address)
     assert launch.stream == 0x5550
     assert other.deleted == other.exported != []
+    # The launch waits for what the weight's framework has enqueued, and that waits for the launch.
+    assert [(x.first, x.second, x.num_launches) for x in library.orders()] == [(0x6660, 0x5550, 0), (0x5550, 0x6660, 1)]
 
 
 def test_operands_without_the_api_go_along_as_capsules(package, library, framework):
     x, weight, out = framework.Tensor((65, 65)), FakeTensor((33, 65)), FakeTensor((65, 33))
-    assert package.linear(x, weight, out) is out
+    assert package.linear(x, weight, out=out) is out
     (launch,) = library.fake_launches()
     assert (launch.b.data, launch.d.data, launch.stream) == (weight.address, out.address, 0x5550)
-    assert (x.streams, weight.streams, out.streams) == ([], [None], [None])
+    assert (x.streams, weight.streams, out.streams) == ([], [0x5550], [0x5550])
+    assert library.count(SYNCHRONIZE) == 2  # of a framework whose stream is not known, the launch is waited for
 
 
 def test_an_api_of_another_major_version_is_not_used(package, library):
     newer = Framework(major=2)
     x, weight, out = operands(newer.Tensor)
-    package.linear(x, weight, out)
+    package.linear(x, weight, out=out)
     assert ([len(t.streams) for t in (x, weight, out)], library.fake_launches()[0].stream) == ([1, 1, 1], None)
 
 
 def test_an_older_api_is_found_behind_a_newer_one(package, library, framework):
     newer = Framework(major=2, older=framework)
     x, weight, out = operands(newer.Tensor)
-    package.linear(x, weight, out)
+    package.linear(x, weight, out=out)
     assert (x.streams, library.fake_launches()[0].stream) == ([], 0x5550)
 
 
 @pytest.mark.parametrize("attribute", [None, 7, capsule_of(1, b"another")])
 def test_an_attribute_that_is_no_api_is_passed_over(package, library, attribute):
     kind = type("Tensor", (FakeTensor,), {"__dlpack_c_exchange_api__": attribute})
-    package.linear(*operands(kind))
+    linear(package, operands(kind))
     assert len(library.fake_launches()) == 1
 
 
@@ -197,14 +213,14 @@ def test_an_attribute_that_fails_is_an_error(package):
 
     meta = type("Meta", (type,), {"__dlpack_c_exchange_api__": property(fail)})
     with pytest.raises(LookupError, match="not today"):
-        package.linear(*operands(meta("Tensor", (FakeTensor,), {})))
+        linear(package, operands(meta("Tensor", (FakeTensor,), {})))
 
 
 def test_more_types_than_are_kept_are_taken(package, library, framework):
     for _ in range(100):
         kind = type("Derived", (framework.Tensor,), {})
         for _ in range(2):
-            package.linear(*operands(kind))
+            linear(package, operands(kind))
     assert {x.stream for x in library.fake_launches()} == {0x5550}
     assert len(library.fake_launches()) == 200
 
@@ -217,7 +233,7 @@ def test_threads_meet_new_types_together(package, library, framework):
         barrier.wait()
         for _ in range(20):
             for kind in kinds:
-                package.linear(*operands(kind))
+                linear(package, operands(kind))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -233,13 +249,14 @@ def test_no_reference_is_lost_or_kept(package, library, manifest, framework):
     bad = framework.Tensor((65, 64))
 
     def work():
-        package.linear(x, weight, out)
-        package.linear(*plain)
+        package.linear(x, weight, out=out)
+        package.linear(x, package.constant(weight), out=out)
+        linear(package, plain)
         package.linear(x, weight)
-        package.linear(x, plain[1], out)
+        package.linear(x, plain[1], out=out)
         for left, right in ((bad, weight), (x, None), (x, [1])):
             with pytest.raises(package.AotGemmError):
-                package.linear(left, right, out)
+                package.linear(left, right, out=out)
         framework.allocated.clear()
         framework._alive.clear()
         for tensor in plain:
@@ -260,7 +277,7 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
     functions = package._library.binding()
     tensors = [FakeTensor(shape).__dlpack__() for shape in ((65, 65), (33, 65), (65, 33))]
     on, measure = functions["linear_on"], functions["linear_workspace_bytes"]
-    assert (on(*tensors, None, 0x4440), measure(*tensors)) == (None, 0)
+    assert (on(*tensors, False, None, 0x4440), measure(*tensors, False)) == (None, 0)
     assert library.fake_launches()[0].stream == 0x4440
     for name, function in functions.items():
         with pytest.raises(package.AotGemmError, match=r"^got 9 arguments; expected \d$"):
@@ -271,12 +288,12 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
             function(out=None)
     for wrong in (None, 1, capsule_of(1, b"used_dltensor")):
         with pytest.raises(package.DtypeError, match="the right operand is not a DLPack capsule"):
-            measure(tensors[0], wrong, tensors[2])
+            measure(tensors[0], wrong, tensors[2], False)
     with pytest.raises(package.DtypeError, match="the workspace is not a vector of bytes"):
-        on(*tensors, tensors[0], 0)
+        on(*tensors, False, tensors[0], 0)
     for wrong in ("stream", None, 2**80):
         with pytest.raises((TypeError, OverflowError)):
-            on(*tensors, None, wrong)
+            on(*tensors, False, None, wrong)
     assert len(library.fake_launches()) == 1
 
 
@@ -284,12 +301,17 @@ def test_versioned_capsules_are_read(package, library):
     framework = Framework()
     shapes = ((65, 65), (33, 65), (65, 33))
     capsules = [capsule_of(framework._manage(FakeTensor(x, BFLOAT16)), b"dltensor_versioned") for x in shapes]
-    package._library.binding()["linear_on"](*capsules, None, 0)
+    package._library.binding()["linear_on"](*capsules, False, None, 0)
     assert (len(library.fake_launches()), framework.deleted) == (1, [])
+    framework._alive[list(framework._alive)[-1]][0].flags = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+    with pytest.raises(package.OperandError, match="out is read-only"):
+        package._library.binding()["linear_on"](*capsules, False, None, 0)
     framework._alive[framework._manage(FakeTensor((65, 65)))][0].version[0] = 2
     address = next(reversed(framework._alive))
     with pytest.raises(RuntimeError, match="another major version of DLPack"):
-        package._library.binding()["linear_workspace_bytes"](capsule_of(address, b"dltensor_versioned"), *capsules[1:])
+        package._library.binding()["linear_workspace_bytes"](
+            capsule_of(address, b"dltensor_versioned"), *capsules[1:], False
+        )
 
 
 LIMITED = "#define Py_LIMITED_API 0x030a0000\n#include <Python.h>\n"
@@ -305,8 +327,10 @@ def test_declarations_are_those_of_cpythons_stable_abi(tmp_path):
     assert {"Py_DecRef", "PyCMethod_New", "_Py_NoneStruct", "PyExc_AttributeError"} < set(names)
     used = ", ".join(f"reinterpret_cast<const void*>(&{name})" for name in names)
     (tmp_path / "has.cc").write_text(f"{LIMITED}#undef PyCMethod_New\nconst void* names[] = {{{used}}};\n")
-    flag = re.search(r"constexpr int (METH_FASTCALL = \w+);", header)[1].replace("=", "==")
-    check = f'#undef PyCMethod_New\n#include "python_api.h"\nstatic_assert({flag});\n'
+    flags = [x.replace("=", "==") for x in re.findall(r"constexpr int (\w+ = \w+);", header)]
+    assert len(flags) == 2
+    checks = "".join(f"static_assert({x});\n" for x in flags)
+    check = f'#undef PyCMethod_New\n#include "python_api.h"\n{checks}'
     (tmp_path / "equals.cc").write_text(LIMITED + check)
     flags = ["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{include}", f"-I{SOURCES}"]
     for source in ("has.cc", "equals.cc"):

@@ -21,7 +21,7 @@ def program(tmp_path_factory):
     manifest, objects = small_manifest("h200")
     library = compile_library(manifest, directory, list(objects.values()))
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", f"-I{directory}/include"]
-    links = [f"-L{library.parent}", f"-l{manifest.module}", f"-Wl,-rpath,{library.parent}", "-pthread"]
+    links = [library, f"-Wl,-rpath,{library.parent}", "-pthread"]
     subprocess.run(["g++", *flags, SOURCE, *links, "-o", directory / "hot_path"], check=True)
     return directory / "hot_path"
 

@@ -83,7 +83,7 @@ def test_off_by_default_and_for_an_empty_name(load, tmp_path):
 def test_counts_what_no_tuned_size_answered(load, log):
     library = load()
     strided = problem(16, 24, 40, strides=((80, 2), (40, 1), (24, 1)))
-    offset = problem(64, 4096, 4096, data=(0x10002, 0x20000, 0x30000))
+    offset = problem(64, 4096, 4096, data=(0x10002, 1 << 40, 2 << 40))
     launch(library, problem(16, 4096, 4096), GRID, GRID, problem(300, 72, 80), problem(16, 24, 33))
     launch(library, problem(8, 16, 32, layout="kn"), strided, offset, GRID)
     unload(library)
@@ -308,15 +308,18 @@ def test_a_relative_name_is_of_the_directory_at_loading(load, tmp_path, monkeypa
 CHILD = """
 import ctypes, os, sys
 
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2)]
+
 class Problem(ctypes.Structure):
-    _fields_ = [(x, ctypes.c_int32) for x in ("dtype", "device")] + [(x, ctypes.c_int64) for x in "mnk"]
-    _fields_ += [(x, ctypes.c_void_p) for x in "abd"] + [(x, ctypes.c_int64 * 2) for x in ("as", "bs", "ds")]
-    _fields_ += [("flags", ctypes.c_uint64)]
+    _fields_ = [("struct_bytes", ctypes.c_uint64)] + [(x, ctypes.c_int32) for x in ("dtype", "device")]
+    _fields_ += [(x, ctypes.c_int64) for x in "mnk"] + [(x, Tensor) for x in "abd"] + [("flags", ctypes.c_uint64)]
 
 library = ctypes.CDLL(sys.argv[1])
 
 def launch(m, n, k):
-    stated = Problem(0, -1, m, n, k, 1 << 20, 2 << 20, 3 << 20, (k, 1), (k, 1), (n, 1))
+    tensors = [Tensor(i << 40, (step, 1)) for i, step in ((1, k), (2, k), (3, n))]
+    stated = Problem(ctypes.sizeof(Problem), 0, -1, m, n, k, *tensors)
     assert library.aot_gemm_launch(ctypes.byref(stated), None, ctypes.c_size_t(0), None) == 0
 
 {body}

@@ -28,7 +28,7 @@ def strides_of(tensor):
 
 def test_linear_launches_on_out(package, library):
     x, weight, out = FakeTensor((2, 3, 65)), FakeTensor((17, 65)), FakeTensor((2, 3, 17))
-    assert package.linear(x, weight, out) is out
+    assert package.linear(x, weight, out=out) is out
     (launch,) = library.fake_launches()
     assert (launch.a.data, launch.b.data, launch.d.data) == (x.address, weight.address, out.address)
     assert (tuple(launch.a.shape), tuple(launch.b.shape), tuple(launch.d.shape)) == ((6, 65), (17, 65), (6, 17))
@@ -61,7 +61,7 @@ def test_matmul_takes_vectors_and_leading_dimensions(package, library, a, b, out
 def test_tensors_of_tvm_ffi_are_taken_on_the_environments_stream(package, library):
     tensors = [tvm_ffi.from_dlpack(FakeTensor(x)) for x in ((65, 65), (65, 65), (65, 65))]
     with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), 0x7770):
-        assert package.linear(*tensors) is tensors[2]
+        assert package.linear(*tensors[:2], out=tensors[2]) is tensors[2]
     assert library.fake_launches()[0].stream == 0x7770
 
 
@@ -108,23 +108,64 @@ def early_shape(package, manifest):
     return next(shape for shape, plan in plans if plan.kernel in early and plan.workspace_bytes == 0)
 
 
-def test_linear_takes_its_weight_for_ready_unless_told_not_to(package, library, manifest):
+def test_a_weight_is_read_late_unless_it_is_promised_constant(package, library, manifest):
     m, n, k = early_shape(package, manifest)
     x, weight, out = FakeTensor((m, k)), FakeTensor((n, k)), FakeTensor((m, n))
-    package.linear(x, weight, out)
-    assert package.early_weights(False) is True
-    package.linear(x, weight, out)
-    assert package.early_weights(True) is False
-    package.linear(x, weight, out)
-    assert [launch.b_ready for launch in library.fake_launches()] == [1, 0, 1]
+    package.linear(x, weight, out=out)
+    promised = package.constant(weight)
+    assert (type(promised), promised.tensor, promised.is_kept) == (package.ConstantWeight, weight, True)
+    assert package.constant(promised).tensor is weight
+    package.linear(x, promised, out=out)
+    package.linear(x, weight, out=out)
+    assert [launch.reads_early for launch in library.fake_launches()] == [0, 1, 0]
+    assert {launch.b.data for launch in library.fake_launches()} == {weight.address}
 
 
-def test_matmul_takes_no_operand_for_ready(package, library, manifest):
+def test_matmul_takes_a_promised_operand_too(package, library, manifest):
     m, n, k = early_shape(package, manifest)
     weight = FakeTensor((k, n), strides=(1, k))
-    package.matmul(FakeTensor((m, k)), weight, FakeTensor((m, n)))
-    (launch,) = library.fake_launches()
-    assert (launch.b.data, launch.b_ready) == (weight.address, 0)
+    for right in (weight, package.constant(weight)):
+        package.matmul(FakeTensor((m, k)), right, out=FakeTensor((m, n)))
+    assert [(x.b.data, x.reads_early) for x in library.fake_launches()] == [(weight.address, 0), (weight.address, 1)]
+
+
+def test_a_promise_waits_for_what_wrote_the_weight(package, library, monkeypatch):
+    cupy = install_cupy(monkeypatch, 0x8880)
+    package.constant(cupy.ndarray((16, 64)))
+    assert library.count(SYNCHRONIZE) == 1
+    library.c.recorder_set_capturing(True)
+    with pytest.raises(package.AotGemmError, match="cannot wait for a stream that is being captured"):
+        package.constant(cupy.ndarray((16, 64)))
+    assert library.count(SYNCHRONIZE) == 1
+    with pytest.raises(package.DtypeError, match="constant: got a list; expected a tensor"):
+        package.constant([1])
+
+
+class Counted(FakeTensor):
+    _version = 3
+
+
+def test_a_write_that_the_framework_counts_ends_the_promise(package, library, manifest):
+    m, n, k = early_shape(package, manifest)
+    x, weight, out = FakeTensor((m, k)), Counted((n, k)), FakeTensor((m, n))
+    promised = package.constant(weight)
+    assert repr(promised) == f"<ConstantWeight of a Counted ({n}, {k}), kept>"
+    package.linear(x, promised, out=out)
+    weight._version = 4
+    assert repr(promised).endswith("written since>")
+    package.linear(x, promised, out=out)
+    package.linear(x, package.constant(promised), out=out)
+    assert [launch.reads_early for launch in library.fake_launches()] == [1, 0, 1]
+
+
+def test_torch_counts_its_writes(package):
+    weight = torch.zeros(4, 4)
+    promised = package.ConstantWeight(weight)
+    assert promised.is_kept
+    weight.add_(1)
+    assert not promised.is_kept
+    with torch.inference_mode():
+        assert package.ConstantWeight(torch.zeros(4, 4)).is_kept
 
 
 FRESH = """
@@ -135,21 +176,21 @@ sys.path.insert(0, sys.argv[1])
 import aot_gemm
 m, n, k = map(int, sys.argv[2:])
 library = Library(aot_gemm._library.LIBRARY)
-aot_gemm.linear(FakeTensor((m, k)), FakeTensor((n, k)), FakeTensor((m, n)))
+aot_gemm.linear(FakeTensor((m, k)), aot_gemm.constant(FakeTensor((n, k))), out=FakeTensor((m, n)))
 (launch,) = library.fake_launches()
-print(launch.b_ready, aot_gemm.early_weights(True))
+print(launch.reads_early)
 """
 
 
 @pytest.mark.parametrize(
     ("variables", "answer"),
     [
-        ({}, "1 True"),
-        ({"AOT_GEMM_EARLY_WEIGHTS": "1"}, "1 True"),
-        ({"AOT_GEMM_EARLY_WEIGHTS": "0"}, "0 False"),
+        ({}, "1"),
+        ({"AOT_GEMM_WEIGHT_PREFETCH": "1"}, "1"),
+        ({"AOT_GEMM_WEIGHT_PREFETCH": "0"}, "0"),
     ],
 )
-def test_the_environment_says_whether_weights_are_read_early(package, manifest, variables, answer):
+def test_the_environment_can_turn_early_reads_off(package, manifest, variables, answer):
     directory = Path(package.__file__).parents[1]
     command = [sys.executable, "-c", FRESH, directory, *map(str, early_shape(package, manifest))]
     environment = {"PATH": os.environ["PATH"], **variables}
@@ -219,8 +260,8 @@ CASES = [
         (FakeTensor((4, 8)), FakeTensor((2, 8, 4)), FakeTensor((4, 3))),
         "ShapeError",
         (
-            "matmul: got a (4, 8) and b (2, 8, 4); expected a (..., m, k) or (k,), and b (k, n) or (k,); a batched b "
-            "is not supported: loop over it"
+            "matmul: got a (4, 8) and b (2, 8, 4); expected a (..., m, k) or (k,), and b (k, n) or (k,); for a batched "
+            "b call this once for each of its matrices, or the framework's own matmul"
         ),
     ),
     (
@@ -234,8 +275,8 @@ CASES = [
         (FakeTensor((2, 4, 8), strides=(64, 8, 1)), FakeTensor((8, 8)), FakeTensor((2, 4, 8))),
         "StrideError",
         (
-            "linear: x of shape (2, 4, 8) and strides (64, 8, 1) is not one matrix in memory; expected leading "
-            "dimensions that join into rows of one stride; make it contiguous"
+            "a FakeTensor of shape (2, 4, 8) is not one matrix in memory; expected leading dimensions that join into rows "
+            "of one stride; make it contiguous"
         ),
     ),
     (
@@ -256,7 +297,7 @@ CASES = [
 @pytest.mark.parametrize(("product", "tensors", "kind", "message"), CASES)
 def test_errors_are_typed_and_exact(package, library, product, tensors, kind, message):
     with pytest.raises(getattr(package, kind), match=f"^{re.escape(message)}$") as caught:
-        getattr(package, product)(*tensors)
+        getattr(package, product)(*tensors[:2], out=tensors[2] if len(tensors) > 2 else None)
     assert type(caught.value).__name__ == kind
     assert library.fake_launches() == []
 
@@ -264,16 +305,10 @@ def test_errors_are_typed_and_exact(package, library, product, tensors, kind, me
 def test_errors_of_the_runtime_reach_python(package, library):
     library.c.recorder_fail(2, 719)
     with pytest.raises(package.CudaError, match="launching kernel"):
-        package.linear(*(FakeTensor((65, 65)) for _ in range(3)))
+        package.linear(FakeTensor((65, 65)), FakeTensor((65, 65)), out=FakeTensor((65, 65)))
     library.c.recorder_fail(3, 100)
     with pytest.raises(package.NoGpuError, match="no usable NVIDIA GPU"):
         package.preload()
-
-
-def test_tensors_that_require_gradients_are_data(package):
-    x = torch.nn.Parameter(torch.zeros(E2, dtype=torch.bfloat16))
-    with pytest.raises(package.DeviceError):
-        package.linear(x, x)
 
 
 IMPORT = """
@@ -297,7 +332,7 @@ def test_importing_loads_what_a_product_needs_and_no_library(package):
 
 
 def test_a_library_cut_short_is_found_at_import(package, tmp_path, monkeypatch):
-    library = copy_package(package, tmp_path) / "libaot_gemm.so"
+    library = copy_package(package, tmp_path) / "libaot_gemm.so.1"
     monkeypatch.setattr(package._library, "LIBRARY", library)
     package._library.check_sizes()
     content = library.read_bytes()
@@ -312,7 +347,7 @@ def test_a_library_cut_short_is_found_at_import(package, tmp_path, monkeypatch):
 
 
 def test_a_library_that_does_not_load_is_hashed(package, tmp_path, monkeypatch):
-    library = copy_package(package, tmp_path) / "libaot_gemm.so"
+    library = copy_package(package, tmp_path) / "libaot_gemm.so.1"
     library.write_bytes(b"\0" * library.stat().st_size)
     monkeypatch.setattr(package._library, "LIBRARY", library)
     with pytest.raises(package.CorruptLibraryError, match=r"does not load \(.*sha256 .*reinstall the package"):

@@ -17,7 +17,7 @@ NUM_SMS = 132
 M, N, K = 304, 520, 264
 CLUSTER, PROGRAMMATIC = 4, 6  # cudaLaunchAttributeID
 DESCRIPTOR_BYTES = 128
-B_READY = 1  # AOT_GEMM_B_READY
+B_CONSTANT = 1  # AOT_GEMM_B_CONSTANT
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +91,14 @@ def test_split_k_gets_its_workspace_and_a_cleared_head(real, manifest, objects, 
 @pytest.mark.parametrize(("candidate", "count"), [(SMALL, 0), (EARLY, 1), (EARLY_SPLIT, 1)])
 def test_only_a_kernel_that_reads_b_early_is_told_whether_it_may(real, manifest, objects, candidate, count):
     told = []
-    for flags in (0, B_READY):
+    for flags in (0, B_CONSTANT):
         stated = problem(M, N, K, data=(A, B, D), flags=flags)
         _, record, parameters = launch(real, manifest, objects, candidate, stated)
         assert attributes(record)[PROGRAMMATIC][0] == 1
         # A descriptor ends in what the stack held.
         told.append([x for x in parameters if len(x) != DESCRIPTOR_BYTES])
     changed = [pair for pair in zip(*told, strict=True) if pair[0] != pair[1]]
-    assert changed == [(struct.pack("<i", 0), struct.pack("<i", B_READY))] * count
+    assert changed == [(struct.pack("<i", 0), struct.pack("<i", B_CONSTANT))] * count
 
 
 def test_the_fallback_gets_both_strides(real, manifest, objects):

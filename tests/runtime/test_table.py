@@ -124,6 +124,6 @@ def test_info_lists_everything(package, manifest):
     info = package.info()
     assert (info.version, info.arch, info.record) == ("0.1.0", "sm_90a", "h200-golden")
     assert info.kernels == tuple(x.name for x in manifest.kernels)
-    assert Path(info.library_dir, "libaot_gemm.so").stat().st_size == info.library_bytes["libaot_gemm.so"]
+    assert Path(info.library_dir, "libaot_gemm.so.1").stat().st_size == info.library_bytes["libaot_gemm.so.1"]
     assert "NVIDIA H200" in str(info)
     assert package.__version__ == "0.1.0"

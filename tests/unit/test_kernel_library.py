@@ -41,7 +41,7 @@ aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_
   return AOT_GEMM_OK;
 }
 size_t twin_size(void) { return sizeof(aot_gemm_problem_t); }
-int twin_b_ready(void) { return (int)AOT_GEMM_B_READY; }
+int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
 int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
 """
@@ -82,9 +82,11 @@ def test_every_value_arrives(path):
     twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
     last = twin.twin_last().contents
     assert (last.dtype, last.device, last.m, last.n, last.k) == (1, -1, 5, 6, 8)
-    assert (last.a, last.b, last.d) == (1 << 40, 2 << 40, 3 << 40)
-    assert [list(last.a_strides), list(last.b_strides), list(last.d_strides)] == [[1, 13], [1, 14], [14, 1]]
-    assert last.flags == twin.twin_b_ready()
+    assert last.struct_bytes == ctypes.sizeof(ProblemStruct)
+    tensors = (last.a, last.b, last.d)
+    assert [x.data for x in tensors] == [1 << 40, 2 << 40, 3 << 40]
+    assert [list(x.strides) for x in tensors] == [[1, 13], [1, 14], [14, 1]]
+    assert last.flags == twin.twin_b_constant()
     twin.twin_has.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     assert twin.twin_has(4096, 100, 1 << 45)
     library.launch(0, bound, 0, 0, 7)

@@ -124,7 +124,7 @@ def test_a_wheel_of_another_tag_is_refused(tmp_path):
 
 def test_a_wheel_without_its_library_is_refused(tmp_path):
     wheel = wheel_of(tmp_path / "aot_gemm-0.1.0-py3-none-manylinux_2_28_x86_64.whl", {"aot_gemm/x": b""})
-    with pytest.raises(PackageError, match=r"has no libaot_gemm\.so; expected it in aot_gemm/"):
+    with pytest.raises(PackageError, match=r"has no libaot_gemm\.so\.1; expected it in aot_gemm/"):
         package.inspect_wheel(wheel, golden_manifest(), H200)
 
 
@@ -136,32 +136,40 @@ def host_library(tmp_path_factory):
     source.write_text(
         "#include <stdlib.h>\nvoid *aot_gemm_f(void) { return malloc(1); }\nint other(void) { return 1; }\n"
     )
-    library = directory / "libx.so"
-    package.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), "-Wl,--no-as-needed", "-lm"], "compiling")
+    library = directory / "libx.so.1"
+    links = ["-Wl,-soname,libx.so.1", "-Wl,--no-as-needed", "-lm"]
+    package.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), *links], "compiling")
     return library.read_bytes()
 
 
 def test_a_library_is_refused_for_its_machine(host_library):
-    with pytest.raises(PackageError, match=r"libx\.so is for EM_X86_64; expected EM_AARCH64"):
-        package.inspect_library("libx.so", host_library, load_target("thor"), set(), "aot_gemm_")
+    with pytest.raises(PackageError, match=r"libx\.so\.1 is for EM_X86_64; expected EM_AARCH64"):
+        package.inspect_library("libx.so.1", host_library, load_target("thor"))
 
 
-def test_a_library_is_refused_for_what_it_exports(host_library):
+def test_a_library_is_refused_for_what_it_exports(host_library, monkeypatch):
     with pytest.raises(
-        PackageError, match=r"libx\.so exports 2 symbols, \['other'\] among them; expected only aot_gemm_\*"
+        PackageError, match=r"libx\.so\.1 exports 2 symbols, \['other'\] among them; expected aot_gemm_\*"
     ):
-        package.inspect_library("libx.so", host_library, H200, set(), "aot_gemm_")
-    package.inspect_library("libx.so", host_library, H200, set(), "")
+        package.inspect_library("libx.so.1", host_library, H200)
+    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    package.inspect_library("libx.so.1", host_library, H200)
+
+
+def test_a_library_is_refused_for_its_soname(host_library, monkeypatch):
+    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    with pytest.raises(PackageError, match=r"liby\.so\.1 has the SONAME \['libx.so.1'\]; expected \['liby.so.1'\]"):
+        package.inspect_library("liby.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_what_it_needs(host_library, monkeypatch):
-    with pytest.raises(PackageError, match=r"expected \['liby\.so'\] and at most .*; link liby\.so"):
-        package.inspect_library("libx.so", host_library, H200, {"liby.so"}, "")
+    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
     monkeypatch.setattr(package, "_LIBC_FAMILY", {"libc.so.6"})
-    with pytest.raises(PackageError, match=r"libx\.so needs .*; remove libm\.so\.6"):
-        package.inspect_library("libx.so", host_library, H200, set(), "")
+    with pytest.raises(PackageError, match=r"libx\.so\.1 needs .*; remove libm\.so\.6"):
+        package.inspect_library("libx.so.1", host_library, H200)
 
 
-def test_a_library_is_refused_for_its_glibc(host_library):
-    with pytest.raises(PackageError, match=r"libx\.so needs GLIBC_2\.2\.5; expected GLIBC_2\.2 or older"):
-        package.inspect_library("libx.so", host_library, replace(H200, glibc="2.2"), set(), "")
+def test_a_library_is_refused_for_its_glibc(host_library, monkeypatch):
+    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    with pytest.raises(PackageError, match=r"libx\.so\.1 needs GLIBC_2\.2\.5; expected GLIBC_2\.2 or older"):
+        package.inspect_library("libx.so.1", host_library, replace(H200, glibc="2.2"))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _library
-from ._operations import early_weights, linear, matmul, preload
+from ._constant import ConstantWeight
+from ._operations import constant, linear, matmul, preload
 from ._version import __version__
 from .errors import (
     AotGemmError,
@@ -19,9 +20,12 @@ from .errors import (
     CudaError,
     DeviceError,
     DtypeError,
+    GradientError,
     NoGpuError,
+    OperandError,
     ShapeError,
     StrideError,
+    UnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -32,17 +36,21 @@ _library.check_sizes()
 __all__ = [
     "AotGemmError",
     "ArchitectureError",
+    "ConstantWeight",
     "CorruptLibraryError",
     "CudaError",
     "DeviceError",
     "DtypeError",
+    "GradientError",
     "Info",
     "NoGpuError",
+    "OperandError",
     "Plan",
     "ShapeError",
     "StrideError",
+    "UnsupportedError",
     "__version__",
-    "early_weights",
+    "constant",
     "explain",
     "info",
     "linear",

@@ -1,4 +1,4 @@
-"""The two libraries of the package: found, checked and loaded; the C API and the binding, both by ctypes."""
+"""The library of the package: found, checked and loaded; its C API and its binding, both by ctypes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from . import errors
+from ._version import ABI_VERSION
 
 MODULE = __name__.split(".", maxsplit=1)[0]
 DIRECTORY = Path(__file__).resolve().parent
-LIBRARY = DIRECTORY / f"lib{MODULE}.so"
-BINDING = DIRECTORY / f"lib{MODULE}_python.so"
+LIBRARY = DIRECTORY / f"lib{MODULE}.so.{ABI_VERSION}"
+
+
+class Tensor(ctypes.Structure):
+    """`aot_gemm_tensor_t` of aot_gemm.h."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2))
 
 
 class Problem(ctypes.Structure):
     """`aot_gemm_problem_t` of aot_gemm.h."""
 
     _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
         ("dtype", ctypes.c_int32),
         ("device", ctypes.c_int32),
         ("m", ctypes.c_int64),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
-        ("a", ctypes.c_void_p),
-        ("b", ctypes.c_void_p),
-        ("d", ctypes.c_void_p),
-        ("a_strides", ctypes.c_int64 * 2),
-        ("b_strides", ctypes.c_int64 * 2),
-        ("d_strides", ctypes.c_int64 * 2),
+        ("a", Tensor),
+        ("b", Tensor),
+        ("d", Tensor),
         ("flags", ctypes.c_uint64),
     )
 
@@ -40,6 +44,7 @@ class Selection(ctypes.Structure):
     """`aot_gemm_selection_t` of aot_gemm.h."""
 
     _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
         ("kernel", ctypes.c_int32),
         ("tier", ctypes.c_int32),
         ("section", ctypes.c_int32),
@@ -69,16 +74,15 @@ def check_sizes() -> None:
     Raises:
         CorruptLibraryError: one is missing or of another size.
     """
-    for path in (LIBRARY, BINDING):
-        expected = built()[path.name]["num_bytes"]
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise errors.CorruptLibraryError(
-                f"{path} is missing ({error.strerror}); expected {expected} bytes; reinstall the package"
-            ) from error
-        if size != expected:
-            raise _corrupt(path, "differs from what was built")
+    expected = built()[LIBRARY.name]["num_bytes"]
+    try:
+        size = LIBRARY.stat().st_size
+    except OSError as error:
+        raise errors.CorruptLibraryError(
+            f"{LIBRARY} is missing ({error.strerror}); expected {expected} bytes; reinstall the package"
+        ) from error
+    if size != expected:
+        raise _corrupt(LIBRARY, "differs from what was built")
 
 
 def _corrupt(path: Path, what: str) -> errors.CorruptLibraryError:
@@ -129,12 +133,12 @@ def binding() -> dict[str, Any]:
 
     library()
     try:
-        bind = ctypes.PyDLL(str(BINDING)).aot_gemm_python_bind
+        bind = ctypes.PyDLL(str(LIBRARY)).aot_gemm_python_bind
     except (OSError, AttributeError) as error:
-        raise _corrupt(BINDING, f"does not load ({error})") from error
+        raise _corrupt(LIBRARY, f"does not load ({error})") from error
     bind.restype = ctypes.py_object
-    bind.argtypes = (ctypes.py_object, ctypes.py_object, ctypes.py_object)
-    functions: dict[str, Any] = bind(errors, _routes.run, _routes.capsule)
+    bind.argtypes = (ctypes.py_object, ctypes.py_object)
+    functions: dict[str, Any] = bind(errors, _routes)
     return functions
 
 

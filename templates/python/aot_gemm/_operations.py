@@ -5,24 +5,22 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _library, _products
+from . import _library, _products, errors
+from ._constant import ConstantWeight
 
 
-def linear(x: Any, weight: Any, out: Any = None) -> Any:
+def linear(x: Any, weight: Any, bias: None = None, *, out: Any = None) -> Any:
     """Compute x @ weight^T, as torch.nn.functional.linear without a bias.
 
     The sum is taken in float32 and rounded once. Work goes to the current stream of the tensors' framework, where
-    a CUDA graph may capture it; with JAX it is waited for. Gradients are not recorded: operands that require them are
-    taken as data.
-
-    The weight is taken for constant: on GPUs with programmatic dependent launch it may be read while the kernel in
-    front on the stream still runs, unless it is the result of this thread's last product. Where another kernel in
-    front writes the weight, use `matmul(x, weight.T)`, which waits for it, or switch this off: `early_weights(False)`,
-    or AOT_GEMM_EARLY_WEIGHTS=0 in the environment. x and out are never touched before the kernel in front has ended.
+    a CUDA graph may capture it; with JAX it is waited for. Nothing is read or written before the work in front of it on
+    the stream has ended, unless `constant` has promised it of the weight.
 
     Args:
-        x: (..., k), bfloat16 or float16, in GPU memory; leading dimensions must join into rows of one stride.
-        weight: (n, k), of the same type and GPU.
+        x: (..., k), bfloat16 or float16, in GPU memory. Where leading dimensions do not join into rows of one stride, it
+            is copied first, as torch does.
+        weight: (n, k), of the same type and GPU, or what `constant` returned for one.
+        bias: None; it stands where torch has it.
         out: (..., n), of the same type and GPU, written to; allocated where it is not given.
 
     Returns:
@@ -31,21 +29,30 @@ def linear(x: Any, weight: Any, out: Any = None) -> Any:
     Raises:
         DtypeError: an operand is no tensor, or of another element type.
         ShapeError: the shapes do not make a product.
-        StrideError: a tensor is not one matrix in memory, or out overlaps itself.
+        StrideError: out is not one matrix in memory, or overlaps itself or an operand.
         DeviceError: an operand is not in GPU memory, or not on the same GPU.
+        OperandError: an operand is no plain memory (a wrapper, sparse, quantised), or out is read-only.
+        GradientError: torch would record a gradient: use torch.no_grad().
+        UnsupportedError: a bias was given.
         NoGpuError: there is no GPU or driver.
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
+    if bias is not None:
+        raise errors.UnsupportedError(
+            "linear: got a bias, which this wheel has no kernels for; expected None; add it to the result, and name the "
+            "output by keyword: linear(x, weight, out=out)"
+        )
     return _products.linear(x, weight, out)
 
 
-def matmul(a: Any, b: Any, out: Any = None) -> Any:
+def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     """Compute a @ b, as torch.matmul for a `b` of one or two dimensions.
 
     Args:
-        a: (..., m, k) or (k,), bfloat16 or float16, in GPU memory; leading dimensions must join into rows.
-        b: (k, n) or (k,), of the same type and GPU. A batched b is not supported.
+        a: (..., m, k) or (k,), bfloat16 or float16, in GPU memory; copied where leading dimensions do not join into rows.
+        b: (k, n) or (k,), of the same type and GPU, or what `constant` returned for one. For a batched b, call this once
+            for each matrix.
         out: (..., m, n), less the modes that a vector lacks; written to; allocated where it is not given.
 
     Returns:
@@ -57,15 +64,31 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
     return _products.matmul(a, b, out)
 
 
-def early_weights(enabled: bool) -> bool:
-    """Say whether `linear` may read weights before the kernel in front has ended, in every thread from now on.
+def constant(weight: Any) -> ConstantWeight:
+    """Promise that nothing writes a weight while it is in use, so that products may begin to read it early.
 
-    A CUDA graph keeps what held when it was captured.
+    On GPUs with programmatic dependent launch, `linear(x, constant(weight))` may read the weight while the kernel in front
+    on the stream still runs, which small products gain from. Waits until the work that the weight's framework has on its
+    current stream is done, so that the weight is complete; so it is called where a model is loaded, and not while a CUDA
+    graph is captured. The promise holds for this tensor, in every thread and on every stream, and covers graphs that
+    captured the product. Writes that torch counts, such as an optimiser's step or load_state_dict, end it: the weight is
+    then read late until `constant` is called again. (A captured graph keeps what held at its capture.) Any other write
+    while the weight is in use may give products of old values.
+
+    AOT_GEMM_WEIGHT_PREFETCH=0 in the environment makes all products read late.
+
+    Args:
+        weight: a tensor in GPU memory, bfloat16 or float16.
 
     Returns:
-        What held before: at first True, unless the environment has AOT_GEMM_EARLY_WEIGHTS=0.
+        What `linear` and `matmul` take in the weight's place; `.tensor` is the weight.
+
+    Raises:
+        AotGemmError: the weight is none that `linear` takes, or its stream is being captured.
     """
-    return bool(_products.exchange_early_weights(enabled))
+    tensor = weight.tensor if isinstance(weight, ConstantWeight) else weight
+    _products.settle(tensor)
+    return ConstantWeight(tensor)
 
 
 def preload(device: int = -1) -> None:

@@ -132,14 +132,15 @@ def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
         raise errors.StrideError(f"layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
     pair = ctypes.c_int64 * 2
     return _library.Problem(
+        struct_bytes=ctypes.sizeof(_library.Problem),
         dtype=DTYPES.index(dtype),
         device=-1,
         m=m,
         n=n,
         k=k,
-        a_strides=pair(k, 1) if layout[0] == "k" else pair(1, m),
-        b_strides=pair(k, 1) if layout[1] == "k" else pair(1, n),
-        d_strides=pair(n, 1),
+        a=_library.Tensor(None, pair(k, 1) if layout[0] == "k" else pair(1, m)),
+        b=_library.Tensor(None, pair(k, 1) if layout[1] == "k" else pair(1, n)),
+        d=_library.Tensor(None, pair(n, 1)),
     )
 
 
@@ -199,7 +200,7 @@ def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") ->
     """
     library = _library.library()
     problem = _state(m, n, k, dtype, layout)
-    selection = _library.Selection()
+    selection = _library.Selection(struct_bytes=ctypes.sizeof(_library.Selection))
     num_bytes = ctypes.c_size_t()
     _library.check(library.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection)))
     _library.check(library.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(num_bytes)))

@@ -23,6 +23,18 @@ class DeviceError(AotGemmError, RuntimeError):
     """An operand that is not in GPU memory, or operands on different GPUs."""
 
 
+class OperandError(AotGemmError, TypeError):
+    """An operand that is no plain memory of its own, such as a wrapper or a sparse tensor, or an output that is read-only."""
+
+
+class GradientError(AotGemmError, RuntimeError):
+    """An operand whose gradient torch would record, which this package does not."""
+
+
+class UnsupportedError(AotGemmError, NotImplementedError):
+    """An argument of torch's function that this package has no kernels for."""
+
+
 class NoGpuError(AotGemmError, RuntimeError):
     """No GPU, no driver, or a driver that is too old."""
 
@@ -49,5 +61,6 @@ OF_STATUS = (
     ArchitectureError,
     CudaError,
     AotGemmError,
+    CorruptLibraryError,
 )
 """Class of each aot_gemm_status_t of aot_gemm.h; tests/runtime compares the two."""

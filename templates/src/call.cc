@@ -1,0 +1,250 @@
+#include "call.h"
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "runtime.h"
+
+namespace aot {
+
+namespace {
+
+// One operand of a product: the Python object, and its tensor.
+struct Operand {
+  PyObject* object = nullptr;  // borrowed
+  PyObject* copy = nullptr;    // owned: what stands for an object that is not one matrix in memory
+  TensorType type = {nullptr, false};
+  HeldTensor tensor;
+  void* stream = nullptr;  // of its framework, where that is not the left operand's
+
+  Operand() = default;
+  ~Operand() {
+    tensor.release();
+    if (copy != nullptr) Py_DecRef(copy);
+  }
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+
+  const DLTensor* view() const { return tensor.view(); }
+};
+
+// Has the framework's error, that a tensor is not to be read as plain memory, become one of ours, with it as the cause.
+int raise_unreadable(const State& state, Product product, PyObject* object) {
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0 || PyErr_ExceptionMatches(PyExc_MemoryError) != 0) return -1;
+  PyObject* kind = nullptr;
+  PyObject* value = nullptr;
+  PyObject* traceback = nullptr;
+  PyErr_Fetch(&kind, &value, &traceback);
+  PyErr_NormalizeException(&kind, &value, &traceback);
+  tell_route(state.refuse_unreadable, product, object, value);
+  for (PyObject* part : {kind, value, traceback}) {
+    if (part != nullptr) Py_DecRef(part);
+  }
+  return -1;
+}
+
+// Asks torch what its tensor's memory does not tell.
+int check_torch(const State& state, Product product, const Operand& operand) {
+  bool answer = false;
+  if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) return -1;
+  if (answer) {
+    refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a plain "
+           "one; pass tensor.resolve_neg()", product_name(product));
+    raise_refusal(state);
+    return -1;
+  }
+  if (state.torch.needs_gradient(operand.object, &answer) != 0) return -1;
+  return answer ? tell_route(state.check_gradient, product, operand.object, nullptr) : 0;
+}
+
+// One call of a product: its operands, and the stream and allocator of the left operand's framework.
+class Call {
+ public:
+  Call(State* state, Product product) : state_(*state), product_(product) {}
+
+  // Runs it. `out` may be None. Gives a new reference, or null with a Python error set.
+  PyObject* run(PyObject* left, PyObject* right, PyObject* out) {
+    left_.object = left;
+    right_.object = right;
+    if (state_.find_type(left, &left_.type) != 0) return nullptr;
+    if (left_.type.api == nullptr) return call_route(state_.run, product_, left, right, out);
+    if (read_left() != 0 || read_right() != 0) return nullptr;
+    const bool allocates = is_none(out);
+    if (!allocates) {
+      out_.object = out;
+      if (read_other(&out_) != 0 || check_writable() != 0) return nullptr;
+    }
+    aot_gemm_problem_t problem;
+    if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
+    if (allocates) return out_.tensor.hand_on(*left_.type.api);
+    if (release(out_) != 0 || (out_.type.is_of_torch && state_.torch.note_write(out) != 0)) return nullptr;
+    Py_IncRef(out);
+    return out;
+  }
+
+  // Reads a weight and waits until what its framework has enqueued so far is done. Gives None, or null with an error set.
+  PyObject* settle(PyObject* weight) {
+    left_.object = weight;
+    if (state_.find_type(weight, &left_.type) != 0) return nullptr;
+    if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight, nullptr, nullptr);
+    if (read_left() != 0) return nullptr;
+    aot_gemm_status_t status = AOT_GEMM_OK;
+    {
+      const WithoutGil scope;
+      status = aot_gemm_synchronize(left_.view()->device.device_id, stream_);
+    }
+    return status == AOT_GEMM_OK ? give_none() : raise_status(state_, status);
+  }
+
+ private:
+  int refused() const {
+    raise_refusal(state_);
+    return -1;
+  }
+
+  // Reads a tensor through the exchange API of its type.
+  int read(Operand* operand) {
+    if (operand->tensor.read(*operand->type.api, operand->object) != 0) {
+      return raise_unreadable(state_, product_, operand->object);
+    }
+    return operand->type.is_of_torch ? check_torch(state_, product_, *operand) : 0;
+  }
+
+  int read_left() {
+    if (read(&left_) != 0) return -1;
+    if (check_left(product_, *left_.view()) != 0) return refused();
+    if (find_stream(*left_.type.api, left_.view()->device, &stream_) != 0) return -1;
+    if (is_matrix(*left_.view())) return 0;
+    left_.copy = call_route(state_.compact, product_, left_.object, nullptr, nullptr);
+    if (left_.copy == nullptr) return -1;
+    left_.object = left_.copy;
+    left_.tensor.release();
+    return state_.find_type(left_.object, &left_.type) == 0 ? read(&left_) : -1;
+  }
+
+  // Reads the right operand, which may be one that is promised to be constant.
+  int read_right() {
+    PyObject* type = PyObject_Type(right_.object);
+    const bool is_promised = type == state_.constant.get();
+    Py_DecRef(type);
+    if (!is_promised) return read_other(&right_);
+    PyObject* is_kept = PyObject_GetAttr(right_.object, state_.is_kept_name.get());
+    if (is_kept == nullptr) return -1;
+    const int truth = PyObject_IsTrue(is_kept);
+    Py_DecRef(is_kept);
+    right_.copy = PyObject_GetAttr(right_.object, state_.tensor_name.get());
+    if (truth < 0 || right_.copy == nullptr) return -1;
+    right_is_constant_ = truth > 0;
+    right_.object = right_.copy;
+    return read_other(&right_);
+  }
+
+  // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch is
+  // to come after what that has enqueued.
+  int read_other(Operand* operand) {
+    if (state_.find_type(operand->object, &operand->type) != 0) return -1;
+    if (operand->type.api == nullptr) return read_capsule(operand);
+    if (read(operand) != 0) return -1;
+    if (operand->type.api == left_.type.api) return 0;
+    const DLDevice device = operand->view()->device;
+    if (device.device_type != left_.view()->device.device_type || device.device_id != left_.view()->device.device_id) {
+      return 0;  // which is refused later, with the reason
+    }
+    if (find_stream(*operand->type.api, device, &operand->stream) != 0) return -1;
+    return order(operand->stream, stream_);
+  }
+
+  // Reads the capsule of an operand without an exchange API: its framework is told the stream that is to wait for it.
+  int read_capsule(Operand* operand) {
+    PyObject* stream = PyLong_FromVoidPtr(stream_);
+    if (stream == nullptr) return -1;
+    PyObject* capsule = call_route(state_.capsule, product_, operand->object, stream, nullptr);
+    Py_DecRef(stream);
+    return capsule != nullptr ? operand->tensor.read_capsule(capsule) : -1;
+  }
+
+  int order(void* first, void* second) {
+    if (first == second) return 0;
+    const DeviceScope scope(left_.view()->device.device_id);
+    aot_gemm_status_t status = scope.status();
+    if (status == AOT_GEMM_OK) status = aot::order(first, second, scope.device());
+    if (status != AOT_GEMM_OK) raise_status(state_, status);
+    return status == AOT_GEMM_OK ? 0 : -1;
+  }
+
+  // Has the framework of an operand that is not the left one's wait for the launch, before it reads or frees the operand.
+  int release(const Operand& operand) {
+    if (operand.type.api == left_.type.api) return 0;
+    if (operand.type.api != nullptr) return order(stream_, operand.stream);
+    PyObject* stream = PyLong_FromVoidPtr(stream_);
+    if (stream == nullptr) return -1;
+    const int status = tell_route(state_.release, product_, operand.object, stream);
+    Py_DecRef(stream);
+    return status;
+  }
+
+  int check_writable() const {
+    if (!out_.tensor.is_read_only()) return 0;
+    refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out= away",
+           product_name(product_));
+    return refused();
+  }
+
+  // Checks the operands, allocates `out` where it is not there, and states the product.
+  int state_problem_of(aot_gemm_problem_t* problem) {
+    Operands operands = {left_.view(), right_.view(), out_.view()};
+    Shape shape;
+    if (check_operands(product_, operands, &shape) != 0) return refused();
+    if (operands.out == nullptr) {
+      const DLTensor& left = *operands.left;
+      if (out_.tensor.allocate(*left_.type.api, left.device, left.dtype, shape.extents, shape.num_dims) != 0) return -1;
+      operands.out = out_.view();
+    }
+    return state_problem(product_, operands, shape, right_is_constant_, problem) == 0 ? 0 : refused();
+  }
+
+  static void* allocate_workspace(void* context, size_t num_bytes) { return static_cast<Call*>(context)->allocate(num_bytes); }
+
+  // Called without the GIL, in the midst of a launch.
+  void* allocate(size_t num_bytes) {
+    return without_gil_->with_gil([this, num_bytes]() -> void* {
+      const auto extent = static_cast<int64_t>(num_bytes);
+      const DLDataType bytes = {kDLUInt, 8, 1};
+      has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1) != 0;
+      return has_failed_ ? nullptr : workspace_.data();
+    });
+  }
+
+  int launch(const aot_gemm_problem_t& problem) {
+    aot_gemm_status_t status = AOT_GEMM_OK;
+    {
+      WithoutGil scope;
+      without_gil_ = &scope;
+      status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
+    }
+    // The framework's own error says more than that there is no workspace.
+    if (status != AOT_GEMM_OK && !has_failed_) raise_status(state_, status);
+    return status == AOT_GEMM_OK ? 0 : -1;
+  }
+
+  State& state_;
+  Product product_;
+  Operand left_;
+  Operand right_;
+  Operand out_;
+  HeldTensor workspace_;
+  void* stream_ = nullptr;
+  WithoutGil* without_gil_ = nullptr;
+  bool right_is_constant_ = false;
+  bool has_failed_ = false;
+};
+
+}  // namespace
+
+PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* out) {
+  return Call(state, product).run(left, right, out);
+}
+
+PyObject* settle_weight(State* state, PyObject* weight) { return Call(state, Product::kConstant).settle(weight); }
+
+}  // namespace aot

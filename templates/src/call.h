@@ -1,0 +1,17 @@
+// One call of a product from Python: its operands read, checked, ordered and launched.
+#ifndef AOT_GEMM_CALL_H_
+#define AOT_GEMM_CALL_H_
+
+#include "python_state.h"
+
+namespace aot {
+
+// Runs a product. `out` may be None. Gives a new reference, or null with a Python error set.
+PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* out);
+
+// Reads a weight, and waits until what its framework has enqueued so far is done. Gives None, or null with an error set.
+PyObject* settle_weight(State* state, PyObject* weight);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_CALL_H_

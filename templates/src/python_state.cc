@@ -1,0 +1,45 @@
+#include "python_state.h"
+
+namespace aot {
+
+PyObject* raise(const State& state, const char* kind, const char* message) {
+  PyObject* type = PyObject_GetAttrString(state.errors, kind);
+  if (type != nullptr) {
+    PyErr_SetString(type, message);
+    Py_DecRef(type);
+  }
+  return nullptr;
+}
+
+PyObject* raise_refusal(const State& state) { return raise(state, last_refusal().kind, last_refusal().message); }
+
+PyObject* raise_status(const State& state, aot_gemm_status_t status) {
+  static constexpr const char* kKinds[] = {"AotGemmError", "AotGemmError", "DtypeError",
+                                           "ShapeError",   "StrideError",  "NoGpuError",
+                                           "ArchitectureError", "CudaError", "AotGemmError", "CorruptLibraryError"};
+  return raise(state, kKinds[status], aot_gemm_last_error());
+}
+
+PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third) {
+  PyObject* name = PyUnicode_FromString(product_name(product));
+  if (name == nullptr) return nullptr;
+  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, nullptr);
+  Py_DecRef(name);
+  return result;
+}
+
+int tell_route(const Shared& function, Product product, PyObject* first, PyObject* second) {
+  PyObject* result = call_route(function, product, first, second, nullptr);
+  if (result == nullptr) return -1;
+  Py_DecRef(result);
+  return 0;
+}
+
+bool is_none(PyObject* object) { return object == &_Py_NoneStruct; }
+
+PyObject* give_none() {
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
+}
+
+}  // namespace aot

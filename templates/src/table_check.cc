@@ -1,0 +1,115 @@
+// Checks the dispatch table against itself and the kernels, once, when the library is loaded: what aot/dispatch.py checks
+// before it is written, so that a library whose parts do not belong together refuses to work.
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+
+#include "dispatch.h"
+#include "kernel.h"
+
+namespace aot {
+
+namespace {
+
+char text[256];
+
+const char* fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+const char* fault(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+bool ascends(const int64_t* edges, int32_t num_edges) {
+  bool ascending = num_edges > 0 && edges[0] > 0;
+  for (int32_t i = 1; ascending && i < num_edges; ++i) ascending = edges[i - 1] < edges[i];
+  return ascending;
+}
+
+bool is_kernel(int32_t index) { return index >= 0 && index < kNumKernels; }
+
+bool takes_all_shapes(int32_t kernel) { return kMultiples[kernel].m == 1 && kMultiples[kernel].n == 1; }
+
+// Says whether a kernel computes a section's operation.
+bool computes(int32_t kernel, const Section& section) {
+  const Kernel& found = kKernels[kernel];
+  return found.dtype == section.dtype && (found.layout == section.layout || found.num_strides == 2);
+}
+
+const char* find_fault_of_rows(const Section& section, int32_t number, const char* part, const Row* rows, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    for (const int32_t kernel : {rows[i].kernel, rows[i].general}) {
+      if (!is_kernel(kernel)) {
+        return fault("section %" PRId32 ", %s row %" PRId32 " names kernel %" PRId32 " of %" PRId32, number, part, i, kernel,
+                     kNumKernels);
+      }
+      if (!computes(kernel, section)) {
+        return fault("section %" PRId32 ", %s row %" PRId32 " names %s, which is for another operation", number, part, i,
+                     kKernels[kernel].name);
+      }
+    }
+    if (!takes_all_shapes(rows[i].general)) {
+      return fault("section %" PRId32 ", %s row %" PRId32 ": its general kernel %s does not take all shapes", number, part,
+                   i, kKernels[rows[i].general].name);
+    }
+  }
+  return nullptr;
+}
+
+const char* find_fault_of_ladders(const Section& section, int32_t number) {
+  int32_t first_row = 0;
+  for (int32_t i = 0; i < section.num_ladders; ++i) {
+    const Ladder& ladder = section.ladders[i];
+    if (!ascends(ladder.edges, ladder.num_edges) || ladder.first_row != first_row) {
+      return fault("section %" PRId32 ", ladder %" PRId32 ": its edges do not ascend, or its first row is not %" PRId32,
+                   number, i, first_row);
+    }
+    const bool is_in_order = i == 0 || section.ladders[i - 1].n < ladder.n ||
+                             (section.ladders[i - 1].n == ladder.n && section.ladders[i - 1].k < ladder.k);
+    if (!is_in_order) {
+      return fault("section %" PRId32 ", ladder %" PRId32 " does not come after the one before it", number, i);
+    }
+    const char* found = find_fault_of_rows(section, number, "ladder", ladder.rows, ladder.num_edges);
+    if (found != nullptr) return found;
+    first_row += ladder.num_edges;
+  }
+  return nullptr;
+}
+
+const char* find_fault_of_section(const Section& section, int32_t number) {
+  if (section.layout < 0 || section.layout > 3 || find_section(section.dtype, section.layout) != number) {
+    return fault("section %" PRId32 " has layout %" PRId32 ", or one like it came before", number, section.layout);
+  }
+  const int32_t fallback = section.fallback;
+  if (!is_kernel(fallback) || kKernels[fallback].dtype != section.dtype || kKernels[fallback].num_strides != 2 ||
+      !takes_all_shapes(fallback)) {
+    return fault("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
+  }
+  const Grid& grid = section.grid;
+  if (!ascends(grid.m_edges, grid.num_m) || !ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
+    return fault("section %" PRId32 ": the edges of its grid do not ascend", number);
+  }
+  const char* found = find_fault_of_ladders(section, number);
+  return found != nullptr
+             ? found
+             : find_fault_of_rows(section, number, "grid", grid.cells, grid.num_m * grid.num_n * grid.num_k);
+}
+
+const char* find_fault() {
+  for (int32_t i = 0; i < kNumSections; ++i) {
+    const char* found = find_fault_of_section(kSections[i], i);
+    if (found != nullptr) return found;
+  }
+  return kNumSections > 0 ? nullptr : fault("it has no section");
+}
+
+}  // namespace
+
+const char* const kTableFault = find_fault();
+
+}  // namespace aot

@@ -1,0 +1,71 @@
+#include "torch_guard.h"
+
+namespace aot {
+
+namespace {
+
+// Takes the truth of a new reference; -1 where it is null or has none.
+int take_truth(PyObject* object) {
+  if (object == nullptr) return -1;
+  const int truth = PyObject_IsTrue(object);
+  Py_DecRef(object);
+  return truth;
+}
+
+}  // namespace
+
+TorchGuard::~TorchGuard() {
+  if (hooks_ != nullptr) Py_DecRef(hooks_);
+}
+
+int TorchGuard::load(PyObject* routes) {
+  PyObject* make = PyObject_GetAttrString(routes, "torch_hooks");
+  if (make == nullptr) return -1;
+  PyObject* hooks = PyObject_CallFunctionObjArgs(make, nullptr);
+  Py_DecRef(make);
+  if (hooks == nullptr) return -1;
+  PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &requires_grad_, &level_};
+  Py_ssize_t index = 0;
+  for (PyObject** place : places) {
+    *place = PyTuple_GetItem(hooks, index++);
+    if (*place == nullptr) {
+      Py_DecRef(hooks);
+      return -1;
+    }
+  }
+  if (hooks_ != nullptr) Py_DecRef(hooks);  // another thread was first, in a Python without the GIL
+  if (hooks_ == nullptr) hooks_ = hooks;
+  return 0;
+}
+
+int TorchGuard::is_negated(PyObject* tensor, const DLTensor& view, bool* answer) const {
+  // Only views of complex tensors have the bit, and there is no complex type of bfloat16.
+  *answer = false;
+  if (view.dtype.code == kDLBfloat) return 0;
+  const int truth = take_truth(PyObject_CallFunctionObjArgs(is_neg_, tensor, nullptr));
+  *answer = truth > 0;
+  return truth < 0 ? -1 : 0;
+}
+
+int TorchGuard::needs_gradient(PyObject* tensor, bool* answer) const {
+  int truth = take_truth(PyObject_GetAttr(tensor, requires_grad_));
+  if (truth > 0) truth = take_truth(PyObject_CallFunctionObjArgs(is_grad_enabled_, nullptr));
+  if (truth == 0) {
+    PyObject* level = PyObject_GetAttr(forward_ad_, level_);
+    if (level == nullptr) return -1;
+    truth = PyLong_AsLong(level) >= 0 ? 1 : 0;  // -1 where it is off
+    Py_DecRef(level);
+    if (PyErr_Occurred() != nullptr) return -1;
+  }
+  *answer = truth > 0;
+  return truth < 0 ? -1 : 0;
+}
+
+int TorchGuard::note_write(PyObject* tensor) const {
+  PyObject* result = PyObject_CallFunctionObjArgs(increment_version_, tensor, nullptr);
+  if (result == nullptr) return -1;
+  Py_DecRef(result);
+  return 0;
+}
+
+}  // namespace aot

@@ -1,0 +1,50 @@
+// What torch knows of its tensors beside their memory, and a product must heed: gradients, the bit that says that the
+// memory holds the negative values, and the version that counts writes.
+#ifndef AOT_GEMM_TORCH_GUARD_H_
+#define AOT_GEMM_TORCH_GUARD_H_
+
+#include <cstdint>
+
+#include <dlpack/dlpack.h>
+
+#include "python_api.h"
+
+namespace aot {
+
+// Functions and names of torch, looked up once. The functions below that give an int give 0, or -1 with a Python error
+// set, and need the GIL.
+class TorchGuard {
+ public:
+  TorchGuard() = default;
+  ~TorchGuard();
+  TorchGuard(const TorchGuard&) = delete;
+  TorchGuard& operator=(const TorchGuard&) = delete;
+
+  bool is_loaded() const { return hooks_ != nullptr; }
+
+  // Takes the tuple that `_torch.hooks()` gives.
+  int load(PyObject* routes);
+
+  // Says whether a tensor's values are other than its memory's.
+  int is_negated(PyObject* tensor, const DLTensor& view, bool* answer) const;
+
+  // Says whether torch would record this product of a tensor: gradients are required and enabled, or forward-mode
+  // differentiation is on.
+  int needs_gradient(PyObject* tensor, bool* answer) const;
+
+  // Tells torch that a tensor was written, so that a backward pass that needs the old values fails.
+  int note_write(PyObject* tensor) const;
+
+ private:
+  PyObject* hooks_ = nullptr;  // the tuple, which owns what follows
+  PyObject* is_grad_enabled_ = nullptr;
+  PyObject* forward_ad_ = nullptr;
+  PyObject* is_neg_ = nullptr;
+  PyObject* increment_version_ = nullptr;
+  PyObject* requires_grad_ = nullptr;  // names
+  PyObject* level_ = nullptr;
+};
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_TORCH_GUARD_H_
