@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--kernels", default="", help="only kernels whose name contains this")
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="only the I-th of N parts, from 1 on")
     values = parser.parse_args()
-    library = KernelLibrary(aot_gemm._library.LIBRARY)
+    library = KernelLibrary(next(Path(aot_gemm.__file__).parent.glob("lib*.so.*")))
     part, num_parts = values.part
     chosen = [i for i, name in enumerate(library.names) if values.kernels in name][part - 1 :: num_parts]
     num_faults = 0

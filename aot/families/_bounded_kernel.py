@@ -17,8 +17,9 @@ from cutlass import Boolean, Constexpr, Int32, Int64, const_expr, cute
 from cutlass.block import block_copy
 from cutlass.utils import TensorMapManager, TensorMapUpdateMode
 from quack import copy_utils
-from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
+from quack.gemm_default_epi import GemmDefaultEpiMixin
 
+from aot.families._quack_sm90_kernel import GemmSplitSm90
 from aot.families.sm90_bounded import box_rows
 
 DESCRIPTOR_BYTES = 128
@@ -32,8 +33,8 @@ def _closed_over(copy: Callable[..., None], name: str) -> Any:
     return inspect.getclosurevars(inspect.unwrap(copy)).nonlocals[name]
 
 
-class GemmBoundedSm90(GemmDefaultSm90):
-    """`GemmDefaultSm90` whose loads end at the operands' last row. Both operands are k-major.
+class GemmBoundedSm90(GemmSplitSm90):
+    """`GemmSplitSm90` whose loads end at the operands' last row. Both operands are k-major.
 
     Pairs below are of A and B. Attributes that hold values of the kernel are set while it is traced.
     """

@@ -25,11 +25,11 @@ class GemmOverlapSm90(GemmBoundedSm90):
     The attributes below are set before it is called.
     """
 
-    _extra_param_fields = (*GemmBoundedSm90._extra_param_fields, ("b_ready", Any, None))  # noqa: SLF001 - as in its base
+    _extra_param_fields = (*GemmBoundedSm90._extra_param_fields, ("b_constant", Any, None))  # noqa: SLF001 - as in its base
 
     constant: int
     """Which of the kernel's operands the entry's B is: 0 where A and B are swapped, else 1."""
-    b_ready: Any
+    b_constant: Any
     """Run-time int32: nonzero if B may be loaded before the kernel in front has ended."""
     num_sms: int
     """SMs of the device."""
@@ -40,14 +40,14 @@ class GemmOverlapSm90(GemmBoundedSm90):
         self.num_ab_load_warps = 2
 
     def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
-        """Send `b_ready` along with the epilogue's parameters."""
+        """Send `b_constant` along with the epilogue's parameters."""
         params = super().epi_to_underlying_arguments(args, loc=loc, ip=ip)
-        params.b_ready = self.b_ready
+        params.b_constant = self.b_constant
         return params
 
     def epi_get_smem_tensors(self, params: Any, storage: Any) -> Any:
-        """Take `b_ready` from the parameters: called at the kernel's start."""
-        self.b_ready = params.b_ready
+        """Take `b_constant` from the parameters: called at the kernel's start."""
+        self.b_constant = params.b_constant
         return super().epi_get_smem_tensors(params, storage)
 
     def kernel(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,12 +72,6 @@ class GemmOverlapSm90(GemmBoundedSm90):
         object.__setattr__(made, "producer_tail", producer_tail)  # a frozen dataclass
         return made
 
-    def mma(self, *args: Any, **kwargs: Any) -> Any:
-        """Multiply as quack does; a split without k tiles, which loads nothing, must wait itself before it stores."""
-        if self.split_k > 1:
-            cute.arch.griddepcontrol_wait()
-        return super().mma(*args, **kwargs)
-
     @cute.jit
     def load_tma(
         self, pipeline: Any, producer_state: Any, copy_fns: Any, k_tile_cnt: Int32, k_tile_start: Any = 0
@@ -95,7 +89,7 @@ class GemmOverlapSm90(GemmBoundedSm90):
         k_tiles = (k_tile_start, k_tile_cnt)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == self.ab_load_warp_id:
-            if self.b_ready == 0:
+            if self.b_constant == 0:
                 cute.arch.griddepcontrol_wait()
             producer_state = self._load_operand(
                 pipeline, producer_state, copy_fns, self.constant, counts, num_bytes, k_tiles
@@ -209,15 +203,15 @@ def overlap_entry(gemm: GemmOverlapSm90, entry: Entry) -> Entry:
     """
 
     @cute.jit
-    def plain(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, b_ready: Int32, stream: cuda.CUstream) -> None:
-        gemm.b_ready = b_ready
+    def plain(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, b_constant: Int32, stream: cuda.CUstream) -> None:
+        gemm.b_constant = b_constant
         entry.function(a, b, d, stream)
 
     @cute.jit
     def with_workspace(
-        a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, ws: cute.Tensor, b_ready: Int32, stream: cuda.CUstream
+        a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, ws: cute.Tensor, b_constant: Int32, stream: cuda.CUstream
     ) -> None:
-        gemm.b_ready = b_ready
+        gemm.b_constant = b_constant
         entry.function(a, b, d, ws, stream)
 
     *tensors, stream = entry.arguments

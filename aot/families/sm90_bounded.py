@@ -31,9 +31,18 @@ class Sm90Bounded(Sm90Quack):
     loads_outside = False
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply `sm90_quack`'s limits, and ask for operands whose rows are contiguous along k."""
+        """Apply `sm90_quack`'s limits; ask for operands whose rows are contiguous along k, and for clusters of one row.
+
+        Source: docs/safety.md, "Clusters". In a cluster of several rows and columns a CTA tells its row and its column
+        that a stage is free, not its diagonal neighbour; the counts are right only while every load is shared with a
+        neighbour, and partial tiles are loaded without.
+        """
         if operation.layout is not Layout.KK:
             return Rejected(Reason.LAYOUT, f"boxes are cut between rows along k, got {operation.layout.value}")
+        if candidate.cluster_m > 1 and candidate.cluster_n > 1:
+            cluster = f"{candidate.cluster_m}x{candidate.cluster_n}"
+            text = "partial tiles are not shared in a cluster, whose stages then count as free too early"
+            return Rejected(Reason.COMBINATION, f"{text}; got a cluster of {cluster}, expected 1 x n or n x 1")
         return super().check(candidate, operation, target)
 
     def gemm_class(self) -> Any:

@@ -173,10 +173,10 @@ class Sm90Quack:
         return split_k_multiples(candidate)
 
     def gemm_class(self) -> Any:
-        """Give quack's class that `entry` configures."""
-        from quack.gemm_default_epi import GemmDefaultSm90
+        """Return the class that `entry` configures: quack's, whose splits wait for the kernel in front."""
+        from aot.families._quack_sm90_kernel import GemmSplitSm90
 
-        return GemmDefaultSm90
+        return GemmSplitSm90
 
     def configure(self, candidate: Candidate, operation: Operation) -> Any:
         """Make the GEMM that a candidate describes."""

@@ -1,7 +1,7 @@
 // The binding for Python: `linear` and `matmul` over tensors, by CPython's stable ABI. `aot_gemm` in Python is a thin
-// cover of this file, and loads the library with ctypes.PyDLL: it is no extension module, so that one wheel serves every
-// Python. It is part of the C library, so that it calls the one that it was built with, whatever others a process has.
-//
+// cover of this file, and loads the library with ctypes.PyDLL: it is no extension module, so that one wheel serves
+// every Python. It is part of the C library, so that it calls the one that it was built with, whatever others a process
+// has. 
 // The functions of two or three tensors run on the stream of the left operand's framework and take memory from its
 // allocator, by DLPack's C exchange API; a left operand whose type has none is handed over to `_routes.run` in Python.
 // The functions that end in `_on` and `_workspace_bytes` are what that calls: they take DLPack capsules, and are told
@@ -57,8 +57,8 @@ bool read_capsule(const State& state, const char* name, PyObject* object, HeldTe
   return tensor->read_capsule(object) == 0;
 }
 
-// States the product of the first three arguments, which are capsules that the caller keeps; the fourth says whether the
-// right one is constant.
+// States the product of the first three arguments, which are capsules that the caller keeps; the fourth says whether
+// the right one is constant.
 bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
   const int is_constant = PyObject_IsTrue(arguments[3]);
   if (is_constant < 0) return false;

@@ -48,7 +48,8 @@ int check_torch(const State& state, Product product, const Operand& operand) {
   bool answer = false;
   if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) return -1;
   if (answer) {
-    refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a plain "
+    refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a plain
+    "
            "one; pass tensor.resolve_neg()", product_name(product));
     raise_refusal(state);
     return -1;
@@ -82,8 +83,8 @@ class Call {
     return out;
   }
 
-  // Reads a weight and waits until what its framework has enqueued so far is done. Gives None, or null with an error set.
-  PyObject* settle(PyObject* weight) {
+  // Reads a weight and waits until what its framework has enqueued so far is done. Gives None, or null with an error
+  // set. bject* settle(PyObject* weight) {
     left_.object = weight;
     if (state_.find_type(weight, &left_.type) != 0) return nullptr;
     if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight, nullptr, nullptr);
@@ -139,8 +140,8 @@ class Call {
     return read_other(&right_);
   }
 
-  // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch is
-  // to come after what that has enqueued.
+  // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch
+  // is to come after what that has enqueued.
   int read_other(Operand* operand) {
     if (state_.find_type(operand->object, &operand->type) != 0) return -1;
     if (operand->type.api == nullptr) return read_capsule(operand);
@@ -172,8 +173,8 @@ class Call {
     return status == AOT_GEMM_OK ? 0 : -1;
   }
 
-  // Has the framework of an operand that is not the left one's wait for the launch, before it reads or frees the operand.
-  int release(const Operand& operand) {
+  // Has the framework of an operand that is not the left one's wait for the launch, before it reads or frees the
+  // operand.  release(const Operand& operand) {
     if (operand.type.api == left_.type.api) return 0;
     if (operand.type.api != nullptr) return order(stream_, operand.stream);
     PyObject* stream = PyLong_FromVoidPtr(stream_);
@@ -185,7 +186,8 @@ class Call {
 
   int check_writable() const {
     if (!out_.tensor.is_read_only()) return 0;
-    refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out= away",
+    refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out=
+    away",
            product_name(product_));
     return refused();
   }
@@ -203,7 +205,8 @@ class Call {
     return state_problem(product_, operands, shape, right_is_constant_, problem) == 0 ? 0 : refused();
   }
 
-  static void* allocate_workspace(void* context, size_t num_bytes) { return static_cast<Call*>(context)->allocate(num_bytes); }
+  static void* allocate_workspace(void* context, size_t num_bytes) { return
+  static_cast<Call*>(context)->allocate(num_bytes); }
 
   // Called without the GIL, in the midst of a launch.
   void* allocate(size_t num_bytes) {

@@ -25,20 +25,20 @@ bool add_reach(const Axis& axis, int64_t* last) {
   return !__builtin_mul_overflow(axis.extent - 1, axis.stride, &reach) && !__builtin_add_overflow(*last, reach, last);
 }
 
-// Says whether one of `row`'s elements, `width_of_row` from `start` on, lies in a row of `other`. Positions are in elements
-// from the first element of `other`.
+// Says whether one of `row`'s elements, `width_of_row` from `start` on, lies in a row of `other`. Positions are in
+// elements from the first element of `other`.
 bool meets_a_row(int64_t start, int64_t width_of_row, const Lattice& other) {
   const int64_t width_of_other = width(other.inner);
-  // Row i of the other is [i * stride, i * stride + width_of_other): the last row that starts before the end of this one
-  // must end past its start.
+  // Row i of the other is [i * stride, i * stride + width_of_other): the last row that starts before the end of this
+  // one must end past its start.
   const int64_t last_start = start + width_of_row - 1;
   if (last_start < 0) return false;
   const int64_t row = std::min(floor_div(last_start, std::max<int64_t>(other.outer.stride, 1)), other.outer.extent - 1);
   return row * other.outer.stride + width_of_other > start;
 }
 
-// The same question for rows of one stride, all at once: rows j of `b`, i of `a` are (j - i) strides and `distance` apart.
-bool rows_of_one_stride_meet(const Lattice& a, const Lattice& b, int64_t distance) {
+// The same question for rows of one stride, all at once: rows j of `b`, i of `a` are (j - i) strides and `distance`
+// apart. l rows_of_one_stride_meet(const Lattice& a, const Lattice& b, int64_t distance) {
   const int64_t stride = a.outer.stride;
   // They meet where -width(b) < distance + steps * stride < width(a), for a number of steps that there is.
   const int64_t least = floor_div(-width(b.inner) - distance, stride) + 1;

@@ -22,16 +22,16 @@ struct Lattice {
   bool repeats;  // some elements are several of the matrix, by a stride of 0
 };
 
-// Reads a matrix of two axes, in any order, whose first element is at `address`. Says false where an element would lie past
-// the end of the address space.
+// Reads a matrix of two axes, in any order, whose first element is at `address`. Says false where an element would lie
+// past the end of the address space.
 bool make_lattice(uintptr_t address, Axis first, Axis second, int64_t element_bytes, Lattice* lattice);
 
-// Says whether each element is one of the matrix only. Conservative: only matrices whose rows, or columns, lie one after
-// the other count as such.
+// Says whether each element is one of the matrix only. Conservative: only matrices whose rows, or columns, lie one
+// after the other count as such.
 bool is_distinct(const Lattice& lattice);
 
-// Says whether two matrices of one element type share memory. Exact where the inner strides are 1, as of any matrix that is
-// a part of a packed one; else it may say true of matrices that interleave without sharing an element.
+// Says whether two matrices of one element type share memory. Exact where the inner strides are 1, as of any matrix
+// that is a part of a packed one; else it may say true of matrices that interleave without sharing an element.
 bool overlap(const Lattice& a, const Lattice& b);
 
 }  // namespace aot

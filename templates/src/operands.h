@@ -13,8 +13,8 @@ namespace aot {
 // Most dimensions that an operand may have; torch's own limit.
 constexpr int32_t kMaxDims = 64;
 
-// What a function of the Python API computes. The products both give D = A @ B^T; they differ in how the right operand is
-// held. kConstant stands for the function that only looks at a weight, as the left operand.
+// What a function of the Python API computes. The products both give D = A @ B^T; they differ in how the right operand
+// is held. kConstant stands for the function that only looks at a weight, as the left operand.
 enum class Product { kLinear, kMatmul, kConstant };
 
 // Gives the name of the function.
@@ -51,11 +51,11 @@ int check_left(Product product, const DLTensor& left);
 // Checks devices, element types and shapes of the operands that are given, and works out the shape of `out`.
 int check_operands(Product product, const Operands& operands, Shape* shape);
 
-// Says whether the leading dimensions of a left operand join into rows of one stride, so that it is one matrix in memory.
-bool is_matrix(const DLTensor& left);
+// Says whether the leading dimensions of a left operand join into rows of one stride, so that it is one matrix in
+// memory. l is_matrix(const DLTensor& left);
 
-// States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's promise
-// for the right operand, AOT_GEMM_B_CONSTANT.
+// States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
+// promise for the right operand, AOT_GEMM_B_CONSTANT.
 int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,
                   aot_gemm_problem_t* problem);
 

@@ -41,8 +41,8 @@ aot_gemm_status_t launch(int32_t kernel, const Canonical& problem, void* workspa
 // Waits for a stream of the current device. Refuses one that is being captured, and leaves that capture whole.
 aot_gemm_status_t synchronize(void* stream, int32_t device);
 
-// Has what is enqueued on the second stream from now on wait for what is enqueued on the first one so far. Both are of the
-// current device.
+// Has what is enqueued on the second stream from now on wait for what is enqueued on the first one so far. Both are of
+// the current device.
 aot_gemm_status_t order(void* first, void* second, int32_t device);
 
 }  // namespace aot

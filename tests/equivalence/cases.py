@@ -21,7 +21,7 @@ TILES = (8, 16, 32, 64, 128, 256)
 MAX_ELEMENTS = 2**39
 """Of D, 1 TiB: tiles are counted in 32 bits, and 2^31 of the smallest would be more memory than there is."""
 MAX_REACH = 2**41
-"""Elements from a matrix's first to its last, 4 TiB: less than the bases below are apart, since D may not overlap A or B."""
+"""Elements from a matrix's first to its last, 4 TiB: less than the bases are apart, since D may not overlap A or B."""
 BASES = {"a": 0x7F1000000000, "b": 0x7A3000000000, "d": 0x6E5000000000}
 
 

@@ -275,8 +275,8 @@ CASES = [
         (FakeTensor((2, 4, 8), strides=(64, 8, 1)), FakeTensor((8, 8)), FakeTensor((2, 4, 8))),
         "StrideError",
         (
-            "a FakeTensor of shape (2, 4, 8) is not one matrix in memory; expected leading dimensions that join into rows "
-            "of one stride; make it contiguous"
+            "a FakeTensor of shape (2, 4, 8) is not one matrix in memory; expected leading dimensions that join into "
+            "rows of one stride; make it contiguous"
         ),
     ),
     (

@@ -11,6 +11,16 @@ from aot.problem import Dtype, Layout, Operation
 TILE = named("sm90_bounded_128x128_c1x1_pingpong", "h200")
 
 
+def test_clusters_of_several_rows_and_columns_are_refused():
+    """Where partial tiles are not shared, a stage of such a cluster counts as free too early: docs/safety.md."""
+    found, message = reason(named("sm90_bounded_128x128_c2x2_pingpong", "h200"), "h200")
+    assert found is Reason.COMBINATION
+    assert message.endswith("; got a cluster of 2x2, expected 1 x n or n x 1")
+    for cluster in ("2x1", "1x2", "4x1", "1x4"):
+        resources(f"sm90_bounded_128x128_c{cluster}_pingpong", "h200")
+    resources("sm90_quack_128x128_c2x2_pingpong", "h200")  # which shares every load
+
+
 @pytest.mark.parametrize(
     ("tile", "rows"),
     [

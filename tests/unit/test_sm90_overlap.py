@@ -4,7 +4,6 @@ import pytest
 from accepted import named
 from twins import BF16
 
-from aot.candidate import Reason, Rejected
 from aot.families import families
 from aot.families.sm90_bounded import FAMILY as BOUNDED
 from aot.families.sm90_overlap import FAMILY
@@ -25,15 +24,10 @@ def test_the_space_is_that_of_the_bounded_family():
 
 
 @pytest.mark.parametrize("layout", Layout)
-def test_limits_and_resources_are_those_of_the_bounded_family_but_for_clusters(layout):
+def test_limits_and_resources_are_those_of_the_bounded_family(layout):
     operation = Operation.of(Dtype.FLOAT16, layout)
     for candidate in FAMILY.candidates(operation, H200):
-        found = check(candidate, operation, H200)
-        if min(candidate.cluster_m, candidate.cluster_n) == 1:
-            assert found == check(bounded(candidate), operation, H200)
-        else:
-            assert isinstance(found, Rejected)
-            assert found.reason is Reason.COMBINATION
+        assert check(candidate, operation, H200) == check(bounded(candidate), operation, H200)
 
 
 def test_workspace_and_multiples_are_those_of_the_bounded_family():

@@ -50,7 +50,7 @@ def test_an_empty_pattern_is_refused(text):
         (
             H200,
             {
-                "sm90_bounded": (12540, {Reason.COMBINATION: 5880, Reason.TILE: 5760, Reason.REGISTERS: 396}),
+                "sm90_bounded": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
                 "sm90_overlap": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
                 "sm90_quack": (12540, {Reason.COMBINATION: 5880, Reason.TILE: 5760, Reason.REGISTERS: 396}),
             },

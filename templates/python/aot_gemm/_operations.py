@@ -17,8 +17,8 @@ def linear(x: Any, weight: Any, bias: None = None, *, out: Any = None) -> Any:
     the stream has ended, unless `constant` has promised it of the weight.
 
     Args:
-        x: (..., k), bfloat16 or float16, in GPU memory. Where leading dimensions do not join into rows of one stride, it
-            is copied first, as torch does.
+        x: (..., k), bfloat16 or float16, in GPU memory. Where leading dimensions do not join into rows of one stride,
+            it is copied first, as torch does.
         weight: (n, k), of the same type and GPU, or what `constant` returned for one.
         bias: None; it stands where torch has it.
         out: (..., n), of the same type and GPU, written to; allocated where it is not given.
@@ -40,8 +40,8 @@ def linear(x: Any, weight: Any, bias: None = None, *, out: Any = None) -> Any:
     """
     if bias is not None:
         raise errors.UnsupportedError(
-            "linear: got a bias, which this wheel has no kernels for; expected None; add it to the result, and name the "
-            "output by keyword: linear(x, weight, out=out)"
+            "linear: got a bias, which this wheel has no kernels for; expected None; add it to the result, and name "
+            "the output by keyword: linear(x, weight, out=out)"
         )
     return _products.linear(x, weight, out)
 
@@ -50,9 +50,10 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     """Compute a @ b, as torch.matmul for a `b` of one or two dimensions.
 
     Args:
-        a: (..., m, k) or (k,), bfloat16 or float16, in GPU memory; copied where leading dimensions do not join into rows.
-        b: (k, n) or (k,), of the same type and GPU, or what `constant` returned for one. For a batched b, call this once
-            for each matrix.
+        a: (..., m, k) or (k,), bfloat16 or float16, in GPU memory; copied where leading dimensions do not join into
+            rows.
+        b: (k, n) or (k,), of the same type and GPU, or what `constant` returned for one. For a batched b, call this
+            once for each matrix.
         out: (..., m, n), less the modes that a vector lacks; written to; allocated where it is not given.
 
     Returns:
@@ -67,13 +68,13 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
 def constant(weight: Any) -> ConstantWeight:
     """Promise that nothing writes a weight while it is in use, so that products may begin to read it early.
 
-    On GPUs with programmatic dependent launch, `linear(x, constant(weight))` may read the weight while the kernel in front
-    on the stream still runs, which small products gain from. Waits until the work that the weight's framework has on its
-    current stream is done, so that the weight is complete; so it is called where a model is loaded, and not while a CUDA
-    graph is captured. The promise holds for this tensor, in every thread and on every stream, and covers graphs that
-    captured the product. Writes that torch counts, such as an optimiser's step or load_state_dict, end it: the weight is
-    then read late until `constant` is called again. (A captured graph keeps what held at its capture.) Any other write
-    while the weight is in use may give products of old values.
+    On GPUs with programmatic dependent launch, `linear(x, constant(weight))` may read the weight while the kernel in
+    front on the stream still runs, which small products gain from. Waits until the work that the weight's framework has
+    on its current stream is done, so that the weight is complete; so it is called where a model is loaded, and not
+    while a CUDA graph is captured. The promise holds for this tensor, in every thread and on every stream, and covers
+    graphs that captured the product. Writes that torch counts, such as an optimiser's step or load_state_dict, end it:
+    the weight is then read late until `constant` is called again. (A captured graph keeps what held at its capture.)
+    Any other write while the weight is in use may give products of old values.
 
     AOT_GEMM_WEIGHT_PREFETCH=0 in the environment makes all products read late.
 

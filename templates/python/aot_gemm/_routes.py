@@ -1,13 +1,14 @@
 """What the binding asks of the frameworks that operands belong to, in Python.
 
-For a left operand of a framework without DLPack's C exchange API, `run` asks for stream and memory, and hands tensors over
-as capsules. Beside a left operand that has the API, `capsule` and `release` order another framework's operand before and
-after the launch. The rest says what is no plain memory, and what torch would have recorded.
+For a left operand of a framework without DLPack's C exchange API, `run` asks for stream and memory, and hands tensors
+over as capsules. Beside a left operand that has the API, `capsule` and `release` order another framework's operand
+before and after the launch. The rest says what is no plain memory, and what torch would have recorded.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 from typing import Any, Protocol
 
@@ -216,7 +217,7 @@ def _is_matrix(tensor: Any) -> bool:
     if strides is None or 0 in shape:
         return True
     modes = [(x, s) for x, s in zip(shape[:-1], strides[:-1], strict=True) if x != 1]
-    return all(outer[1] == inner[1] * inner[0] for outer, inner in zip(modes, modes[1:], strict=False))
+    return all(outer[1] == inner[1] * inner[0] for outer, inner in itertools.pairwise(modes))
 
 
 def settle(product: str, weight: Any) -> None:
@@ -250,16 +251,16 @@ def examine(kind: type) -> bool:
     """Say whether a type of tensors is torch's.
 
     Raises:
-        OperandError: its tensors are handled by code of their own, so that what they show as memory may be none: DTensor,
-            fake, functional and quantised tensors are such wrappers.
+        OperandError: its tensors are handled by code of their own, so that what they show as memory may be none:
+            DTensor, fake, functional and quantised tensors are such wrappers.
     """
     torch = sys.modules.get("torch")
     if torch is None or not (isinstance(kind, type) and issubclass(kind, torch.Tensor)):
         return False
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise errors.OperandError(
-            f"got a {kind.__module__}.{kind.__qualname__}, a wrapper with a __torch_dispatch__ of its own; expected a plain "
-            "tensor in GPU memory; pass the tensor that it wraps, such as DTensor.to_local() gives"
+            f"got a {kind.__module__}.{kind.__qualname__}, a wrapper with a __torch_dispatch__ of its own; expected a "
+            "plain tensor in GPU memory; pass the tensor that it wraps, such as DTensor.to_local() gives"
         )
     return True
 
@@ -268,8 +269,8 @@ def refuse_unreadable(product: str, tensor: Any, error: BaseException) -> None:
     """Raise that a tensor cannot be read as plain memory, for the reason that its framework gave."""
     reason = str(error).partition("\n")[0] or type(error).__name__
     raise errors.OperandError(
-        f"{product}: got a {type(tensor).__name__} that is no plain strided memory ({reason}); expected a dense tensor in "
-        "GPU memory; convert it, as by .to_dense(), .dequantize() or .contiguous()"
+        f"{product}: got a {type(tensor).__name__} that is no plain strided memory ({reason}); expected a dense tensor "
+        "in GPU memory; convert it, as by .to_dense(), .dequantize() or .contiguous()"
     ) from error
 
 
@@ -278,7 +279,7 @@ _INCREMENT_VERSION = 3
 
 
 def torch_hooks() -> tuple[Any, ...]:
-    """Return what the binding asks torch: functions, the module of forward-mode differentiation, names of attributes."""
+    """Return what the binding asks torch: functions, the module of forward-mode differentiation, attributes' names."""
     import torch
     from torch.autograd import forward_ad, graph
 
@@ -302,13 +303,13 @@ def check_gradient(product: str, tensor: Any) -> None:
 
     if tensor.requires_grad and torch.is_grad_enabled():
         raise errors.GradientError(
-            f"{product}: an operand of shape {tuple(tensor.shape)} requires a gradient, which this would not record; run "
-            "it under torch.no_grad() or torch.inference_mode(), or pass tensor.detach()"
+            f"{product}: an operand of shape {tuple(tensor.shape)} requires a gradient, which this would not record; "
+            "run it under torch.no_grad() or torch.inference_mode(), or pass tensor.detach()"
         )
     if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         raise errors.GradientError(
-            f"{product}: an operand of shape {tuple(tensor.shape)} has a tangent of forward-mode differentiation, which "
-            "this would not carry on; use torch's own product there"
+            f"{product}: an operand of shape {tuple(tensor.shape)} has a tangent of forward-mode differentiation, "
+            "which this would not carry on; use torch's own product there"
         )
 
 

@@ -24,7 +24,7 @@ class DeviceError(AotGemmError, RuntimeError):
 
 
 class OperandError(AotGemmError, TypeError):
-    """An operand that is no plain memory of its own, such as a wrapper or a sparse tensor, or an output that is read-only."""
+    """An operand that is no plain memory of its own, as wrappers and sparse tensors; or an output that is read-only."""
 
 
 class GradientError(AotGemmError, RuntimeError):
