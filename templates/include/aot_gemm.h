@@ -46,8 +46,8 @@ typedef enum {
   AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, a kernel index or a device ordinal that does not exist */
   AOT_GEMM_ERROR_DTYPE = 2,        /* an element type that this library has no kernels for */
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
-  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, A or B, operands a kernel can't take
-  */ AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, A or B, what a kernel cannot take */
+  AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
   AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU of another compute capability than the kernels' */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
   AOT_GEMM_ERROR_WORKSPACE = 8,    /* a workspace too small, missing, or not aligned to 16 bytes */
@@ -62,15 +62,14 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
 /* Flag of a problem: the promise that nothing writes B while this launch is in flight, nor while launches that were
  * enqueued before it on the device are: that B was written, and the write waited for, before. A layer's weight that was
  * loaded once is such a B. Kernels that can then load B while the kernel in front on the stream still runs
- (programmatic * dependent launch); A is read and D written only after it has ended. Without the flag, B too is read
- only then, and the * product is right whatever wrote B. Where the promise is broken, the product may be of B's old
- values. Where D is * column-major, so that A and B are exchanged, the flag has no effect. AOT_GEMM_WEIGHT_PREFETCH=0 in
- the environment when * the library is loaded turns it off for the whole process. */
+ * (programmatic dependent launch); A is read and D written only after it has ended. Without the flag, B too is read
+ * only then, and the product is right whatever wrote B. Where the promise is broken, the product may be of B's old
+ * values. Where D is column-major, so that A and B are exchanged, the flag has no effect. AOT_GEMM_WEIGHT_PREFETCH=0 in
+ * the environment when the library is loaded turns it off for the whole process. */
 #define AOT_GEMM_B_CONSTANT UINT64_C(1)
 
 /* One matrix. Strides are in elements: strides[0] is the step from row to row, strides[1] from column to column;
-neither
- * is below 0. The stride of an extent of 1 or 0 is not looked at. */
+ * neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
   void* data; /* device address; null in queries, where it counts as aligned. A and B are never written. */
   int64_t strides[2];
@@ -83,7 +82,7 @@ typedef struct {
  * element with A or B, nor with itself.
  *
  * A program that was compiled with an older header has a smaller struct: the fields that it lacks count as 0. One that
- was * compiled with a newer header has a larger one, whose further bytes must be 0.
+ * was compiled with a newer header has a larger one, whose further bytes must be 0.
  */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(aot_gemm_problem_t) */
@@ -96,7 +95,7 @@ typedef struct {
 
 /* What the dispatch table says of a problem. `m`, `n`, `k` and `layout` are those that were looked up: where D is
  * column-major, the roles of A and B, m and n are exchanged. The caller sets `struct_bytes`; no more bytes than that
- are * written. */
+ * are written. */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(aot_gemm_selection_t) */
   int32_t kernel;  /* index of the kernel */
@@ -137,8 +136,7 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, c
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem,
                                                       void* workspace, size_t workspace_bytes, void* stream);
 
-/* Give how many clusters of a kernel the device can run at once for a problem, -1 where the kernel has no clusters.
-None
+/* Give how many clusters of a kernel the device can run at once for a problem, -1 where the kernel has no clusters. None
  * of it runs; arguments are those of a launch. With 0 a launch would fail, as on a device with few SMs. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,
                                                                    void* workspace, size_t workspace_bytes,

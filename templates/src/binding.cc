@@ -1,7 +1,8 @@
 // The binding for Python: `linear` and `matmul` over tensors, by CPython's stable ABI. `aot_gemm` in Python is a thin
 // cover of this file, and loads the library with ctypes.PyDLL: it is no extension module, so that one wheel serves
 // every Python. It is part of the C library, so that it calls the one that it was built with, whatever others a process
-// has. 
+// has.
+//
 // The functions of two or three tensors run on the stream of the left operand's framework and take memory from its
 // allocator, by DLPack's C exchange API; a left operand whose type has none is handed over to `_routes.run` in Python.
 // The functions that end in `_on` and `_workspace_bytes` are what that calls: they take DLPack capsules, and are told

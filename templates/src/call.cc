@@ -48,9 +48,8 @@ int check_torch(const State& state, Product product, const Operand& operand) {
   bool answer = false;
   if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) return -1;
   if (answer) {
-    refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a plain
-    "
-           "one; pass tensor.resolve_neg()", product_name(product));
+    refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a "
+           "plain one; pass tensor.resolve_neg()", product_name(product));
     raise_refusal(state);
     return -1;
   }
@@ -84,7 +83,8 @@ class Call {
   }
 
   // Reads a weight and waits until what its framework has enqueued so far is done. Gives None, or null with an error
-  // set. bject* settle(PyObject* weight) {
+  // set.
+  PyObject* settle(PyObject* weight) {
     left_.object = weight;
     if (state_.find_type(weight, &left_.type) != 0) return nullptr;
     if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight, nullptr, nullptr);
@@ -174,7 +174,8 @@ class Call {
   }
 
   // Has the framework of an operand that is not the left one's wait for the launch, before it reads or frees the
-  // operand.  release(const Operand& operand) {
+  // operand.
+  int release(const Operand& operand) {
     if (operand.type.api == left_.type.api) return 0;
     if (operand.type.api != nullptr) return order(stream_, operand.stream);
     PyObject* stream = PyLong_FromVoidPtr(stream_);
@@ -186,9 +187,8 @@ class Call {
 
   int check_writable() const {
     if (!out_.tensor.is_read_only()) return 0;
-    refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out=
-    away",
-           product_name(product_));
+    refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out= "
+           "away", product_name(product_));
     return refused();
   }
 
@@ -205,8 +205,9 @@ class Call {
     return state_problem(product_, operands, shape, right_is_constant_, problem) == 0 ? 0 : refused();
   }
 
-  static void* allocate_workspace(void* context, size_t num_bytes) { return
-  static_cast<Call*>(context)->allocate(num_bytes); }
+  static void* allocate_workspace(void* context, size_t num_bytes) {
+    return static_cast<Call*>(context)->allocate(num_bytes);
+  }
 
   // Called without the GIL, in the midst of a launch.
   void* allocate(size_t num_bytes) {

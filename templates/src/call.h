@@ -10,7 +10,8 @@ namespace aot {
 PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* out);
 
 // Reads a weight, and waits until what its framework has enqueued so far is done. Gives None, or null with an error
-// set. bject* settle_weight(State* state, PyObject* weight);
+// set.
+PyObject* settle_weight(State* state, PyObject* weight);
 
 }  // namespace aot
 

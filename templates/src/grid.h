@@ -1,5 +1,6 @@
 // The size of a launch's grid, looked at before CUDA is asked: what CUDA refuses, it refuses with a word for many
-// faults. ndef AOT_GEMM_GRID_H_
+// faults.
+#ifndef AOT_GEMM_GRID_H_
 #define AOT_GEMM_GRID_H_
 
 #include <cstdint>

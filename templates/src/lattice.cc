@@ -38,7 +38,8 @@ bool meets_a_row(int64_t start, int64_t width_of_row, const Lattice& other) {
 }
 
 // The same question for rows of one stride, all at once: rows j of `b`, i of `a` are (j - i) strides and `distance`
-// apart. l rows_of_one_stride_meet(const Lattice& a, const Lattice& b, int64_t distance) {
+// apart.
+bool rows_of_one_stride_meet(const Lattice& a, const Lattice& b, int64_t distance) {
   const int64_t stride = a.outer.stride;
   // They meet where -width(b) < distance + steps * stride < width(a), for a number of steps that there is.
   const int64_t least = floor_div(-width(b.inner) - distance, stride) + 1;

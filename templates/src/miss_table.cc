@@ -254,12 +254,10 @@ void MissTable::write(FILE* file) const {
     const MissKey& key = weight.key;
     if (weight.num_rows == 0) continue;
     const auto miss = static_cast<int32_t>(key.miss);
-    std::fprintf(file, "\n[[model]]\nname = \"%s %s_%s n%" PRId64 " k%" PRId64 "\"\ndescription = \"%s\"\n",
-    kNames[miss],
+    std::fprintf(file, "\n[[model]]\nname = \"%s %s_%s n%" PRId64 " k%" PRId64 "\"\ndescription = \"%s\"\n", kNames[miss],
                  kTags[key.dtype], kLayouts[key.layout], key.n, key.k, kDescriptions[miss]);
     std::fprintf(file, "dtypes = [\"%s\"]\nlayouts = [\"%s\"]\n", kDtypes[key.dtype], kLayouts[key.layout]);
-    std::fprintf(file, "weights = [{ name = \"n%" PRId64 "_k%" PRId64 "\", n = %" PRId64 ", k = %" PRId64 " }]\n",
-    key.n,
+    std::fprintf(file, "weights = [{ name = \"n%" PRId64 "_k%" PRId64 "\", n = %" PRId64 ", k = %" PRId64 " }]\n", key.n,
                  key.k, key.n, key.k);
     write_list(file, "m", weight.rows, weight.num_rows, [](const MissRow& row) { return row.m; });
     write_list(file, "counts", weight.rows, weight.num_rows,

@@ -95,9 +95,8 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
     is_empty = is_empty || tensor.shape[i] == 0;
   }
   if (tensor.data == nullptr && !is_empty) {
-    return refuse("OperandError", "%s: %s of shape %s has no memory of its own (its address is null), as fake,
-    functional "
-                  "and zero tensors have none; expected a tensor in GPU memory; pass the tensor that it stands for",
+    return refuse("OperandError", "%s: %s of shape %s has no memory of its own (its address is null), as fake, "
+                  "functional and zero tensors have none; expected a tensor in GPU memory; pass the tensor that it stands for",
                   product_name(product), name, Text(tensor.shape, tensor.ndim).characters);
   }
   return 0;
@@ -146,9 +145,9 @@ int read_matrix(Product product, const char* name, const DLTensor& tensor, int32
     int64_t strides[kMaxDims];
     for (int32_t i = 0; i < tensor.ndim; ++i) strides[i] = stride_of(tensor, i);
     return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
-                  "dimensions that join into rows of one stride; leave out= away and copy the result, or make it contiguous",
-                  product_name(product), name, Text(tensor.shape, tensor.ndim).characters, Text(strides,
-                  tensor.ndim).characters);
+                  "dimensions that join into rows of one stride; leave out= away and copy the result, or make it "
+                  "contiguous", product_name(product), name, Text(tensor.shape, tensor.ndim).characters,
+                  Text(strides, tensor.ndim).characters);
   }
   *matrix = {static_cast<char*>(tensor.data) + tensor.byte_offset,
              {rows.extent, columns.extent},

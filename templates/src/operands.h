@@ -52,7 +52,8 @@ int check_left(Product product, const DLTensor& left);
 int check_operands(Product product, const Operands& operands, Shape* shape);
 
 // Says whether the leading dimensions of a left operand join into rows of one stride, so that it is one matrix in
-// memory. l is_matrix(const DLTensor& left);
+// memory.
+bool is_matrix(const DLTensor& left);
 
 // States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
 // promise for the right operand, AOT_GEMM_B_CONSTANT.

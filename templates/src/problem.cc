@@ -163,16 +163,16 @@ aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* sto
   if (num_bytes == sizeof(*storage)) return AOT_GEMM_OK;
   if (num_bytes < kLeastProblemBytes || num_bytes > kMostProblemBytes) {
     return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "struct_bytes of the problem is %" PRIu64 "; expected sizeof(aot_gemm_problem_t), %zu here and at least "
-                "%" PRIu64 "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
+                "struct_bytes of the problem is %" PRIu64 "; expected sizeof(aot_gemm_problem_t), %zu here and at "
+                "least %" PRIu64 "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
                 num_bytes, sizeof(*storage), kLeastProblemBytes, AOT_GEMM_ABI_VERSION);
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(stated);
   for (uint64_t i = sizeof(*storage); i < num_bytes; ++i) {
     if (bytes[i] == 0) continue;
     return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "the problem has %" PRIu64 " bytes, and byte %" PRIu64 " of it, which this library does not know, is not 0; "
-                "expected %zu bytes, or zeros past them; use a library as new as the program's aot_gemm.h",
+                "the problem has %" PRIu64 " bytes, and byte %" PRIu64 " of it, which this library does not know, is "
+                "not 0; expected %zu bytes, or zeros past them; use a library as new as the program's aot_gemm.h",
                 num_bytes, i, sizeof(*storage));
   }
   *storage = {};

@@ -41,25 +41,22 @@ bool computes(int32_t kernel, const Section& section) {
   return found.dtype == section.dtype && (found.layout == section.layout || found.num_strides == 2);
 }
 
-const char* find_fault_of_rows(const Section& section, int32_t number, const char* part, const Row* rows, int32_t count)
-{
+const char* find_fault_of_rows(const Section& section, int32_t number, const char* part, const Row* rows,
+                               int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
     for (const int32_t kernel : {rows[i].kernel, rows[i].general}) {
       if (!is_kernel(kernel)) {
         return fault("section %" PRId32 ", %s row %" PRId32 " names kernel %" PRId32 " of %" PRId32, number, part, i,
-        kernel,
-                     kNumKernels);
+                     kernel, kNumKernels);
       }
       if (!computes(kernel, section)) {
         return fault("section %" PRId32 ", %s row %" PRId32 " names %s, which is for another operation", number, part,
-        i,
-                     kKernels[kernel].name);
+                     i, kKernels[kernel].name);
       }
     }
     if (!takes_all_shapes(rows[i].general)) {
       return fault("section %" PRId32 ", %s row %" PRId32 ": its general kernel %s does not take all shapes", number,
-      part,
-                   i, kKernels[rows[i].general].name);
+                   part, i, kKernels[rows[i].general].name);
     }
   }
   return nullptr;
