@@ -58,11 +58,11 @@ bool read_capsule(const State& state, const char* name, PyObject* object, HeldTe
   return tensor->read_capsule(object) == 0;
 }
 
-// States the product of the first three arguments, which are capsules that the caller keeps; the fourth says whether
-// the right one is constant.
+// States the product of the first three arguments, which are capsules that the caller keeps; the fourth is the address
+// that the right one is promised to be constant at, or 0.
 bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
-  const int is_constant = PyObject_IsTrue(arguments[3]);
-  if (is_constant < 0) return false;
+  const void* promised = PyLong_AsVoidPtr(arguments[3]);
+  if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
   HeldTensor left;
   HeldTensor right;
   HeldTensor out;
@@ -76,14 +76,14 @@ bool state_capsules(const State& state, Product product, PyObject* const* argume
   const Operands operands = {left.view(), right.view(), out.view()};
   Shape shape;
   if (check_operands(product, operands, &shape) != 0 ||
-      state_problem(product, operands, shape, is_constant != 0, problem) != 0) {
+      state_problem(product, operands, shape, promised != nullptr && right.data() == promised, problem) != 0) {
     raise_refusal(state);
     return false;
   }
   return true;
 }
 
-// Arguments: left, right, out, whether right is constant, workspace (bytes, or None), stream (an integer).
+// Arguments: left, right, out, the promised address of right, workspace (bytes, or None), stream (an integer).
 PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   aot_gemm_problem_t problem;
@@ -111,7 +111,7 @@ PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
-// Arguments: left, right, out, whether right is constant.
+// Arguments: left, right, out, the promised address of right.
 PyObject* measure_workspace(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   aot_gemm_problem_t problem;
@@ -145,6 +145,15 @@ PyObject* matmul_workspace_bytes(PyObject* self, PyObject* const* arguments, Py_
   return measure_workspace(Product::kMatmul, self, arguments, num_arguments);
 }
 
+// Argument: a capsule, which the caller keeps. Gives the address of its tensor.
+PyObject* address_of(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  HeldTensor tensor;
+  if (!has_arguments(state, num_arguments, 1)) return nullptr;
+  if (!read_capsule(state, "the weight", arguments[0], &tensor)) return nullptr;
+  return PyLong_FromVoidPtr(tensor.data());
+}
+
 // Arguments: device (an ordinal), first and second stream (integers): later work of the second waits for the first's.
 PyObject* order_streams(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
@@ -175,6 +184,7 @@ PyMethodDef functions[] = {
     define("matmul_workspace_bytes", &matmul_workspace_bytes),
     define("settle", &settle),
     define("order_streams", &order_streams),
+    define("address", &address_of),
 };
 
 void destroy(State* state) {

@@ -46,6 +46,13 @@ int raise_unreadable(const State& state, Product product, PyObject* object) {
 // Asks torch what its tensor's memory does not tell.
 int check_torch(const State& state, Product product, const Operand& operand) {
   bool answer = false;
+  if (state.torch.is_without_memory(operand.object, *operand.view(), &answer) != 0) return -1;
+  if (answer) {
+    refuse("OperandError", "%s: got a tensor that has no memory, as functional and zero tensors; expected one in GPU "
+           "memory; pass the tensor that it stands for", product_name(product));
+    raise_refusal(state);
+    return -1;
+  }
   if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) return -1;
   if (answer) {
     refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a "
@@ -72,7 +79,7 @@ class Call {
     const bool allocates = is_none(out);
     if (!allocates) {
       out_.object = out;
-      if (read_other(&out_) != 0 || check_writable() != 0) return nullptr;
+      if (read_other(&out_) != 0 || check_out() != 0) return nullptr;
     }
     aot_gemm_problem_t problem;
     if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
@@ -94,7 +101,7 @@ class Call {
       const WithoutGil scope;
       status = aot_gemm_synchronize(left_.view()->device.device_id, stream_);
     }
-    return status == AOT_GEMM_OK ? give_none() : raise_status(state_, status);
+    return status == AOT_GEMM_OK ? PyLong_FromVoidPtr(left_.tensor.data()) : raise_status(state_, status);
   }
 
  private:
@@ -116,6 +123,7 @@ class Call {
     if (check_left(product_, *left_.view()) != 0) return refused();
     if (find_stream(*left_.type.api, left_.view()->device, &stream_) != 0) return -1;
     if (is_matrix(*left_.view())) return 0;
+    original_ = span_of(*left_.view());
     left_.copy = call_route(state_.compact, product_, left_.object, nullptr, nullptr);
     if (left_.copy == nullptr) return -1;
     left_.object = left_.copy;
@@ -123,7 +131,8 @@ class Call {
     return state_.find_type(left_.object, &left_.type) == 0 ? read(&left_) : -1;
   }
 
-  // Reads the right operand, which may be one that is promised to be constant.
+  // Reads the right operand, which may be one that is promised to be constant. The promise is of the memory that the tensor
+  // had when it was made.
   int read_right() {
     PyObject* type = PyObject_Type(right_.object);
     const bool is_promised = type == state_.constant.get();
@@ -133,11 +142,16 @@ class Call {
     if (is_kept == nullptr) return -1;
     const int truth = PyObject_IsTrue(is_kept);
     Py_DecRef(is_kept);
+    PyObject* address = PyObject_GetAttr(right_.object, state_.address_name.get());
+    if (truth < 0 || address == nullptr) return -1;
+    const void* promised = PyLong_AsVoidPtr(address);
+    Py_DecRef(address);
     right_.copy = PyObject_GetAttr(right_.object, state_.tensor_name.get());
-    if (truth < 0 || right_.copy == nullptr) return -1;
-    right_is_constant_ = truth > 0;
+    if (right_.copy == nullptr) return -1;
     right_.object = right_.copy;
-    return read_other(&right_);
+    if (read_other(&right_) != 0) return -1;
+    right_is_constant_ = truth > 0 && right_.tensor.data() == promised;
+    return 0;
   }
 
   // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch
@@ -161,7 +175,12 @@ class Call {
     if (stream == nullptr) return -1;
     PyObject* capsule = call_route(state_.capsule, product_, operand->object, stream, nullptr);
     Py_DecRef(stream);
-    return capsule != nullptr ? operand->tensor.read_capsule(capsule) : -1;
+    if (capsule == nullptr) return -1;
+    if (is_capsule(capsule)) return operand->tensor.read_capsule(capsule);
+    Py_DecRef(capsule);
+    refuse("OperandError", "%s: the __dlpack__ of an operand gave no DLPack capsule; expected a tensor of a framework "
+           "that speaks DLPack", product_name(product_));
+    return refused();
   }
 
   int order(void* first, void* second) {
@@ -185,8 +204,8 @@ class Call {
     return status;
   }
 
-  int check_writable() const {
-    if (!out_.tensor.is_read_only()) return 0;
+  int check_out() const {
+    if (!out_.tensor.is_read_only()) return check_apart(product_, original_, *out_.view()) == 0 ? 0 : refused();
     refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out= "
            "away", product_name(product_));
     return refused();
@@ -236,6 +255,7 @@ class Call {
   Operand left_;
   Operand right_;
   Operand out_;
+  Span original_ = {0, 0};  // of a left operand that a copy stands for
   HeldTensor workspace_;
   void* stream_ = nullptr;
   WithoutGil* without_gil_ = nullptr;

@@ -9,8 +9,8 @@ namespace aot {
 // Runs a product. `out` may be None. Gives a new reference, or null with a Python error set.
 PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* out);
 
-// Reads a weight, and waits until what its framework has enqueued so far is done. Gives None, or null with an error
-// set.
+// Reads a weight, and waits until what its framework has enqueued so far is done. Gives its address, or null with an
+// error set.
 PyObject* settle_weight(State* state, PyObject* weight);
 
 }  // namespace aot

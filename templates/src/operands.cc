@@ -134,7 +134,8 @@ bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
     }
     mode->extent = multiply(mode->extent, tensor.shape[i]);
   }
-  return joins || mode->extent == 0;
+  for (int32_t i = 0; i < tensor.ndim; ++i) joins = joins || tensor.shape[i] == 0;  // there is nothing to step over
+  return joins;
 }
 
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
@@ -183,6 +184,27 @@ int check_left(Product product, const DLTensor& left) { return check_tensor(prod
 bool is_matrix(const DLTensor& left) {
   Mode rows;
   return left.ndim == 0 || join(left, 0, left.ndim - 1, &rows);
+}
+
+Span span_of(const DLTensor& tensor) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  int64_t num_elements = 1;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] == 0) return {begin, begin};
+    const int64_t reach = multiply(tensor.shape[i] - 1, stride_of(tensor, i));
+    if (__builtin_add_overflow(num_elements, reach, &num_elements)) return {0, UINTPTR_MAX};
+  }
+  const int64_t num_bytes = multiply(num_elements, (tensor.dtype.bits + 7) / 8);
+  uintptr_t end = 0;
+  if (__builtin_add_overflow(begin, static_cast<uintptr_t>(num_bytes), &end)) return {0, UINTPTR_MAX};
+  return {begin, end};
+}
+
+int check_apart(Product product, const Span& left, const DLTensor& out) {
+  const Span written = span_of(out);
+  if (left.end <= written.begin || written.end <= left.begin) return 0;
+  return refuse("StrideError", "%s: out overlaps the memory of %s; expected an out that shares no element with an "
+                "operand; give it storage of its own", product_name(product), left_name(product));
 }
 
 int check_operands(Product product, const Operands& operands, Shape* shape) {

@@ -55,6 +55,19 @@ int check_operands(Product product, const Operands& operands, Shape* shape);
 // memory.
 bool is_matrix(const DLTensor& left);
 
+// The addresses from a tensor's first byte to past its last one.
+struct Span {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// Gives a tensor's span: none where it has no elements, all there is where its strides are not to be believed.
+Span span_of(const DLTensor& tensor);
+
+// Refuses an `out` that reaches into the memory of a left operand which a copy stands for. The copy would be whole; but
+// whether one is made depends on strides alone, and out may never overlap an operand.
+int check_apart(Product product, const Span& left, const DLTensor& out);
+
 // States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
 // promise for the right operand, AOT_GEMM_B_CONSTANT.
 int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,

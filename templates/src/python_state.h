@@ -42,6 +42,7 @@ struct State {
   Shared examine{routes, "examine"};
   Shared tensor_name{"tensor"};
   Shared is_kept_name{"is_kept"};
+  Shared address_name{"address"};
   ExchangeTable types{examine.get()};
   TorchGuard torch;
 

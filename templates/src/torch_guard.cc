@@ -24,7 +24,8 @@ int TorchGuard::load(PyObject* routes) {
   PyObject* hooks = PyObject_CallFunctionObjArgs(make, nullptr);
   Py_DecRef(make);
   if (hooks == nullptr) return -1;
-  PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &requires_grad_, &level_};
+  PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &storage_offset_,
+                         &requires_grad_,   &level_};
   Py_ssize_t index = 0;
   for (PyObject** place : places) {
     *place = PyTuple_GetItem(hooks, index++);
@@ -35,6 +36,21 @@ int TorchGuard::load(PyObject* routes) {
   }
   if (hooks_ != nullptr) Py_DecRef(hooks);  // another thread was first, in a Python without the GIL
   if (hooks_ == nullptr) hooks_ = hooks;
+  return 0;
+}
+
+int TorchGuard::is_without_memory(PyObject* tensor, const DLTensor& view, bool* answer) const {
+  // No offset into a tensor reaches as far: a larger address is one, and torch need not be asked.
+  constexpr uintptr_t kLargestOffset = uintptr_t{1} << 40;
+  *answer = false;
+  const auto address = reinterpret_cast<uintptr_t>(view.data);
+  if (address >= kLargestOffset || address == 0) return 0;  // null is refused for any framework
+  PyObject* offset = PyObject_CallFunctionObjArgs(storage_offset_, tensor, nullptr);
+  if (offset == nullptr) return -1;
+  const long num_elements = PyLong_AsLong(offset);
+  Py_DecRef(offset);
+  if (num_elements == -1 && PyErr_Occurred() != nullptr) return -1;
+  *answer = address == static_cast<uintptr_t>(num_elements) * ((view.dtype.bits + 7u) / 8);
   return 0;
 }
 

@@ -25,6 +25,9 @@ class TorchGuard {
   // Takes the tuple that `_torch.hooks()` gives.
   int load(PyObject* routes);
 
+  // Says whether a tensor has no memory behind it: its address is then its offset from null.
+  int is_without_memory(PyObject* tensor, const DLTensor& view, bool* answer) const;
+
   // Says whether a tensor's values are other than its memory's.
   int is_negated(PyObject* tensor, const DLTensor& view, bool* answer) const;
 
@@ -41,6 +44,7 @@ class TorchGuard {
   PyObject* forward_ad_ = nullptr;
   PyObject* is_neg_ = nullptr;
   PyObject* increment_version_ = nullptr;
+  PyObject* storage_offset_ = nullptr;
   PyObject* requires_grad_ = nullptr;  // names
   PyObject* level_ = nullptr;
 };

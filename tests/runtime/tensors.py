@@ -95,7 +95,9 @@ def install_old_torch(monkeypatch, stream):
     torch = ModuleType("torch")
     torch.uint8 = UINT8
     methods = {"detach": lambda self: self, "contiguous": lambda self: torch.Tensor(self.shape, self.dtype)}
-    attributes = {"requires_grad": False, "is_neg": lambda self: False, "__torch_dispatch__": None}
+    attributes = {"requires_grad": False, "is_neg": lambda self: False, "storage_offset": lambda self: 0}
+    storage = SimpleNamespace(data_ptr=lambda: 1 << 40)
+    attributes |= {"__torch_dispatch__": None, "numel": lambda self: 1, "untyped_storage": lambda self: storage}
     torch.Tensor = type("Tensor", (FakeTensor,), {"__module__": "torch", **methods, **attributes})
     torch.is_grad_enabled = lambda: True
     written = torch.written = []

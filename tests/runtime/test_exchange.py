@@ -277,7 +277,7 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
     functions = package._library.binding()
     tensors = [FakeTensor(shape).__dlpack__() for shape in ((65, 65), (33, 65), (65, 33))]
     on, measure = functions["linear_on"], functions["linear_workspace_bytes"]
-    assert (on(*tensors, False, None, 0x4440), measure(*tensors, False)) == (None, 0)
+    assert (on(*tensors, 0, None, 0x4440), measure(*tensors, 0)) == (None, 0)
     assert library.fake_launches()[0].stream == 0x4440
     for name, function in functions.items():
         with pytest.raises(package.AotGemmError, match=r"^got 9 arguments; expected \d$"):
@@ -288,12 +288,12 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
             function(out=None)
     for wrong in (None, 1, capsule_of(1, b"used_dltensor")):
         with pytest.raises(package.DtypeError, match="the right operand is not a DLPack capsule"):
-            measure(tensors[0], wrong, tensors[2], False)
+            measure(tensors[0], wrong, tensors[2], 0)
     with pytest.raises(package.DtypeError, match="the workspace is not a vector of bytes"):
-        on(*tensors, False, tensors[0], 0)
+        on(*tensors, 0, tensors[0], 0)
     for wrong in ("stream", None, 2**80):
         with pytest.raises((TypeError, OverflowError)):
-            on(*tensors, False, None, wrong)
+            on(*tensors, 0, None, wrong)
     assert len(library.fake_launches()) == 1
 
 
@@ -301,16 +301,16 @@ def test_versioned_capsules_are_read(package, library):
     framework = Framework()
     shapes = ((65, 65), (33, 65), (65, 33))
     capsules = [capsule_of(framework._manage(FakeTensor(x, BFLOAT16)), b"dltensor_versioned") for x in shapes]
-    package._library.binding()["linear_on"](*capsules, False, None, 0)
+    package._library.binding()["linear_on"](*capsules, 0, None, 0)
     assert (len(library.fake_launches()), framework.deleted) == (1, [])
     framework._alive[list(framework._alive)[-1]][0].flags = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
     with pytest.raises(package.OperandError, match="out is read-only"):
-        package._library.binding()["linear_on"](*capsules, False, None, 0)
+        package._library.binding()["linear_on"](*capsules, 0, None, 0)
     framework._alive[framework._manage(FakeTensor((65, 65)))][0].version[0] = 2
     address = next(reversed(framework._alive))
     with pytest.raises(RuntimeError, match="another major version of DLPack"):
         package._library.binding()["linear_workspace_bytes"](
-            capsule_of(address, b"dltensor_versioned"), *capsules[1:], False
+            capsule_of(address, b"dltensor_versioned"), *capsules[1:], 0
         )
 
 

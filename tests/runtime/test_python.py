@@ -158,14 +158,25 @@ def test_a_write_that_the_framework_counts_ends_the_promise(package, library, ma
     assert [launch.reads_early for launch in library.fake_launches()] == [1, 0, 1]
 
 
+def test_memory_that_was_exchanged_ends_the_promise(package, library, manifest):
+    m, n, k = early_shape(package, manifest)
+    x, weight, out = FakeTensor((m, k)), FakeTensor((n, k)), FakeTensor((m, n))
+    promised = package.constant(weight)
+    before = weight.address
+    for address in (before, before + 16, before):
+        weight.address = address
+        package.linear(x, promised, out=out)
+    assert [launch.reads_early for launch in library.fake_launches()] == [1, 0, 1]
+
+
 def test_torch_counts_its_writes(package):
     weight = torch.zeros(4, 4)
-    promised = package.ConstantWeight(weight)
+    promised = package.ConstantWeight(weight, 0)
     assert promised.is_kept
     weight.add_(1)
     assert not promised.is_kept
     with torch.inference_mode():
-        assert package.ConstantWeight(torch.zeros(4, 4)).is_kept
+        assert package.ConstantWeight(torch.zeros(4, 4), 0).is_kept
 
 
 FRESH = """

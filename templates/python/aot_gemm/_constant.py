@@ -11,10 +11,11 @@ class ConstantWeight:
     `linear` and `matmul` take it in the weight's place. `tensor` is the weight itself.
     """
 
-    __slots__ = ("_version", "tensor")
+    __slots__ = ("_version", "address", "tensor")
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, address: int) -> None:
         self.tensor = tensor
+        self.address = address
         self._version = _version_of(tensor)
 
     @property
@@ -22,7 +23,8 @@ class ConstantWeight:
         """Say whether the promise still holds, as far as the framework can tell: torch counts its writes of a tensor.
 
         A write that torch counts ends the promise: the weight is then read as any other, until `constant` is called
-        again. A write through another framework, or by a kernel of the caller's own, is not counted.
+        again. So does a tensor that has got other memory than it had. A write through another framework, or by a
+        kernel of the caller's own, is not counted.
         """
         return self._version is None or _version_of(self.tensor) == self._version
 

@@ -88,8 +88,7 @@ def constant(weight: Any) -> ConstantWeight:
         AotGemmError: the weight is none that `linear` takes, or its stream is being captured.
     """
     tensor = weight.tensor if isinstance(weight, ConstantWeight) else weight
-    _products.settle(tensor)
-    return ConstantWeight(tensor)
+    return ConstantWeight(tensor, _products.settle(tensor))
 
 
 def preload(device: int = -1) -> None:

@@ -182,7 +182,7 @@ def _framework_of(tensor: Any) -> _Framework:
 
 def run(product: str, left: Any, right: Any, out: Any) -> Any:
     """Run a product with stream and memory of the left operand's framework; `product` is its name."""
-    is_constant = isinstance(right, ConstantWeight) and right.is_kept
+    promised = right.address if isinstance(right, ConstantWeight) and right.is_kept else 0
     right = right.tensor if isinstance(right, ConstantWeight) else right
     for tensor in (left, right) if out is None else (left, right, out):
         _check_operand(product, tensor)
@@ -198,10 +198,10 @@ def run(product: str, left: Any, right: Any, out: Any) -> Any:
     device = left.__dlpack_device__()[1]
     stream = framework.stream(device)
     capsules = [_framework_of(x).capsule(x, stream) for x in (left, right, result)]
-    num_bytes = binding[f"{product}_workspace_bytes"](*capsules, is_constant)
+    num_bytes = binding[f"{product}_workspace_bytes"](*capsules, promised)
     workspace = framework.empty((num_bytes,), "uint8") if num_bytes > 0 else None
     scratch = None if workspace is None else framework.capsule(workspace, stream)
-    binding[f"{product}_on"](*capsules, is_constant, scratch, stream)
+    binding[f"{product}_on"](*capsules, promised, scratch, stream)
     for each in dict.fromkeys(map(_framework_of, (left, right, result))):
         each.finish(device, stream)
     if out is not None and examine(type(out)):
@@ -220,15 +220,15 @@ def _is_matrix(tensor: Any) -> bool:
     return all(outer[1] == inner[1] * inner[0] for outer, inner in itertools.pairwise(modes))
 
 
-def settle(product: str, weight: Any) -> None:
-    """Wait until what a weight's framework has enqueued so far is done."""
+def settle(product: str, weight: Any) -> int:
+    """Wait until what a weight's framework has enqueued so far is done; return the weight's address."""
     _check_operand(product, weight)
     framework = _framework_of(weight)
     device = weight.__dlpack_device__()[1]
-    framework.capsule(weight, framework.stream(device))
-    _library.check(
-        _library.library().aot_gemm_synchronize(ctypes.c_int32(device), ctypes.c_void_p(framework.stream(device)))
-    )
+    stream = framework.stream(device)
+    address: int = _library.binding()["address"](framework.capsule(weight, stream))
+    _library.check(_library.library().aot_gemm_synchronize(ctypes.c_int32(device), ctypes.c_void_p(stream)))
+    return address
 
 
 def capsule(product: str, tensor: Any, stream: int) -> Any:
@@ -288,6 +288,7 @@ def torch_hooks() -> tuple[Any, ...]:
         forward_ad,
         torch.Tensor.is_neg,
         graph.increment_version,
+        torch.Tensor.storage_offset,
         sys.intern("requires_grad"),
         sys.intern("_current_level"),
     )
@@ -314,21 +315,29 @@ def check_gradient(product: str, tensor: Any) -> None:
 
 
 def _check_operand(product: str, tensor: Any) -> None:
-    if not hasattr(tensor, "__dlpack_device__") or not hasattr(tensor, "__dlpack__"):
-        raise errors.DtypeError(f"{product}: got a {type(tensor).__name__}; expected a tensor that speaks DLPack")
-    if examine(type(tensor)):
-        check_gradient(product, tensor)
-        if tensor.is_neg():
-            raise errors.OperandError(f"{product}: got a tensor whose is_neg() is set; pass tensor.resolve_neg()")
     try:
         kind, _ = tensor.__dlpack_device__()
+        speaks = callable(tensor.__dlpack__) and isinstance(int(kind), int)
+    except AttributeError:
+        speaks = False
     except Exception as error:  # noqa: BLE001 - whatever a framework says of a tensor without memory
         refuse_unreadable(product, tensor, error)
+    if not speaks:
+        raise errors.DtypeError(f"{product}: got a {type(tensor).__name__}; expected a tensor that speaks DLPack")
     if kind not in _GPU_DEVICES:
         raise errors.DeviceError(
             f"{product}: got a {type(tensor).__name__} that is not in GPU memory (DLPack device type {int(kind)}); "
             "expected a CUDA tensor; move it there first"
         )
+    if examine(type(tensor)):
+        check_gradient(product, tensor)
+        if tensor.is_neg():
+            raise errors.OperandError(f"{product}: got a tensor whose is_neg() is set; pass tensor.resolve_neg()")
+        if tensor.numel() > 0 and tensor.untyped_storage().data_ptr() == 0:
+            raise errors.OperandError(
+                f"{product}: got a tensor that has no memory, as functional and zero tensors; expected one in GPU "
+                "memory; pass the tensor that it stands for"
+            )
 
 
 def _check_writable(product: str, out: Any) -> None:
