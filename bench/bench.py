@@ -5,8 +5,9 @@ Needs the wheel, torch and nothing of the toolchain: python bench/bench.py --out
 Times of products: medians over interleaved rounds of CUDA-graph replays; each graph holds launches that rotate over
 sets of operands of three times the L2 in all, so that the L2 is cold. cuBLASLt is the one that torch ships, asked for
 every kernel that it proposes (cublaslt.py); without it that column is left out. Host times: wall clock of calls with
-`out=` that are only enqueued. First calls: in fresh processes, torch imported and the CUDA context made. What
-programmatic dependent launch has to do with it: overlap.py.
+`out=` that are only enqueued. wheel_us is the wheel by default, constant_us with weights promised constant. First
+calls: in fresh processes, torch imported and the CUDA context made. What programmatic dependent launch has to do with
+    it: overlap.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bench import overlap
 from bench.cublaslt import CublasLt, Screened
 from bench.cublaslt_api import CublasLtError
 from bench.host import clocks, first_call_ms, host_us
-from bench.protocol import Call, capture, interleave, make_sets, relative_error, spread
+from bench.protocol import Call, Operands, capture, interleave, make_sets, relative_error, spread
 from bench.summary import medians, summary
 
 LADDER = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -65,8 +66,18 @@ PEER = (
 
 
 def ours(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
-    """Call the wheel."""
-    return aot_gemm.linear(x, weight, out)
+    """Call the wheel as it is by default: no operand is read before the kernel in front has ended."""
+    return aot_gemm.linear(x, weight, out=out)
+
+
+def constant(sets: Sequence[Operands]) -> Call:
+    """Promise the weights of some operands to be constant; return a call of the wheel with them."""
+    promised = {id(weight): aot_gemm.constant(weight) for _, weight, _ in sets}
+
+    def call(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
+        return aot_gemm.linear(x, promised[id(weight)], out=out)
+
+    return call
 
 
 def theirs(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
@@ -93,7 +104,7 @@ def compare(m: int, n: int, k: int, dtype: torch.dtype, peer: CublasLt | None) -
             except CublasLtError as error:
                 failure = str(error)
         proposals = {f"cublaslt_{rank}": call for rank, call in (screened.calls if screened else {}).items()}
-        calls: dict[str, Call] = {"wheel": ours, "torch": theirs, **proposals}
+        calls: dict[str, Call] = {"wheel": ours, "constant": constant(sets), "torch": theirs, **proposals}
         times = interleave({name: capture(call, sets) for name, call in calls.items()})
     ours(x, weight, out.fill_(float("nan")))
     name = str(dtype).removeprefix("torch.")
@@ -109,6 +120,8 @@ def compare(m: int, n: int, k: int, dtype: torch.dtype, peer: CublasLt | None) -
         "wheel_spread": round(spread(times["wheel"]), 4),
         "torch_spread": round(spread(times["torch"]), 4),
         "speedup": round(medians["torch"] / medians["wheel"], 4),
+        "constant_us": round(medians["constant"], 3),
+        "constant_speedup": round(medians["torch"] / medians["constant"], 4),
         "difference": round(relative_error(out, expected), 6),
     }
     if screened is not None:
@@ -157,7 +170,12 @@ def describe(wheel: Any, peer: CublasLt | None) -> dict[str, Any]:
         "cublaslt": None if peer is None else {"version": peer.version, "description": PEER},
         "first_call_ms": {name: round(values[0], 2) for name, values in first.items()},
         "preload_ms": round(first["wheel"][1], 2),
-        "host_us": host_us({"wheel": ours, "torch_matmul": theirs, "torch_mm": mm}, 16, 4096, 4096),
+        "host_us": host_us(
+            {"wheel": lambda _: ours, "constant": constant, "torch_matmul": lambda _: theirs, "torch_mm": lambda _: mm},
+            16,
+            4096,
+            4096,
+        ),
     }
 
 
@@ -172,8 +190,7 @@ def run(result: dict[str, Any], dtypes: Sequence[str], peer: CublasLt | None, re
             result[kind].append(row)
             best = f", cublaslt {row.get('cublaslt_error', row.get('cublaslt_best_us'))}" if peer else ""
             report(f"{name} {kind} m{m} n{n} k{k}: {row['wheel_us']} us, torch {row['torch_us']}{best}")
-    early_weights = getattr(aot_gemm, "early_weights", None)
-    result["overlap"] = overlap.measure({"wheel": ours, "torch": theirs}, early_weights, report)
+    result["overlap"] = overlap.measure(ours, constant, theirs, report)
     result["clocks_after"] = clocks()
 
 

@@ -6,11 +6,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from bench.protocol import Call
+from bench.protocol import Call, Operands
 
 HOST_CALLS = 200
 HOST_ROUNDS = 60
@@ -18,10 +18,14 @@ WARM_S = 0.5
 """How long the processor is kept busy first, so that its clock has risen."""
 
 
-def host_us(calls: Mapping[str, Call], m: int, n: int, k: int) -> dict[str, float]:
-    """Give the median wall-clock time of one enqueued call of each, in microseconds; they take turns."""
+def host_us(makers: Mapping[str, Callable[[Sequence[Operands]], Call]], m: int, n: int, k: int) -> dict[str, float]:
+    """Return the median wall-clock time of one enqueued call of each, in microseconds; they take turns.
+
+    `makers` make a call for the operands that it will have.
+    """
     x, weight = (torch.randn(rows, k, device="cuda").to(torch.bfloat16) for rows in (m, n))
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    calls = {name: make([(x, weight, out)]) for name, make in makers.items()}
 
     def batch_us(call: Call) -> float:
         torch.cuda.synchronize()

@@ -26,9 +26,9 @@ DESCRIPTION = (
     "wheel_behind_us, torch_behind_us: in front of each product stands torch's neg of 1,024 float32, a kernel which "
     "takes part in no programmatic dependent launch; its own time back to back, elementwise_us, measured in the same "
     "round, is subtracted. "
-    "wheel_late_us: the wheel's products back to back, captured under early_weights(False): launches still overlap, "
-    "but no operand is read before the kernel in front has ended; null where the wheel has no such switch. "
-    "speedup, speedup_behind, speedup_late: torch's time over the wheel's; for late, torch_us over wheel_late_us."
+    "constant_us, constant_behind_us: the wheel's with weights promised constant, which it may read while the kernel "
+    "in front still runs; without the promise launches overlap, but no operand is read before that has ended. "
+    "speedup, speedup_behind, constant_speedup, constant_speedup_behind: torch's time over the wheel's."
 )
 
 
@@ -53,44 +53,40 @@ def medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def measure_cell(
-    shape: tuple[int, int, int], calls: Mapping[str, Call], early_weights: Callable[[bool], bool] | None
+    shape: tuple[int, int, int], wheel: Call, constant: Callable[[Sequence[Operands]], Call], torch_call: Call
 ) -> dict[str, Any]:
     """Time one product, (m, n, k), in each of the ways."""
     sets: list[Operands] = make_sets(*shape, torch.bfloat16)
     vector = torch.ones(NUM_ELEMENTS, device="cuda")
+    calls = {"wheel": wheel, "constant": constant(sets), "torch": torch_call}
     graphs = {name: capture(call, sets) for name, call in calls.items()}
     graphs |= {f"{name}_behind": capture(behind(call, vector), sets) for name, call in calls.items()}
     graphs["elementwise"] = capture(lambda *_: torch.neg(vector, out=vector), sets)
-    if early_weights is not None:
-        before = early_weights(False)
-        try:
-            graphs["wheel_late"] = capture(calls["wheel"], sets)
-        finally:
-            early_weights(before)
     us = medians(interleave(graphs))
-    names = ("elementwise", "wheel", "torch", "wheel_behind", "torch_behind", "wheel_late")
     return {
         **dict(zip(("m", "n", "k"), shape, strict=True)),
-        **{f"{name}_us": round(us[name], 3) if name in us else None for name in names},
+        **{f"{name}_us": round(us[name], 3) for name in ("elementwise", *calls, *(f"{name}_behind" for name in calls))},
         "speedup": round(us["torch"] / us["wheel"], 4),
         "speedup_behind": round(us["torch_behind"] / us["wheel_behind"], 4),
-        "speedup_late": round(us["torch"] / us["wheel_late"], 4) if "wheel_late" in us else None,
+        "constant_speedup": round(us["torch"] / us["constant"], 4),
+        "constant_speedup_behind": round(us["torch_behind"] / us["constant_behind"], 4),
     }
 
 
 def measure(
-    calls: Mapping[str, Call], early_weights: Callable[[bool], bool] | None, report: Callable[[str], None]
+    wheel: Call, constant: Callable[[Sequence[Operands]], Call], torch_call: Call, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """Time every cell, and say what the figures are.
 
     Args:
-        calls: "wheel" and "torch".
-        early_weights: the wheel's switch, which gives what held before; None where it has none.
+        wheel: the wheel's product, by default.
+        constant: makes its product of operands whose weights are promised constant.
+        torch_call: torch's product.
         report: takes a line of progress a cell.
     """
     cells = []
     for shape in CELLS:
-        row = measure_cell(shape, calls, early_weights)
+        row = measure_cell(shape, wheel, constant, torch_call)
         cells.append(row)
         report(f"overlap m{row['m']} n{row['n']} k{row['k']}: " + ", ".join(f"{x} {row[x]}" for x in row if "_us" in x))
     return {"description": DESCRIPTION, "cells": cells}

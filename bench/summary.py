@@ -8,8 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 
 KEYS = ("first_call_ms", "preload_ms", "host_us", "num_kernels", "library_bytes", "clocks_after")
-PEERS = {"speedup": "torch.matmul", "cublaslt_speedup": "the best of cuBLASLt's proposals"}
+PEERS = {
+    "speedup": "torch.matmul",
+    "constant_speedup": "torch.matmul, with weights promised constant",
+    "cublaslt_speedup": "the best of cuBLASLt's proposals",
+}
 """Ratios of a row, and what they compare the wheel with."""
+COLUMNS = {
+    "wheel_us": ("back to back", "speedup"),
+    "wheel_behind_us": ("behind an elementwise kernel", "speedup_behind"),
+    "constant_us": ("weights constant, back to back", "constant_speedup"),
+    "constant_behind_us": ("weights constant, behind it", "constant_speedup_behind"),
+    "wheel_late_us": ("weights read late", "speedup_late"),
+}
+"""Times of the check of overlap, as far as a run has them: what each is, and its ratio to torch."""
 
 
 def geomean(values: Sequence[float]) -> float:
@@ -78,10 +90,13 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _overlap(cells: Sequence[dict[str, Any]]) -> list[str]:
     """Render the check of programmatic dependent launch: microseconds of the wheel, and torch's over them."""
-    lines = ["", "| m, n, k | back to back | behind an elementwise kernel | weights read late |", "|---|---|---|---|"]
+    columns = {us: column for us, column in COLUMNS.items() if us in cells[0]}
+    titles = [title for title, _ in columns.values()]
+    lines = ["", "| m, n, k | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
     for row in cells:
-        columns = [("wheel_us", "speedup"), ("wheel_behind_us", "speedup_behind"), ("wheel_late_us", "speedup_late")]
-        texts = [f"{row[us]:.1f} us, {row[ratio]:.2f}x" if row[us] is not None else "-" for us, ratio in columns]
+        texts = [
+            f"{row[us]:.1f} us, {row[ratio]:.2f}x" if row[us] is not None else "-" for us, (_, ratio) in columns.items()
+        ]
         lines.append(f"| {row['m']}, {row['n']}, {row['k']} | " + " | ".join(texts) + " |")
     return lines
 

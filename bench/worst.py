@@ -31,7 +31,7 @@ def main() -> None:
         out = torch.empty(m, n, dtype=dtype, device="cuda")
         for _ in range(2):
             torch.mm(x, weight.t(), out=out)
-            aot_gemm.linear(x, weight, out)
+            aot_gemm.linear(x, weight, out=out)
         torch.cuda.synchronize()
 
 

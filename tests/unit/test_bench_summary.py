@@ -49,8 +49,8 @@ def test_a_run_with_a_peer_counts_the_rows_that_it_has_no_time_for():
 
 
 def test_the_check_of_overlap_has_its_table():
-    cell = {"m": 1, "n": 4096, "k": 4096, "wheel_us": 9.5, "wheel_behind_us": 10.25, "wheel_late_us": None}
-    cell |= {"speedup": 1.3, "speedup_behind": 1.21, "speedup_late": None}
+    cell = {"m": 1, "n": 4096, "k": 4096, "wheel_us": 9.5, "wheel_behind_us": 10.25, "constant_us": None}
+    cell |= {"speedup": 1.3, "speedup_behind": 1.21, "constant_speedup": None}
     text = summary(RUN | {"overlap": {"description": "", "cells": [cell]}})
     assert "\n| 1, 4096, 4096 | 9.5 us, 1.30x | 10.2 us, 1.21x | - |\n" in text
 
