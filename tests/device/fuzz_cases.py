@@ -17,7 +17,7 @@ MAX_ROWS, MAX_EXTENT = 64, 2048
 DTYPES = ("bfloat16", "float16")
 LEGAL = {"view": 24, "clone": 3, "parameter": 1, "gradient": 1, "computed": 1, "inference": 1, "subclass": 1}
 """Kinds of operand by how often they are drawn. `gradient` and `computed` require a gradient."""
-PYTHON = ("none", "list", "string", "integer", "class", "numpy", "capsule", "hostile", "liar", "proxy")
+PYTHON = ("none", "list", "string", "integer", "class", "numpy", "capsule", "hostile", "liar", "grumbler", "proxy")
 UNLIKE = (
     *("cpu", "pinned", "meta", "sparse_coo", "sparse_csr", "quantized", "nested", "freed", "negative", "fake"),
     *("functional", "wrapper", "float32", "float64", "float8", "int8", "int16", "bool", "complex32", "other_dtype"),

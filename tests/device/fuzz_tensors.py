@@ -9,6 +9,7 @@ import aot_gemm
 import torch
 
 from tests.device.fuzz_cases import ARENA_SIZE, Case, Operand, View
+from tests.device.reference import error_bound
 
 OUT_SIZE = 1 << 25
 """Elements that `out`s of one batch lie in."""
@@ -43,6 +44,13 @@ class Liar:
 
     def __dlpack__(self, **_):
         return 5
+
+
+class Grumbler(Liar):
+    """An object that says it is on the GPU, and raises when it is asked for its memory."""
+
+    def __dlpack__(self, **_):
+        raise KeyError("no capsule")
 
 
 class Kit:
@@ -181,6 +189,7 @@ BUILDERS = {
     "capsule": lambda kit, operand: torch.utils.dlpack.to_dlpack(kit.view(operand)),
     "hostile": lambda *_: Hostile(),
     "liar": lambda *_: Liar(),
+    "grumbler": lambda *_: Grumbler(),
     "proxy": _proxy,
     "cpu": lambda _, operand: torch.zeros(operand.view.shape, dtype=getattr(torch, operand.dtype), device="cpu"),
     "pinned": lambda _, operand: torch.zeros(operand.view.shape, dtype=getattr(torch, operand.dtype), pin_memory=True),
@@ -246,12 +255,7 @@ def build_out(kit: Kit, case: Case, left: object, right: object) -> tuple[object
 
 
 def expected_bound(case: Case, kit: Kit) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the product in float32, and how far a result of the element type may be from it.
-
-    Operands are of the normal distribution. Half a unit in the last place is 2^-9 of a bfloat16 and 2^-12 of a float16,
-    of which twice and eight times is allowed; the sum in float32 loses less than 2^-16 for each of its k terms.
-    """
+    """Return the product in float32, and how far a result of the element type may be from it."""
     left, right = kit.reference(case.left), kit.reference(case.right)
     expected = torch.matmul(left, right.t() if case.product == "linear" else right)
-    k = case.left.view.shape[-1]
-    return expected, expected.abs() * (2**-8 if case.left.dtype == "bfloat16" else 2**-9) + k * 2**-16
+    return expected, error_bound(expected, case.left.view.shape[-1], getattr(torch, case.left.dtype))

@@ -31,6 +31,17 @@ def random_shapes(seed, count):
     return [random_shape(rng, aligned=i % 4 != 0) for i in range(count)]
 
 
+def error_bound(expected, k, dtype):
+    """Return how far each element of a product of normally distributed operands may be from `expected`, in float32.
+
+    Half a unit in the last place is 2^-9 of a bfloat16 and 2^-12 of a float16, of which twice and eight times is
+    allowed; the sum in float32 loses less than 2^-16 for each of its k terms.
+    """
+    import torch
+
+    return expected.abs() * (2**-8 if dtype is torch.bfloat16 else 2**-9) + k * 2**-16
+
+
 def relative_error(result, a, b):
     """Give the Frobenius norm of result - a @ b over that of a @ b, the product in float32."""
     import torch
