@@ -77,7 +77,8 @@ typedef struct {
 
 /* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n).
  *
- * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes.
+ * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
+ * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes.
  * Anything else is computed by the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros. D may share no
  * element with A or B, nor with itself.
  *

@@ -131,8 +131,8 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
   const Canonical& canonical = plan->problem;
   if (!canonical.aligned) {
     return fail(AOT_GEMM_ERROR_STRIDE,
-                "kernel %s cannot take these operands; expected A contiguous along %s, B along %s, addresses and "
-                "leading strides multiples of 16 bytes, k above 0; use aot_gemm_launch",
+                "kernel %s cannot take these operands; expected A contiguous along %s, B along %s, addresses, leading "
+                "strides and rows of D multiples of 16 bytes, k above 0; use aot_gemm_launch",
                 kernel.name, kernel.layout >> 1 ? "m" : "k", kernel.layout & 1 ? "n" : "k");
   }
   const Multiples& multiples = kMultiples[index];

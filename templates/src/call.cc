@@ -173,7 +173,8 @@ class Call {
   int read_capsule(Operand* operand) {
     PyObject* stream = PyLong_FromVoidPtr(stream_);
     if (stream == nullptr) return -1;
-    PyObject* capsule = call_route(state_.capsule, product_, operand->object, stream, nullptr);
+    PyObject* is_out = operand == &out_ ? operand->object : nullptr;  // any object that is true would do
+    PyObject* capsule = call_route(state_.capsule, product_, operand->object, stream, is_out);
     Py_DecRef(stream);
     if (capsule == nullptr) return -1;
     if (is_capsule(capsule)) return operand->tensor.read_capsule(capsule);

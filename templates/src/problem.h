@@ -16,8 +16,8 @@ struct Tensor {
   int64_t strides[2];
 };
 
-// A problem in the one form that the TMA kernels take: D row-major, A and B contiguous along one mode, addresses and
-// leading strides multiples of 16 bytes. Where `aligned` is false only the fallback can compute it, as it was stated.
+// A problem in the one form that the TMA kernels take: D row-major, A and B contiguous along one mode, addresses, leading
+// strides and the rows of D multiples of 16 bytes. Where `aligned` is false only the fallback can compute it, as it was stated.
 struct Canonical {
   bool aligned;
   bool exchanged;  // D was column-major: A and B, m and n have changed places

@@ -111,7 +111,8 @@ def aligned(name, layout):
     Some are stated with a column-major D, and A and B in each other's place.
     """
     rng = random.Random(zlib.crc32(name.encode()))
-    for m, n, k in chain((_extents(rng) for _ in range(COUNT)), _longest()):
+    for m, columns, k in chain((_extents(rng) for _ in range(COUNT)), _longest()):
+        n = min(-(-columns // STEP) * STEP, MAX_EXTENT // STEP * STEP)  # a store ends at a multiple of 16 bytes
         case = Case(
             m,
             n,

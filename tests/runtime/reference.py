@@ -49,6 +49,7 @@ def readings(a, b, d, layouts):
         left, right, result = (b, a, d.transposed) if exchanged else (a, b, d)
         majors = (1 if layout[0] == "k" else 0), (1 if layout[1] == "k" else 0)
         legal = takes(left, majors[0]) and takes(right, majors[1]) and takes(result, 1)
+        legal = legal and result.extents[1] * 2 % 16 == 0  # a store ends at a multiple of 16 bytes
         if legal and left.extents[1] > 0 and layout in layouts:
             yield Reading(exchanged, layout, left, right, result)
 

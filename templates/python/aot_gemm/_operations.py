@@ -72,7 +72,7 @@ def constant(weight: Any) -> ConstantWeight:
     front on the stream still runs, which small products gain from. Waits until the work that the weight's framework has
     on its current stream is done, so that the weight is complete; so it is called where a model is loaded, and not
     while a CUDA graph is captured. The promise holds for this tensor, in every thread and on every stream, and covers
-    graphs that captured the product. Writes that torch counts, such as an optimiser's step or load_state_dict, end it:
+    graphs that captured the product. Writes that torch counts in a tensor's `_version`, as of copy_ and load_state_dict, end it:
     the weight is then read late until `constant` is called again. (A captured graph keeps what held at its capture.)
     Any other write while the weight is in use may give products of old values.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import sys
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from . import _library, errors
 from ._constant import ConstantWeight
@@ -197,7 +197,7 @@ def run(product: str, left: Any, right: Any, out: Any) -> Any:
         result = framework.empty((*left.shape[:-1], *columns), left.dtype)
     device = left.__dlpack_device__()[1]
     stream = framework.stream(device)
-    capsules = [_framework_of(x).capsule(x, stream) for x in (left, right, result)]
+    capsules = [_capsule(product, x, stream) for x in (left, right, result)]
     num_bytes = binding[f"{product}_workspace_bytes"](*capsules, promised)
     workspace = framework.empty((num_bytes,), "uint8") if num_bytes > 0 else None
     scratch = None if workspace is None else framework.capsule(workspace, stream)
@@ -226,15 +226,26 @@ def settle(product: str, weight: Any) -> int:
     framework = _framework_of(weight)
     device = weight.__dlpack_device__()[1]
     stream = framework.stream(device)
-    address: int = _library.binding()["address"](framework.capsule(weight, stream))
+    address: int = _library.binding()["address"](_capsule(product, weight, stream))
     _library.check(_library.library().aot_gemm_synchronize(ctypes.c_int32(device), ctypes.c_void_p(stream)))
     return address
 
 
-def capsule(product: str, tensor: Any, stream: int) -> Any:
+def capsule(product: str, tensor: Any, stream: int, is_out: Any = False) -> Any:
     """Return the capsule of an operand without an exchange API, ready on the stream of the launch."""
     _check_operand(product, tensor)
-    return _framework_of(tensor).capsule(tensor, stream)
+    if is_out:
+        _check_writable(product, tensor)
+    return _capsule(product, tensor, stream)
+
+
+def _capsule(product: str, tensor: Any, stream: int) -> Any:
+    try:
+        return _framework_of(tensor).capsule(tensor, stream)
+    except (errors.AotGemmError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a framework says of a tensor that it does not hand out
+        return refuse_unreadable(product, tensor, error)
 
 
 def release(product: str, tensor: Any, stream: int) -> None:  # noqa: ARG001 - the binding passes it to all of these
@@ -265,7 +276,7 @@ def examine(kind: type) -> bool:
     return True
 
 
-def refuse_unreadable(product: str, tensor: Any, error: BaseException) -> None:
+def refuse_unreadable(product: str, tensor: Any, error: BaseException) -> NoReturn:
     """Raise that a tensor cannot be read as plain memory, for the reason that its framework gave."""
     reason = str(error).partition("\n")[0] or type(error).__name__
     raise errors.OperandError(
