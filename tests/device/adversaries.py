@@ -88,7 +88,7 @@ def _chains():
             yield case(f"{made}; {layer} of another layer", (own, other))
             yield case(f"{made}; {layer} of another layer; in a graph", (own, other), orders.in_graph)
             yield case(f"{made}; {layer} on a second stream", (own, elsewhere(other)))
-        yield case(made, (own,), is_core=not size)
+        yield case(made, (own,), modes=SEEN, is_core=not size)
         yield case(f"{made}, in another thread", (own,), orders.in_thread)
         yield case(f"{made}, multiplied in another thread", (own,), orders.multiplied_in_thread)
         yield case(f"{made}, on a second stream, event", (own,), orders.on_side_stream)
@@ -109,6 +109,7 @@ def _by_torch():
         ("_foreach_copy_", writers.foreach),
         ("load_state_dict", writers.load_state_dict),
         ("int8 times a scale", writers.dequantise),
+        ("torch.mm(out=)", writers.torch_product),
         ("backward, SGD foreach", optimizer(torch.optim.SGD, foreach=True)),
         ("backward, Adam foreach", optimizer(torch.optim.Adam, foreach=True)),
     ):
@@ -124,7 +125,6 @@ def _by_torch():
     yield case("copy_ from float32, another thread", (writers.convert,), orders.in_thread)
     yield case("copy_ from float32, all on a side stream", (writers.convert,), orders.on_one_side_stream)
     # What follows torch's version counter does not see.
-    yield Case("torch.mm(out=)", (writers.torch_product,))
     yield Case(".data.copy_", (writers.data_alias,))
     yield Case("backward, SGD fused", (optimizer(torch.optim.SGD, fused=True),))
     yield Case("backward, Adam fused", (optimizer(torch.optim.Adam, fused=True),))

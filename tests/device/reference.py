@@ -31,6 +31,20 @@ def random_shapes(seed, count):
     return [random_shape(rng, aligned=i % 4 != 0) for i in range(count)]
 
 
+def randn(*shape, dtype):
+    """Return normally distributed numbers on the GPU."""
+    import torch
+
+    return torch.randn(*shape, dtype=torch.float32, device="cuda").to(dtype)
+
+
+def poisoned(*shape, dtype):
+    """Return a tensor of NaN on the GPU."""
+    import torch
+
+    return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+
+
 def error_bound(expected, k, dtype):
     """Return how far each element of a product of normally distributed operands may be from `expected`, in float32.
 
