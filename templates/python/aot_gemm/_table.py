@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from . import _library, errors
+from ._manifest import library_of_manifest, manifest
 
 DTYPES = ("bfloat16", "float16")
 """By aot_gemm_dtype_t."""
@@ -20,9 +19,6 @@ TIERS = ("", "tuned", "grid", "fallback")
 """By aot_gemm_tier_t."""
 ELEMENT_BYTES = 2
 """Of either type."""
-
-_HELD_OUT = ("", "tuned (n, k) at other m", "(n, k) that are not tuned")
-"""By the tier that answers."""
 
 Shape = tuple[int, int, int]
 """(m, n, k)."""
@@ -60,69 +56,6 @@ class Plan:
     bigger_tiles: tuple[str, ...]
     """What there is against the kernel with a bigger tile: not legal, or slower where it was compared."""
     workspace_bytes: int
-
-
-@dataclass(frozen=True)
-class Info:
-    """What this package is."""
-
-    package: str
-    version: str
-    target: str
-    arch: str
-    platform_tag: str
-    provenance: str
-    record: str
-    conditions: tuple[dict[str, Any], ...]
-    regrets: tuple[dict[str, Any], ...]
-    """How far each operation's kernels are from the best times known, as fractions, on what they were selected on."""
-    heldout: tuple[dict[str, Any], ...]
-    """What the table costs on problems that no step of the selection saw, as fractions; may be empty."""
-    misses_file: str | None
-    """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not."""
-    kernels: tuple[str, ...]
-    toolchain: dict[str, str]
-    library_bytes: dict[str, int]
-    library_dir: str
-    include_dir: str
-
-    def __str__(self) -> str:
-        """Write one line for each entry, and one for each condition and kernel."""
-        lines = [
-            f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {self.target})",
-            f"times: {self.provenance}, record {self.record}",
-        ]
-        known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
-        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
-        lines += [
-            f"  {_tag(x)}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
-            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
-            for x in self.regrets
-        ]
-        lines += [
-            f"  {_tag(x)}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: mean {x['mean']:.2%}, "
-            f"worst {x['worst']:.2%}; of which rounding {x['rounding_mean']:.2%}, worst {x['rounding_worst']:.2%} at "
-            f"{x['worst_problem']}; {x['num_unmeasured']} more not measured"
-            for x in self.heldout
-        ]
-        lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]
-        lines += [f"built for {self.platform_tag} with " + ", ".join(f"{k} {v}" for k, v in self.toolchain.items())]
-        lines += [
-            f"libraries in {self.library_dir}: " + ", ".join(f"{k} {v:,} B" for k, v in self.library_bytes.items())
-        ]
-        lines += [f"header in {self.include_dir}", "kernels:", *(f"  {name}" for name in self.kernels)]
-        return "\n".join(lines)
-
-
-def _tag(entry: dict[str, Any]) -> str:
-    return " ".join(entry["operation"].values())
-
-
-@cache
-def manifest() -> dict[str, Any]:
-    """Give the manifest that the package was built from."""
-    values: dict[str, Any] = json.loads((_library.DIRECTORY / "manifest.json").read_text(encoding="utf-8"))
-    return values
 
 
 def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
@@ -198,7 +131,7 @@ def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") ->
         ShapeError: an extent is negative or past 2^31 - 1.
         StrideError: there is no such layout.
     """
-    library = _library.library()
+    library = library_of_manifest()
     problem = _state(m, n, k, dtype, layout)
     selection = _library.Selection(struct_bytes=ctypes.sizeof(_library.Selection))
     num_bytes = ctypes.c_size_t()
@@ -265,26 +198,3 @@ def explain(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk")
     lines += ["  bigger tiles of the family, all else equal"] if got.bigger_tiles else []
     lines += [f"    {text}" for text in got.bigger_tiles]
     return "\n".join(lines)
-
-
-def info() -> Info:
-    """Say what this package is: version, target, where its times come from, kernels, files."""
-    values = manifest()
-    return Info(
-        package=values["package"],
-        version=values["version"],
-        target=values["target"],
-        arch=values["arch"],
-        platform_tag=values["platform_tag"],
-        provenance=values["provenance"],
-        record=values["record"],
-        conditions=tuple(values["conditions"]),
-        regrets=tuple(values["regrets"]),
-        heldout=tuple(values["heldout"]),
-        misses_file=_library.misses_file(),
-        kernels=tuple(kernel["name"] for kernel in values["kernels"]),
-        toolchain=values["toolchain"],
-        library_bytes={name: entry["num_bytes"] for name, entry in _library.built().items()},
-        library_dir=str(_library.DIRECTORY),
-        include_dir=str(_library.DIRECTORY / "include"),
-    )
