@@ -323,6 +323,12 @@ def test_a_manifest_of_another_build_is_refused_by_what_asks_the_library(folder,
         "reinstall the package"
     )
     assert ask(folder, "plan")["plan"] == ("CorruptLibraryError", text)
+    values["kernels"][1]["name"] = values["kernels"][1]["name"][:-1]
+    values["table"]["sections"] = []
+    path.write_text(json.dumps(values))
+    record_build(folder)
+    text = f"{folder}/libaot_gemm.so.1 answers from a place that {path} does not have; reinstall the package"
+    assert ask(folder, "plan")["plan"] == ("CorruptLibraryError", text)
 
 
 def test_info_needs_no_library(folder):
