@@ -146,7 +146,6 @@ def _variables(manifest: Manifest) -> dict[str, object]:
         "sections": sections,
         "layouts": [_layouts(manifest, dtype) for dtype in Dtype],
         "abi_version": ABI_VERSION,
-        "libraries": [library_name(manifest)],
     }
 
 

@@ -56,7 +56,7 @@ def small_manifest(target_name):
     kernels, objects = compiled(target_name)
     target = load_target(target_name)
     last = len(kernels) - 1
-    ladder = Ladder(4096, 4096, (16, 256), (row(last, last, 5.0, 1), row(1, 1, 9.0, last)))
+    ladder = Ladder(4096, 4096, (16, 256), (row(last, last, 9.0, 1), row(1, 1, 19.0, last)))
     section = Section(BF16, (ladder,), Grid((64,), (4096,), (4096,), (row(1, 1, 10.0, last),)), 0)
     manifest = replace(
         golden_manifest(),

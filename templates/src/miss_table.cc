@@ -63,10 +63,11 @@ class Reader {
 
   int32_t line() const { return line_; }
 
-  // Goes to the next line that is neither empty nor, after the first, a comment; says false at the end.
+  // Goes to the next line that is neither empty nor, after the first, a comment; says false at the end, or where a file
+  // that grows while it is read has had more lines than a log has bytes.
   bool next() {
     do {
-      if (std::fgets(text_, kMaxLine, file_) == nullptr) return false;
+      if (line_ == MissTable::kMaxBytes || std::fgets(text_, kMaxLine, file_) == nullptr) return false;
       ++line_;
     } while (line_ > 1 && (text_[0] == '#' || text_[0] == '\n'));
     return true;

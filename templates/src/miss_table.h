@@ -34,6 +34,8 @@ class MissTable {
   static constexpr int32_t kMaxWeights = 512;
   static constexpr int32_t kMaxExact = 64;
   static constexpr int32_t kMaxRows = 128;  // 31 bits have 120 numbers of at most three binary digits
+  // More than `write` ever writes: of each weight, kMaxRows numbers of up to 10 and of up to 19 digits, and some text.
+  static constexpr int64_t kMaxBytes = int64_t{kMaxWeights} * (kMaxRows * (10 + 2 + 19 + 2) + 1024);
 
   void count(const MissKey& key, int64_t m) { add(key, m, 0, 1); }
   int32_t num_rows() const { return num_rows_; }

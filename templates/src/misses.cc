@@ -23,13 +23,15 @@ constexpr char kVariable[] = "AOT_GEMM_MISSES";
 constexpr int64_t kWriteSeconds = 10;
 constexpr int32_t kMaxAttempts = 100;  // at exit, 10 ms apart
 constexpr int kRefused = -1;           // beside the values of errno
+constexpr size_t kSuffixBytes = 16;    // ".partial" and its end
+constexpr size_t kMaxPidBytes = 10;    // of the process's id, which takes the place of two bytes
 
 // All of it is under the mutex, but for what is set when the library is loaded.
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 MissTable table;
 char pattern[PATH_MAX];       // as the variable says it, made absolute
 char path[PATH_MAX];          // with the process's id in the place of %p
-char partial[PATH_MAX + 16];  // what is written, then renamed to `path`: so that this is always whole
+char partial[PATH_MAX];       // what is written, then renamed to `path`: so that this is always whole
 pid_t owner;                  // the process that `table` and `path` are of
 int64_t num_launches;
 int32_t num_rows_written;
@@ -37,20 +39,28 @@ int64_t written_s;
 bool is_refused;  // the file is not ours to write
 bool has_warned;
 
+bool is_of_process(const char* at) { return at[0] == '%' && at[1] == 'p'; }
+
+// Says whether the path and its suffix fit, whatever the process's id.
+bool fits() {
+  size_t num_bytes = std::strlen(pattern) + kSuffixBytes;
+  for (const char* at = pattern; *at != '\0'; ++at) num_bytes += is_of_process(at) ? kMaxPidBytes - 2 : 0;
+  return num_bytes < sizeof(path);
+}
+
 void expand_pattern(pid_t pid) {
   size_t used = 0;
-  const char* at = pattern;
-  while (*at != '\0' && used + 1 < sizeof(path)) {
-    if (at[0] == '%' && at[1] == 'p') {
-      const int length = std::snprintf(path + used, sizeof(path) - used, "%d", static_cast<int>(pid));
-      used += static_cast<size_t>(length);
-      at += 2;
+  for (const char* at = pattern; *at != '\0'; ++at) {
+    if (is_of_process(at)) {
+      used += static_cast<size_t>(std::snprintf(path + used, sizeof(path) - used, "%d", static_cast<int>(pid)));
+      ++at;
     } else {
-      path[used++] = *at++;
+      path[used++] = *at;
     }
   }
-  path[used < sizeof(path) ? used : sizeof(path) - 1] = '\0';
-  std::snprintf(partial, sizeof(partial), "%s.partial", path);
+  path[used] = '\0';
+  std::memcpy(partial, path, used);
+  std::strcpy(partial + used, ".partial");
   owner = pid;
 }
 
@@ -62,7 +72,7 @@ bool read_variable() {
   if (*value != '/' && getcwd(directory, sizeof(directory)) == nullptr) directory[0] = '\0';
   const int length =
       std::snprintf(pattern, sizeof(pattern), "%s%s%s", directory, *directory == '\0' ? "" : "/", value);
-  if (length < 0 || static_cast<size_t>(length) + 16 >= sizeof(pattern)) {
+  if (length < 0 || static_cast<size_t>(length) >= sizeof(pattern) || !fits()) {
     std::fprintf(stderr, "aot_gemm: %s is longer than a path may be; misses are not logged\n", kVariable);
     return false;
   }
@@ -87,7 +97,20 @@ void warn(const char* what, const char* why) {
   std::fprintf(stderr, "aot_gemm: %s %s: %s; products are not affected, misses may not be logged\n", what, path, why);
 }
 
-// The file being written, locked: one process writes at a time, and one that died leaves no lock behind.
+// Says why a file that lies where ours is to be written is not one that a killed process of this user left there; null
+// where it may be.
+const char* find_stranger(const struct stat& found) {
+  if (S_ISLNK(found.st_mode)) return "its .partial is a symbolic link";
+  if (!S_ISREG(found.st_mode)) return "its .partial is no regular file";
+  if (found.st_uid != geteuid()) return "its .partial belongs to another user";
+  // One that its writer is renaming or removing at this moment may have none.
+  if (found.st_nlink > 1) return "its .partial is a file that has other names too";
+  return nullptr;
+}
+
+// The file being written, locked: one process writes at a time, and one that died leaves no lock behind. It is always
+// one that this process has made: what lies in its place is never opened for its content, but locked, to learn whether
+// its writer lives, and removed.
 class Partial {
  public:
   Partial() = default;
@@ -98,27 +121,28 @@ class Partial {
   Partial(const Partial&) = delete;
   Partial& operator=(const Partial&) = delete;
 
-  // Gives 0, EWOULDBLOCK while another process writes, or what went wrong.
+  // Gives 0, kRefused, EWOULDBLOCK while another process writes, or what went wrong.
   int open_locked() {
-    descriptor_ = open(partial, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) != 0) return errno;
-    struct stat locked {};
-    struct stat named {};
-    if (fstat(descriptor_, &locked) != 0) return errno;
-    // Another process may have renamed the file between the two calls; then the lock is of no use.
-    is_locked_ = stat(partial, &named) == 0 && named.st_dev == locked.st_dev && named.st_ino == locked.st_ino;
-    return is_locked_ ? 0 : EWOULDBLOCK;
+    int error = make();
+    if (error == EEXIST) error = remove_left_over();
+    if (error != 0 || is_locked_) return error;
+    error = make();
+    return error == EEXIST ? EWOULDBLOCK : error;
   }
 
   // Writes the table and puts it in the place of the file.
   int replace_file(bool is_last) {
-    if (ftruncate(descriptor_, 0) != 0) return errno;
     const int copy = fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
     FILE* file = copy < 0 ? nullptr : fdopen(copy, "w");
-    if (file == nullptr) return errno;
+    if (file == nullptr) {
+      const int error = errno;
+      if (copy >= 0) close(copy);
+      return error;
+    }
+    errno = 0;
     table.write(file);
     const bool is_written = std::fflush(file) == 0 && std::ferror(file) == 0;
-    int error = is_written ? 0 : errno;
+    int error = is_written ? 0 : errno != 0 ? errno : EIO;
     // Only at the end is there time to wait for the disk.
     if (error == 0 && is_last && fsync(copy) != 0) error = errno;
     if (error == 0 && rename(partial, path) != 0) error = errno;
@@ -128,26 +152,72 @@ class Partial {
   }
 
  private:
+  // Makes the file, which must not be there, and locks it. Gives 0, EEXIST, EWOULDBLOCK, or what went wrong.
+  int make() {
+    descriptor_ = open(partial, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) return errno;
+    const int error = lock(descriptor_);
+    is_locked_ = error == 0;
+    if (error != 0 && error != EWOULDBLOCK) unlink(partial);  // a file system without locks
+    return error;
+  }
+
+  // Gives 0, or EWOULDBLOCK where another process has the lock, or has put another file, or none, in the file's place.
+  static int lock(int descriptor) {
+    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) return errno;
+    struct stat locked {};
+    struct stat named {};
+    if (fstat(descriptor, &locked) != 0) return errno;
+    const bool is_named =
+        lstat(partial, &named) == 0 && named.st_dev == locked.st_dev && named.st_ino == locked.st_ino;
+    return is_named ? 0 : EWOULDBLOCK;
+  }
+
+  // Removes the file that a killed process left. Gives 0, kRefused, EWOULDBLOCK, or what went wrong.
+  static int remove_left_over() {
+    struct stat found {};
+    if (lstat(partial, &found) != 0) return errno == ENOENT ? 0 : errno;
+    const char* why = find_stranger(found);
+    if (why != nullptr) {
+      warn("will not write to", why);
+      return kRefused;
+    }
+    // Not to wait for a pipe that has taken its place since.
+    const int left_over = open(partial, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (left_over < 0) return errno == ENOENT ? 0 : errno;
+    int error = lock(left_over);
+    if (error == 0 && unlink(partial) != 0) error = errno;
+    close(left_over);
+    return error;
+  }
+
   int descriptor_ = -1;
   bool is_locked_ = false;
 };
 
 // Reads what other processes and earlier runs have counted. Gives 0, kRefused, or what went wrong.
 int read_file() {
-  struct stat found {};
-  if (stat(path, &found) != 0) {
-    if (errno != ENOENT) return errno;
+  // Not to wait for a pipe.
+  const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0 && errno == ENOENT) {
     table.forget_written();
     return 0;
   }
+  if (descriptor < 0) return errno;
+  struct stat found {};
   char why[96] = "it is no regular file";
-  if (S_ISREG(found.st_mode)) {
-    FILE* file = std::fopen(path, "re");
-    if (file == nullptr) return errno;
+  FILE* file = nullptr;
+  if (fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode)) file = fdopen(descriptor, "r");
+  if (file != nullptr && found.st_size <= MissTable::kMaxBytes) {
     const int32_t line = table.read(file);
     std::fclose(file);
     if (line == 0) return 0;
     std::snprintf(why, sizeof(why), "its line %d is not of a miss log", static_cast<int>(line));
+  } else if (file != nullptr) {
+    std::fclose(file);
+    std::snprintf(why, sizeof(why), "it has more bytes than a miss log");
+  } else {
+    close(descriptor);
   }
   warn("will not write to", why);
   is_refused = true;

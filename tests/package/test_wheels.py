@@ -34,6 +34,7 @@ plan = aot_gemm.plan(16, 4096, 4096)
 print(plan.tier, plan.bucket, plan.kernel, plan.time_us, sep="|")
 print(aot_gemm.explain(16, 4096, 4096))
 print(aot_gemm.info())
+print(aot_gemm.check())
 try:
     aot_gemm.preload()
 except aot_gemm.NoGpuError as error:
@@ -76,10 +77,11 @@ def tags(elf, name):
 def check_answers(text, target):
     manifest, _ = small_manifest(target.name)
     lines = text.splitlines()
-    assert lines[0] == f"tuned|(16, 4096, 4096)|{manifest.kernels[-1].name}|5.0"
+    assert lines[0] == f"tuned|(16, 4096, 4096)|{manifest.kernels[-1].name}|9.0"
     assert lines[1] == f"bfloat16 m 16 n 4096 k 4096, layout kk, on {target.arch}"
-    assert "  time       5.00 us at the bucket's edge, measured on NVIDIA H200, 2026-11-20" in lines
+    assert "  time       9.00 us for this problem, measured on NVIDIA H200, 2026-11-20" in lines
     assert f"aot-gemm 0.1.0: {len(manifest.kernels)} kernels for {target.arch} (target {target.name})" in lines
+    assert any(re.fullmatch(r"/.*/aot_gemm: [0-9]+ files, [0-9,]+ bytes, each as it was built", x) for x in lines)
     assert any(x.startswith("NoGpuError: no usable NVIDIA GPU: ") and f"a {target.arch} GPU" in x for x in lines)
     assert "['linear', 'matmul']" in lines
 

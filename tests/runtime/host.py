@@ -139,8 +139,8 @@ def compile_library(manifest, directory, objects=None, *, binding=False, flags=(
 def compile_installed(manifest, directory, flags=()):
     """Build the Python package over the recorder, as it is installed; return its folder."""
     library = compile_library(manifest, directory, binding=True, flags=flags)
-    built = {library.name: {"num_bytes": library.stat().st_size, "sha256": sha256(library)}}
-    (library.parent / "_build.json").write_text(json.dumps(built))
+    shutil.copytree(directory / "include", library.parent / "include", dirs_exist_ok=True)
+    record_build(library.parent)
     return library.parent
 
 
@@ -148,8 +148,21 @@ def compile_package(manifest, directory):
     """Build the Python package over the recorder and import it."""
     folder = compile_installed(manifest, directory)
     sys.path.insert(0, str(folder.parent))
-    import_module(f"{manifest.module}._table")
+    for name in ("_check", "_library", "_manifest", "_table"):
+        import_module(f"{manifest.module}.{name}")
     return import_module(manifest.module)
+
+
+def record_build(folder):
+    """Write `_build.json` of a package's folder, as its CMakeLists.txt does; gives what it says."""
+    files = [x for x in sorted(folder.rglob("*")) if x.is_file() and "__pycache__" not in x.parts]
+    entries = {
+        str(x.relative_to(folder)): {"num_bytes": x.stat().st_size, "sha256": sha256(x)}
+        for x in files
+        if x.name != "_build.json"
+    }
+    (folder / "_build.json").write_text(json.dumps(entries))
+    return entries
 
 
 def sha256(path):
@@ -158,7 +171,8 @@ def sha256(path):
 
 def copy_package(package, directory):
     """Copy an imported package, to damage the copy."""
-    return Path(shutil.copytree(Path(package.__file__).parent, directory / package.__name__))
+    ignore = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(Path(package.__file__).parent, directory / package.__name__, ignore=ignore))
 
 
 def _data(array):

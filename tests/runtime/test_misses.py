@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import _ctypes
+import fcntl
 import os
+import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -166,7 +172,7 @@ def test_queries_empty_problems_and_failures_do_not_count(load, log):
 
 
 def test_both_types_in_one_file(load, log, package):
-    library = load(source=package._library.LIBRARY)
+    library = load(source=Path(package._library.LIBRARY))
     launch(library, GRID, problem(48, 72, 80, dtype=1), problem(48, 88, 96, dtype=1))
     unload(library)
     assert [operation.tag for operation in load_shape_set(str(log)).operations] == ["bf16_kk", "fp16_kk"]
@@ -282,6 +288,212 @@ def test_an_empty_file_is_a_log(load, log):
     library = load()
     launch(library, GRID)
     assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 1}
+
+
+def refused(log, why):
+    return f"aot_gemm: will not write to {log}: {why}; products are not affected, misses may not be logged\n"
+
+
+@pytest.fixture
+def partial(log):
+    return log.with_name("misses.toml.partial")
+
+
+@pytest.fixture
+def victim(tmp_path):
+    path = tmp_path / "victim.txt"
+    path.write_text("what must stay\n")
+    path.chmod(0o600)
+    return path
+
+
+def make_link(partial, victim):
+    partial.symlink_to(victim)
+
+
+def make_dangling_link(partial, victim):
+    partial.symlink_to(victim.with_name("new.txt"))
+
+
+def make_hard_link(partial, victim):
+    partial.hardlink_to(victim)
+
+
+def make_pipe(partial, victim):
+    os.mkfifo(partial)
+
+
+def make_directory(partial, victim):
+    partial.mkdir()
+
+
+def make_socket(partial, victim):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(partial))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (make_link, "a symbolic link"),
+        (make_dangling_link, "a symbolic link"),
+        (make_hard_link, "a file that has other names too"),
+        (make_pipe, "no regular file"),
+        (make_directory, "no regular file"),
+        (make_socket, "no regular file"),
+    ],
+)
+def test_what_lies_where_the_log_is_written_is_left_alone(load, log, partial, victim, capfd, make, why):
+    make(partial, victim)
+    before = sorted((x.name, x.lstat().st_mode, x.lstat().st_size) for x in log.parent.iterdir())
+    library = load()
+    launch(library, *[GRID] * 5)
+    assert library.count(LAUNCH) == 5
+    unload(library)
+    assert capfd.readouterr().err == refused(log, f"its .partial is {why}")
+    assert victim.read_text() == "what must stay\n"
+    after = sorted((x.name, x.lstat().st_mode, x.lstat().st_size) for x in log.parent.iterdir() if x.suffix != ".so")
+    assert after == before
+
+
+def test_what_lies_there_is_refused_as_long_as_it_does(load, log, partial, capfd):
+    partial.symlink_to("nowhere")
+    library = load()
+    launch(library, *[GRID] * 3)
+    partial.unlink()
+    launch(library, GRID)
+    assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 4}
+    assert capfd.readouterr().err == refused(log, "its .partial is a symbolic link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_left_alone(load, log, partial, capfd):
+    partial.write_text("theirs")
+    os.chown(partial, 12345, -1)
+    library = load()
+    launch(library, GRID)
+    unload(library)
+    assert (partial.read_text(), log.exists()) == ("theirs", False)
+    assert capfd.readouterr().err == refused(log, "its .partial belongs to another user")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_what_a_killed_process_left_is_replaced_not_written_to(load, log, partial, mode, capfd):
+    partial.write_text("cut sho")
+    partial.chmod(mode)
+    with partial.open() as left_over:
+        library = load()
+        launch(library, GRID)
+        assert left_over.read() == "cut sho"
+    assert launches(log) == {("grid", Problem(BF16, 48, 72, 80)): 1}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert log.stat().st_mode & 0o777 == 0o666 & ~mask
+    assert (partial.exists(), capfd.readouterr().err) == (False, "")
+
+
+def test_a_writer_that_lives_is_waited_for(load, log, partial, capfd):
+    with partial.open("w") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        library = load()
+        launch(library, *[GRID] * 9)
+        assert (partial.exists(), log.exists()) == (True, False)
+    launch(library, *[GRID] * 7)
+    assert sum(launches(log).values()) == 16
+    assert (partial.exists(), capfd.readouterr().err) == (False, "")
+
+
+def test_a_log_that_is_no_file_is_not_waited_for(load, log, capfd):
+    os.mkfifo(log)
+    library = load()
+    launch(library, *[GRID] * 3)
+    unload(library)
+    assert capfd.readouterr().err == refused(log, "it is no regular file")
+    assert [path.name for path in log.parent.iterdir() if path.suffix != ".so"] == [log.name]
+
+
+def test_a_log_that_is_too_long_is_not_read(load, log, capfd):
+    with log.open("w") as file:
+        file.write(TEXT)
+        file.truncate(1 << 40)
+    library = load()
+    launch(library, *[GRID] * 3)
+    unload(library)
+    assert capfd.readouterr().err == refused(log, "it has more bytes than a miss log")
+    assert log.stat().st_size == 1 << 40
+
+
+def test_the_longest_log_is_read_again(load, log, capfd):
+    """Every weight there is room for, with every m that stays apart, counted as often as a number can say."""
+    step = [1, 2, 3, 4, *(x << i for i in range(29) for x in (5, 6, 7, 8))]
+    m = [x for x in step if x < 2**31] + [2**31 - 1]
+    lists = f"m = [{', '.join(map(str, m))}]\ncounts = [{', '.join([str(2**63 - 1)] * len(m))}]\n"
+    models = [
+        '\n[[model]]\nname = "x"\ndescription = "answered by the grid: this (n, k) has no ladder of m"\n'
+        f'dtypes = ["bfloat16"]\nlayouts = ["kk"]\nweights = [{{ name = "n{n}_k{n}", n = {n}, k = {n} }}]\n{lists}'
+        for n in range(2**31 - 511, 2**31)
+    ]
+    log.write_text(TEXT.partition("\n[[model]]")[0] + "".join(models))
+    library = load()
+    launch(library, GRID)
+    unload(library)
+    found = tomllib.loads(log.read_text())
+    assert (len(found["model"]), found["dropped"]) == (512, 0)
+    assert Counter(tuple(model["counts"]) for model in found["model"]) == {(2**63 - 1,) * len(m): 511, (1,): 1}
+    assert capfd.readouterr().err == ""
+
+
+def test_hostile_logs_are_refused_or_read_and_never_hurt(load, log, capfd):
+    rng = random.Random(7)
+    for _ in range(150):
+        content = bytearray(TEXT.encode())
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(content))
+            choice = rng.randrange(4)
+            if choice == 0:
+                content[at] = rng.randrange(256)
+            elif choice == 1:
+                del content[at : at + rng.randint(1, 40)]
+            elif choice == 2:
+                content[at:at] = rng.choice([b"9" * 5000, b"\0", b"\n", b"#" * 5000, b"[[model]]\n", b"-", b"%n%s"])
+            else:
+                content[at:at] = content[: rng.randrange(len(content))]
+        log.write_bytes(content)
+        library = load()
+        launch(library, GRID)
+        assert library.count(LAUNCH) == 1
+        unload(library)
+        said = capfd.readouterr().err
+        if said:
+            assert re.fullmatch(
+                re.escape(refused(log, "its line N is")).replace("N\\ is", r"\d+ is not of a miss log"), said
+            )
+            assert log.read_bytes() == content
+        else:
+            assert ("grid", Problem(BF16, 48, 72, 80)) in launches(log)
+
+
+@pytest.mark.parametrize("name", ["folder", "folder/", "file/misses.toml"])
+def test_a_place_that_cannot_be_a_log_is_said_once(load, tmp_path, capfd, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    library = load(f"{tmp_path}/{name}")
+    launch(library, *[GRID] * 20)
+    assert library.count(LAUNCH) == 20
+    unload(library)
+    why = "it is no regular file" if "folder" in name else "Not a directory"
+    what = "will not write to" if "folder" in name else "cannot write"
+    assert capfd.readouterr().err == (
+        f"aot_gemm: {what} {tmp_path}/{name}: {why}; products are not affected, misses may not be logged\n"
+    )
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_a_name_that_is_too_long_with_its_process_ids_is_refused(load, capfd):
+    library = load("%p" * 1500)
+    launch(library, GRID)
+    assert library.misses_file() is None
+    assert capfd.readouterr().err == "aot_gemm: AOT_GEMM_MISSES is longer than a path may be; misses are not logged\n"
 
 
 def test_what_cannot_be_written_fails_no_launch_and_is_said_once(load, tmp_path, capfd):

@@ -15,7 +15,7 @@ import torch
 import tvm_ffi
 
 from aot.problem import Dtype, Layout, Operation
-from tests.runtime.host import SYNCHRONIZE, copy_package
+from tests.runtime.host import SYNCHRONIZE
 from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
 
 ROOT = Path(__file__).parents[2]
@@ -326,7 +326,7 @@ IMPORT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import aot_gemm
-assert not {"aot_gemm._table", "aot_gemm._routes", "hashlib"} & set(sys.modules)
+assert not {"aot_gemm._check", "aot_gemm._table", "aot_gemm._routes", "hashlib"} & set(sys.modules)
 assert "libaot_gemm" not in open("/proc/self/maps").read()
 assert set(aot_gemm.__all__) <= set(dir(aot_gemm))
 assert not hasattr(aot_gemm, "no_such_name") and not hasattr(aot_gemm._products, "__path__")
@@ -340,29 +340,6 @@ def test_importing_loads_what_a_product_needs_and_no_library(package):
     command = [sys.executable, "-c", IMPORT, Path(package.__file__).parents[1]]
     done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_library_cut_short_is_found_at_import(package, tmp_path, monkeypatch):
-    library = copy_package(package, tmp_path) / "libaot_gemm.so.1"
-    monkeypatch.setattr(package._library, "LIBRARY", library)
-    package._library.check_sizes()
-    content = library.read_bytes()
-    library.write_bytes(content[:-1])
-    with pytest.raises(
-        package.CorruptLibraryError, match=rf"{len(content) - 1} bytes, sha256 .* expected {len(content)} bytes"
-    ):
-        package._library.check_sizes()
-    library.unlink()
-    with pytest.raises(package.CorruptLibraryError, match=r"is missing .* reinstall the package"):
-        package._library.check_sizes()
-
-
-def test_a_library_that_does_not_load_is_hashed(package, tmp_path, monkeypatch):
-    library = copy_package(package, tmp_path) / "libaot_gemm.so.1"
-    library.write_bytes(b"\0" * library.stat().st_size)
-    monkeypatch.setattr(package._library, "LIBRARY", library)
-    with pytest.raises(package.CorruptLibraryError, match=r"does not load \(.*sha256 .*reinstall the package"):
-        package._library.library.__wrapped__()
 
 
 def test_statuses_and_types_are_those_of_the_header(package):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from aot.dispatch import look_up
 from aot.limit import limit, mean_limit_us
@@ -43,8 +46,207 @@ def test_plan_refuses_what_it_does_not_know(package):
         package.plan(1, 1, 1, dtype="float8")
     with pytest.raises(package.StrideError, match=r"layout is 'nn'; expected one of kk, kn, mk, mn"):
         package.plan(1, 1, 1, layout="nn")
-    with pytest.raises(package.ShapeError, match="m is -1"):
-        package.plan(-1, 1, 1)
+
+
+class Sayer:
+    """Something whose text has lines and control characters."""
+
+    def __repr__(self):
+        return "a\n\tb " + "x" * 100
+
+
+EXTENTS = [
+    (2**64 + 5, "is 18446744073709551621; expected 0 to 2147483647; split the problem"),
+    (2**63, "is 9223372036854775808; expected 0 to 2147483647; split the problem"),
+    (2**31, "is 2147483648; expected 0 to 2147483647; split the problem"),
+    (-1, "is -1; expected 0 to 2147483647"),
+    (-(2**63) - 1, "is -9223372036854775809; expected 0 to 2147483647"),
+    (10**6000, "is an integer of 19932 bits; expected 0 to 2147483647; split the problem"),
+    (np.uint64(2**64 - 1), "is 18446744073709551615; expected 0 to 2147483647; split the problem"),
+    (1.5, "is 1.5, a float; expected an integer from 0 to 2147483647"),
+    (8.0, "is 8.0, a float; expected an integer from 0 to 2147483647"),
+    (float("nan"), "is nan, a float; expected an integer from 0 to 2147483647"),
+    (True, "is True, a bool; expected an integer from 0 to 2147483647"),
+    (np.True_, "is np.True_, a bool; expected an integer from 0 to 2147483647"),
+    (None, "is None, a NoneType; expected an integer from 0 to 2147483647"),
+    ("8", "is '8', a str; expected an integer from 0 to 2147483647"),
+    (np.array([1, 2]), "is array([1, 2]), a ndarray; expected an integer from 0 to 2147483647"),
+    ([10**6000], "is a value that has no text, a list; expected an integer from 0 to 2147483647"),
+    (Sayer(), f"is a b {'x' * 73}..., a Sayer; expected an integer from 0 to 2147483647"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), EXTENTS, ids=range(len(EXTENTS)))
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+def test_an_extent_that_is_none_is_said_with_its_range(package, name, value, message):
+    for call in (package.plan, package.explain):
+        with pytest.raises(package.ShapeError) as caught:
+            call(**{"m": 8, "n": 8, "k": 8, name: value})
+        assert str(caught.value) == f"{name} {message}"
+
+
+def test_integers_of_every_type_are_extents(package):
+    expected = package.plan(16, 64, 64)
+    for kind in (np.int8, np.uint16, np.int64, np.array, torch.tensor):
+        got = package.plan(kind(16), kind(64), 64)
+        assert (got, type(got.m), type(got.n)) == (expected, int, int)
+    assert package.explain(np.int32(16), 64, 64) == package.explain(16, 64, 64)
+    assert package.plan(2**31 - 1, 2**31 - 1, 2**31 - 1).m == 2**31 - 1
+
+
+class bfloat16:  # noqa: N801 - as jax.numpy names its scalar type
+    pass
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (torch.bfloat16, "bfloat16"),
+        (torch.float16, "float16"),
+        (np.float16, "float16"),
+        (np.dtype("float16"), "float16"),
+        (bfloat16, "bfloat16"),
+    ],
+)
+def test_element_types_are_taken_as_frameworks_have_them(package, dtype, name):
+    assert package.plan(16, 64, 64, dtype=dtype) == package.plan(16, 64, 64, dtype=name)
+    assert package.explain(16, 64, 64, dtype=dtype) == package.explain(16, 64, 64, dtype=name)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, np.float32, None, 0, ["bfloat16"], np.zeros(2), "torch.torch.float16"]
+)
+def test_other_element_types_are_refused(package, dtype):
+    with pytest.raises(package.DtypeError, match=r"^dtype is .*; expected one of bfloat16, float16$"):
+        package.plan(16, 64, 64, dtype=dtype)
+
+
+@pytest.mark.parametrize("layout", [None, 0, ["kk"], np.zeros(2), "KK", "k"])
+def test_other_layouts_are_refused(package, layout):
+    with pytest.raises(package.StrideError, match=r"^layout is .*; expected one of kk, kn, mk, mn$"):
+        package.plan(16, 64, 64, layout=layout)
+
+
+@pytest.fixture
+def priced(package, manifest, monkeypatch):
+    """Give every row of the table a time of so many times the limit of its own shapes."""
+
+    def price(factor):
+        table = package._table
+        for section in package._table.manifest()["table"]["sections"]:
+            shapes = [
+                (row, [(edge, ladder["n"], ladder["k"])])
+                for ladder in section["ladders"]
+                for edge, row in zip(ladder["m_edges"], ladder["rows"], strict=True)
+            ]
+            grid = section["grid"]
+            for index, row in enumerate(grid["cells"]):
+                rest, k = divmod(index, len(grid["k_edges"]))
+                m, n = divmod(rest, len(grid["n_edges"]))
+                corner = grid["n_edges"][n], grid["k_edges"][k]
+                shapes.append((row, [(x, *corner) for x in inside(grid["m_edges"], m)]))
+            for row, of in shapes:
+                time_us = factor * table._mean_limit_us(of)
+                monkeypatch.setitem(row, "time_us", time_us)
+                monkeypatch.setitem(row, "runner_up_us", 1.5 * time_us)
+                monkeypatch.setitem(row, "general", row["kernel"])
+
+    return price
+
+
+def plain_ladder(manifest):
+    """Give a ladder whose kernels take every m, and that has more than one edge."""
+    for ladder in manifest.table.sections[0].ladders:
+        kernels = [manifest.kernels[row.kernel] for row in ladder.rows]
+        if len(kernels) > 1 and all(x.m_multiple == x.n_multiple == 1 for x in kernels[-1:]) and ladder.k % 8 == 0:
+            return ladder
+    raise AssertionError("the manifest has no such ladder")
+
+
+def time_lines(text):
+    return [line for line in text.splitlines() if line.split()[0] in {"time", "runner-up", "reached"}]
+
+
+def test_a_time_is_of_this_problem_or_says_of_which_edge(package, manifest, priced):
+    priced(4.0)
+    ladder = plain_ladder(manifest)
+    edge = ladder.m_edges[-1]
+    at_edge, below = package.plan(edge, ladder.n, ladder.k), package.plan(edge - 1, ladder.n, ladder.k)
+    assert (at_edge.time_us, at_edge.no_time) == (pytest.approx(4 * at_edge.limit_us), None)
+    assert (at_edge.reached, below.reached) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert (below.time_us, below.bucket) == (at_edge.time_us, at_edge.bucket)
+    first = f"  time       {at_edge.time_us:.2f} us %s, measured on NVIDIA H200, 2026-11-20"
+    lines = time_lines(package.explain(edge, ladder.n, ladder.k))
+    assert (lines[0], lines[-1]) == (first % "for this problem", f"  reached    25% of the limit at m {edge}; measured")
+    lines = time_lines(package.explain(edge - 1, ladder.n, ladder.k))
+    at = f"at the bucket's edge m {edge}"
+    assert (lines[0], lines[-1]) == (first % at, f"  reached    25% of the limit at m {edge}; measured")
+
+
+def assert_no_time(package, shape, why):
+    got = package.plan(*shape)
+    assert (got.time_us, got.no_time, got.runner_up, got.runner_up_us) == (None, why, None, None)
+    assert (got.reached, got.provenance) == (None, None)
+    text = package.explain(*shape)
+    assert time_lines(text) == [f"  time       none: {why}"]
+    assert [x for x in text.splitlines() if " us" in x] == [
+        f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}"
+    ]
+
+
+def test_past_the_last_edge_no_time_is_known(package, manifest, priced):
+    priced(4.0)
+    ladder = plain_ladder(manifest)
+    edge = ladder.m_edges[-1]
+    for m in (edge + 1, 10**9):
+        why = f"the table's last bucket ends at m {edge}: no time is known for m {m}"
+        assert_no_time(package, (m, ladder.n, ladder.k), why)
+
+
+def test_past_the_grid_no_time_is_known_and_each_mode_is_named(package, manifest, priced):
+    priced(4.0)
+    grid = manifest.table.sections[0].grid
+    m, n, k = (8 * (edges[-1] // 8) for edges in (grid.m_edges, grid.n_edges, grid.k_edges))
+    ends = [edges[-1] for edges in (grid.m_edges, grid.n_edges, grid.k_edges)]
+    for past in ((True, False, False), (False, True, False), (False, False, True), (True, True, True)):
+        shape = tuple(x + 8 * 100_000 if is_past else x for x, is_past in zip((m, n, k), past, strict=True))
+        modes = [i for i in range(3) if past[i]]
+        last, asked = (" ".join(f"{'mnk'[i]} {extents[i]}" for i in modes) for extents in (ends, shape))
+        why = f"the table's last cell ends at {last}: no time is known for {asked}"
+        assert_no_time(package, shape, why)
+
+
+def test_a_time_below_the_limit_is_not_told(package, manifest, priced):
+    priced(0.99)
+    ladder = plain_ladder(manifest)
+    why = "the table's time here is less than the limit, so that it is not this problem's"
+    for m in (ladder.m_edges[-1], ladder.m_edges[-1] - 1):
+        assert_no_time(package, (m, ladder.n, ladder.k), why)
+    # A cell's mean is over smaller shapes too, and may be less than its largest can take.
+    priced(1.0001)
+    grid = manifest.table.sections[0].grid
+    got = package.plan(*(8 * (edges[-1] // 8) for edges in (grid.m_edges, grid.n_edges, grid.k_edges)))
+    assert got.tier == "grid"
+    assert (got.time_us, got.no_time) == (None, why)
+
+
+def test_no_time_is_ever_below_the_limit_of_the_problem_asked_about(package, manifest):
+    """Over a random table, whose times are of 1 to 99 us whatever the shape."""
+    rng, told = random.Random(9), 0
+    for section in manifest.table.sections:
+        operation = section.operation
+        shapes = [tuple(8 * rng.randint(1, 2500) for _ in range(3)) for _ in range(100)]
+        shapes += [(rng.randint(1, 2 * x.m_edges[-1]), x.n, x.k) for x in section.ladders for _ in range(20)]
+        for shape in shapes:
+            got = package.plan(*shape, operation.dtype_name, operation.layout_name)
+            assert (got.time_us is None) == (got.no_time is not None)
+            assert (got.time_us is None) == (got.runner_up_us is None) == (got.reached is None)
+            text = package.explain(*shape, operation.dtype_name, operation.layout_name)
+            times = [float(x) for line in time_lines(text) for x in re.findall(r"([0-9.]+) us", line)]
+            assert all(x >= round(got.limit_us, 2) for x in times)
+            assert got.reached is None or got.reached <= 1
+            told += len(times)
+    assert told > 100
 
 
 def test_explain_reads(package):
@@ -89,9 +291,11 @@ def inside(edges, index):
     return sorted({low + max(1, round((edges[index] - low) / 2)), edges[index]})
 
 
-def test_an_empty_product_has_no_limit(package):
-    assert package.plan(0, 64, 64).limit_us is None
+def test_an_empty_product_has_no_limit_and_no_time(package):
+    got = package.plan(0, 64, 64)
+    assert (got.limit_us, got.time_us, got.no_time) == (None, None, "an empty product launches nothing")
     assert "limit" not in package.explain(0, 64, 64)
+    assert package.plan(16, 64, 0).no_time == "the table has no times of the fallback"
 
 
 def test_explain_tells_the_limit_and_the_bigger_tiles(package, manifest, monkeypatch):
@@ -99,7 +303,7 @@ def test_explain_tells_the_limit_and_the_bigger_tiles(package, manifest, monkeyp
     for m in ladder.m_edges:
         got, text = package.plan(m, ladder.n, ladder.k), package.explain(m, ladder.n, ladder.k)
         assert f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}" in text
-        is_said = f"  reached    {got.reached or 0:.0%} of the limit at the bucket's edge; measured" in text
+        is_said = f"  reached    {got.reached or 0:.0%} of the limit at m {m}; measured" in text
         assert is_said == (got.time_us is not None)
         assert (got.bigger_tiles, "bigger" in text) == ((), False)
     notes = ["128x16 legal: +5.0% measured", "128x32 not legal: why"]
@@ -118,6 +322,14 @@ def test_info_tells_regrets_and_what_was_held_out(package):
         "2.00%, worst 3.00% at bf16_kk m3 n4096 k4096; 1 more not measured"
     ) in lines
     assert (info.misses_file, "misses are not counted" in lines) == (None, True)
+
+
+def test_a_predicted_table_tells_no_regret(package, monkeypatch):
+    monkeypatch.setitem(package._manifest.manifest(), "provenance", "predicted")
+    info = package.info()
+    assert info.regrets == ()
+    assert "over the best" not in str(info)
+    assert "  how far they are from the best is not known: nothing was measured" in str(info).splitlines()
 
 
 def test_info_lists_everything(package, manifest):

@@ -68,7 +68,7 @@ LAYERS = (
         }
         | {"selection", "shape_set", "shortlist", "space", "strict_json", "table", "tiles", "times", "toml_lines"}
         | {"report", "report_charts", "report_facts", "report_maps", "report_parts", "report_svg", "report_tables"}
-        | {"hand_rule", "prior", "smem", "tuning_set", "whole_file"},
+        | {"hand_rule", "prior", "smem", "tuning_set", "wheel_archive", "whole_file"},
     ),
     ("families", {"families", *(f"families.{name}" for name in FAMILIES | ENTRIES)}),
     ("types", {"__init__", "candidate", "dispatch", "errors", "measurement", "problem", "target"}),

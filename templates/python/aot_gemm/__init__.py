@@ -1,18 +1,16 @@
 """Prebuilt matrix products for one GPU architecture: `linear`, `matmul`, and what they do for which shape.
 
 Nothing is compiled, downloaded or written to disk, but for the miss log where the environment asks for one
-(AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this checks the sizes of its libraries; they are loaded with the first
-use. So is what answers `plan`, `explain` and `info`, whose import would take longer than all else that a product needs.
+(AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this compares the sizes of the package's files with those recorded
+when they were built; `check` compares their content. The libraries are loaded with the first use. So is what answers
+`check`, `plan`, `explain` and `info`, whose import would take longer than all else that a product needs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import _library
-from ._constant import ConstantWeight
-from ._operations import constant, linear, matmul, preload
-from ._version import __version__
+from . import _files
 from .errors import (
     AotGemmError,
     ArchitectureError,
@@ -29,13 +27,27 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ._table import Info, Plan, explain, info, plan
+    from typing import Any
 
-_library.check_sizes()
+    from ._check import CheckReport, check
+    from ._manifest import Info, info
+    from ._table import Plan, explain, plan
+
+_files.check_sizes()
+try:
+    from ._constant import ConstantWeight
+    from ._operations import constant, linear, matmul, preload
+    from ._version import __version__
+except Exception:
+    from ._check import check
+
+    check()  # names the file that is damaged; where none is, the error is as it was
+    raise
 
 __all__ = [
     "AotGemmError",
     "ArchitectureError",
+    "CheckReport",
     "ConstantWeight",
     "CorruptLibraryError",
     "CudaError",
@@ -50,6 +62,7 @@ __all__ = [
     "StrideError",
     "UnsupportedError",
     "__version__",
+    "check",
     "constant",
     "explain",
     "info",
@@ -59,17 +72,33 @@ __all__ = [
     "preload",
 ]
 
-_OF_TABLE = {"Info", "Plan", "explain", "info", "plan"}
+_LATER = {
+    "CheckReport": "_check",
+    "check": "_check",
+    "Info": "_manifest",
+    "Plan": "_table",
+    "explain": "_table",
+    "info": "_manifest",
+    "plan": "_table",
+}
+"""The names that are imported with their first use, by their module."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_TABLE:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import _table
+    from importlib import import_module
 
-    globals().update({each: getattr(_table, each) for each in _OF_TABLE})
-    return globals()[name]
+    try:
+        module = import_module(f".{_LATER[name]}", __name__)
+    except Exception:
+        from ._check import check
+
+        check()  # as above
+        raise
+    globals()[name] = value = getattr(module, name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(globals().keys() | _OF_TABLE)
+    return sorted(globals().keys() | _LATER.keys())

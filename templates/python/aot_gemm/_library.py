@@ -1,20 +1,29 @@
-"""The library of the package: found, checked and loaded; its C API and its binding, both by ctypes."""
+"""The library of the package, checked and loaded: its C API and its binding, both by ctypes."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import sys
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from . import errors
-from ._version import ABI_VERSION
+from . import _files, errors
 
-MODULE = __name__.split(".", maxsplit=1)[0]
-DIRECTORY = Path(__file__).resolve().parent
-LIBRARY = DIRECTORY / f"lib{MODULE}.so.{ABI_VERSION}"
+if TYPE_CHECKING:
+    from typing import Any
+
+LIBRARY = _files.path_of(_files.LIBRARY)
+
+_MISSES_VARIABLE = "AOT_GEMM_MISSES"
+_MAX_PATH_BYTES = 4096
+"""PATH_MAX of Linux; misses.cc leaves 16 bytes of it for a suffix, and 8 more for each process id."""
+_ELF_START = b"\x7fELF\x02\x01\x01"
+"""Magic number, 64 bits, little-endian, version 1. Source: System V ABI, ELF header, e_ident."""
+_ELF_SHARED = 3
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+"""By e_machine, the names that the operating system has for them."""
 
 
 class Tensor(ctypes.Structure):
@@ -57,74 +66,75 @@ class Selection(ctypes.Structure):
     )
 
 
-@cache
-def built() -> dict[str, dict[str, Any]]:
-    """Give the size in bytes and the SHA-256 of each library, as recorded when they were built."""
-    path = DIRECTORY / "_build.json"
-    try:
-        entries: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise errors.CorruptLibraryError(f"{path} cannot be read ({error}); reinstall the package") from error
-    return entries
-
-
-def check_sizes() -> None:
-    """Compare the libraries' sizes with those recorded: what a copy cut short shows at once.
+def _check_header() -> None:
+    """Compare the library's size with the recorded one, and its ELF header with this machine: what can be had cheaply.
 
     Raises:
-        CorruptLibraryError: one is missing or of another size.
+        CorruptLibraryError: it is missing, cut, no library, or for another machine.
     """
-    expected = built()[LIBRARY.name]["num_bytes"]
-    try:
-        size = LIBRARY.stat().st_size
-    except OSError as error:
+    header = _files.read_header(_files.LIBRARY, 20)
+    machine = _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
+    is_shared = int.from_bytes(header[16:18], "little") == _ELF_SHARED
+    if not header.startswith(_ELF_START) or not is_shared or machine is None:
+        _files.read_verified(_files.LIBRARY)
+        raise errors.CorruptLibraryError(f"{LIBRARY} is no library for a machine that is known; reinstall the package")
+    here = os.uname().machine if sys.platform == "linux" else sys.platform
+    if here != machine and (here in _ELF_MACHINES.values() or sys.platform != "linux"):
         raise errors.CorruptLibraryError(
-            f"{LIBRARY} is missing ({error.strerror}); expected {expected} bytes; reinstall the package"
+            f"{LIBRARY} is for {machine}; this machine is {here}; install the wheel for this machine"
+        )
+
+
+def _load(kind: type[ctypes.CDLL], functions: dict[str, Any]) -> ctypes.CDLL:
+    """Load the library, and set what its functions return.
+
+    Raises:
+        CorruptLibraryError: it is damaged, missing, or not for this machine.
+    """
+    _check_header()
+    try:
+        loaded = kind(LIBRARY)
+        for function, result in functions.items():
+            getattr(loaded, function).restype = result
+    except (OSError, AttributeError) as error:
+        _files.read_verified(_files.LIBRARY)
+        raise errors.CorruptLibraryError(
+            f"{LIBRARY} does not load ({error}); the file is as it was built, so that it is not for this machine; "
+            "install the wheel for this machine"
         ) from error
-    if size != expected:
-        raise _corrupt(LIBRARY, "differs from what was built")
-
-
-def _corrupt(path: Path, what: str) -> errors.CorruptLibraryError:
-    import hashlib  # here, since only this needs it
-
-    expected = built()[path.name]
-    content = path.read_bytes()
-    sha256 = hashlib.sha256(content).hexdigest()
-    intact = sha256 == expected["sha256"]
-    return errors.CorruptLibraryError(
-        f"{path} {what}: {len(content)} bytes, sha256 {sha256}; "
-        f"expected {expected['num_bytes']} bytes, sha256 {expected['sha256']}; "
-        + ("the file is intact, so that it is not for this machine" if intact else "reinstall the package")
-    )
+    return loaded
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the C library.
+    """Load the library for its C API.
 
     Raises:
         CorruptLibraryError: it does not load.
     """
-    try:
-        loaded = ctypes.CDLL(str(LIBRARY))
-    except OSError as error:
-        raise _corrupt(LIBRARY, f"does not load ({error})") from error
-    loaded.aot_gemm_last_error.restype = ctypes.c_char_p
-    loaded.aot_gemm_version.restype = ctypes.c_char_p
-    loaded.aot_gemm_misses_file.restype = ctypes.c_char_p
-    return loaded
+    texts = ("aot_gemm_last_error", "aot_gemm_version", "aot_gemm_kernel_name", "aot_gemm_misses_file")
+    return _load(ctypes.CDLL, dict.fromkeys(texts, ctypes.c_char_p))
 
 
 def misses_file() -> str | None:
-    """Give the file of the miss log, or None where it is off."""
-    path: bytes | None = library().aot_gemm_misses_file()
-    return None if path is None else os.fsdecode(path)
+    """Return the file of the miss log, or None where it is off; of a library not loaded yet, as loading it now would.
+
+    tests/runtime compares the two.
+    """
+    if library.cache_info().currsize > 0:
+        path: bytes | None = library().aot_gemm_misses_file()
+        return None if path is None else os.fsdecode(path)
+    value = os.environ.get(_MISSES_VARIABLE, "")
+    if value and not value.startswith("/"):
+        with suppress(OSError):  # where the directory was removed, the library takes the name as it is
+            value = f"{os.getcwd()}/{value}"  # noqa: PTH109
+    num_bytes = len(os.fsencode(value)) + 16 + 8 * value.count("%p")
+    return value.replace("%p", str(os.getpid())) if value and num_bytes < _MAX_PATH_BYTES else None
 
 
 @cache
 def binding() -> dict[str, Any]:
-    """Load the binding; gives its functions by name.
+    """Load the binding and return its functions by name.
 
     Raises:
         CorruptLibraryError: it does not load.
@@ -132,11 +142,7 @@ def binding() -> dict[str, Any]:
     from . import _routes  # which needs this function
 
     library()
-    try:
-        bind = ctypes.PyDLL(str(LIBRARY)).aot_gemm_python_bind
-    except (OSError, AttributeError) as error:
-        raise _corrupt(LIBRARY, f"does not load ({error})") from error
-    bind.restype = ctypes.py_object
+    bind = _load(ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
     bind.argtypes = (ctypes.py_object, ctypes.py_object)
     functions: dict[str, Any] = bind(errors, _routes)
     return functions

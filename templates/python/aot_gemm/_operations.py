@@ -92,11 +92,15 @@ def constant(weight: Any) -> ConstantWeight:
 
 
 def preload(device: int = -1) -> None:
-    """Load every kernel onto a GPU now (-1: the current one), instead of each at its first use.
+    """Check the package's files and load every kernel onto a GPU now (-1: the current one), not at its first use.
 
     Raises:
+        CorruptLibraryError: a file of the package is missing or damaged; see `check`.
         NoGpuError: there is no GPU or driver.
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
+    from ._check import check  # here, since an import of the package does not need it
+
+    check()
     _library.check(_library.library().aot_gemm_preload(ctypes.c_int32(device)))

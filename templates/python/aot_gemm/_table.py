@@ -1,16 +1,16 @@
-"""What the package knows of itself: which kernel a shape gets, why, and where its times come from. Needs no GPU."""
+"""What the dispatch table says of a shape: which kernel it gets, why, and at which time. Needs no GPU."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import math
+import operator
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from . import _library, errors
+from . import _files, _library, errors
+from ._manifest import library_of_manifest, manifest
 
 DTYPES = ("bfloat16", "float16")
 """By aot_gemm_dtype_t."""
@@ -20,9 +20,7 @@ TIERS = ("", "tuned", "grid", "fallback")
 """By aot_gemm_tier_t."""
 ELEMENT_BYTES = 2
 """Of either type."""
-
-_HELD_OUT = ("", "tuned (n, k) at other m", "(n, k) that are not tuned")
-"""By the tier that answers."""
+MAX_EXTENT = 2**31 - 1
 
 Shape = tuple[int, int, int]
 """(m, n, k)."""
@@ -43,13 +41,17 @@ class Plan:
     bucket: tuple[int, int, int] | None
     """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
     time_us: float | None
-    """In microseconds: at the bucket's upper edge (`tuned`), or the geometric mean over the cell's shapes (`grid`).
+    """In microseconds: at the bucket's upper edges (`tuned`), which are this problem or one with more rows; or the
+    geometric mean over the cell's shapes (`grid`).
 
-    None where the table has none for this kernel.
+    None where no time is known for this problem, as `no_time` says; never below the problem's limit.
     """
+    no_time: str | None
+    """Why `time_us` is None, in words; None where it is not."""
     provenance: str | None
     """`measured` or `predicted`, of the time."""
     runner_up: str | None
+    """The kernel that came second where the time is of; None where no time is known."""
     runner_up_us: float | None
     limit_us: float | None
     """The least time that m by n by k can take with a cold L2, by the target's rates; none of an empty product."""
@@ -62,74 +64,51 @@ class Plan:
     workspace_bytes: int
 
 
-@dataclass(frozen=True)
-class Info:
-    """What this package is."""
-
-    package: str
-    version: str
-    target: str
-    arch: str
-    platform_tag: str
-    provenance: str
-    record: str
-    conditions: tuple[dict[str, Any], ...]
-    regrets: tuple[dict[str, Any], ...]
-    """How far each operation's kernels are from the best times known, as fractions, on what they were selected on."""
-    heldout: tuple[dict[str, Any], ...]
-    """What the table costs on problems that no step of the selection saw, as fractions; may be empty."""
-    misses_file: str | None
-    """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not."""
-    kernels: tuple[str, ...]
-    toolchain: dict[str, str]
-    library_bytes: dict[str, int]
-    library_dir: str
-    include_dir: str
-
-    def __str__(self) -> str:
-        """Write one line for each entry, and one for each condition and kernel."""
-        lines = [
-            f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {self.target})",
-            f"times: {self.provenance}, record {self.record}",
-        ]
-        known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
-        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
-        lines += [
-            f"  {_tag(x)}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
-            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
-            for x in self.regrets
-        ]
-        lines += [
-            f"  {_tag(x)}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: mean {x['mean']:.2%}, "
-            f"worst {x['worst']:.2%}; of which rounding {x['rounding_mean']:.2%}, worst {x['rounding_worst']:.2%} at "
-            f"{x['worst_problem']}; {x['num_unmeasured']} more not measured"
-            for x in self.heldout
-        ]
-        lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]
-        lines += [f"built for {self.platform_tag} with " + ", ".join(f"{k} {v}" for k, v in self.toolchain.items())]
-        lines += [
-            f"libraries in {self.library_dir}: " + ", ".join(f"{k} {v:,} B" for k, v in self.library_bytes.items())
-        ]
-        lines += [f"header in {self.include_dir}", "kernels:", *(f"  {name}" for name in self.kernels)]
-        return "\n".join(lines)
+def _show(value: object) -> str:
+    """Write a value for a message: in one line, not too long."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - whatever it is, the message is about the argument
+        return "a value that has no text"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _tag(entry: dict[str, Any]) -> str:
-    return " ".join(entry["operation"].values())
+def _extent(name: str, value: Any) -> int:
+    """Return an extent as an int.
+
+    Raises:
+        ShapeError: it is not an integer, or not one that a library takes.
+    """
+    try:
+        extent = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        extent = None
+    if extent is None:
+        raise errors.ShapeError(
+            f"{name} is {_show(value)}, a {type(value).__name__}; expected an integer from 0 to {MAX_EXTENT}"
+        )
+    if not 0 <= extent <= MAX_EXTENT:
+        advice = "; split the problem" if extent > 0 else ""
+        raise errors.ShapeError(f"{name} is {_show(extent)}; expected 0 to {MAX_EXTENT}{advice}")
+    return extent
 
 
-@cache
-def manifest() -> dict[str, Any]:
-    """Give the manifest that the package was built from."""
-    values: dict[str, Any] = json.loads((_library.DIRECTORY / "manifest.json").read_text(encoding="utf-8"))
-    return values
+def _dtype_name(dtype: object) -> str:
+    """Return the name of an element type that is given by name, or as torch, NumPy or JAX have it.
+
+    Raises:
+        DtypeError: there are no kernels for it.
+    """
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    name = str(name).removeprefix("torch.")
+    if name not in DTYPES:
+        raise errors.DtypeError(f"dtype is {_show(dtype)}; expected one of {', '.join(DTYPES)}")
+    return name
 
 
 def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
-    if dtype not in DTYPES:
-        raise errors.DtypeError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    if layout not in LAYOUTS:
-        raise errors.StrideError(f"layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
     pair = ctypes.c_int64 * 2
     return _library.Problem(
         struct_bytes=ctypes.sizeof(_library.Problem),
@@ -144,33 +123,54 @@ def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
     )
 
 
-def _find_row(selection: _library.Selection) -> tuple[dict[str, Any], Shape, list[Shape]] | None:
-    """Find the table's row, the upper edges of its bucket, and the shapes whose mean its time is."""
-    section = manifest()["table"]["sections"][selection.section]
-    if TIERS[selection.tier] == "tuned":
-        ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
-        step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-        corner = ladder["m_edges"][step], ladder["n"], ladder["k"]
-        return ladder["rows"][step], corner, [corner]
-    if TIERS[selection.tier] == "grid":
-        grid = section["grid"]
-        rest, k = divmod(selection.index, len(grid["k_edges"]))
-        m, n = divmod(rest, len(grid["n_edges"]))
-        corner = grid["m_edges"][m], grid["n_edges"][n], grid["k_edges"][k]
-        inside = [(x, corner[1], corner[2]) for x in _between(grid["m_edges"], m)]
-        return grid["cells"][selection.index], corner, inside
+@dataclass(frozen=True)
+class _Place:
+    """Where in the table a problem was answered."""
+
+    row: dict[str, Any]
+    bucket: Shape
+    """Upper edges of the bucket or cell."""
+    shapes: list[Shape]
+    """The shapes whose mean the row's time is."""
+
+
+def _find_place(selection: _library.Selection) -> _Place | None:
+    """Find where in the table a problem was answered; None for the fallback.
+
+    Raises:
+        CorruptLibraryError: the manifest has no such place.
+    """
+    try:
+        section = manifest()["table"]["sections"][selection.section]
+        if TIERS[selection.tier] == "tuned":
+            ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
+            step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
+            corner = ladder["m_edges"][step], ladder["n"], ladder["k"]
+            return _Place(ladder["rows"][step], corner, [corner])
+        if TIERS[selection.tier] == "grid":
+            grid = section["grid"]
+            rest, k = divmod(selection.index, len(grid["k_edges"]))
+            m, n = divmod(rest, len(grid["n_edges"]))
+            corner = grid["m_edges"][m], grid["n_edges"][n], grid["k_edges"][k]
+            inside = [(x, corner[1], corner[2]) for x in _between(grid["m_edges"], m)]
+            return _Place(grid["cells"][selection.index], corner, inside)
+    except (LookupError, StopIteration) as error:
+        raise errors.CorruptLibraryError(
+            f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
+            "reinstall the package"
+        ) from error
     return None
 
 
 def _between(edges: list[int], index: int) -> list[int]:
-    """Give the extents at which a cell was judged: the twin of `between` in the toolchain's dispatch.py."""
+    """Return the extents at which a cell was judged: the twin of `between` in the toolchain's dispatch.py."""
     low = edges[index - 1] if index else 0
     fractions = manifest()["cell_fractions"]
     return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in fractions})
 
 
 def _limits_us(m: int, n: int, k: int) -> dict[str, float]:
-    """Give the least times by the rate of the tensor cores, and by that of device memory."""
+    """Return the least times by the rate of the tensor cores, and by that of device memory."""
     num_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES
     return {
         "compute": 2e6 * m * n * k / manifest()["flops_per_s"],
@@ -182,35 +182,67 @@ def _mean_limit_us(shapes: list[Shape]) -> float:
     return math.exp(math.fsum(math.log(max(_limits_us(*shape).values())) for shape in shapes) / len(shapes))
 
 
-def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") -> Plan:
+def _past(place: _Place, selection: _library.Selection) -> list[int]:
+    """Find the modes (0: m, 1: n, 2: k) in which a problem lies past the last edge that the table has."""
+    looked_up = (selection.m, selection.n, selection.k)
+    return [mode for mode, edge in enumerate(place.bucket) if looked_up[mode] > edge]
+
+
+def _why_no_time(place: _Place | None, selection: _library.Selection, limit_us: float) -> str | None:
+    """Say why the table has no time for a problem that is not empty; None where it has one."""
+    if place is None:
+        return "the table has no times of the fallback"
+    looked_up = (selection.m, selection.n, selection.k)
+    past = [mode for mode, edge in enumerate(place.bucket) if looked_up[mode] > edge]
+    if past:
+        what = "bucket" if TIERS[selection.tier] == "tuned" else "cell"
+        ends = " ".join(f"{'mnk'[mode]} {place.bucket[mode]}" for mode in past)
+        asked = " ".join(f"{'mnk'[mode]} {looked_up[mode]}" for mode in past)
+        return f"the table's last {what} ends at {ends}: no time is known for {asked}"
+    if place.row["kernel"] != selection.kernel:
+        return "the table's time here is of a kernel that takes whole tiles only"
+    if not place.row["time_us"] > 0:
+        return "the table has none for this kernel here"
+    if place.row["time_us"] < max(limit_us, _mean_limit_us(place.shapes)):
+        return "the table's time here is less than the limit, so that it is not this problem's"
+    return None
+
+
+def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") -> Plan:
     """Say which kernel a product gets, without a GPU.
 
     Args:
-        m: rows of A and D.
+        m: rows of A and D. Extents are integers of any type (`operator.index`).
         n: rows of B as held (n, k), columns of D.
         k: columns of A and of B.
-        dtype: `bfloat16` or `float16`.
+        dtype: `bfloat16` or `float16`, by name or as torch, NumPy or JAX have it: `torch.float16`.
         layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
             right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
 
     Raises:
         DtypeError: there are no kernels for the element type.
-        ShapeError: an extent is negative or past 2^31 - 1.
+        ShapeError: an extent is not an integer, negative or past 2^31 - 1.
         StrideError: there is no such layout.
+        CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
-    library = _library.library()
+    m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
+    dtype = _dtype_name(dtype)
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
+    library = library_of_manifest()
     problem = _state(m, n, k, dtype, layout)
     selection = _library.Selection(struct_bytes=ctypes.sizeof(_library.Selection))
     num_bytes = ctypes.c_size_t()
     _library.check(library.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection)))
     _library.check(library.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(num_bytes)))
     names = [kernel["name"] for kernel in manifest()["kernels"]]
-    found = _find_row(selection)
-    row, bucket, shapes = found or ({}, None, [])
-    # The row's time is of the row's kernel, which may have given way to one that needs no whole tiles.
-    timed = row.get("kernel") == selection.kernel and row["time_us"] > 0
+    place = _find_place(selection)
     limits = _limits_us(m, n, k) if m and n else {}
     by = max(limits, key=limits.__getitem__, default=None)
+    limit_us = None if by is None else limits[by]
+    empty = "an empty product launches nothing"
+    no_time = empty if limit_us is None else _why_no_time(place, selection, limit_us)
+    timed = place if no_time is None else None
     return Plan(
         m=m,
         n=n,
@@ -219,72 +251,56 @@ def plan(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") ->
         layout=layout,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
-        bucket=bucket,
-        time_us=row["time_us"] if timed else None,
-        provenance=row["provenance"] if timed else None,
-        runner_up=names[row["runner_up"]] if timed else None,
-        runner_up_us=row["runner_up_us"] if timed else None,
-        limit_us=None if by is None else limits[by],
+        bucket=place.bucket if place else None,
+        time_us=timed.row["time_us"] if timed else None,
+        no_time=no_time,
+        provenance=timed.row["provenance"] if timed else None,
+        runner_up=names[timed.row["runner_up"]] if timed else None,
+        runner_up_us=timed.row["runner_up_us"] if timed else None,
+        limit_us=limit_us,
         limit_by=by,
-        reached=_mean_limit_us(shapes) / row["time_us"] if timed and limits else None,
+        reached=_mean_limit_us(timed.shapes) / timed.row["time_us"] if timed else None,
         bigger_tiles=tuple(manifest()["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=num_bytes.value,
     )
 
 
-def explain(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "kk") -> str:
+def _explain_time(got: Plan, bucket: Shape) -> list[str]:
+    """Say in words what is known of a plan's time."""
+    if got.time_us is None or got.runner_up_us is None:
+        return [f"  time       none: {got.no_time}"]
+    margin = got.runner_up_us / got.time_us - 1
+    where = "".join(f" on {x['device']}, {x['date']}" for x in manifest()["conditions"][-1:])
+    origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
+    what = "as the mean of shapes in the cell"
+    if got.tier == "tuned":
+        what = "for this problem" if bucket == (got.m, got.n, got.k) else f"at the bucket's edge m {bucket[0]}"
+    lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
+    if got.runner_up != got.kernel:
+        lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
+    return lines
+
+
+def explain(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") -> str:
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
     got = plan(m, n, k, dtype, layout)
+    m, n, k = got.m, got.n, got.k
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
         "grid": "tier 2: rounded up onto the coarse grid of (m, n, k)",
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
-    lines = [f"{dtype} m {m} n {n} k {k}, layout {layout}, on {manifest()['arch']}", f"  {reasons[got.tier]}"]
+    lines = [f"{got.dtype} m {m} n {n} k {k}, layout {layout}, on {manifest()['arch']}", f"  {reasons[got.tier]}"]
+    bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
-        edges = "m {} n {} k {}".format(*got.bucket)
-        past = [x for x, edge in zip((m, n, k), got.bucket, strict=True) if x > edge]
-        lines.append(f"  bucket     up to {edges}" + (", the last there is" if past else ""))
-    lines.append(f"  kernel     {got.kernel}")
-    if got.time_us is None or got.runner_up_us is None:
-        lines.append("  time       none in the table for this kernel here")
-    else:
-        margin = got.runner_up_us / got.time_us - 1
-        where = "".join(f" on {x['device']}, {x['date']}" for x in manifest()["conditions"][-1:])
-        origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
-        what = "at the bucket's edge" if got.tier == "tuned" else "as the mean of the cell"
-        lines.append(f"  time       {got.time_us:.2f} us {what}, {origin}")
-        if got.runner_up != got.kernel:
-            lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
+        lines.append("  bucket     up to m {} n {} k {}".format(*bucket))
+    lines += [f"  kernel     {got.kernel}", *_explain_time(got, bucket)]
     if got.limit_us is not None:
         lines.append(f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}")
     if got.reached is not None:
-        of = "the limit at the bucket's edge" if got.tier == "tuned" else "the limit of the cell's shapes, as a mean"
+        of = f"the limit at m {bucket[0]}" if got.tier == "tuned" else "the limit of the cell's shapes, as a mean"
         lines.append(f"  reached    {got.reached:.0%} of {of}; {got.provenance}")
     lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
     lines += ["  bigger tiles of the family, all else equal"] if got.bigger_tiles else []
     lines += [f"    {text}" for text in got.bigger_tiles]
     return "\n".join(lines)
-
-
-def info() -> Info:
-    """Say what this package is: version, target, where its times come from, kernels, files."""
-    values = manifest()
-    return Info(
-        package=values["package"],
-        version=values["version"],
-        target=values["target"],
-        arch=values["arch"],
-        platform_tag=values["platform_tag"],
-        provenance=values["provenance"],
-        record=values["record"],
-        conditions=tuple(values["conditions"]),
-        regrets=tuple(values["regrets"]),
-        heldout=tuple(values["heldout"]),
-        misses_file=_library.misses_file(),
-        kernels=tuple(kernel["name"] for kernel in values["kernels"]),
-        toolchain=values["toolchain"],
-        library_bytes={name: entry["num_bytes"] for name, entry in _library.built().items()},
-        library_dir=str(_library.DIRECTORY),
-        include_dir=str(_library.DIRECTORY / "include"),
-    )

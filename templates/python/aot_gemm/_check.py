@@ -1,0 +1,44 @@
+"""The check of the installed package: every file that the wheel put into it, by size and SHA-256."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import _files, errors
+
+
+class CheckReport(NamedTuple):
+    """What `check` compared."""
+
+    directory: str
+    num_files: int
+    num_bytes: int
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"{self.directory}: {self.num_files} files, {self.num_bytes:,} bytes, each as it was built"
+
+
+def check() -> CheckReport:
+    """Compare size and SHA-256 of every file of the package with what was recorded when it was built.
+
+    This finds any damage to a file of the package; importing it and loading its libraries compare sizes and the
+    libraries' headers only. What Python keeps in `__pycache__` is not of the package. No library is loaded.
+
+    Returns:
+        How many files and bytes were compared.
+
+    Raises:
+        CorruptLibraryError: a file is missing, cannot be read, or differs: a line for each.
+    """
+    _files.recorded.cache_clear()
+    faults = []
+    files = _files.recorded().values()
+    for file in files:
+        try:
+            _files.read_verified(file.name)
+        except errors.CorruptLibraryError as error:
+            faults.append(str(error))
+    if faults:
+        raise errors.CorruptLibraryError("\n".join(faults))
+    return CheckReport(_files.DIRECTORY, len(files), sum(file.num_bytes for file in files))

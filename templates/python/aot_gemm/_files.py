@@ -1,0 +1,164 @@
+"""The files of the package: what the build recorded of each in `_build.json`, compared with what lies here.
+
+Every import runs this, so that it imports little itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from functools import cache
+
+from . import errors
+from ._version import ABI_VERSION
+
+MODULE = __name__.split(".", maxsplit=1)[0]
+DIRECTORY = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would take half of the import
+LIBRARY = f"lib{MODULE}.so.{ABI_VERSION}"
+MANIFEST = "manifest.json"
+RECORD = "_build.json"
+
+_REQUIRED = (LIBRARY, MANIFEST)
+_MAX_RECORD_BYTES = 1 << 20
+"""The record has a line of about 100 bytes for each file."""
+_ADVICE = "reinstall the package"
+
+
+class File:
+    """One file of the package, as the build left it."""
+
+    __slots__ = ("name", "num_bytes", "sha256")
+
+    def __init__(self, name: str, num_bytes: int, sha256: str) -> None:
+        self.name = name
+        self.num_bytes = num_bytes
+        self.sha256 = sha256
+
+    @property
+    def path(self) -> str:
+        """Return where the file lies."""
+        return path_of(self.name)
+
+
+def path_of(name: str) -> str:
+    """Return where a file of the package lies."""
+    return f"{DIRECTORY}/{name}"
+
+
+def _read(name: str, limit: int) -> bytes:
+    """Read up to `limit` bytes of a file, which must not be a pipe or a device that never ends."""
+    path = path_of(name)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            raise errors.CorruptLibraryError(f"{path} is not a file; {_ADVICE}")
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read(limit)
+    except OSError as error:
+        raise errors.CorruptLibraryError(f"{path} cannot be read ({error.strerror}); {_ADVICE}") from error
+
+
+def _decode_entry(name: object, value: object) -> File:
+    """Read one entry of the record.
+
+    Raises:
+        ValueError: it is not as the build writes it.
+    """
+    if not isinstance(name, str) or not (name.isascii() and name.isprintable()) or ".." in name.split("/"):
+        raise ValueError(f"{name!a:.80} is not the path of a file of the package")
+    if not isinstance(value, dict) or value.keys() != {"num_bytes", "sha256"}:
+        raise ValueError(f"the entry of {name} is {value!a:.80}; expected num_bytes and sha256")
+    num_bytes, sha256 = value["num_bytes"], value["sha256"]
+    if type(num_bytes) is not int or num_bytes < 0:
+        raise ValueError(f"num_bytes of {name} is {num_bytes!a:.80}; expected a number of bytes")
+    if not isinstance(sha256, str) or len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+        raise ValueError(f"sha256 of {name} is {sha256!a:.80}; expected 64 hexadecimal digits")
+    return File(name, num_bytes, sha256)
+
+
+def _decode_record(content: bytes) -> dict[str, File]:
+    """Read the record from its JSON.
+
+    Raises:
+        ValueError: it is not as the build writes it.
+    """
+    if len(content) > _MAX_RECORD_BYTES:
+        raise ValueError(f"it has more than {_MAX_RECORD_BYTES} bytes")
+    entries = json.loads(content.decode())
+    if not isinstance(entries, dict):
+        raise ValueError(f"expected an object, got {entries!a:.80}")  # noqa: TRY004 - its value is wrong, not its type
+    files = {name: _decode_entry(name, value) for name, value in entries.items()}
+    missing = [name for name in _REQUIRED if name not in files]
+    if missing:
+        raise ValueError(f"it does not list {', '.join(missing)}")
+    return files
+
+
+@cache
+def recorded() -> dict[str, File]:
+    """Return what the build recorded of each file, by its path inside the package.
+
+    Raises:
+        CorruptLibraryError: the record is missing, damaged, or lacks a file that the package needs.
+    """
+    content = _read(RECORD, _MAX_RECORD_BYTES + 1)
+    try:
+        return _decode_record(content)
+    except (ValueError, RecursionError) as error:
+        raise errors.CorruptLibraryError(f"{path_of(RECORD)} is damaged: {error}; {_ADVICE}") from error
+
+
+def check_size(file: File) -> None:
+    """Compare a file's size with the recorded one, without opening the file.
+
+    Raises:
+        CorruptLibraryError: it is missing, not a file, or of another size.
+    """
+    try:
+        found = os.stat(file.path)  # noqa: PTH116
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+        raise errors.CorruptLibraryError(
+            f"{file.path} {what} ({error.strerror}); expected {file.num_bytes} bytes; {_ADVICE}"
+        ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise errors.CorruptLibraryError(f"{file.path} is not a file; expected {file.num_bytes} bytes; {_ADVICE}")
+    if found.st_size != file.num_bytes:
+        raise errors.CorruptLibraryError(f"{file.path} has {found.st_size} bytes; expected {file.num_bytes}; {_ADVICE}")
+
+
+def check_sizes() -> None:
+    """Compare the size of every file with the recorded one: what a copy cut short shows at once.
+
+    Raises:
+        CorruptLibraryError: a file is missing, not a file, or of another size.
+    """
+    for file in recorded().values():
+        check_size(file)
+
+
+def read_verified(name: str) -> bytes:
+    """Read a file of the package whose size and SHA-256 are those recorded.
+
+    Raises:
+        CorruptLibraryError: they are not, or it cannot be read.
+    """
+    import hashlib  # here, since an import of the package does not need it
+
+    file = recorded()[name]
+    check_size(file)
+    content = _read(name, file.num_bytes + 1)
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != file.sha256:
+        raise errors.CorruptLibraryError(f"{file.path} is damaged: sha256 {sha256}; expected {file.sha256}; {_ADVICE}")
+    return content
+
+
+def read_header(name: str, num_bytes: int) -> bytes:
+    """Read the first bytes of a file of the package, whose size must be the recorded one.
+
+    Raises:
+        CorruptLibraryError: it has another size, or cannot be read.
+    """
+    check_size(recorded()[name])
+    return _read(name, num_bytes)
