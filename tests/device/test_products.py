@@ -120,6 +120,20 @@ def test_padding_of_out_is_left_alone():
     assert relative_error(whole[:, :256], x, weight.t()) <= 1e-2
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nothing_around_out_is_written(dtype):
+    """Rows of every length: TMA writes whole pieces of 16 bytes, which rows of other lengths do not end on."""
+    for m, columns in ((1, range(1, 40)), (33, range(1, 40)), (130, range(250, 266))):
+        for n in columns:
+            x, weight = randn(m, 64, dtype=dtype), randn(n, 64, dtype=dtype)
+            whole = poisoned(m + 2, -(-n // 8) * 8 + 8, dtype=dtype)
+            out = whole[1:-1, :n]
+            aot_gemm.linear(x, weight, out=out)
+            assert relative_error(out, x, weight.t()) <= tolerance(dtype), (m, n)
+            out.fill_(float("nan"))
+            assert whole.isnan().all(), (m, n)
+
+
 def test_runs_on_the_current_stream():
     x, weight = randn(4096, 4096, dtype=torch.bfloat16), randn(4096, 4096, dtype=torch.bfloat16)
     stream = torch.cuda.Stream()

@@ -72,9 +72,11 @@ def constant(weight: Any) -> ConstantWeight:
     front on the stream still runs, which small products gain from. Waits until the work that the weight's framework has
     on its current stream is done, so that the weight is complete; so it is called where a model is loaded, and not
     while a CUDA graph is captured. The promise holds for this tensor, in every thread and on every stream, and covers
-    graphs that captured the product. Writes that torch counts in a tensor's `_version`, as of copy_ and load_state_dict, end it:
-    the weight is then read late until `constant` is called again. (A captured graph keeps what held at its capture.)
-    Any other write while the weight is in use may give products of old values.
+    graphs that captured the product. Writes that torch counts in a tensor's `_version`, as of copy_, add_ and
+    load_state_dict, and other memory given to the tensor end it: the weight is then read late until `constant` is
+    called again. Fused optimisers and `.data` write without being counted, as do kernels of your own, and a captured
+    graph keeps what held at its capture: after such a write, and a wait for it, nothing more is needed; during one,
+    products may be of old values.
 
     AOT_GEMM_WEIGHT_PREFETCH=0 in the environment makes all products read late.
 
