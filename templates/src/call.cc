@@ -43,25 +43,24 @@ int raise_unreadable(const State& state, Product product, PyObject* object) {
   return -1;
 }
 
+int refuse_operand(const State& state, Product product, const char* what) {
+  refuse("OperandError", "%s: %s", product_name(product), what);
+  raise_refusal(state);
+  return -1;
+}
+
 // Asks torch what its tensor's memory does not tell.
 int check_torch(const State& state, Product product, const Operand& operand) {
   bool answer = false;
   if (state.torch.is_without_memory(operand.object, *operand.view(), &answer) != 0) return -1;
   if (answer) {
-    refuse("OperandError", "%s: got a tensor that has no memory, as functional and zero tensors; expected one in GPU "
-           "memory; pass the tensor that it stands for", product_name(product));
-    raise_refusal(state);
-    return -1;
+    return refuse_operand(state, product, "got a tensor that has no memory, as functional and zero tensors; expected one "
+                          "in GPU memory; pass the tensor that it stands for");
   }
   if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) return -1;
-  if (answer) {
-    refuse("OperandError", "%s: got a tensor whose memory holds the negative of its values (is_neg()); expected a "
-           "plain one; pass tensor.resolve_neg()", product_name(product));
-    raise_refusal(state);
-    return -1;
-  }
-  if (state.torch.needs_gradient(operand.object, &answer) != 0) return -1;
-  return answer ? tell_route(state.check_gradient, product, operand.object, nullptr) : 0;
+  if (!answer) return 0;
+  return refuse_operand(state, product, "got a tensor whose memory holds the negative of its values (is_neg()); expected "
+                        "a plain one; pass tensor.resolve_neg()");
 }
 
 // One call of a product: its operands, and the stream and allocator of the left operand's framework.
@@ -115,7 +114,20 @@ class Call {
     if (operand->tensor.read(*operand->type.api, operand->object) != 0) {
       return raise_unreadable(state_, product_, operand->object);
     }
-    return operand->type.is_of_torch ? check_torch(state_, product_, *operand) : 0;
+    if (!operand->type.is_of_torch) return 0;
+    return check_gradient(*operand) == 0 ? check_torch(state_, product_, *operand) : -1;
+  }
+
+  // Refuses an operand whose gradient torch would record. Whether it records is asked once a call.
+  int check_gradient(const Operand& operand) {
+    if (!has_asked_) {
+      if (state_.torch.records(&records_gradients_, &records_forward_) != 0) return -1;
+      has_asked_ = true;
+    }
+    bool requires_gradient = false;
+    if (records_gradients_ && state_.torch.requires_gradient(operand.object, &requires_gradient) != 0) return -1;
+    if (!requires_gradient && !records_forward_) return 0;
+    return tell_route(state_.check_gradient, product_, operand.object, nullptr);
   }
 
   int read_left() {
@@ -138,20 +150,34 @@ class Call {
     const bool is_promised = type == state_.constant.get();
     Py_DecRef(type);
     if (!is_promised) return read_other(&right_);
-    PyObject* is_kept = PyObject_GetAttr(right_.object, state_.is_kept_name.get());
-    if (is_kept == nullptr) return -1;
-    const int truth = PyObject_IsTrue(is_kept);
-    Py_DecRef(is_kept);
     PyObject* address = PyObject_GetAttr(right_.object, state_.address_name.get());
-    if (truth < 0 || address == nullptr) return -1;
+    if (address == nullptr) return -1;
     const void* promised = PyLong_AsVoidPtr(address);
     Py_DecRef(address);
-    right_.copy = PyObject_GetAttr(right_.object, state_.tensor_name.get());
+    PyObject* handle = right_.object;
+    right_.copy = PyObject_GetAttr(handle, state_.tensor_name.get());
     if (right_.copy == nullptr) return -1;
     right_.object = right_.copy;
     if (read_other(&right_) != 0) return -1;
-    right_is_constant_ = truth > 0 && right_.tensor.data() == promised;
-    return 0;
+    if (right_.tensor.data() != promised) return 0;
+    const int is_written = has_new_version(handle);
+    right_is_constant_ = is_written == 0;
+    return is_written < 0 ? -1 : 0;
+  }
+
+  // Says whether torch has counted a write of a promised tensor: 1 or 0, or -1 with a Python error set.
+  int has_new_version(PyObject* handle) {
+    PyObject* before = PyObject_GetAttr(handle, state_.version_name.get());
+    if (before == nullptr) return -1;
+    if (is_none(before)) {
+      Py_DecRef(before);
+      return 0;
+    }
+    PyObject* now = PyObject_GetAttr(right_.object, state_.version_name.get());
+    const int is_equal = now == nullptr ? -1 : PyObject_RichCompareBool(now, before, Py_EQ);
+    if (now != nullptr) Py_DecRef(now);
+    Py_DecRef(before);
+    return is_equal < 0 ? -1 : 1 - is_equal;
   }
 
   // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch
@@ -262,6 +288,9 @@ class Call {
   WithoutGil* without_gil_ = nullptr;
   bool right_is_constant_ = false;
   bool has_failed_ = false;
+  bool has_asked_ = false;  // what follows is known
+  bool records_gradients_ = false;
+  bool records_forward_ = false;
 };
 
 }  // namespace

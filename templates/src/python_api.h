@@ -52,6 +52,7 @@ AOT_GEMM_OF_PYTHON PyObject* PyLong_FromVoidPtr(void* value);
 AOT_GEMM_OF_PYTHON long PyLong_AsLong(PyObject* object);
 AOT_GEMM_OF_PYTHON void* PyLong_AsVoidPtr(PyObject* object);
 AOT_GEMM_OF_PYTHON PyObject* PyBool_FromLong(long value);
+AOT_GEMM_OF_PYTHON PyObject* PyTuple_Pack(Py_ssize_t count, ...);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_GetItem(PyObject* tuple, Py_ssize_t index);
 AOT_GEMM_OF_PYTHON PyObject* PyDict_New();
 AOT_GEMM_OF_PYTHON int PyDict_SetItemString(PyObject* dictionary, const char* key, PyObject* item);

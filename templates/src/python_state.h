@@ -41,7 +41,7 @@ struct State {
   Shared constant{routes, "ConstantWeight"};  // the class of promised weights
   Shared examine{routes, "examine"};
   Shared tensor_name{"tensor"};
-  Shared is_kept_name{"is_kept"};
+  Shared version_name{"_version"};
   Shared address_name{"address"};
   ExchangeTable types{examine.get()};
   TorchGuard torch;

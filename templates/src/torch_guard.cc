@@ -63,22 +63,30 @@ int TorchGuard::is_negated(PyObject* tensor, const DLTensor& view, bool* answer)
   return truth < 0 ? -1 : 0;
 }
 
-int TorchGuard::needs_gradient(PyObject* tensor, bool* answer) const {
-  int truth = take_truth(PyObject_GetAttr(tensor, requires_grad_));
-  if (truth > 0) truth = take_truth(PyObject_CallFunctionObjArgs(is_grad_enabled_, nullptr));
-  if (truth == 0) {
-    PyObject* level = PyObject_GetAttr(forward_ad_, level_);
-    if (level == nullptr) return -1;
-    truth = PyLong_AsLong(level) >= 0 ? 1 : 0;  // -1 where it is off
-    Py_DecRef(level);
-    if (PyErr_Occurred() != nullptr) return -1;
-  }
+int TorchGuard::records(bool* by_gradients, bool* forward) const {
+  const int enabled = take_truth(PyObject_CallFunctionObjArgs(is_grad_enabled_, nullptr));
+  if (enabled < 0) return -1;
+  *by_gradients = enabled > 0;
+  PyObject* level = PyObject_GetAttr(forward_ad_, level_);
+  if (level == nullptr) return -1;
+  const long depth = PyLong_AsLong(level);  // -1 where it is off
+  Py_DecRef(level);
+  if (depth == -1 && PyErr_Occurred() != nullptr) return -1;
+  *forward = depth >= 0;
+  return 0;
+}
+
+int TorchGuard::requires_gradient(PyObject* tensor, bool* answer) const {
+  const int truth = take_truth(PyObject_GetAttr(tensor, requires_grad_));
   *answer = truth > 0;
   return truth < 0 ? -1 : 0;
 }
 
 int TorchGuard::note_write(PyObject* tensor) const {
-  PyObject* result = PyObject_CallFunctionObjArgs(increment_version_, tensor, nullptr);
+  PyObject* tensors = PyTuple_Pack(1, tensor);
+  if (tensors == nullptr) return -1;
+  PyObject* result = PyObject_CallFunctionObjArgs(increment_version_, tensors, nullptr);
+  Py_DecRef(tensors);
   if (result == nullptr) return -1;
   Py_DecRef(result);
   return 0;

@@ -31,9 +31,12 @@ class TorchGuard {
   // Says whether a tensor's values are other than its memory's.
   int is_negated(PyObject* tensor, const DLTensor& view, bool* answer) const;
 
-  // Says whether torch would record this product of a tensor: gradients are required and enabled, or forward-mode
-  // differentiation is on.
-  int needs_gradient(PyObject* tensor, bool* answer) const;
+  // Says whether torch may record products now: gradients are enabled, or forward-mode differentiation is on. Where not, no
+  // tensor need be asked.
+  int records(bool* by_gradients, bool* forward) const;
+
+  // Says whether a tensor requires a gradient.
+  int requires_gradient(PyObject* tensor, bool* answer) const;
 
   // Tells torch that a tensor was written, so that a backward pass that needs the old values fails.
   int note_write(PyObject* tensor) const;

@@ -100,12 +100,13 @@ def install_old_torch(monkeypatch, stream):
     attributes |= {"__torch_dispatch__": None, "numel": lambda self: 1, "untyped_storage": lambda self: storage}
     torch.Tensor = type("Tensor", (FakeTensor,), {"__module__": "torch", **methods, **attributes})
     torch.is_grad_enabled = lambda: True
+    torch._C = SimpleNamespace()
     written = torch.written = []
     graph = SimpleNamespace(increment_version=written.append)
     forward_ad = SimpleNamespace(unpack_dual=lambda tensor: SimpleNamespace(tangent=None), _current_level=-1)
     torch.autograd = SimpleNamespace(graph=graph, forward_ad=forward_ad)
     monkeypatch.setitem(sys.modules, "torch.autograd", torch.autograd)
-    torch.empty = lambda shape, dtype, device: torch.Tensor(shape, dtype) if device == "cuda" else None
+    torch.empty = lambda shape, dtype=None, device=None: torch.Tensor(shape, dtype) if device == "cuda" else None
     torch.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=stream))
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch

@@ -205,7 +205,7 @@ def run(product: str, left: Any, right: Any, out: Any) -> Any:
     for each in dict.fromkeys(map(_framework_of, (left, right, result))):
         each.finish(device, stream)
     if out is not None and examine(type(out)):
-        torch_hooks()[_INCREMENT_VERSION](out)
+        torch_hooks()[_INCREMENT_VERSION]((out,))
     return result
 
 
@@ -231,11 +231,14 @@ def settle(product: str, weight: Any) -> int:
     return address
 
 
-def capsule(product: str, tensor: Any, stream: int, is_out: Any = False) -> Any:
-    """Return the capsule of an operand without an exchange API, ready on the stream of the launch."""
+def capsule(product: str, tensor: Any, stream: int, out: Any = None) -> Any:
+    """Return the capsule of an operand without an exchange API, ready on the stream of the launch.
+
+    `out` is given where the operand is it.
+    """
     _check_operand(product, tensor)
-    if is_out:
-        _check_writable(product, tensor)
+    if out is not None:
+        _check_writable(product, out)
     return _capsule(product, tensor, stream)
 
 
@@ -298,11 +301,24 @@ def torch_hooks() -> tuple[Any, ...]:
         torch.is_grad_enabled,
         forward_ad,
         torch.Tensor.is_neg,
-        graph.increment_version,
+        _version_counter(torch, graph),
         torch.Tensor.storage_offset,
         sys.intern("requires_grad"),
         sys.intern("_current_level"),
     )
+
+
+def _version_counter(torch: Any, graph: Any) -> Any:
+    """Return a function of a tuple of one tensor that counts a write of it.
+
+    It is what the public function calls, at half its cost, where this torch has it and it takes a tuple.
+    """
+    function = getattr(torch._C, "_increment_version", None)  # noqa: SLF001
+    try:
+        function((torch.empty(0),))
+    except (TypeError, RuntimeError):
+        return lambda tensors: graph.increment_version(tensors[0])
+    return function
 
 
 def check_gradient(product: str, tensor: Any) -> None:
@@ -342,13 +358,22 @@ def _check_operand(product: str, tensor: Any) -> None:
         )
     if examine(type(tensor)):
         check_gradient(product, tensor)
-        if tensor.is_neg():
-            raise errors.OperandError(f"{product}: got a tensor whose is_neg() is set; pass tensor.resolve_neg()")
-        if tensor.numel() > 0 and tensor.untyped_storage().data_ptr() == 0:
-            raise errors.OperandError(
-                f"{product}: got a tensor that has no memory, as functional and zero tensors; expected one in GPU "
-                "memory; pass the tensor that it stands for"
-            )
+        _check_torch(product, tensor)
+
+
+def _check_torch(product: str, tensor: Any) -> None:
+    try:
+        is_negated = tensor.is_neg()
+        has_memory = tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
+    except Exception as error:  # noqa: BLE001 - torch raises many classes for tensors without storage
+        refuse_unreadable(product, tensor, error)
+    if is_negated:
+        raise errors.OperandError(f"{product}: got a tensor whose is_neg() is set; pass tensor.resolve_neg()")
+    if not has_memory:
+        raise errors.OperandError(
+            f"{product}: got a tensor that has no memory, as functional and zero tensors; expected one in GPU memory; "
+            "pass the tensor that it stands for"
+        )
 
 
 def _check_writable(product: str, out: Any) -> None:
