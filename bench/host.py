@@ -21,7 +21,7 @@ WARM_S = 0.5
 def host_us(makers: Mapping[str, Callable[[Sequence[Operands]], Call]], m: int, n: int, k: int) -> dict[str, float]:
     """Return the median wall-clock time of one enqueued call of each, in microseconds; they take turns.
 
-    `makers` make a call for the operands that it will have.
+    `makers` make a call for the operands that it will have. Gradients are off, as where a model runs.
     """
     x, weight = (torch.randn(rows, k, device="cuda").to(torch.bfloat16) for rows in (m, n))
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
@@ -39,9 +39,10 @@ def host_us(makers: Mapping[str, Callable[[Sequence[Operands]], Call]], m: int, 
         for call in calls.values():
             batch_us(call)
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for i in range(HOST_ROUNDS):
-        for name in sorted(calls, reverse=i % 2 == 0):
-            times[name].append(batch_us(calls[name]))
+    with torch.no_grad():
+        for i in range(HOST_ROUNDS):
+            for name in sorted(calls, reverse=i % 2 == 0):
+                times[name].append(batch_us(calls[name]))
     torch.cuda.synchronize()
     return {name: round(statistics.median(values), 3) for name, values in times.items()}
 
