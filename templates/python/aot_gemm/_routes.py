@@ -363,6 +363,7 @@ def _check_operand(product: str, tensor: Any) -> None:
 
 def _check_torch(product: str, tensor: Any) -> None:
     try:
+        _ = tensor.shape, tensor.dtype
         is_negated = tensor.is_neg()
         has_memory = tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
     except Exception as error:  # noqa: BLE001 - torch raises many classes for tensors without storage
