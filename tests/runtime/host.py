@@ -182,10 +182,10 @@ def _data(array):
 
 
 class Library:
-    """A library under test."""
+    """A library under test; without a path, the one that the process began with."""
 
-    def __init__(self, path):
-        self.c = ctypes.CDLL(str(path))
+    def __init__(self, path, mode=ctypes.DEFAULT_MODE):
+        self.c = ctypes.CDLL(None if path is None else str(path), mode=mode)
         self.c.aot_gemm_last_error.restype = ctypes.c_char_p
         self.c.aot_gemm_kernel_name.restype = ctypes.c_char_p
         self.c.aot_gemm_version.restype = ctypes.c_char_p
