@@ -65,6 +65,7 @@ bool make_lattice(uintptr_t address, Axis first, Axis second, int64_t element_by
 }
 
 bool is_distinct(const Lattice& lattice) {
+  if (lattice.begin == lattice.end) return true;  // whose strides nothing has looked at
   return !lattice.repeats && (lattice.outer.extent == 1 || lattice.outer.stride >= width(lattice.inner));
 }
 
