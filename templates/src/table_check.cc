@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <initializer_list>
 
+#include "aot_gemm.h"
 #include "dispatch.h"
 #include "kernel.h"
 
@@ -63,6 +64,9 @@ const char* find_fault_of_rows(const Section& section, int32_t number, const cha
 }
 
 const char* find_fault_of_ladders(const Section& section, int32_t number) {
+  if (section.num_ladders < 0 || (section.num_ladders > 0 && section.ladders == nullptr)) {
+    return fault("section %" PRId32 " has %" PRId32 " ladders", number, section.num_ladders);
+  }
   int32_t first_row = 0;
   for (int32_t i = 0; i < section.num_ladders; ++i) {
     const Ladder& ladder = section.ladders[i];
@@ -101,12 +105,24 @@ const char* find_fault_of_section(const Section& section, int32_t number) {
              : find_fault_of_rows(section, number, "grid", grid.cells, grid.num_m * grid.num_n * grid.num_k);
 }
 
+// Problems are brought to the layouts that are listed, and then their section is looked up.
+const char* find_fault_of_layouts() {
+  uint32_t layouts[] = {0, 0};
+  for (int32_t i = 0; i < kNumSections; ++i) layouts[kSections[i].dtype] |= 1u << kSections[i].layout;
+  for (const int32_t dtype : {AOT_GEMM_BFLOAT16, AOT_GEMM_FLOAT16}) {
+    if (layouts[dtype] == kLayouts[dtype]) continue;
+    return fault("its sections of element type %" PRId32 " are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
+                 dtype, layouts[dtype], kLayouts[dtype]);
+  }
+  return nullptr;
+}
+
 const char* find_fault() {
   for (int32_t i = 0; i < kNumSections; ++i) {
     const char* found = find_fault_of_section(kSections[i], i);
     if (found != nullptr) return found;
   }
-  return kNumSections > 0 ? nullptr : fault("it has no section");
+  return kNumSections > 0 ? find_fault_of_layouts() : fault("it has no section");
 }
 
 }  // namespace

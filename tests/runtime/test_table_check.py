@@ -1,0 +1,183 @@
+"""A library whose table contradicts itself: each query and launch says where, and the package raises.
+
+The reader of manifests refuses such tables; so the rendered table.cc is damaged here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+
+from aot.dispatch import DispatchTable, Grid, Row, Section
+from aot.problem import Dtype, Operation
+from tests.golden.manifest import FALLBACK, golden_manifest, kernel
+from tests.runtime import host
+from tests.runtime.exchange import Framework
+from tests.runtime.tensors import FakeTensor
+
+HALF = Operation.of(Dtype.FLOAT16)
+HALF_FALLBACK = 5
+"""Index of the kernel that is added to the golden ones, which are the fallback of kk, a kernel of whole tiles, two that
+take all shapes, and the fallback of kn."""
+BIG = "bf16_kk_sm90_quack_128x256_c2x1_coop"
+SMALL = "bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap"
+HALF_NAME = "fp16_kk_fallback_16x16_c1x1_direct"
+NOT_ASCENDING = "its edges do not ascend, or its first row is not"
+
+DAMAGES = {
+    "kernel_below": ("    {3, 3},", "    {-1, 3},", "section 0, ladder row 0 names kernel -1 of 6"),
+    "kernel_above": ("    {1, 2},\n};\nconstexpr int64_t", "    {1000000, 2},\n};\nconstexpr int64_t",
+                     "section 0, ladder row 2 names kernel 1000000 of 6"),
+    "general_above": ("    {3, 3},", "    {3, 6},", "section 0, ladder row 0 names kernel 6 of 6"),
+    "cell_below": ("Cells[] = {\n    {2, 2},", "Cells[] = {\n    {2, -2147483647},",
+                   "section 0, grid row 0 names kernel -2147483647 of 6"),
+    "other_type": ("    {3, 3},", "    {5, 3},",
+                   f"section 0, ladder row 0 names {HALF_NAME}, which is for another operation"),
+    "general_of_other_type": ("    {4, 4},", "    {4, 5},",
+                              f"section 1, grid row 0 names {HALF_NAME}, which is for another operation"),
+    "other_layout": ("    {4, 4},", "    {2, 4},",
+                     f"section 1, grid row 0 names {SMALL}, which is for another operation"),
+    "general_of_whole_tiles": ("    {3, 3},", "    {3, 1},",
+                               f"section 0, ladder row 0: its general kernel {BIG} does not take all shapes"),
+    "edges_equal": ("{16, 256, 4096}", "{16, 256, 256}", f"section 0, ladder 0: {NOT_ASCENDING} 0"),
+    "edges_turned": ("{16, 256, 4096}", "{256, 16, 4096}", f"section 0, ladder 0: {NOT_ASCENDING} 0"),
+    "edge_of_zero": ("{16, 256, 4096}", "{0, 256, 4096}", f"section 0, ladder 0: {NOT_ASCENDING} 0"),
+    "no_edge": ("kLadder0x1Rows, 1, 3}", "kLadder0x1Rows, 0, 3}", f"section 0, ladder 1: {NOT_ASCENDING} 3"),
+    "first_row": ("kLadder0x1Rows, 1, 3}", "kLadder0x1Rows, 1, 2}", f"section 0, ladder 1: {NOT_ASCENDING} 3"),
+    "ladders_turned": ("    {14336, 4096,", "    {4096, 2048,",
+                       "section 0, ladder 1 does not come after the one before it"),
+    "ladders_equal": ("    {14336, 4096,", "    {4096, 4096,",
+                      "section 0, ladder 1 does not come after the one before it"),
+    "ladders_below": ("kLadders0,\n     2,", "kLadders0,\n     -1,", "section 0 has -1 ladders"),
+    "ladders_nowhere": ("1,\n     nullptr,\n     0,", "1,\n     nullptr,\n     1,", "section 1 has 1 ladders"),
+    "grid_m": ("MEdges[] = {64, 4096}", "MEdges[] = {64, 64}", "section 0: the edges of its grid do not ascend"),
+    "grid_n": ("NEdges[] = {1024, 8192}", "NEdges[] = {-1, 8192}", "section 0: the edges of its grid do not ascend"),
+    "grid_k": ("kGrid1Cells, 1, 1, 1}", "kGrid1Cells, 1, 1, 0}", "section 1: the edges of its grid do not ascend"),
+    "fallback_of_other_type": ("2, 2, 2},\n     0}", "2, 2, 2},\n     5}",
+                               "section 0: kernel 5 cannot be its fallback"),
+    "fallback_of_one_stride": ("2, 2, 2},\n     0}", "2, 2, 2},\n     2}",
+                               "section 0: kernel 2 cannot be its fallback"),
+    "fallback_above": ("2, 2, 2},\n     0}", "2, 2, 2},\n     6}", "section 0: kernel 6 cannot be its fallback"),
+    "section_twice": ("    {0,\n     1,\n", "    {0,\n     0,\n", "section 1 has layout 0, or one like it came before"),
+    "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
+    "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2: kernel 5 cannot be its fallback"),
+    "no_section": ("kNumSections = 3", "kNumSections = 0", "it has no section"),
+    "layouts_without_section": ("kLayouts[] = {3, 1}", "kLayouts[] = {7, 1}",
+                                "its sections of element type 0 are of the layouts 0x3, and 0x7 is listed"),
+    "type_without_section": ("kNumSections = 3", "kNumSections = 2",
+                             "its sections of element type 1 are of the layouts 0x0, and 0x1 is listed"),
+}  # fmt: skip
+
+
+def table_manifest():
+    """Make the golden manifest with a section of float16 more."""
+    golden = golden_manifest()
+    row = Row(HALF_FALLBACK, HALF_FALLBACK, 0.0, "predicted", HALF_FALLBACK, 0.0)
+    section = Section(HALF, (), Grid((1,), (1,), (1,), (row,)), fallback=HALF_FALLBACK)
+    kernels = (*golden.kernels, kernel(HALF, FALLBACK, num_strides=2))
+    table = DispatchTable((*golden.table.sections, section))
+    return replace(golden, package="damaged-gemm", kernels=kernels, table=table)
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("damaged")
+
+
+@pytest.fixture(scope="session")
+def link(directory):
+    """Compile everything but the table, once; gives a function that links it with a table of a change."""
+    arguments = [str(x) for x in host.library_sources(table_manifest(), directory, binding=True)]
+    includes = [x for x in arguments if x.startswith("-I")]
+    sources = [x for x in arguments if not x.startswith("-I") and not x.endswith("/table.cc")]
+    flags = [x for x in host.FLAGS if x != "-shared"]
+    subprocess.run(["g++", *flags, *includes, "-c", *sources], cwd=directory, check=True)
+    objects = sorted(directory.glob("*.o"))
+    table = (directory / "src" / "table.cc").read_text()
+
+    def build(library, old="", new=""):
+        assert not old or table.count(old) == 1, (old, table.count(old))
+        source = library.with_suffix(".cc")
+        source.write_text(table.replace(old, new) if old else table)
+        subprocess.run(["g++", *host.FLAGS, *includes, source, *objects, "-Wl,-Bsymbolic", "-o", library], check=True)
+        return library
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def libraries(link, directory):
+    """Link a library of each damage, and one of none."""
+    changes = {"whole": ()} | {name: damage[:2] for name, damage in DAMAGES.items()}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        paths = pool.map(lambda name: link(directory / f"{name}.so", *changes[name]), changes)
+        return {name: host.Library(path) for name, path in zip(changes, paths, strict=True)}
+
+
+def statuses(library, stated):
+    """Call each function that looks a problem up."""
+    size, workspace = ctypes.c_size_t(), (1 << 50, 1 << 40)
+    yield library.select(stated)[0]
+    yield library.c.aot_gemm_workspace_bytes(ctypes.byref(stated), ctypes.byref(size))
+    yield library.launch(stated, *workspace)
+    yield library.launch_allocating(stated, lambda context, num_bytes: workspace[0])
+
+
+PROBLEMS = [
+    host.problem(16, 4096, 4096),
+    host.problem(64, 64, 64, layout="kn"),
+    host.problem(3, 3, 3, dtype=1),
+    host.problem(0, 3, 3),
+]
+
+
+def test_a_whole_table_has_no_fault(libraries):
+    for stated in PROBLEMS:
+        assert list(statuses(libraries["whole"], stated)) == [0] * 4, libraries["whole"].error()
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_query_and_launch_says_what_is_wrong(libraries, name):
+    library = libraries[name]
+    for stated in PROBLEMS:
+        assert list(statuses(library, stated)) == [9] * 4
+        expected = f"the dispatch table of this library contradicts itself: {DAMAGES[name][2]}; build it again"
+        assert library.error() == expected
+    assert library.fake_launches() == []
+
+
+def test_a_kernel_that_is_named_needs_no_table(libraries):
+    library = libraries["no_section"]
+    assert library.launch_kernel(0, host.problem(3, 3, 3)) == 0
+    assert [x.kernel for x in library.fake_launches()] == [0]
+
+
+def test_the_package_raises_that_its_library_is_corrupt(link, directory, monkeypatch):
+    folder = directory / "python" / "damaged_gemm"
+    old, new, message = DAMAGES["kernel_above"]
+    library = link(folder / "libdamaged_gemm.so.1", old, new)
+    built = {library.name: {"num_bytes": library.stat().st_size, "sha256": host.sha256(library)}}
+    (folder / "_build.json").write_text(json.dumps(built))
+    monkeypatch.syspath_prepend(folder.parent)
+    package = import_module("damaged_gemm")
+    framework = Framework()
+    calls = [
+        lambda: package.plan(16, 4096, 4096),
+        lambda: package.explain(1, 2, 3, "float16"),
+        lambda: package.linear(framework.Tensor((16, 64)), framework.Tensor((8, 64))),
+        lambda: package.matmul(FakeTensor((65, 65)), FakeTensor((65, 65)), out=FakeTensor((65, 65))),
+    ]
+    for call in calls:
+        with pytest.raises(package.CorruptLibraryError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"the dispatch table of this library contradicts itself: {message}; build it again"
+        )
+    assert host.Library(library).fake_launches() == []
