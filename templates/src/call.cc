@@ -232,7 +232,7 @@ class Call {
   }
 
   int check_out() const {
-    if (!out_.tensor.is_read_only()) return check_apart(product_, original_, *out_.view()) == 0 ? 0 : refused();
+    if (!out_.tensor.is_read_only()) return 0;
     refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out= "
            "away", product_name(product_));
     return refused();
@@ -243,6 +243,7 @@ class Call {
     Operands operands = {left_.view(), right_.view(), out_.view()};
     Shape shape;
     if (check_operands(product_, operands, &shape) != 0) return refused();
+    if (operands.out != nullptr && check_apart(product_, original_, *operands.out) != 0) return refused();
     if (operands.out == nullptr) {
       const DLTensor& left = *operands.left;
       if (out_.tensor.allocate(*left_.type.api, left.device, left.dtype, shape.extents, shape.num_dims) != 0) return -1;
