@@ -10,6 +10,7 @@
 #include <dlpack/dlpack.h>
 #include <pthread.h>
 
+#include "operands.h"
 #include "python_api.h"
 
 namespace aot {
@@ -75,7 +76,7 @@ class HeldTensor {
 
   const DLTensor* view() const { return view_; }
   bool is_read_only() const { return is_read_only_; }
-  void* data() const { return static_cast<char*>(view_->data) + view_->byte_offset; }
+  void* data() const { return data_of(*view_); }
 
  private:
   DLTensor own_;

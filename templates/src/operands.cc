@@ -150,7 +150,7 @@ int read_matrix(Product product, const char* name, const DLTensor& tensor, int32
                   "contiguous", product_name(product), name, Text(tensor.shape, tensor.ndim).characters,
                   Text(strides, tensor.ndim).characters);
   }
-  *matrix = {static_cast<char*>(tensor.data) + tensor.byte_offset,
+  *matrix = {data_of(tensor),
              {rows.extent, columns.extent},
              {rows.stride, columns.stride}};
   return 0;
@@ -187,7 +187,7 @@ bool is_matrix(const DLTensor& left) {
 }
 
 Span span_of(const DLTensor& tensor) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data_of(tensor));
   int64_t num_elements = 1;
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] == 0) return {begin, begin};

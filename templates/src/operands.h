@@ -20,6 +20,11 @@ enum class Product { kLinear, kMatmul, kConstant };
 // Gives the name of the function.
 const char* product_name(Product product);
 
+// Gives the address of a tensor's first element. A sum that wraps is an address like any other here, and is not read.
+inline void* data_of(const DLTensor& tensor) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
+}
+
 struct Operands {
   const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
   const DLTensor* right;  // weight (n, k), or b (k, n), or b (k)

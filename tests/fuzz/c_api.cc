@@ -1,0 +1,191 @@
+// Calls every function of the C API with random arguments, most of them wrong, in a library over the recorder that was
+// built with sanitizers. Arguments: the number of calls, and a seed. Prints the launches and how often each status came, as JSON; exits with 1
+// where a status is out of range, or a failure has no text.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "aot_gemm.h"
+
+extern "C" {
+void recorder_reset();
+void recorder_fail(int32_t call, int32_t error);
+int32_t recorder_num_fake();
+}
+
+namespace {
+
+constexpr int32_t kNumStatuses = 10;
+constexpr int32_t kNumRecorderCalls = 11;
+constexpr size_t kMostBytes = 4096;  // a larger struct_bytes is refused unread
+
+std::mt19937_64 generator;
+
+uint64_t draw(uint64_t most) { return std::uniform_int_distribution<uint64_t>(0, most)(generator); }
+
+bool one_in(uint64_t count) { return draw(count - 1) == 0; }
+
+template <typename Value, size_t count>
+Value pick(const Value (&values)[count]) {
+  return values[draw(count - 1)];
+}
+
+int64_t draw_extent() {
+  constexpr int64_t kExtents[] = {0,  1,    2,     3,    7,         8,           16,         24,        64,       100,
+                                  256, 4096, 14336, 20000, INT32_MAX, INT32_MAX - 7, INT64_C(1) << 31, INT64_MAX, INT64_MIN, -1};
+  constexpr size_t kNumLegal = 16;
+  return one_in(40) ? kExtents[draw(std::size(kExtents) - 1)] : kExtents[draw(kNumLegal - 1)];
+}
+
+int64_t draw_stride(int64_t inner) {
+  const int64_t limits[] = {0, -1, -8, 3, INT64_C(1) << 39, INT64_C(1) << 40, INT64_C(1) << 62, INT64_MAX, INT64_MIN};
+  if (one_in(8)) return pick(limits);
+  const auto plus = static_cast<int64_t>(draw(3) * 8);
+  return inner > 0 && inner <= INT32_MAX ? inner + (one_in(2) ? plus : 0) : plus;
+}
+
+void* draw_address() {
+  const uint64_t addresses[] = {0, 1, 2, 16, UINT64_C(1) << 40, UINT64_MAX - 15, UINT64_MAX};
+  const uint64_t address = one_in(10) ? pick(addresses) : ((1 + draw(7)) << 56) + (draw(64) << (one_in(4) ? 1 : 20));
+  return reinterpret_cast<void*>(address);
+}
+
+aot_gemm_tensor_t draw_tensor(int64_t rows, int64_t columns) {
+  aot_gemm_tensor_t tensor = {draw_address(), {draw_stride(columns), 1}};
+  if (one_in(3)) {
+    tensor.strides[0] = 1;
+    tensor.strides[1] = draw_stride(rows);
+  }
+  if (one_in(12)) tensor.strides[draw(1)] = draw_stride(2);
+  return tensor;
+}
+
+// A problem in memory of just the bytes that it claims, so that a sanitizer sees any that is read beyond.
+class Problem {
+ public:
+  Problem() {
+    aot_gemm_problem_t problem{};
+    constexpr uint64_t kSizes[] = {0, 1, 8, 111, 112, 113, 119, 121, 128, 136, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
+    problem.struct_bytes = one_in(6) ? (one_in(4) ? draw(UINT64_MAX) : pick(kSizes)) : sizeof(problem);
+    problem.dtype = one_in(30) ? static_cast<int32_t>(draw(UINT32_MAX)) : static_cast<int32_t>(draw(1));
+    problem.device = draw_device();
+    problem.m = draw_extent();
+    problem.n = draw_extent();
+    problem.k = draw_extent();
+    problem.a = draw_tensor(problem.m, problem.k);
+    problem.b = draw_tensor(problem.n, problem.k);
+    problem.d = draw_tensor(problem.m, problem.n);
+    problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(1);
+    const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
+    bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
+    std::memset(bytes_, 0, num_bytes);
+    std::memcpy(bytes_, &problem, std::min(num_bytes, sizeof(problem)));
+    if (num_bytes > sizeof(problem) && one_in(2)) bytes_[num_bytes - 1] = 1;
+  }
+  ~Problem() { std::free(bytes_); }
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
+  static int32_t draw_device() {
+    constexpr int32_t kDevices[] = {-1, 0, 1, 7, 63, 64, INT32_MAX, INT32_MIN, -2};
+    return one_in(4) ? pick(kDevices) : -1;
+  }
+
+  const aot_gemm_problem_t* get() const {
+    return one_in(200) ? nullptr : reinterpret_cast<const aot_gemm_problem_t*>(bytes_);
+  }
+
+ private:
+  unsigned char* bytes_;
+};
+
+int32_t draw_kernel() {
+  const int32_t count = aot_gemm_num_kernels();
+  const int32_t outside[] = {-1, count, INT32_MAX, INT32_MIN};
+  return one_in(10) ? pick(outside) : static_cast<int32_t>(draw(static_cast<uint64_t>(count) - 1));
+}
+
+size_t draw_size() {
+  constexpr size_t kSizes[] = {0, 1, 16, 4096, size_t{1} << 33, SIZE_MAX};
+  return one_in(2) ? SIZE_MAX / 2 : pick(kSizes);
+}
+
+void* allocate(void* context, size_t) { return context; }
+
+aot_gemm_status_t call_select(const aot_gemm_problem_t* problem) {
+  constexpr uint64_t kSizes[] = {0, 8, sizeof(aot_gemm_selection_t) - 1, sizeof(aot_gemm_selection_t) + 8, UINT64_MAX};
+  const uint64_t stated = one_in(6) ? pick(kSizes) : sizeof(aot_gemm_selection_t);
+  const size_t num_bytes = std::min<uint64_t>(std::max<uint64_t>(stated, 8), sizeof(aot_gemm_selection_t));
+  auto* bytes = static_cast<unsigned char*>(std::calloc(1, num_bytes));
+  std::memcpy(bytes, &stated, sizeof(stated));
+  const aot_gemm_status_t status =
+      aot_gemm_select(problem, one_in(200) ? nullptr : reinterpret_cast<aot_gemm_selection_t*>(bytes));
+  std::free(bytes);
+  return status;
+}
+
+aot_gemm_status_t call(uint64_t function) {
+  const Problem problem;
+  size_t num_bytes = 0;
+  int32_t num_clusters = 0;
+  size_t* size = one_in(200) ? nullptr : &num_bytes;
+  void* workspace = one_in(3) ? draw_address() : reinterpret_cast<void*>(uintptr_t{1} << 50);
+  void* stream = draw_address();
+  switch (function) {
+    case 0: return call_select(problem.get());
+    case 1: return aot_gemm_workspace_bytes(problem.get(), size);
+    case 2: return aot_gemm_launch(problem.get(), workspace, draw_size(), stream);
+    case 3: return aot_gemm_launch_allocating(problem.get(), one_in(200) ? nullptr : &allocate, workspace, stream);
+    case 4: return aot_gemm_kernel_workspace_bytes(draw_kernel(), problem.get(), size);
+    case 5: return aot_gemm_launch_kernel(draw_kernel(), problem.get(), workspace, draw_size(), stream);
+    case 6:
+      return aot_gemm_kernel_max_active_clusters(draw_kernel(), problem.get(), workspace, draw_size(),
+                                                 one_in(200) ? nullptr : &num_clusters);
+    case 7: return aot_gemm_synchronize(Problem::draw_device(), stream);
+    case 8: return one_in(20) ? aot_gemm_preload(Problem::draw_device()) : AOT_GEMM_OK;
+    default: {
+      const int32_t kernel = draw_kernel();
+      const bool is_one = kernel >= 0 && kernel < aot_gemm_num_kernels();
+      if ((aot_gemm_kernel_name(kernel) != nullptr) != is_one) std::abort();
+      if (aot_gemm_abi_version() != AOT_GEMM_ABI_VERSION || aot_gemm_misses_file() != nullptr) std::abort();
+      return std::strlen(aot_gemm_version()) > 0 && std::strlen(aot_gemm_arch()) > 0 ? AOT_GEMM_OK
+                                                                                     : static_cast<aot_gemm_status_t>(-1);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const uint64_t count = std::strtoull(arguments[1], nullptr, 10);
+  generator.seed(std::strtoull(arguments[2], nullptr, 10));
+  uint64_t statuses[kNumStatuses] = {};
+  uint64_t num_launches = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i % 1000 == 0) {
+      num_launches += static_cast<uint64_t>(recorder_num_fake());
+      recorder_reset();
+      if (i % 8000 == 0) recorder_fail(static_cast<int32_t>(draw(kNumRecorderCalls - 1)), one_in(2) ? 100 : 719);
+    }
+    const std::string before = aot_gemm_last_error();
+    const uint64_t function = draw(9);
+    const aot_gemm_status_t status = call(function);
+    const bool is_known = status >= 0 && status < kNumStatuses;
+    const char* text = aot_gemm_last_error();
+    if (!is_known || (status != AOT_GEMM_OK && text[0] == '\0') || (status == AOT_GEMM_OK && before != text)) {
+      std::printf("call %zu of function %zu: status %d, text \"%s\"\n", static_cast<size_t>(i),
+                  static_cast<size_t>(function), static_cast<int>(status), text);
+      return 1;
+    }
+    ++statuses[status];
+  }
+  num_launches += static_cast<uint64_t>(recorder_num_fake());
+  std::printf("{\"launches\": %zu, \"statuses\": [", static_cast<size_t>(num_launches));
+  for (int32_t i = 0; i < kNumStatuses; ++i) std::printf("%s%zu", i > 0 ? ", " : "", static_cast<size_t>(statuses[i]));
+  std::printf("]}\n");
+}

@@ -1,0 +1,116 @@
+"""Calls the C API and the Python package with random arguments, built with AddressSanitizer and UBSan; needs no GPU.
+
+    python -m tests.fuzz.c_api --calls 500000
+
+The library is built over the recorder of tests/runtime, so that no address is read. The C part is c_api.cc, the
+Python part python_api.py; each makes so many calls. Prints a line for each: calls, seconds, launches, and how often
+each status or error came. Exits with 1 and the report where a sanitizer has one, a status is out of range, a failure
+has no text, or Python raises what is no error of the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.runtime import host
+
+ROOT = Path(__file__).parents[2]
+SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+class FuzzError(Exception):
+    """A run that found something; the text is its report."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one part did; `outcomes` counts calls by status or error."""
+
+    part: str
+    calls: int
+    seconds: float
+    launches: int
+    outcomes: dict[str, int]
+
+    def __str__(self):
+        outcomes = ", ".join(f"{name} {count}" for name, count in self.outcomes.items())
+        return f"{self.part}: {self.calls} calls, {self.seconds:.1f} s, 0 reports, {self.launches} launches; {outcomes}"
+
+
+def build(directory):
+    """Build library, package and driver with sanitizers; gives the package's folder."""
+    folder = host.compile_installed(host.random_manifest(), directory, flags=SANITIZERS)
+    library = next(folder.glob("lib*.so.*"))
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZERS, f"-I{directory}/include"]
+    links = [library, f"-Wl,-rpath,{folder}"]
+    subprocess.run(["g++", *flags, Path(__file__).with_suffix(".cc"), *links, "-o", directory / "c_api"], check=True)
+    return folder
+
+
+def _run(command, **variables):
+    started = time.monotonic()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AOT_GEMM_")}
+    done = subprocess.run(
+        [str(x) for x in command],
+        cwd=ROOT,
+        env={**environment, "UBSAN_OPTIONS": "print_stacktrace=1", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 or done.stderr:
+        raise FuzzError(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout), time.monotonic() - started
+
+
+def run_c(directory, calls, seed):
+    """Make calls of the C API.
+
+    Raises:
+        FuzzError: something was found.
+    """
+    counts, seconds = _run([directory / "c_api", calls, seed])
+    outcomes = {f"status {i}": count for i, count in enumerate(counts["statuses"]) if count}
+    return Run("C", calls, seconds, counts["launches"], outcomes)
+
+
+def run_python(folder, calls, seed):
+    """Make calls of the Python package, in a Python that AddressSanitizer was loaded into first.
+
+    Raises:
+        FuzzError: something was found.
+    """
+    found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.python_api", folder, calls, seed]
+    # Python itself leaves memory at its end.
+    variables = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    outcomes, seconds = _run(command, **variables)
+    launches = outcomes.pop("launches")
+    return Run("Python", calls, seconds, launches, dict(Counter(outcomes)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=500_000, help="calls of each part")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = build(Path(name))
+        try:
+            print(run_c(Path(name), options.calls, options.seed), flush=True)
+            print(run_python(folder, options.calls, options.seed))
+        except FuzzError as error:
+            sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

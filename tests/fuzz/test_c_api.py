@@ -1,0 +1,34 @@
+"""A short run of each fuzz; `python -m tests.fuzz.c_api` has the long ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import c_api
+
+STATUSES = {f"status {i}" for i in (0, 1, 2, 3, 4, 7, 8)}
+ERRORS = {"ok", "AotGemmError", "DeviceError", "DtypeError", "MemoryError", "OperandError", "ShapeError", "StrideError"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return c_api.build(tmp_path_factory.mktemp("fuzz"))
+
+
+def test_the_c_api_takes_anything(folder):
+    run = c_api.run_c(folder.parents[1], 50_000, 7)
+    assert run.outcomes.keys() >= STATUSES
+    assert sum(run.outcomes.values()) == run.calls
+    assert run.launches > run.calls / 50
+
+
+def test_the_python_package_takes_anything(folder):
+    run = c_api.run_python(folder, 5_000, 7)
+    assert run.outcomes.keys() >= ERRORS
+    assert sum(run.outcomes.values()) == run.calls
+    assert run.launches > run.calls / 50
+
+
+def test_a_report_of_a_sanitizer_is_an_error(folder):
+    with pytest.raises(c_api.FuzzError, match=r"c_api ended with -?\d+"):
+        c_api._run([folder.parents[1] / "c_api"])
