@@ -29,6 +29,15 @@ def library(random_library):
     return random_library
 
 
+@pytest.fixture
+def fresh_binding(package, monkeypatch):
+    """Bind the library anew for a test, which looks up torch, or the one that stands for it, again."""
+    functions = package._library.binding.__wrapped__()
+    for name, function in functions.items():
+        monkeypatch.setattr(package._products, name, function)
+    monkeypatch.setattr(package._library, "binding", lambda: functions)
+
+
 @pytest.fixture(scope="session")
 def golden_path(tmp_path_factory):
     return host.compile_library(golden_manifest(), tmp_path_factory.mktemp("golden"))

@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import BFLOAT16, CUDA, FLOAT16
 
+pytestmark = pytest.mark.usefixtures("fresh_binding")
 BF16 = torch.bfloat16
 M, N, K = 4, 6, 8
 WEIGHT = torch.zeros(N, K, dtype=BF16)
