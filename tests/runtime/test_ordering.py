@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import pairwise
 
 import pytest
 
@@ -49,10 +48,10 @@ def progress():
     thread.join()
 
 
-def longest_pause(thread, began, ended):
-    """Return the longest time within a span in which a thread did not run."""
-    times = [began, *(x for x in list(thread.times) if began <= x <= ended), ended]
-    return max(y - x for x, y in pairwise(times))
+def ran_within(thread, began, ended):
+    """Say whether a thread ran in the middle of a span: what waits for the whole of it runs at its ends only."""
+    quarter = (ended - began) / 4
+    return any(began + quarter < x < ended - quarter for x in list(thread.times))
 
 
 @pytest.mark.parametrize("kinds", ["framework", "capsules", "mixed"])
@@ -66,23 +65,23 @@ def test_other_threads_run_while_a_launch_blocks(package, library, progress, kin
     package.linear(x, weight, out=out)
     ended = time.monotonic()
     assert ended - began >= LAUNCH_S
-    assert longest_pause(progress, began, ended) < LAUNCH_S / 2
+    assert ran_within(progress, began, ended)
 
 
-def test_launches_of_two_threads_block_together(package, library):
-    """Two launches of one kernel, each of which waits: in one thread they would take twice as long."""
+def test_launches_of_several_threads_block_together(package, library):
+    """One after the other they would take eight times as long."""
     framework = Framework()
     tensors = operands(*[framework.Tensor] * 3)
     package.linear(*tensors[:2], out=tensors[2])
     library.c.recorder_set_launch_us(int(LAUNCH_S * 1e6))
-    threads = [threading.Thread(target=lambda: package.linear(*tensors[:2], out=tensors[2])) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: package.linear(*tensors[:2], out=tensors[2])) for _ in range(8)]
     began = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert LAUNCH_S <= time.monotonic() - began < 3 * LAUNCH_S
-    assert len(library.fake_launches()) == 5
+    assert LAUNCH_S <= time.monotonic() - began < 4 * LAUNCH_S
+    assert len(library.fake_launches()) == 9
 
 
 def test_a_workspace_is_allocated_with_the_gil_in_a_launch_without_it(package, library, manifest, progress):
