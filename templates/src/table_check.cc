@@ -111,7 +111,8 @@ const char* find_fault_of_layouts() {
   for (int32_t i = 0; i < kNumSections; ++i) layouts[kSections[i].dtype] |= 1u << kSections[i].layout;
   for (const int32_t dtype : {AOT_GEMM_BFLOAT16, AOT_GEMM_FLOAT16}) {
     if (layouts[dtype] == kLayouts[dtype]) continue;
-    return fault("its sections of element type %" PRId32 " are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
+    return fault("its sections of element type %" PRId32 " are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32
+                 " is listed",
                  dtype, layouts[dtype], kLayouts[dtype]);
   }
   return nullptr;
