@@ -52,12 +52,16 @@ int refuse_operand(const State& state, Product product, const char* what) {
 // Asks torch what its tensor's memory does not tell.
 int check_torch(const State& state, Product product, const Operand& operand) {
   bool answer = false;
-  if (state.torch.is_without_memory(operand.object, *operand.view(), &answer) != 0) return -1;
+  if (state.torch.is_without_memory(operand.object, *operand.view(), &answer) != 0) {
+    return raise_unreadable(state, product, operand.object);
+  }
   if (answer) {
     return refuse_operand(state, product, "got a tensor that has no memory, as functional and zero tensors; expected one "
                           "in GPU memory; pass the tensor that it stands for");
   }
-  if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) return -1;
+  if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) {
+    return raise_unreadable(state, product, operand.object);
+  }
   if (!answer) return 0;
   return refuse_operand(state, product, "got a tensor whose memory holds the negative of its values (is_neg()); expected "
                         "a plain one; pass tensor.resolve_neg()");
@@ -125,7 +129,9 @@ class Call {
       has_asked_ = true;
     }
     bool requires_gradient = false;
-    if (records_gradients_ && state_.torch.requires_gradient(operand.object, &requires_gradient) != 0) return -1;
+    if (records_gradients_ && state_.torch.requires_gradient(operand.object, &requires_gradient) != 0) {
+      return raise_unreadable(state_, product_, operand.object);
+    }
     if (!requires_gradient && !records_forward_) return 0;
     return tell_route(state_.check_gradient, product_, operand.object, nullptr);
   }

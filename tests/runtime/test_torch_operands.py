@@ -63,6 +63,12 @@ def functional_subclass(shape):
         return FunctionalTensor.to_functional(tensor(*shape))
 
 
+class Failing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        raise LookupError("not today")
+
+
 @pytest.fixture(scope="session")
 def mesh():
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -94,6 +100,7 @@ KINDS = {
         lambda *shape: torch.zeros(*shape, dtype=torch.complex32).conj().imag,
         "whose memory holds the negative of its values (is_neg()); expected a plain one; pass tensor.resolve_neg()",
     ),
+    "failing": (lambda *shape: tensor(*shape).as_subclass(Failing), "no plain strided memory (not today)"),
     "uninitialised": (
         lambda *shape: torch.nn.parameter.UninitializedParameter(requires_grad=False),
         "no plain strided memory (Attempted to use an uninitialized parameter",
