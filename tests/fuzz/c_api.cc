@@ -1,6 +1,6 @@
 // Calls every function of the C API with random arguments, most of them wrong, in a library over the recorder that was
-// built with sanitizers. Arguments: the number of calls, and a seed. Prints the launches and how often each status came,
-// as JSON; exits with 1 where a status is out of range, or a failure has no text.
+// built with sanitizers. Arguments: the number of calls, and a seed. Prints the launches and how often each status
+// came, as JSON; exits with 1 where a status is out of range, or a failure has no text.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
