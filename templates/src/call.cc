@@ -125,14 +125,14 @@ class Call {
   // Refuses an operand whose gradient torch would record. Whether it records is asked once a call.
   int check_gradient(const Operand& operand) {
     if (!has_asked_) {
-      if (state_.torch.records(&records_gradients_, &records_forward_) != 0) return -1;
+      if (state_.torch.find_recording(&recording_) != 0) return -1;
       has_asked_ = true;
     }
     bool requires_gradient = false;
-    if (records_gradients_ && state_.torch.requires_gradient(operand.object, &requires_gradient) != 0) {
+    if (recording_.gradients && state_.torch.requires_gradient(operand.object, &requires_gradient) != 0) {
       return raise_unreadable(state_, product_, operand.object);
     }
-    if (!requires_gradient && !records_forward_) return 0;
+    if (!requires_gradient && !recording_.always) return 0;
     return tell_route(state_.check_gradient, product_, operand.object, nullptr);
   }
 
@@ -296,8 +296,7 @@ class Call {
   bool right_is_constant_ = false;
   bool has_failed_ = false;
   bool has_asked_ = false;  // what follows is known
-  bool records_gradients_ = false;
-  bool records_forward_ = false;
+  TorchGuard::Recording recording_ = {false, false};
 };
 
 }  // namespace

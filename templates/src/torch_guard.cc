@@ -25,7 +25,7 @@ int TorchGuard::load(PyObject* routes) {
   Py_DecRef(make);
   if (hooks == nullptr) return -1;
   PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &storage_offset_,
-                         &requires_grad_,   &level_};
+                         &tracing_state_,   &requires_grad_, &level_};
   Py_ssize_t index = 0;
   for (PyObject** place : places) {
     *place = PyTuple_GetItem(hooks, index++);
@@ -63,16 +63,18 @@ int TorchGuard::is_negated(PyObject* tensor, const DLTensor& view, bool* answer)
   return truth < 0 ? -1 : 0;
 }
 
-int TorchGuard::records(bool* by_gradients, bool* forward) const {
+int TorchGuard::find_recording(Recording* recording) const {
   const int enabled = take_truth(PyObject_CallFunctionObjArgs(is_grad_enabled_, nullptr));
   if (enabled < 0) return -1;
-  *by_gradients = enabled > 0;
   PyObject* level = PyObject_GetAttr(forward_ad_, level_);
   if (level == nullptr) return -1;
   const long depth = PyLong_AsLong(level);  // -1 where it is off
   Py_DecRef(level);
   if (depth == -1 && PyErr_Occurred() != nullptr) return -1;
-  *forward = depth >= 0;
+  PyObject* tracing = PyObject_CallFunctionObjArgs(tracing_state_, nullptr);
+  if (tracing == nullptr) return -1;
+  *recording = {enabled > 0, depth >= 0 || tracing != &_Py_NoneStruct};
+  Py_DecRef(tracing);
   return 0;
 }
 

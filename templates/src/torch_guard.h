@@ -31,9 +31,14 @@ class TorchGuard {
   // Says whether a tensor's values are other than its memory's.
   int is_negated(PyObject* tensor, const DLTensor& view, bool* answer) const;
 
-  // Says whether torch may record products now: gradients are enabled, or forward-mode differentiation is on. Where not, no
-  // tensor need be asked.
-  int records(bool* by_gradients, bool* forward) const;
+  // What torch may record of a product.
+  struct Recording {
+    bool gradients;  // of tensors that require one
+    bool always;     // forward-mode differentiation is on, or torch.jit traces
+  };
+
+  // Says what torch may record now. Where nothing, no tensor need be asked.
+  int find_recording(Recording* recording) const;
 
   // Says whether a tensor requires a gradient.
   int requires_gradient(PyObject* tensor, bool* answer) const;
@@ -48,6 +53,7 @@ class TorchGuard {
   PyObject* is_neg_ = nullptr;
   PyObject* increment_version_ = nullptr;
   PyObject* storage_offset_ = nullptr;
+  PyObject* tracing_state_ = nullptr;
   PyObject* requires_grad_ = nullptr;  // names
   PyObject* level_ = nullptr;
 };

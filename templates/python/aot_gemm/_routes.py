@@ -303,6 +303,7 @@ def torch_hooks() -> tuple[Any, ...]:
         torch.Tensor.is_neg,
         _version_counter(torch, graph),
         torch.Tensor.storage_offset,
+        torch._C._get_tracing_state,  # noqa: SLF001 - what torch.jit.is_tracing() asks, at a quarter of its cost
         sys.intern("requires_grad"),
         sys.intern("_current_level"),
     )
@@ -329,6 +330,11 @@ def check_gradient(product: str, tensor: Any) -> None:
     """
     import torch
 
+    if torch.jit.is_tracing():
+        raise errors.UnsupportedError(
+            f"{product}: torch.jit is tracing, and would take the result for a constant; expected a call outside a "
+            "trace; trace with torch's own product"
+        )
     if tensor.requires_grad and torch.is_grad_enabled():
         raise errors.GradientError(
             f"{product}: an operand of shape {tuple(tensor.shape)} requires a gradient, which this would not record; "
