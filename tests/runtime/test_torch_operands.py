@@ -284,5 +284,5 @@ def test_an_address_that_is_an_offset_is_refused(package, library, offset):
 @pytest.mark.filterwarnings("ignore")
 def test_a_trace_that_would_hold_the_result_as_a_constant_is_refused(package):
     x, weight = torch.zeros(4, 8, dtype=torch.bfloat16), torch.zeros(4, 8, dtype=torch.bfloat16)
-    with torch.no_grad(), pytest.raises(package.UnsupportedError, match="linear: torch.jit is tracing"):
+    with torch.no_grad(), pytest.raises(package.UnsupportedError, match=r"linear: torch\.jit is tracing"):
         torch.jit.trace(lambda operand: package.linear(operand, weight), x)
