@@ -88,6 +88,10 @@ class DependencyError(AotError):
     exit_code = 14
 
 
+REPAIR = "`make setup` installs what is missing; if that does not help: rm -rf .venv && make setup"
+"""What to do where a package is missing."""
+
+
 class OutputError(AotError):
     """A file or folder that cannot be written."""
 
