@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aot import package
-from aot.errors import PackageError
+from aot import package, wheel_file
+from aot.errors import OutputError, PackageError
 from aot.render import FileSet
 from aot.target import load_target
 from tests.golden.manifest import golden_manifest
@@ -79,7 +79,7 @@ def test_a_move_leaves_nothing_partial(tmp_path):
     source = tmp_path / "x.whl"
     source.write_bytes(b"wheel")
     assert package._move_into(source, tmp_path / "dist").read_bytes() == b"wheel"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OutputError, match=r"cannot write .*/absent: No such file or directory; give another folder"):
         package._move_into(tmp_path / "absent", tmp_path / "dist")
     assert [x.name for x in (tmp_path / "dist").iterdir()] == ["x.whl"]
 
@@ -100,12 +100,23 @@ def test_the_target_must_be_the_manifests(tmp_path):
         package._write_project(golden_manifest(), {}, load_target("thor"), tmp_path)
 
 
-def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch):
+def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch, tmp_path):
     monkeypatch.setenv("CXXFLAGS", "-O0")
     monkeypatch.setenv("SKBUILD_CMAKE_ARGS", "-DX=Y")
-    environment = package._environment(H200)
+    environment = package._environment(H200, tmp_path / "cache", tmp_path / "scratch")
     assert not {"CXXFLAGS", "SKBUILD_CMAKE_ARGS"} & set(environment)
     assert environment["_PYTHON_HOST_PLATFORM"] == "manylinux_2_28_x86_64"
+
+
+@pytest.mark.parametrize("given", [{}, {"ZIG_GLOBAL_CACHE_DIR": ""}, {"ZIG_GLOBAL_CACHE_DIR": "/zig"}])
+def test_zigs_cache_is_below_ours_unless_it_is_given(monkeypatch, tmp_path, given):
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environment = package._environment(H200, tmp_path / "cache", tmp_path / "scratch")
+    expected = given.get("ZIG_GLOBAL_CACHE_DIR") or str(tmp_path / "cache" / "zig")
+    assert environment["ZIG_GLOBAL_CACHE_DIR"] == expected
+    assert environment["ZIG_LOCAL_CACHE_DIR"] == str(tmp_path / "scratch" / "zig")
 
 
 def wheel_of(path, files):
@@ -152,24 +163,24 @@ def test_a_library_is_refused_for_what_it_exports(host_library, monkeypatch):
         PackageError, match=r"libx\.so\.1 exports 2 symbols, \['other'\] among them; expected aot_gemm_\*"
     ):
         package.inspect_library("libx.so.1", host_library, H200)
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
     package.inspect_library("libx.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_its_soname(host_library, monkeypatch):
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
     with pytest.raises(PackageError, match=r"liby\.so\.1 has the SONAME \['libx.so.1'\]; expected \['liby.so.1'\]"):
         package.inspect_library("liby.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_what_it_needs(host_library, monkeypatch):
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
-    monkeypatch.setattr(package, "_LIBC_FAMILY", {"libc.so.6"})
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_LIBC_FAMILY", {"libc.so.6"})
     with pytest.raises(PackageError, match=r"libx\.so\.1 needs .*; remove libm\.so\.6"):
         package.inspect_library("libx.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_its_glibc(host_library, monkeypatch):
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
     with pytest.raises(PackageError, match=r"libx\.so\.1 needs GLIBC_2\.2\.5; expected GLIBC_2\.2 or older"):
         package.inspect_library("libx.so.1", host_library, replace(H200, glibc="2.2"))
