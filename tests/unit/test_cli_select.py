@@ -51,14 +51,16 @@ def test_select_explain(selection):
     assert "  limit      122.97 us for this problem, by memory (0.273 TB/s)" in text
     assert "of the limit of the bucket's upper edge" in text
     assert "  bigger tiles of the family, all else equal" in text
-    assert "fallback: a leading stride" in succeed("explain", "1", "4096", "4095", "--selection", selection)
+    assert "fallback   k 4095 is not a multiple of 8" in succeed(
+        "explain", "1", "4096", "4095", "--selection", selection
+    )
 
 
 def test_explain_selects_anew_where_nothing_was_selected(monkeypatch, workplace):
     monkeypatch.setattr(shipping, "shipped_selection", lambda _: None)
     before = sorted(workplace.rglob("*"))
     result = aot("explain", "1", "4096", "4096", "--shapes", "shapes.toml")
-    assert result.stderr.startswith("thor has no committed selection: selecting anew\n")
+    assert result.stderr.startswith("thor has no committed selection: selecting by the cost model\n")
     assert "us predicted for the bucket's upper edge" in result.stdout
     assert sorted(workplace.rglob("*")) == before
 
@@ -95,13 +97,13 @@ def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):
 
 def test_a_selection_of_another_target_is_not_built(selection):
     result = aot("build", "--target", "h200", "--selection", selection)
-    assert result.exit_code == 1
+    assert result.exit_code == 9
     assert result.stderr == "aot: error: the selection is for thor, --target is h200; give --target thor\n"
 
 
 def test_a_failed_selection_leaves_the_old_one(selection):
     before = selection.read_bytes()
-    assert aot("select", "--predicted", "--kernels", "*_direct*", "--shapes", "shapes.toml").exit_code in (5, 9)
+    assert aot("select", "--predicted", "--kernels", "none", "--shapes", "shapes.toml").exit_code == 5
     assert selection.read_bytes() == before
     document = json.loads(before)
     document["table"]["sections"][0]["fallback"] = 99
