@@ -91,7 +91,7 @@ class Command(click.Command):
 
 def _means_nothing(name: str, mode: str, only: list[str]) -> str:
     others = [x for x in only if name not in x.split()]
-    advice = f"leave it out, or call the command {' or '.join(others)}" if others else "leave one of the two out"
+    advice = f"leave it out, or use it {' or '.join(others)}" if others else "leave one of the two out"
     return f"{name} means nothing {mode}; {advice}"
 
 

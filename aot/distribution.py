@@ -61,6 +61,8 @@ def check_version(version: str) -> str:
         found = None
     if found is None:
         raise PackageError(f"{what} is no version of PEP 440; expected one such as 1.2.0 or 1.2.0rc1")
+    if found.epoch:
+        raise PackageError(f"{what} has an epoch; expected a version without one, such as 1.2.0")
     if found.local:
         raise PackageError(f"{what} has a local part, +{found.local}; what the table is stands there; leave it out")
     if str(found) != version:

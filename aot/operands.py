@@ -76,6 +76,12 @@ def _is_taken(matrix: Matrix, element_bytes: int, *, row_major: bool) -> bool:
     )
 
 
+def _is_stored(matrix: Matrix, element_bytes: int) -> bool:
+    """Say whether TMA stores a row-major D: it writes whole 16 bytes, past the end of shorter rows."""
+    is_whole = matrix.num_columns * element_bytes % ALIGNMENT_BYTES == 0
+    return is_whole and _is_taken(matrix, element_bytes, row_major=True)
+
+
 def as_launched(problem: Problem, layouts: Collection[Layout]) -> Problem | None:
     """Return the problem that the dispatch table is asked for a packed problem, or None where the fallback answers.
 
@@ -90,7 +96,7 @@ def as_launched(problem: Problem, layouts: Collection[Layout]) -> Problem | None
     exchanged_d = Matrix(d.num_columns, d.num_rows, d.column_stride, d.row_stride)
     num_bytes = problem.operation.dtype.num_bytes
     for left, right, result in ((a, b, d), (b, a, exchanged_d)):
-        if not _is_taken(result, num_bytes, row_major=True):
+        if not _is_stored(result, num_bytes):
             continue
         for layout in Layout:
             if (
