@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import zipfile
@@ -68,9 +69,14 @@ Needs Python 3.10 or newer, numpy (`pip install numpy`, unless site/ beside this
 Run it again with the same --out to carry on. Then, where aot is: aot import results.sqlite
 """
 
+import signal
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 10):
+    sys.exit(f"error: {sys.executable} is Python {sys.version.split()[0]}; Python 3.10 or newer is needed")
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main() sees to it, Ctrl-C ends without a traceback
 sys.path.append(str(Path(__file__).resolve().parent / "site"))
 
 from aot.bundle_runner import main
@@ -155,8 +161,9 @@ def add_numpy(directory: Path, python: str, machine: str, glibc: str, *, verbose
     platforms = [word for tag in [*tags, f"manylinux2014_{machine}"] for word in ("--platform", tag)]
     with scratch_folder("aot-numpy-") as scratch:
         command = [sys.executable, "-m", "pip", "download", *options, *platforms, "--dest", str(scratch)]
+        env = os.environ | {"TMPDIR": str(scratch)}
         try:
-            run([*command, f"numpy=={version('numpy')}"], "fetching numpy for the device", verbose=verbose)
+            run([*command, f"numpy=={version('numpy')}"], "fetching numpy for the device", env=env, verbose=verbose)
         except PackageError as error:
             advice = f"install numpy on the device: {machine}, Python {python}, glibc {glibc}"
             raise PackageError(f"{error}\n  next: check pip's index and the network, or {advice}") from error

@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from aot.process import kill_children
+from aot.process import Terminated, kill_children
 from aot.scratch import remove_all
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _raise(number: int, _frame: FrameType | None) -> None:
     first = not _seen
     _seen.append(number)
     if first:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
 def _watch(reader: int) -> None:

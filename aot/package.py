@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
@@ -70,8 +71,9 @@ def _fetch(requirements: tuple[str, ...], target: Target, cache: Path, *, verbos
         wheels, content = scratch / "wheels", scratch / "content"
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(wheels)]
         download = [sys.executable, "-m", "pip", "download", *options, *_platform_options(target)]
+        env = os.environ | {"TMPDIR": str(scratch)}
         try:
-            run([*download, *requirements], f"fetching {' and '.join(requirements)}", verbose=verbose)
+            run([*download, *requirements], f"fetching {' and '.join(requirements)}", env=env, verbose=verbose)
         except PackageError as error:
             advice = f"check pip's index and the network; they are needed once, then kept in {unpacked}"
             raise PackageError(f"{error}\n  next: {advice}") from error
@@ -227,10 +229,12 @@ def _environment(target: Target, cache: Path, scratch: Path) -> dict[str, str]:
         "ZIG_GLOBAL_CACHE_DIR": str((cache / ZIG_CACHE).resolve()),
         "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
     }
+    (scratch / "tmp").mkdir(parents=True, exist_ok=True)
     return (
         kept
         | {key: value for key, value in zig.items() if not kept.get(key)}
         | {
+            "TMPDIR": str(scratch / "tmp"),  # what is left there by a killed tool goes with the folder
             "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
             "_PYTHON_HOST_PLATFORM": target.platform_tag,
             "PYTHONHASHSEED": "0",
@@ -253,10 +257,28 @@ def _move_into(path: Path, directory: Path) -> Path:
 
 
 @contextmanager
+def _ticking(bar: tqdm[NoReturn]) -> Iterator[None]:
+    """Let a terminal see the time pass while a step lasts."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1.0):
+            bar.refresh()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    if sys.stderr.isatty() and not bar.disable:
+        ticker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+@contextmanager
 def _progress(what: str, *, shown: bool) -> Iterator[Callable[[str], None]]:
     """Show how far a build is; gives what is to be called with each line that it prints."""
     interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
-    with tqdm(desc=what, unit="step", mininterval=interval, disable=not shown) as bar:
+    with tqdm(desc=what, unit="step", mininterval=interval, disable=not shown) as bar, _ticking(bar):
 
         def see(line: str) -> None:
             found = _STEP.search(line)

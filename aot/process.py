@@ -23,6 +23,10 @@ _children: set[subprocess.Popen[bytes]] = set()
 """Leaders of process groups: see `owned`."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP rather than Ctrl-C: nobody asked for what goes on elsewhere to end."""
+
+
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

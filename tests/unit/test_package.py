@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import sys
 import zipfile
@@ -10,32 +11,13 @@ from pathlib import Path
 import pytest
 
 from aot import package, wheel_file
-from aot.errors import OutputError, PackageError
+from aot.errors import DependencyError, OutputError, PackageError
+from aot.process import run
 from aot.render import FileSet
 from aot.target import load_target
 from tests.golden.manifest import golden_manifest
 
 H200 = load_target("h200")
-
-
-def test_run_gives_the_output_and_echoes_when_asked(capsys):
-    assert package.run([sys.executable, "-c", "print('done')"], "saying so", verbose=True) == "done\n"
-    assert capsys.readouterr().err == f"+ {sys.executable} -c 'print('\"'\"'done'\"'\"')'\n"
-
-
-def test_a_failed_command_prints_command_code_and_tail():
-    code = "import sys; [print(f'line {i}') for i in range(100)]; sys.exit(3)"
-    with pytest.raises(PackageError) as caught:
-        package.run([sys.executable, "-c", code], "building")
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "building failed with exit code 3"
-    assert lines[1].startswith(f"  command: {sys.executable} -c ")
-    assert (lines[2], lines[3], lines[-1]) == ("  output:", "    line 60", "    line 99")
-
-
-def test_a_command_that_is_not_there_is_an_error():
-    with pytest.raises(PackageError, match=r"building failed: cannot run no-such-command: No such file or directory"):
-        package.run(["no-such-command"], "building")
 
 
 def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, monkeypatch):
@@ -57,7 +39,7 @@ def test_a_cached_toolchain_needs_no_network(tmp_path, monkeypatch):
 
 def test_dlpacks_header_is_found_without_importing_anything():
     code = "import sys; from aot import package; print(package.dlpack_dir(), 'tvm_ffi' in sys.modules)"
-    path, imported = package.run([sys.executable, "-c", code], "looking").split()
+    path, imported = run([sys.executable, "-c", code], "looking").split()
     assert (Path(path, "dlpack", "dlpack.h").is_file(), imported) == (True, "False")
 
 
@@ -98,6 +80,53 @@ def test_the_target_must_be_the_manifests(tmp_path):
     message = "the manifest is for sm_90a on manylinux_2_28_x86_64, target thor is sm_110a on manylinux_2_28_aarch64"
     with pytest.raises(PackageError, match=re.escape(message)):
         package._write_project(golden_manifest(), {}, load_target("thor"), tmp_path)
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_the_modes_of_a_project_do_not_depend_on_the_caller(tmp_path, umask):
+    files = FileSet()
+    files.add("a/b.txt", b"1")
+    before = os.umask(umask)
+    try:
+        package.write(files, tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a/b.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_that_is_read_only_is_an_error(tmp_path):
+    source = tmp_path / "x.whl"
+    source.write_bytes(b"wheel")
+    with pytest.raises(OutputError, match=r"cannot write /proc/dist/x.whl: No such file or directory"):
+        package._move_into(source, Path("/proc/dist"))
+
+
+@pytest.mark.parametrize("name", ["ninja", "ziglang"])
+def test_a_tool_that_is_missing_is_named(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    find = {"ninja": package._ninja, "ziglang": lambda: package._toolchain_file(H200)}[name]
+    with pytest.raises(DependencyError, match=f"{name}.*`make setup` installs what is missing"):
+        find()
+
+
+def test_ninjas_steps_are_counted(capsys):
+    with package._progress("link 3 kernels", shown=True) as see:
+        for line in ("-- Configuring\n", "[1/4] Building\n", "noise\n", "[3/4] Building\n"):
+            see(line)
+    assert "| 4/4 [" in capsys.readouterr().err
+    with package._progress("link 3 kernels", shown=False) as see:
+        see("[1/4] Building\n")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_first_link_says_why_it_takes_so_long(tmp_path, monkeypatch):
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    assert package._first_time(tmp_path) == " (zig builds its C++ library the first time: about a minute)"
+    (tmp_path / "zig").mkdir()
+    assert package._first_time(tmp_path) == ""
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", "/zig")
+    assert package._first_time(tmp_path / "new") == ""
 
 
 def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch, tmp_path):
@@ -149,7 +178,7 @@ def host_library(tmp_path_factory):
     )
     library = directory / "libx.so.1"
     links = ["-Wl,-soname,libx.so.1", "-Wl,--no-as-needed", "-lm"]
-    package.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), *links], "compiling")
+    run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), *links], "compiling")
     return library.read_bytes()
 
 
