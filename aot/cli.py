@@ -104,6 +104,13 @@ class _Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call a command; where the reader of its output has ended, end quietly."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(EXIT_BROKEN_PIPE)
+
     def main(self, *arguments: Any, **extra: Any) -> Any:
         """Run a command and exit with its code."""
         extra["standalone_mode"] = False

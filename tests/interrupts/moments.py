@@ -37,7 +37,8 @@ class Ending:
 
 
 def _left(group: int, folder: Path) -> tuple[str, ...]:
-    scratch = [x for x in folder.rglob("*") if x.name.startswith((".compiling-", ".fetch-", "aot-"))]
+    scratch = [*(folder / "tmp").iterdir(), *folder.rglob(".compiling-*"), *folder.rglob(".fetch-*")]
+    scratch += folder.rglob(".*.partial")
     processes = []
     for entry in Path("/proc").iterdir():
         try:
