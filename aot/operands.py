@@ -116,10 +116,17 @@ def is_aligned(problem: Problem) -> bool:
 
 def misalignment(problem: Problem) -> str:
     """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
-    layout, step = problem.operation.layout, ALIGNMENT_BYTES // problem.operation.dtype.num_bytes
-    if is_aligned(problem):
+    dtype, layout = problem.operation.dtype, problem.operation.layout
+    majors = (layout.a_k_major, layout.b_k_major, True)
+    names = ("k" if layout.a_k_major else "m", "k" if layout.b_k_major else "n", "n")
+    refused = {
+        name
+        for matrix, row_major, name in zip(matrices(problem), majors, names, strict=True)
+        if not _is_taken(matrix, dtype.num_bytes, row_major=row_major)
+    }
+    if not refused:
         return ""
-    leading = {"k" if layout.a_k_major else "m", "k" if layout.b_k_major else "n", "n"}
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
-    wrong = [f"{name} {extents[name]}" for name in sorted(leading, key="mnk".index) if extents[name] % step]
+    wrong = [f"{name} {extent}" for name, extent in extents.items() if name in refused]
+    step = ALIGNMENT_BYTES // dtype.num_bytes
     return f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not a multiple of {step}"

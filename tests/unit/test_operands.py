@@ -73,3 +73,4 @@ def test_packed_operands_are_read_as_the_runtime_reads_them(asked, layouts, laun
 def test_the_extents_that_are_not_aligned_are_named(layout, text):
     assert misalignment(problem_of(10, 18, 12, Operation.of(Dtype.BFLOAT16, Layout(layout)))) == text
     assert misalignment(problem_of(16, 16, 16, Operation.of(Dtype.BFLOAT16, Layout(layout)))) == ""
+    assert misalignment(problem_of(1, 63, 65)) == "k 65 is not a multiple of 8"  # a single row of D has no stride
