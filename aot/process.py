@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.errors import PackageError, ResourceError, is_of_the_machine
@@ -18,28 +19,47 @@ if TYPE_CHECKING:
 FILE_MODE_MASK = 0o022
 """The umask of what is run, so that the modes of the files it makes do not depend on the caller's."""
 TAIL_LINES = 40
+MAX_PASSES = 20
 
 _children: set[subprocess.Popen[bytes]] = set()
-"""Leaders of process groups: see `owned`."""
+"""Leaders of sessions: see `owned`."""
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP rather than Ctrl-C: nobody asked for what goes on elsewhere to end."""
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _session(number: int) -> list[int]:
+    """List the processes of a session that are not dead yet."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, IndexError):  # it has ended meanwhile
+                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == number and state not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+def _kill_session(leader: int) -> None:
+    """Kill a process with all that it has started; not by its group, since ninja gives each command one of its own."""
+    for _ in range(MAX_PASSES):  # one that is killed may have started another just before
+        found = _session(leader)
+        for number in found:
+            with suppress(OSError):
+                os.kill(number, signal.SIGKILL)
+        if not found:
+            return
 
 
 @contextmanager
 def owned(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kill a process and the group that it leads if the `with` block is left by an exception."""
+    """Kill a process, which must lead a session, and all of that if the `with` block is left by an exception."""
     _children.add(process)
     try:
         yield
     except BaseException:
-        _kill_group(process)
+        _kill_session(process.pid)
         process.wait()
         raise
     finally:
@@ -49,7 +69,7 @@ def owned(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def kill_children() -> None:
     """Kill all that this process has started and not yet waited for."""
     for process in list(_children):
-        _kill_group(process)
+        _kill_session(process.pid)
     if "multiprocessing.process" in sys.modules:
         for child in sys.modules["multiprocessing.process"].active_children():
             child.kill()

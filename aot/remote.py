@@ -37,7 +37,7 @@ SSH = ("ssh", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "S
 SSH_FAILED = 255
 """Exit code of ssh's own failures. Source: ssh(1)."""
 POLL_S = 2.0
-LEAVE_S = 1.0
+LEAVE_S = 0.8
 """How long an interrupted command waits for the device to hear of it."""
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0

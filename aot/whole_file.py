@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,23 @@ def _error(path: Path, error: OSError | ValueError) -> OutputError:
 def _partial(path: Path) -> Path:
     """Name the file that the content is written to first, beside the one that it becomes."""
     return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
+def _place(path: Path) -> Path:
+    """Return where a path leads: what a link points at is written, and the link stays.
+
+    Raises:
+        OSError: it leads in a circle.
+    """
+    place = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if place.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return place
+
+
+def _is_special(path: Path) -> bool:
+    """Say whether a path is there and neither a file nor a folder: a device or a pipe, which must not be replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _probe(path: Path) -> None:
@@ -42,7 +60,7 @@ def _nearest(path: Path) -> Path:
     except FileNotFoundError:
         return _nearest(path.parent)
     if not path.is_dir():
-        raise NotADirectoryError(20, f"{path} is no folder")
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is no folder")
     return path
 
 
@@ -55,12 +73,13 @@ def check_output(path: Path) -> Path:
         OutputError: the path is a folder, or cannot be written; nothing is left of the attempt.
     """
     try:
-        if not path.name or path.is_dir():
+        place = path if _is_special(path) else _place(path)
+        if not place.name or place.is_dir():
             raise OutputError(f"cannot write {path}: it is a folder; give the path of a file")
-        folder = _nearest(path.parent)
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-        _probe(_partial(folder / path.name))
+        if place.exists() and not os.access(place, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if not _is_special(place):
+            _probe(_partial(_nearest(place.parent) / place.name))
     except (OSError, ValueError) as error:
         raise _error(path, error) from error
     return path
@@ -91,11 +110,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """
     encoded = content.encode() if isinstance(content, str) else content
     try:
-        partial = _partial(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_special(path):
+            path.write_bytes(encoded)
+            return
+        place = _place(path)
+        partial = _partial(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
             partial.write_bytes(encoded)
-            partial.replace(path)
+            partial.replace(place)
         finally:
             with suppress(OSError):
                 partial.unlink()

@@ -99,6 +99,22 @@ def test_an_error_ends_the_command_and_all_that_it_started():
     assert process._children == set()
 
 
+def test_a_process_in_a_group_of_its_own_is_ended_too():
+    """As those are that ninja starts."""
+    numbers = []
+
+    def stop(line):
+        numbers.append(int(line))
+        raise KeyboardInterrupt
+
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '60'], process_group=0); print(p.pid, flush=True); p.wait()"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run([sys.executable, "-c", code], "waiting", each_line=stop)
+    wait_for(lambda: not any(map(is_alive, numbers)))
+
+
 def test_what_is_owned_can_be_killed_from_elsewhere():
     child = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60"], start_new_session=True)
     with owned(child):

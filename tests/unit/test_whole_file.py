@@ -34,6 +34,36 @@ def test_what_stood_there_stays_when_writing_fails(tmp_path):
     assert sorted(x.name for x in tmp_path.iterdir()) == ["a.txt", "folder"]
 
 
+def test_what_a_link_points_at_is_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder/file")
+    (tmp_path / "loop").symlink_to("loop")
+    for content in ("new", "newer"):
+        assert check_output(tmp_path / "link") == tmp_path / "link"
+        write_whole(tmp_path / "link", content)
+        assert (tmp_path / "folder" / "file").read_text() == content
+    assert (tmp_path / "link").is_symlink()
+    for action in (check_output, lambda path: write_whole(path, "x")):
+        with pytest.raises(OutputError, match=r"cannot write .*loop: "):
+            action(tmp_path / "loop")
+
+
+def test_a_device_or_a_pipe_is_written_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "null").symlink_to("/dev/null")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (pipe, tmp_path / "null", Path("/dev/null")):
+        check_output(path)
+        write_whole(path, "content")
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+    assert (pipe.is_fifo(), Path("/dev/null").is_char_device()) == (True, True)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["null", "pipe"]
+    with pytest.raises(OutputError, match="cannot write /dev/full: No space left on device"):
+        write_whole(Path("/dev/full"), "content")
+
+
 def tree(folder):
     return sorted(str(x) for x in folder.rglob("*"))
 
