@@ -117,16 +117,18 @@ def is_aligned(problem: Problem) -> bool:
 def misalignment(problem: Problem) -> str:
     """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
     dtype, layout = problem.operation.dtype, problem.operation.layout
-    majors = (layout.a_k_major, layout.b_k_major, True)
     names = ("k" if layout.a_k_major else "m", "k" if layout.b_k_major else "n", "n")
-    refused = {
-        name
-        for matrix, row_major, name in zip(matrices(problem), majors, names, strict=True)
-        if not _is_taken(matrix, dtype.num_bytes, row_major=row_major)
-    }
+    a, b, d = matrices(problem)
+    num_bytes = dtype.num_bytes
+    taken = (
+        _is_taken(a, num_bytes, row_major=layout.a_k_major),
+        _is_taken(b, num_bytes, row_major=layout.b_k_major),
+        _is_stored(d, num_bytes),
+    )
+    refused = {name for name, is_taken in zip(names, taken, strict=True) if not is_taken}
     if not refused:
         return ""
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     wrong = [f"{name} {extent}" for name, extent in extents.items() if name in refused]
-    step = ALIGNMENT_BYTES // dtype.num_bytes
+    step = ALIGNMENT_BYTES // num_bytes
     return f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not a multiple of {step}"

@@ -34,7 +34,7 @@ FP16, MK, KN = Operation.of(Dtype.FLOAT16), Operation.of(Dtype.BFLOAT16, Layout.
         (problem_of(16, 4096, 4088), Answer("predicted")),
         (problem_of(16, 7, 4096), Answer("general", "n 7 is not a multiple of 8")),
         (problem_of(16, 4095, 4097), Answer("general", "n 4095 and k 4097 are not a multiple of 8")),
-        (problem_of(1, 7, 4096), Answer("predicted")),  # a single row of D has no stride
+        (problem_of(1, 7, 4096), Answer("general", "n 7 is not a multiple of 8")),
         (problem_of(16, 4096, 4096, KN), Answer("general", "no kernels of layout kn: they were not asked for")),
         (problem_of(1, 4096, 4096, MK), Answer("predicted")),  # a single row of A is contiguous along k too
         (problem_of(4096, 16, 4096), Answer("predicted")),

@@ -45,13 +45,15 @@ ALL = tuple(Layout)
         ((16, 16, 8, "mn"), ALL, (16, 16, 8, "mn")),
         ((16, 16, 8, "mn"), (Layout.KK,), None),
         ((16, 7, 8, "kk"), ALL, None),
-        ((1, 7, 8, "kk"), ALL, (1, 7, 8, "kk")),
+        ((1, 7, 8, "kk"), ALL, None),  # a store ends on 16 bytes
         ((1, 16, 8, "mk"), ALL, (1, 16, 8, "kk")),
         ((1, 16, 8, "mk"), (Layout.MK,), None),
         ((16, 1, 8, "kk"), ALL, (1, 16, 8, "kk")),
         ((16, 1, 8, "kn"), ALL, (1, 16, 8, "kk")),
         ((16, 16, 9, "kk"), ALL, None),
-        ((1, 1, 9, "kk"), ALL, (1, 1, 9, "kk")),
+        ((7, 1, 8, "kk"), ALL, None),
+        ((1, 1, 9, "kk"), ALL, None),
+        ((1, 8, 9, "kk"), ALL, None),
     ],
 )
 def test_packed_operands_are_read_as_the_runtime_reads_them(asked, layouts, launched):
@@ -73,4 +75,6 @@ def test_packed_operands_are_read_as_the_runtime_reads_them(asked, layouts, laun
 def test_the_extents_that_are_not_aligned_are_named(layout, text):
     assert misalignment(problem_of(10, 18, 12, Operation.of(Dtype.BFLOAT16, Layout(layout)))) == text
     assert misalignment(problem_of(16, 16, 16, Operation.of(Dtype.BFLOAT16, Layout(layout)))) == ""
-    assert misalignment(problem_of(1, 63, 65)) == "k 65 is not a multiple of 8"  # a single row of D has no stride
+    m_major = Operation.of(Dtype.BFLOAT16, Layout.MK)
+    assert misalignment(problem_of(3, 64, 64, m_major)) == "m 3 is not a multiple of 8"
+    assert misalignment(problem_of(3, 1, 65)) == "n 1 and k 65 are not a multiple of 8"
