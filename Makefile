@@ -20,7 +20,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-setup: $(READY) ## Make .venv with everything that constraints.txt pins
+setup: ## Make .venv with everything that constraints.txt pins, or install what it lacks
+	@rm -f $(READY)
+	@$(MAKE) --no-print-directory $(READY)
 
 wheel: $(READY) ## Build dist/*.whl for TARGET, without a GPU
 	$(BIN)/aot build --target $(TARGET)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.errors import PackageError, StoreError
-from aot.package import run
+from aot.errors import OutputError, PackageError, StoreError
+from aot.process import run
+from aot.scratch import scratch_folder
 from aot.tuning_set import write_tuning_set
+from aot.whole_file import check_folder
 from aot.worker_process import LIBRARY_FILE
 
 if TYPE_CHECKING:
@@ -67,9 +69,14 @@ Needs Python 3.10 or newer, numpy (`pip install numpy`, unless site/ beside this
 Run it again with the same --out to carry on. Then, where aot is: aot import results.sqlite
 """
 
+import signal
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 10):
+    sys.exit(f"error: {sys.executable} is Python {sys.version.split()[0]}; Python 3.10 or newer is needed")
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main() sees to it, Ctrl-C ends without a traceback
 sys.path.append(str(Path(__file__).resolve().parent / "site"))
 
 from aot.bundle_runner import main
@@ -98,6 +105,19 @@ def make_runner(directory: Path) -> None:
     (directory / "run.py").write_text(_RUN, encoding="utf-8")
 
 
+def check_bundle_folder(directory: Path) -> Path:
+    """Find out whether a bundle may be written into a folder, before its library is made; return its path.
+
+    Raises:
+        OutputError: it cannot be written.
+        StoreError: it is there and is no bundle.
+    """
+    check_folder(directory)
+    if directory.exists() and any(directory.iterdir()) and not (directory / "run.py").is_file():
+        raise StoreError(f"{directory} is there and is no bundle; give another directory")
+    return directory
+
+
 def make_bundle(directory: Path, library: Path, tuning: TuningSet) -> Bundle:
     """Write a bundle: the kernel library, kernels.json, problems.json, the runner and the modules that it needs.
 
@@ -107,15 +127,18 @@ def make_bundle(directory: Path, library: Path, tuning: TuningSet) -> Bundle:
         tuning: kernels and problems.
 
     Raises:
+        OutputError: the directory cannot be written.
         StoreError: the directory is something else, or the set has no kernels or problems.
     """
     if not tuning.kernels or not tuning.problems:
         raise StoreError(f"nothing to bundle: {len(tuning.kernels)} kernels, {len(tuning.problems)} problems")
-    if directory.exists() and any(directory.iterdir()) and not (directory / "run.py").is_file():
-        raise StoreError(f"{directory} is there and is no bundle; give another directory")
-    make_runner(directory)
-    shutil.copyfile(library, directory / LIBRARY_FILE)
-    write_tuning_set(directory, tuning)
+    check_bundle_folder(directory)
+    try:
+        make_runner(directory)
+        shutil.copyfile(library, directory / LIBRARY_FILE)
+        write_tuning_set(directory, tuning)
+    except OSError as error:
+        raise OutputError(f"cannot write the bundle {directory}: {error}; free disk, or give another folder") from error
     return Bundle(directory, sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()))
 
 
@@ -136,13 +159,14 @@ def add_numpy(directory: Path, python: str, machine: str, glibc: str, *, verbose
     short = ".".join(python.split(".")[:2])
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--python-version", short]
     platforms = [word for tag in [*tags, f"manylinux2014_{machine}"] for word in ("--platform", tag)]
-    with tempfile.TemporaryDirectory(prefix="aot-numpy-") as scratch:
-        command = [sys.executable, "-m", "pip", "download", *options, *platforms, "--dest", scratch]
+    with scratch_folder("aot-numpy-") as scratch:
+        command = [sys.executable, "-m", "pip", "download", *options, *platforms, "--dest", str(scratch)]
+        env = os.environ | {"TMPDIR": str(scratch)}
         try:
-            run([*command, f"numpy=={version('numpy')}"], "fetching numpy for the device", verbose=verbose)
+            run([*command, f"numpy=={version('numpy')}"], "fetching numpy for the device", env=env, verbose=verbose)
         except PackageError as error:
             advice = f"install numpy on the device: {machine}, Python {python}, glibc {glibc}"
             raise PackageError(f"{error}\n  next: check pip's index and the network, or {advice}") from error
-        for wheel in Path(scratch).glob("*.whl"):
+        for wheel in scratch.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(directory / SITE)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot import background, search
-from aot.errors import AotError
+from aot.errors import AotError, DependencyError, OutputError
 from aot.preflight import read_machine, warnings
 from aot.search import MODEL
-from aot.supervisor import SILENCE_S, supervise
+from aot.supervisor import EXIT_INTERRUPTED, SILENCE_S, supervise
 from aot.tuning_set import read_tuning_set
 
 if TYPE_CHECKING:
@@ -70,10 +72,12 @@ def run_bundle(options: Options, *, silent: bool = False) -> int:
         worker has printed what it was.
 
     Raises:
+        DependencyError: numpy cannot be imported.
         StoreError: the bundle or the store cannot be read, or the patterns leave nothing.
         DeviceError: the worker died without a kernel to blame.
     """
     read_tuning_set(options.bundle).filtered(options.kernels, options.problems)
+    check_numpy()
     for text in warnings(read_machine(with_gpu=False)):
         sys.stderr.write(f"warning: {text}\n")
     return supervise(
@@ -93,18 +97,42 @@ def _share(text: str) -> float:
     return value
 
 
+def _seconds(text: str) -> float:
+    """Read a number of seconds, which is not negative and has an end."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"is {text}; expected a number of seconds, 0 or more")
+    return value
+
+
+def check_numpy() -> None:
+    """Find out whether numpy can be imported, before a store is made.
+
+    Raises:
+        DependencyError: it cannot.
+    """
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise DependencyError(
+            f"{sys.executable} cannot import numpy: {error}; install it (pip install numpy), or unpack its wheel into "
+            "site/ beside run.py"
+        ) from error
+    del np
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="run.py", description="Measure the bundle's kernels on this machine's GPU.")
     parser.add_argument("bundle", type=Path, help="the bundle's directory")
     parser.add_argument("--out", type=Path, help="results file; a second run carries on in it")
     parser.add_argument("--problems", help="measure only problems whose name contains or matches this")
     parser.add_argument("--kernels", help="measure only kernels whose name contains or matches this")
-    parser.add_argument("--budget-seconds", type=float, help="end in good order after this long")
+    parser.add_argument("--budget-seconds", type=_seconds, help="end in good order after this long")
     parser.add_argument("--strategy", choices=search.NAMES, default=MODEL, help="how to search; exhaustive times all")
     budget = "share of a problem's kernels to time, such as 0.1 or 10%%"
     parser.add_argument("--search-budget", type=_share, default=1.0, help=budget)
-    parser.add_argument("--silence-seconds", type=float, default=SILENCE_S, help="a kernel this long at work hangs")
-    parser.add_argument("--settle-seconds", type=float, help="wait this long for a throttled device to recover")
+    parser.add_argument("--silence-seconds", type=_seconds, default=SILENCE_S, help="a kernel this long at work hangs")
+    parser.add_argument("--settle-seconds", type=_seconds, help="wait this long for a throttled device to recover")
     parser.add_argument("--check", action="store_true", help="print what this machine is, as JSON, and measure nothing")
     parser.add_argument("--background", choices=background.ACTIONS, help="start, look at, stop or copy a detached run")
     parser.add_argument("--offset", type=int, default=0, help=argparse.SUPPRESS)
@@ -127,9 +155,15 @@ def _do(values: argparse.Namespace, options: Options) -> int:
 
 
 def _report(action: Callable[[], int]) -> int:
-    """Do something and give its exit code; an error is printed and gives its own."""
+    """Do something and return its exit code; an error is printed and has its own."""
     try:
         return action()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"\nerror: {where}{error.strerror or error}; check the path, the disk and the permissions\n")
+        return OutputError.exit_code
     except AotError as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return error.exit_code
@@ -137,6 +171,8 @@ def _report(action: Callable[[], int]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line: `run.py` of a bundle, and the processes that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = _parser()
     values = parser.parse_args(arguments)
     if values.check:

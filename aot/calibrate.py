@@ -73,9 +73,9 @@ FRESH = Constants(
     flops_share=1.25,
     bandwidth_share=1.12,
 )
-"""What one would start with who never measured: an H200's data sheet rates (989 TFLOP/s, 4.8 TB/s) over those measured
-that aot/targets/h200.toml has, work that overlaps, bandwidth that is shared evenly, rows outside the operands nearly
-free."""
+"""What the fit starts from where nothing was measured yet: an H200's data sheet rates (989 TFLOP/s, 4.8 TB/s) over
+those measured that aot/targets/h200.toml has, work that overlaps, bandwidth that is shared evenly, rows
+outside the operands nearly free."""
 
 
 TOP = 8
@@ -229,7 +229,11 @@ def calibrate(
 
 
 def score(times: Times, target: Target, constants: Constants = DEFAULTS) -> Scores:
-    """Score the model's order on times; problems with fewer than three candidates have no order to speak of."""
+    """Score the model's order on times; problems with fewer than three candidates have no order to speak of.
+
+    Raises:
+        SelectionError: there are no others.
+    """
     correlations, regrets = [], []
     for problem in sorted(times):
         row = times[problem]
@@ -240,6 +244,10 @@ def score(times: Times, target: Target, constants: Constants = DEFAULTS) -> Scor
         correlations.append(float(spearmanr(predicted, measured).statistic))
         first = np.argsort(predicted, kind="stable")[:TOP]
         regrets.append(float(measured[first].min() / measured.min() - 1))
+    if not regrets:
+        raise SelectionError(
+            "no problem has times of three candidates to score by; give another --record, or --folds 0"
+        )
     return Scores(
         round(float(np.mean(correlations)), 4),
         round(float(np.mean(np.array(regrets) == 0)), 4),
@@ -285,8 +293,16 @@ def cross_validate(times: Times, target: Target, *, count: int = NUM_PAIRS, num_
     """Score the model before and after calibration, from the constants set by hand and from FRESH ones.
 
     Each fold's problems are scored with constants that were fitted to pairs of the other folds' problems only.
+
+    Raises:
+        SelectionError: the times are too few to split.
     """
     parts = [part for part in folds(times, num_folds) if part]
+    if len(parts) < 2:
+        raise SelectionError(
+            f"the times are of {len(parts)} weight in {num_folds} folds; scoring needs two of each, so that one is "
+            "fitted to and another scored; give another --record, or --folds 0"
+        )
     held = []
     for label, start, width in (("set by hand", DEFAULTS, PRIOR_WIDTH), ("fresh", FRESH, FRESH_WIDTH)):
         before, after = [], []

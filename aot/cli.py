@@ -1,267 +1,149 @@
-"""The command `aot`: parses, prints, and is the only place that exits."""
+"""The command `aot`: its commands, and the only place that exits.
+
+A command's module is imported when the command is called: none fails for want of what only another one needs, and
+`aot --help` needs click alone.
+"""
 
 from __future__ import annotations
 
-import math
+import errno
+import importlib
+import os
 import sys
 import tempfile
-from pathlib import Path
+import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot import pipeline, reports
-from aot.calibration import constants_of
-from aot.candidate import Candidate, KernelKey
-from aot.cli_census import census_command
-from aot.cli_options import CALIBRATION, DTYPE, JOBS, KERNELS, LAYOUT, RECORDS, SHAPES, TARGET, VERBOSE, options
-from aot.cli_prior import prior_command
-from aot.cli_report import report
-from aot.cli_search import SEARCH_COMMANDS
-from aot.cli_select import COMMANDS
-from aot.cli_smem import smem_command
-from aot.errors import AotError
-from aot.problem import Dtype, Layout, Operation
-from aot.remote import Tuning as RemoteTuning
-from aot.search import EXHAUSTIVE, MODEL, NAMES
-from aot.selection import read_selection
-from aot.shape_set import load_shape_set, shape_set_names
-from aot.space import Patterns, census, judge
-from aot.target import load_target, target_names
-from aot.wheel_check import check_kernels, check_wheel
+from aot.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
+from aot.interrupt import INTERRUPTED, exit_code
 
 if TYPE_CHECKING:
-    from aot.bundle import Bundle
-    from aot.target import Target
+    from collections.abc import Callable
 
-PRUNE = 2.0
-"""Times the best, by the model, past which a candidate is not measured. Source: in the first H200 record, pruned
-likewise, no problem's fastest kernel is past 1.61 by the model, 99 of 100 within 1.45."""
+COMMANDS = {
+    "build": ("aot.cli_build:build", "Compile a selection's kernels and build the wheel."),
+    "calibrate": ("aot.cli_search:calibrate_command", "Fit the cost model to a few recorded times."),
+    "census": ("aot.cli_census:census_command", "Compile every legal candidate and count; takes hours."),
+    "compile": ("aot.cli_tune:compile_command", "Compile the candidates that the model ranks best."),
+    "diff": ("aot.cli_select:diff", "Compare what two selections dispatch."),
+    "explain": ("aot.cli_select:explain", "Say which kernel a problem gets, and why."),
+    "import": ("aot.cli_tune:import_command", "Merge results of measuring into a record."),
+    "prior": ("aot.cli_prior:prior_command", "Show what the cost model assumes of a device."),
+    "report": ("aot.cli_report:report", "Write one HTML page about a tuning."),
+    "search": ("aot.cli_search:search", "Compare search strategies on recorded times."),
+    "select": ("aot.cli_select:select_command", "Choose the kernels to ship and their dispatch table."),
+    "shapes": ("aot.cli_space:shapes", "List a shape set."),
+    "smem": ("aot.cli_smem:smem_command", "Count a kernel's shared memory, and say what fits."),
+    "space": ("aot.cli_space:space", "Show the candidates, and why others are out."),
+    "targets": ("aot.cli_space:targets", "List the targets: device, host and limits."),
+    "tune": ("aot.cli_tune:tune", "Measure here, on a device by SSH, or make a bundle."),
+    "verify": ("aot.cli_build:verify", "Check a wheel, or its kernels on this GPU."),
+}
+"""By the command's name: where it is, and its line in `aot --help`."""
 
-EXIT_INTERRUPTED = 130
-"""Ctrl-C, as shells report it: 128 + SIGINT."""
+EXIT_INTERNAL = 70
+"""An error that is none of the user's. Source: EX_SOFTWARE of sysexits.h."""
+EXIT_BROKEN_PIPE = 141
+"""The reader of the output ended, as shells report it: 128 and SIGPIPE."""
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: control characters but line ends are escaped."""
+    return "".join(x if x == "\n" or x.isprintable() else x.encode("unicode_escape").decode() for x in text)
+
+
+def _internal_error(error: Exception) -> str:
+    """Write the traceback of an unexpected error to a file; return the line to print."""
+    head = printable(f"{type(error).__name__}: {error}").splitlines() or [""]
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="aot-error-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"aot {' '.join(sys.argv[1:])}\n")
+            traceback.print_exception(error, file=file)
+    except OSError:
+        name = "what you did; its traceback could not be written"
+    return f"internal error: {head[0][:300]}; please report it with {name}"
+
+
+def _typed(error: Exception) -> AotError | None:
+    """Make an error of ours of one that Python raised for a reason that a user can act on; None for any other."""
+    if isinstance(error, ImportError):
+        return DependencyError(f"cannot import a package: {error}; {REPAIR}")
+    if isinstance(error, MemoryError):
+        return ResourceError("memory ran out; free some, or give a smaller --jobs, and run again")
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        text = f"{where}{error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            return ResourceError(f"{text}; free disk or memory and run again")
+        return OutputError(f"{text}; check the path and its permissions, and run again")
+    return None
 
 
 class _Group(click.Group):
-    """Prints our errors in one place and exits with their codes."""
+    """Loads commands when they are called, prints every error in one place and exits with its code."""
 
-    def invoke(self, ctx: click.Context) -> object:
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands' names."""
+        return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands' lines without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call a command; where the reader of its output has ended, end quietly."""
         try:
             return super().invoke(ctx)
-        except AotError as error:
-            click.echo(f"aot: error: {error}", err=True)
-            ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo("aot: interrupted; what was done is kept, and the same command carries on", err=True)
-            ctx.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            ctx.exit(EXIT_BROKEN_PIPE)
+
+    def main(self, *arguments: Any, **extra: Any) -> Any:
+        """Run a command and exit with its code."""
+        extra["standalone_mode"] = False
+        sys.exit(_run(lambda: super(_Group, self).main(*arguments, **extra)))
+
+
+def _run(command: Callable[[], Any]) -> int:
+    """Run a command; return its exit code, after printing its error."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        with suppress(OSError):
+            click.echo(INTERRUPTED, err=True, nl=False)
+        return exit_code()
+    except BrokenPipeError:
+        # What is buffered still cannot be written, and the interpreter will try once more.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last net: no input may give a traceback
+        ours = error if isinstance(error, AotError) else _typed(error)
+        text = f"error: {printable(str(ours))}" if ours else _internal_error(error)
+        with suppress(OSError):
+            click.echo(f"aot: {text}", err=True)
+        return ours.exit_code if ours else EXIT_INTERNAL
+    return code if isinstance(code, int) else 0
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="aot-kernels")
 def main() -> None:
     """Tune GEMM kernels offline and package the winners, compiled, in a wheel."""
-
-
-for _command in (*COMMANDS, *SEARCH_COMMANDS, census_command, prior_command, report, smem_command):
-    main.add_command(_command)
-
-
-@main.command()
-def targets() -> None:
-    """List the targets: device, host and limits."""
-    click.echo(reports.targets_table([load_target(name) for name in target_names()]))
-
-
-@main.command()
-@SHAPES
-@click.option("--problems", is_flag=True, help="List every problem rather than the models.")
-def shapes(shapes: str, problems: bool) -> None:
-    """List a shape set: models, weights and the ladder of m."""
-    shape_set = load_shape_set(shapes)
-    click.echo(reports.problems_table(shape_set) if problems else reports.shapes_table(shape_set))
-    click.echo(f"shipped shape sets: {', '.join(shape_set_names())}", err=True)
-
-
-@main.command()
-@options(TARGET, KERNELS, DTYPE, LAYOUT)
-@click.option("--explain", is_flag=True, help="Say of every reason why, with an example in figures.")
-@click.option("--list", "list_all", is_flag=True, help="List every candidate with its verdict.")
-def space(target: str, kernels: str, dtype: str, layout: str, explain: bool, list_all: bool) -> None:
-    """Show which candidates are in the space, which are out, and why. Needs no compiler and no GPU."""
-    operation = Operation.of(Dtype(dtype), Layout(layout))
-    patterns, device = Patterns.parse(kernels), load_target(target)
-    if list_all:
-        click.echo(reports.verdicts_table(judge(operation, device, patterns)))
-    else:
-        click.echo(reports.census_table(census(operation, device, patterns), explain=explain))
-
-
-@main.command(name="compile")
-@options(TARGET, SHAPES, KERNELS, DTYPE, LAYOUT, JOBS)
-@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates to compile.")
-def compile_command(
-    target: str, shapes: str, kernels: str, dtype: str, layout: str, jobs: int | None, limit: int
-) -> None:
-    """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
-    operation = Operation.of(Dtype(dtype), Layout(layout))
-    request = pipeline.TuningRequest(load_shape_set(shapes), (operation,), Patterns.parse(kernels), limit, PRUNE)
-    device = load_target(target)
-    keys = [KernelKey(operation, x) for x in pipeline.tuning_candidates(request, device, operation)]
-    artifacts, failures = pipeline.compile_all(keys, device, pipeline.Workplace(jobs=jobs))
-    click.echo(reports.artifacts_table(artifacts, failures))
-    if failures:
-        raise SystemExit(AotError.exit_code)
-
-
-@main.command()
-@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice([x.value for x in Dtype]),
-    help="May be given again; by default bfloat16, and of a wheel's miss log all that it has.",
-)
-@click.option(
-    "--layout",
-    "layouts",
-    multiple=True,
-    type=click.Choice([x.value for x in Layout]),
-    help="May be given again; by default kk, and of a wheel's miss log all that it has.",
-)
-@click.option("--limit", type=click.IntRange(1), default=320, show_default=True, help="Candidates an operation.")
-@click.option(
-    "--prune",
-    type=click.FloatRange(1.0),
-    show_default=f"{PRUNE:g}; with --selection none is left out",
-    help="Leave out a candidate on a problem where the model says it takes this many times the best.",
-)
-@click.option(
-    "--selection", type=click.Path(path_type=Path), help="Measure the kernels of a selection rather than the model's."
-)
-@click.option(
-    "--strategy",
-    type=click.Choice(NAMES),
-    help="How to search on each problem: by default model; with --selection exhaustive, which measures all.",
-)
-@click.option(
-    "--search-budget",
-    type=click.FloatRange(0.0, 100.0, min_open=True),
-    default=100.0,
-    show_default=True,
-    help="Percentage of a problem's candidates to measure at most.",
-)
-@click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), help="Make a directory to run elsewhere.")
-@click.option("--on", "url", help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more.")
-@click.option("--record", type=click.Path(path_type=Path), help="With --on: record to write; by default the target's.")
-@click.option("--budget-seconds", type=click.FloatRange(0.0), help="End the measuring in good order after this long.")
-def tune(**values: Any) -> None:
-    """Compile candidates and measure them on this machine's GPU, on a device by SSH, or make a bundle to carry there.
-
-    Without --on and --bundle the GPU is this machine's: it is checked, then measured into
-    build/tuning/TARGET/results.sqlite, for `aot import`; `make tune` does both. --on ships the bundle, checks the
-    device, follows the run, survives a dropped link and brings the record home. --bundle goes there by hand; on the
-    device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
-    Whatever is interrupted carries on when it is run again.
-    """
-    device = load_target(values["target"])
-    shape_set = load_shape_set(values["shapes"])
-    request = pipeline.TuningRequest(
-        shape_set,
-        shape_set.tuned(tuple(map(Dtype, values["dtypes"])), tuple(map(Layout, values["layouts"]))),
-        Patterns.parse(values["kernels"]),
-        values["limit"],
-        values["prune"] or (math.inf if values["selection"] else PRUNE),
-        _selected_candidates(values["selection"]),
-        constants_of(values["calibration"], device.name),
-    )
-    workplace = pipeline.Workplace(jobs=values["jobs"], verbose=values["verbose"])
-    directory = values["bundle"] or Path("build/tuning") / device.name
-    remote = _inspected(values, device)
-    bundle, failures = pipeline.make_tuning_bundle(request, device, directory, workplace)
-    for failure in failures:
-        click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
-    click.echo(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
-    if remote:
-        _measure_remotely(remote, bundle, values)
-        return
-    words = _search_words(values)
-    if values["bundle"]:
-        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *words])
-        click.echo(f"on the device: {command}")
-        return
-    results = directory / "results.sqlite"
-    budget = values["search_budget"] / 100
-    code = pipeline.measure(directory, results, values["budget_seconds"], _strategy(values), budget)
-    if code:
-        raise SystemExit(code)
-    click.echo(f"measured into {results}; next: aot import {results}")
-
-
-def _strategy(values: dict[str, Any]) -> str:
-    return str(values["strategy"] or (EXHAUSTIVE if values["selection"] else MODEL))
-
-
-def _search_words(values: dict[str, Any]) -> list[str]:
-    """Give what the runner is to be told of the search, where that is not what it does by itself."""
-    words = [] if _strategy(values) == MODEL else ["--strategy", _strategy(values)]
-    budget = values["search_budget"] / 100
-    return words + ([] if budget == 1.0 else ["--search-budget", f"{budget:g}"])
-
-
-def _inspected(values: dict[str, Any], device: Target) -> RemoteTuning | None:
-    """Look at the device that --on names, or at this machine where it is to measure, before anything is compiled."""
-    if not values["url"]:
-        if not values["bundle"]:
-            pipeline.check_this_machine(device, lambda text: click.echo(text, err=True))
-        return None
-    remote = RemoteTuning(values["url"], device, lambda text: click.echo(text, err=True), verbose=values["verbose"])
-    with tempfile.TemporaryDirectory(prefix="aot-runner-") as scratch:
-        remote.inspect(Path(scratch))
-    return remote
-
-
-def _measure_remotely(remote: RemoteTuning, bundle: Bundle, values: dict[str, Any]) -> None:
-    """Measure a bundle where --on says, bring the results home and merge them into the record."""
-    words = [] if values["budget_seconds"] is None else ["--budget-seconds", f"{values['budget_seconds']:g}"]
-    words += _search_words(values)
-    results = bundle.directory / "results.sqlite"
-    code = remote.measure(bundle, words, results, lambda text: click.echo(text, err=True, nl=False))
-    if code:
-        click.echo(f"the run there ended with exit code {code}; what it measured is in {results}", err=True)
-        raise SystemExit(code)
-    written, path = pipeline.import_results([results], values["record"], RECORDS)
-    click.echo(reports.record_summary(written))
-    click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")
-
-
-def _selected_candidates(selection: Path | None) -> tuple[Candidate, ...]:
-    if selection is None:
-        return ()
-    return tuple(dict.fromkeys(key.candidate for key in read_selection(selection).kernels))
-
-
-@main.command(name="import")
-@click.argument("results", type=click.Path(path_type=Path, exists=True, dir_okay=False), nargs=-1, required=True)
-@click.option("--record", type=click.Path(path_type=Path), help="Record to write; by default named after the target.")
-def import_command(results: tuple[Path, ...], record: Path | None) -> None:
-    """Bring measurements home: merge results.sqlite files into a record."""
-    written, path = pipeline.import_results(list(results), record, RECORDS)
-    click.echo(reports.record_summary(written))
-    click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")
-
-
-@main.command()
-@click.argument("wheel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--device", is_flag=True, help="Also run every kernel on this machine's GPU against a reference.")
-def verify(wheel: Path, device: bool) -> None:
-    """Check a wheel: tag, libraries, symbols, hashes; with --device, every kernel's results."""
-    for line in check_wheel(wheel):
-        click.echo(line)
-    if device:
-        for line in check_kernels(wheel):
-            click.echo(line)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

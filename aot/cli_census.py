@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot import census, pipeline
-from aot.cli_options import JOBS, TARGET, options
+from aot.cli_options import OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options
 from aot.compile import ArtifactStore, toolchain_versions
 from aot.errors import CompileError, StoreError
 from aot.problem import Dtype, Layout
 from aot.strict_json import DecodeError, decode
 from aot.target import load_target
 from aot.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def read_census(path: Path) -> census.Census:
@@ -35,8 +38,15 @@ def read_census(path: Path) -> census.Census:
     return found
 
 
-@click.command(name="census")
-@options(TARGET, JOBS)
+COMPILED, COUNTED = "without --count-only", "with --count-only"
+
+
+def _work(values: Mapping[str, Any]) -> str:
+    return COUNTED if values["count_only"] else COMPILED
+
+
+@click.command(name="census", cls=Command, axes=(Axis((COMPILED, COUNTED), _work),))
+@options(TARGET, jobs_option(only=[COMPILED]))
 @click.option(
     "--dtype", "dtypes", multiple=True, type=click.Choice([x.value for x in Dtype]), help="Only these; by default all."
 )
@@ -48,10 +58,8 @@ def read_census(path: Path) -> census.Census:
     help="Only these; by default all.",
 )
 @click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="JSON file to write; what it holds of others stays."
-)
-@click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table as Markdown.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="JSON file to write; what it holds of others stays.")
+@click.option("--markdown", type=OUTPUT_FILE, help="Also write the table as Markdown.")
 def census_command(**values: Any) -> None:
     """Compile every legal candidate of every family, check each object, and count. Needs no GPU; takes hours.
 
@@ -67,6 +75,7 @@ def census_command(**values: Any) -> None:
         if operation.dtype.value in (values["dtypes"] or [x.value for x in Dtype])
         and operation.layout.value in (values["layouts"] or [x.value for x in Layout])
     ]
+    earlier = read_census(values["output"]) if values["output"] and values["output"].exists() else None
     workplace = pipeline.Workplace(jobs=values["jobs"])
     if not values["count_only"]:
         for number, operation in enumerate(operations, 1):
@@ -75,8 +84,8 @@ def census_command(**values: Any) -> None:
             pipeline.compile_all(keys, target, workplace)
     store = ArtifactStore(workplace.artifacts)
     found = census.count(operations, target, toolchain_versions(), lambda key: store.get(key, target))
-    if values["output"] and values["output"].exists():
-        found = census.merge(read_census(values["output"]), found)
+    if earlier:
+        found = census.merge(earlier, found)
     if values["output"]:
         write_whole(values["output"], f"{json.dumps(asdict(found), indent=1, sort_keys=True)}\n")
     text = census.markdown(found)

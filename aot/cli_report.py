@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from aot.cli_options import RECORDS, SHAPES, options
+from aot.cli_options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option, shapes_option
 from aot.cli_search import OUTPUT as SEARCHES
-from aot.cli_select import selection_of
+from aot.cli_selection import COMMITTED, LAST, MODES, NAMED, PREDICTED, RECORDED, selection_of, target_name, told_mode
 from aot.errors import StoreError
 from aot.measurement import PROVENANCE_MEASURED
 from aot.record import read_record
@@ -21,7 +21,7 @@ from aot.report_facts import SearchPoint, facts_of
 from aot.shape_set import load_shape_set
 from aot.strict_json import DecodeError, decode
 from aot.target import load_target
-from aot.whole_file import write_whole
+from aot.whole_file import check_output, write_whole
 
 REPORTS = Path("build/report")
 """Where `aot report` writes, below the working directory."""
@@ -55,24 +55,36 @@ def read_searches(path: Path, target: str) -> list[SearchPoint]:
     return [SearchPoint(x.strategy, x.fraction, x.device_s, x.mean_regret, x.worst_regret) for x in found.points]
 
 
-@click.command()
-@options(SHAPES)
-@click.option("--target", default="h200", show_default=True, help="Device and host; see `aot targets`.")
+@click.command(cls=Command, axes=(Axis(MODES, told_mode),))
+@shapes_option(only=[RECORDED, PREDICTED])
+@option("--target", default="h200", show_default=True, help=TARGET_HELP)
 @click.option("--selection", type=click.Path(path_type=Path), help="Selection to tell of; default build/selections/.")
-@click.option("--record", type=click.Path(path_type=Path), help="Record to select from, or behind --selection.")
-@click.option(
-    "--heldout", default="heldout", show_default=True, help="Shape set that the selection was scored on, if it was."
+@option(
+    "--record",
+    only=[NAMED, RECORDED],
+    type=click.Path(path_type=Path),
+    help="Record to select from, or behind --selection.",
+)
+@option("--predicted", only=[PREDICTED], is_flag=True, help="Tell of what the cost model selects for --shapes.")
+@option(
+    "--heldout",
+    only=[NAMED, RECORDED, LAST, COMMITTED],
+    default="heldout",
+    show_default=True,
+    help="Shape set that the selection was scored on, if it was.",
 )
 @click.option("--search", type=click.Path(path_type=Path), help="What aot search wrote; default build/search/.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default build/report/.")
-def report(**values: Any) -> None:
+@click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/report/.")
+@click.pass_context
+def report(context: click.Context, /, **values: Any) -> None:
     """Write one HTML page about a tuning, to be read without a network.
 
     Device and conditions, roofline, the kernel of each bucket and cell, regret in and out of sample, the portfolio's
     curve, what lost and why, and the slowest cells. Without --selection, of the last selection made here, or else of
     what `aot build` ships. A predicted selection says so throughout.
     """
-    chosen = selection_of(values)
+    output = values["output"] or check_output(REPORTS / f"{load_target(target_name(context)).name}.html")
+    chosen = selection_of(context, told_mode(values))
     path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
     is_measured = chosen.provenance == PROVENANCE_MEASURED
     record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
@@ -80,6 +92,5 @@ def report(**values: Any) -> None:
     search = values["search"] or SEARCHES / f"{chosen.target}.json"
     points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()
     text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
-    output = values["output"] or REPORTS / f"{chosen.target}.html"
     write_whole(output, text)
     click.echo(f"{output}: {output.stat().st_size / 2**20:.2f} MiB, {chosen.provenance}")

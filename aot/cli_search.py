@@ -11,6 +11,7 @@ import click
 
 from aot import calibrate, cost, live, replay, reports
 from aot.calibration import Calibration, write_calibration
+from aot.cli_options import OUTPUT_FILE, RECORDS, Axis, Command, Decorator, option
 from aot.errors import SelectionError
 from aot.problem import Dtype, Operation
 from aot.record import read_record
@@ -18,25 +19,34 @@ from aot.search import EXHAUSTIVE, MODEL, NAMES, Task
 from aot.strategies import strategy_of
 from aot.target import load_target
 from aot.times import measured_times
+from aot.whole_file import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from aot.candidate import Candidate
     from aot.problem import Problem
     from aot.target import Target
 
-RECORDS = Path(__file__).parent / "records"
 OUTPUT = Path("build/search")
 BUDGETS = "2.5,5,10,20,50,100"
 
-RECORD = click.option(
-    "--record",
-    type=click.Path(path_type=Path),
-    default=RECORDS / "h200_quack.jsonl.gz",
-    help="By default the H200's first.",
-)
-DTYPE = click.option("--dtype", type=click.Choice([x.value for x in Dtype]), default=Dtype.BFLOAT16.value)
+
+def record_option(*, only: Collection[str] = ()) -> Decorator:
+    """Make the option --record, which may have a meaning in some modes only."""
+    return option(
+        "--record",
+        only=only,
+        type=click.Path(path_type=Path),
+        default=RECORDS / "h200_quack.jsonl.gz",
+        help="By default the H200's first.",
+    )
+
+
+def dtype_option(*, only: Collection[str] = ()) -> Decorator:
+    """Make the option --dtype, which may have a meaning in some modes only."""
+    values = [x.value for x in Dtype]
+    return option("--dtype", only=only, type=click.Choice(values), default=Dtype.BFLOAT16.value, show_default=True)
 
 
 def _recorded(record: Path, dtype: str) -> tuple[Target, Mapping[Problem, Mapping[Candidate, float]]]:
@@ -53,7 +63,7 @@ def _recorded(record: Path, dtype: str) -> tuple[Target, Mapping[Problem, Mappin
 
 
 def recorded_tasks(times: Mapping[Problem, Mapping[Candidate, float]], target: Target, every: int = 1) -> list[Task]:
-    """Make a task of every so manieth problem."""
+    """Make a task of one problem in `every`, by their order."""
     tasks = []
     for problem in sorted(times)[::every]:
         candidates = tuple(sorted(times[problem]))
@@ -92,15 +102,54 @@ def curves_table(points: Sequence[replay.CurvePoint]) -> str:
     return reports.table(head, rows)
 
 
-@click.command()
-@RECORD
-@DTYPE
-@click.option(
-    "--strategy", "strategies", type=click.Choice(NAMES), multiple=True, default=[MODEL], help="May be given again."
+LIVE, REPLAYED = "with --live", "without --live"
+LIMITED, UNLIMITED = "with a strategy other than exhaustive", "with --strategy exhaustive alone"
+
+
+def _times(values: Mapping[str, Any]) -> str:
+    return LIVE if values["results"] else REPLAYED
+
+
+def _limits(values: Mapping[str, Any]) -> str:
+    return UNLIMITED if set(values["strategies"]) == {EXHAUSTIVE} else LIMITED
+
+
+@click.command(cls=Command, axes=(Axis((LIVE, REPLAYED), _times), Axis((LIMITED, UNLIMITED), _limits)))
+@record_option(only=[REPLAYED])
+@dtype_option(only=[REPLAYED])
+@option(
+    "--strategy",
+    "strategies",
+    only=[REPLAYED],
+    type=click.Choice(NAMES),
+    multiple=True,
+    default=[MODEL],
+    help="May be given again.",
 )
-@click.option("--budget", callback=_budgets, default=BUDGETS, show_default=True, help="Percentages of the candidates.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Orders of the problems to try.")
-@click.option("--every", type=click.IntRange(1), default=1, show_default=True, help="Take every so manieth problem.")
+@option(
+    "--budget",
+    only=[REPLAYED, LIMITED],
+    callback=_budgets,
+    default=BUDGETS,
+    show_default=True,
+    help="Percentages of the candidates.",
+)
+@option(
+    "--seeds",
+    only=[REPLAYED],
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Orders of the problems to try.",
+)
+@option(
+    "--every",
+    only=[REPLAYED],
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Take one problem in so many, by their order.",
+)
 @click.option(
     "--live",
     "results",
@@ -108,20 +157,21 @@ def curves_table(points: Sequence[replay.CurvePoint]) -> str:
     multiple=True,
     help="Compare results files with --live FILE, the first of them exhaustive.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="JSON to write; default in build/search/.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="JSON to write; default in build/search/.")
 def search(**values: Any) -> None:
     """Compare search strategies: the time they take against the regret of what they find.
 
     Replays them on a record, as if measuring; or, with --live, compares runs on a device.
     """
     if values["results"]:
+        path = values["output"] or check_output(OUTPUT / "live.json")
         rows = live.compare_live(values["results"])
         click.echo(live_table(rows))
-        path = values["output"] or OUTPUT / "live.json"
         live.write_live(path, rows)
         click.echo(f"wrote {path}")
         return
     target, times = _recorded(values["record"], values["dtype"])
+    path = values["output"] or check_output(OUTPUT / f"{target.name}.json")
     tasks = recorded_tasks(times, target, values["every"])
     points = []
     for name in dict.fromkeys(values["strategies"]):
@@ -136,7 +186,6 @@ def search(**values: Any) -> None:
             report=lambda x: click.echo(f"{x.strategy} {100 * x.budget:g}%: mean {100 * x.mean_regret:.2f}%", err=True),
         )
     click.echo(curves_table(points))
-    path = values["output"] or OUTPUT / f"{target.name}.json"
     replay.write_curves(path, target.name, values["record"].name.removesuffix(".jsonl.gz"), points)
     click.echo(f"{len(tasks)} problems; wrote {path}")
 
@@ -169,17 +218,30 @@ def _scores(label: str, x: calibrate.Scores) -> tuple[str, ...]:
     return (label, f"{x.spearman:.3f}", *(f"{100 * share:.1f}%" for share in shares), str(x.num_problems))
 
 
+def _folds(_context: click.Context, _option: click.Parameter, number: int) -> int:
+    if number == 1:
+        raise click.BadParameter("1 leaves nothing to fit to; give 0, to leave the scores out, or 2 and more")
+    return number
+
+
 @click.command(name="calibrate")
-@RECORD
-@DTYPE
+@record_option()
+@dtype_option()
 @click.option(
     "--count", type=click.IntRange(1), default=calibrate.NUM_PAIRS, show_default=True, help="Times to fit to."
 )
-@click.option("--folds", type=click.IntRange(0), default=5, show_default=True, help="To score by; 0 leaves it out.")
 @click.option(
-    "--fresh", is_flag=True, help="Start from constants of one who never measured, not from those set by hand."
+    "--folds",
+    type=click.IntRange(0),
+    callback=_folds,
+    default=5,
+    show_default=True,
+    help="Parts to score by, each with constants fitted to the others; 0 leaves it out.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Calibration to write, for --calibration.")
+@click.option(
+    "--fresh", is_flag=True, help="Start from the data sheet's rates and round numbers, not from constants set by hand."
+)
+@click.option("-o", "--output", type=OUTPUT_FILE, help="Calibration to write, for --calibration.")
 def calibrate_command(**values: Any) -> None:
     """Fit the cost model's constants to a handful of a record's times, and score its order on other weights."""
     target, times = _recorded(values["record"], values["dtype"])

@@ -1,37 +1,45 @@
-"""The commands that decide and build: select, diff, build, explain."""
+"""The commands that decide, and say what was decided: select, diff, explain."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot import pipeline, reports, shipping
-from aot.calibration import constants_of
+from aot import reports, shipping
 from aot.cli_options import (
-    CALIBRATION,
     DTYPE,
-    JOBS,
     KERNELS,
     LAYOUT,
-    MAX_HELDOUT_REGRET,
+    OUTPUT_FILE,
     RECORDS,
     REGRETS,
     SELECTIONS,
     SHAPES,
     TARGET,
-    VERBOSE,
+    Axis,
+    Command,
+    FiniteFloat,
+    calibration_option,
+    is_given,
+    option,
     options,
-    regrets_text,
+    shapes_option,
 )
-from aot.errors import AotError, SelectionError
+from aot.cli_selection import MODES, NAMED, PREDICTED, RECORDED, Request, select, selection_of, told_mode
+from aot.coverage import coverage
 from aot.explain import explanation
 from aot.problem import Dtype, Layout, Operation, Problem
-from aot.select import NAMED_WEIGHT, SelectionLimits, Wishes
-from aot.selection import Selection, read_selection, write_selection
-from aot.shape_set import load_shape_set
+from aot.select import NAMED_WEIGHT, SelectionLimits
+from aot.selection import write_selection
+from aot.shape_set import MAX_EXTENT
 from aot.target import load_target
+from aot.whole_file import check_output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LIMITS = (
     click.option(
@@ -55,64 +63,84 @@ LIMITS = (
     ),
     click.option(
         "--named-weight",
-        type=click.FloatRange(1.0),
+        type=FiniteFloat(1.0),
         default=NAMED_WEIGHT,
         show_default=True,
         help="How often a problem of --shapes counts beside others measured.",
     ),
 )
 
+MEASURED = "where a record is selected from"
+TIES, ANEW = "without --anew", "with --anew"
 
-@click.command(name="select")
+
+def _source(values: Mapping[str, Any]) -> str:
+    is_predicted = values["predicted"] or not (
+        values["record"] or shipping.default_record(load_target(values["target"]), RECORDS)
+    )
+    return PREDICTED if is_predicted else MEASURED
+
+
+def _ties(values: Mapping[str, Any]) -> str:
+    return ANEW if values["anew"] else TIES
+
+
+@click.command(name="select", cls=Command, axes=(Axis((MEASURED, PREDICTED), _source), Axis((TIES, ANEW), _ties)))
 @options(TARGET, SHAPES, KERNELS, *LIMITS)
-@click.option("--record", type=click.Path(path_type=Path), help="Record to select from; by default the committed one.")
-@click.option("--predicted", is_flag=True, help="Select by the cost model, as where there is no record.")
-@CALIBRATION
-@click.option(
-    "--heldout", default="heldout", show_default=True, help="Shape set to keep out and to score on; '' for none."
+@option(
+    "--record",
+    only=[MEASURED],
+    type=click.Path(path_type=Path),
+    help="Record to select from; by default the committed one.",
 )
-@click.option("--shipped", type=click.Path(path_type=Path), help="Selection that ties go to; by default the committed.")
+@option("--predicted", only=[PREDICTED], is_flag=True, help="Select by the cost model, as where there is no record.")
+@calibration_option(only=[PREDICTED])
+@option(
+    "--heldout",
+    only=[MEASURED],
+    default="heldout",
+    show_default=True,
+    help="Shape set to keep out and to score on; '' for none.",
+)
+@option(
+    "--shipped",
+    only=[TIES],
+    type=click.Path(path_type=Path),
+    help="Selection that ties go to; by default the committed.",
+)
 @click.option("--anew", is_flag=True, help="Let ties go to no earlier selection.")
 @click.option("--curve/--no-curve", default=True, show_default=True, help="Work out kernels against regret.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default build/selections/.")
-def select_command(**values: Any) -> None:
+@click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/selections/.")
+@click.pass_context
+def select_command(context: click.Context, /, **values: Any) -> None:
     """Choose the kernels to ship and build the dispatch table, from a record or from the cost model.
 
     Says how: exactly, or by greedy choice and exchange beside a proven bound; what each number of kernels would cost;
-    and what rounding costs on the problems that were held out.
+    what rounding costs on the problems that were held out; and how the problems of --shapes are answered. By the cost
+    model, a --shapes that is given has kernels of the layouts it asks for; the general kernel answers the others.
     """
-    selection = _select(values)
-    path = values["output"] or SELECTIONS / f"{selection.target}.json"
+    mean, worst = values["max_regret"] or (None, None)
+    device = load_target(values["target"])
+    path = values["output"] or check_output(SELECTIONS / f"{device.name}.json")
+    is_measured = _source(values) == MEASURED
+    request = Request(
+        device,
+        values["shapes"],
+        not is_given(context, "shapes"),
+        (values["record"] or shipping.default_record(device, RECORDS)) if is_measured else None,
+        SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst),
+        shipped=None if values["anew"] else values["shipped"] or shipping.shipped_selection(device),
+        **{x.name: values[x.name] for x in fields(Request) if x.name in _SAME_NAMES},
+    )
+    selection = select(request)
     write_selection(path, selection)
     click.echo(reports.selection_summary(selection))
     click.echo(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
+    click.echo(shipping.coverage_text(selection.coverage))
 
 
-def _select(values: dict[str, Any]) -> Selection:
-    mean, worst = values["max_regret"] or (None, None)
-    limits = SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst)
-    device = load_target(values["target"])
-    shipped = None if values["anew"] else values["shipped"] or shipping.shipped_selection(device)
-    shapes = load_shape_set(values["shapes"])
-    wishes = Wishes(
-        limits,
-        read_selection(shipped) if shipped else None,
-        shapes,
-        values["named_weight"],
-        with_curves=values["curve"],
-        progress=lambda what: click.echo(f"... {what}", err=True),
-    )
-    record = values["record"] or shipping.default_record(device, RECORDS)
-    if values["predicted"] or record is None:
-        constants = constants_of(values.get("calibration"), device.name)
-        return shipping.select_predicted(shapes, device, wishes, values["kernels"], constants)
-    if values.get("calibration"):
-        raise SelectionError(
-            f"--calibration {values['calibration']}: a record's times need no cost model; leave it out, or select by "
-            "the model with --predicted"
-        )
-    heldout = load_shape_set(values["heldout"]) if values["heldout"] else None
-    return shipping.select_measured(record, device, wishes, values["kernels"], heldout)
+_SAME_NAMES = ("kernels", "calibration", "heldout", "named_weight", "curve")
+"""Options that a request has by the same name."""
 
 
 @click.command()
@@ -130,87 +158,30 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
     click.echo(reports.difference_table(shipping.compare_selections(old, new, records, RECORDS), show))
 
 
-@click.command()
-@options(TARGET, SHAPES, JOBS, VERBOSE)
-@click.option("--selection", type=click.Path(path_type=Path), help="Build this selection, not the committed one.")
-@click.option(
-    "--max-heldout-regret",
-    type=REGRETS,
-    default=MAX_HELDOUT_REGRET,
-    show_default=regrets_text(MAX_HELDOUT_REGRET),
-    help="Refuse to build where rounding costs more on held-out problems; none for no limit.",
-)
-@click.option("--package", default=pipeline.DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
-@click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
-@click.option("--dist", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
-def build(**values: Any) -> None:
-    """Compile the selected kernels and build the wheel. Needs no GPU.
-
-    Without --selection, builds the target's committed selection, or where there is none, selects by the cost model.
-    """
-    device = load_target(values["target"])
-    chosen = _shipped(values)
-    click.echo(reports.selection_summary(chosen))
-    if chosen.target != device.name:
-        raise AotError(
-            f"the selection is for {chosen.target}, --target is {device.name}; give --target {chosen.target}"
-        )
-    shipping.check_heldout(chosen, *values["max_heldout_regret"])
-    workplace = pipeline.Workplace(jobs=values["jobs"], verbose=values["verbose"])
-    number = values["package_version"] or pipeline.toolchain_version()
-    timed = shipping.times_behind(chosen, None, RECORDS)
-    built = pipeline.build(
-        chosen, device, values["dist"], workplace, package=values["package"], wheel_version=number, timed=timed
-    )
-    click.echo(f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.kernels)} kernels")
-
-
-@click.command()
-@options(TARGET, SHAPES, DTYPE, LAYOUT)
-@click.argument("m", type=click.IntRange(1))
-@click.argument("n", type=click.IntRange(1))
-@click.argument("k", type=click.IntRange(1))
+@click.command(cls=Command, axes=(Axis(MODES, told_mode),))
+@options(TARGET, DTYPE, LAYOUT)
+@shapes_option(only=[RECORDED, PREDICTED])
+@click.argument("m", type=click.IntRange(1, MAX_EXTENT))
+@click.argument("n", type=click.IntRange(1, MAX_EXTENT))
+@click.argument("k", type=click.IntRange(1, MAX_EXTENT))
 @click.option("--selection", type=click.Path(path_type=Path), help="Selection to explain; default build/selections/.")
-@click.option("--record", type=click.Path(path_type=Path), help="Record to select from, or behind --selection.")
-def explain(**values: Any) -> None:
+@option(
+    "--record",
+    only=[NAMED, RECORDED],
+    type=click.Path(path_type=Path),
+    help="Record to select from, or behind --selection.",
+)
+@option("--predicted", only=[PREDICTED], is_flag=True, help="Explain what the cost model selects for --shapes.")
+@click.pass_context
+def explain(context: click.Context, /, **values: Any) -> None:
     """Say which kernel an M by N by K problem gets, and why.
 
     From which bucket, at what time, what came second, how much of the hardware's limit is reached, and what there is
     against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
     """
-    chosen = selection_of(values)
+    chosen = selection_of(context, told_mode(values))
     timed = shipping.times_behind(chosen, values["record"], RECORDS)
     operation = Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
     problem = Problem(operation, values["m"], values["n"], values["k"])
     click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
-
-
-def selection_of(values: dict[str, Any]) -> Selection:
-    """Give the selection to tell of: the one named, else of the record, the last written, or what `build` ships."""
-    last = SELECTIONS / f"{values['target']}.json"
-    if values["record"] and not values["selection"]:
-        return _select_anew(values, values["record"])
-    if not values["selection"] and last.exists():
-        return read_selection(last)
-    return _shipped(values)
-
-
-def _shipped(values: dict[str, Any]) -> Selection:
-    """Give the selection named, else the committed one, else what the cost model selects."""
-    device = load_target(values["target"])
-    path = values["selection"] or shipping.shipped_selection(device)
-    if path is not None:
-        return read_selection(path)
-    click.echo(f"{device.name} has no committed selection: selecting anew", err=True)
-    return _select_anew(values, None)
-
-
-def _select_anew(values: dict[str, Any], record: Path | None) -> Selection:
-    """Select as `aot select` does without further options, but for the curve."""
-    arguments = [f"--target={values['target']}", f"--shapes={values['shapes']}", "--no-curve"]
-    arguments += [] if record is None else [f"--record={record}"]
-    return _select(select_command.make_context("select", arguments, parent=click.get_current_context()).params)
-
-
-COMMANDS = (select_command, diff, build, explain)
-"""What this module adds to `aot`."""
+    click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot import reports, smem
+from aot.cli_options import Axis, Command, option
 from aot.errors import CandidateError
 from aot.families._tcgen05 import TILE_K_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TILES = {
     smem.Engine.TCGEN05: (
@@ -48,22 +52,31 @@ def _fit(element: smem.Element, tile: tuple[int, int, bool], **common: Any) -> i
     return smem.count(smem.Kernel(common.pop("arch"), element.name, tile_m, tile_n, use_2cta, **common)).num_stages_fit
 
 
-@click.command(name="smem")
+KERNEL, TABLE = "with --tile", "without --tile"
+
+
+def _form(values: Mapping[str, Any]) -> str:
+    return TABLE if values["tile"] is None else KERNEL
+
+
+@click.command(name="smem", cls=Command, axes=(Axis((KERNEL, TABLE), _form),))
 @click.option(
     "--arch", default="sm_110a", show_default=True, help=f"One of {', '.join(smem.ENGINES)}, a behind or not."
 )
 @click.option("--tile", help="tile_m x tile_n of the MMA, such as 256x128; without it, a table of tiles and types.")
-@click.option("--two-cta", is_flag=True, help="Two CTAs to an MMA: each holds half of A's rows and half of B.")
-@click.option("--dtype", default="bf16", show_default=True, help=f"Type of A and B: {', '.join(smem.ELEMENTS)}.")
+@option("--two-cta", only=[KERNEL], is_flag=True, help="Two CTAs to an MMA: each holds half of A's rows and half of B.")
+@option(
+    "--dtype", only=[KERNEL], default="bf16", show_default=True, help=f"Type of A and B: {', '.join(smem.ELEMENTS)}."
+)
 @click.option("--out", default="bf16", show_default=True, help=f"Type of D: {', '.join(smem.OUTPUT_BYTES)}.")
 @click.option("--source", default="", help="Type of the C that the epilogue loads; by default it loads none.")
 @click.option("--k-bytes", default=TILE_K_BYTES, show_default=True, help="Bytes of k in a stage.")
-@click.option("--stages", default=0, help="Stages of A and B; by default as many as fit.")
+@option("--stages", only=[KERNEL], type=int, help="Stages of A and B; by default as many as fit.")
 def smem_command(**values: Any) -> None:
     """Count a kernel's shared memory in bytes, for FP4, FP8, FP16 and FP32, and say what fits: docs/smem.md."""
     arch, limit = values["arch"], smem.SMEM_BYTES[smem.base_arch(values["arch"])]
     common = {"output": values["out"], "source": values["source"], "k_bytes": values["k_bytes"]}
-    if values["tile"]:
+    if values["tile"] is not None:
         kernel = smem.Kernel(arch, values["dtype"], *parse_tile(values["tile"]), values["two_cta"], **common)
         usage = smem.count(kernel, values["stages"])
         click.echo(reports.smem_report(usage, smem.explain(usage)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -16,10 +15,9 @@ import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +27,15 @@ from tqdm import tqdm
 from aot import manifest as manifest_module
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import Accepted
-from aot.errors import CompileError
+from aot.errors import REPAIR, CompileError, DependencyError, ManifestError, ResourceError, is_of_the_machine
 from aot.families import family_of
 from aot.legality import check
 from aot.manifest import ManifestKernel
-from aot.object_file import inspect
+from aot.process_pool import Died, Pool
+from aot.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aot.candidate import KernelKey
     from aot.target import Target
@@ -51,6 +50,12 @@ FAMILIES = Path(__file__).parent / "families"
 
 _BESIDE = re.compile(rb"^ *from aot\.families\.(\w+) import ", re.MULTILINE)
 """How a family's module imports another of the folder."""
+
+SCRATCH = ".compiling-"
+"""How the folders are called that kernels are compiled in, beside the store's own."""
+
+MIN_FREE_BYTES = 16 * 2**20
+"""Below so much free disk, no failure is believed to be a kernel's own. An assumption: twenty times a large object."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """The DSL colours its messages, terminal or not."""
@@ -76,6 +81,21 @@ def family_sources(family: str, folder: Path = FAMILIES) -> str:
     return digest.hexdigest()
 
 
+def _read_result(directory: Path, key: KernelKey) -> Artifact | CompileFailure | None:
+    """Read an entry of the store; whatever is raised, it is damaged."""
+    result = json.loads((directory / RESULT_NAME).read_text(encoding="utf-8"))
+    seconds = float(result["seconds"])
+    if "failure" in result:
+        if not isinstance(result["failure"], str):
+            raise TypeError(f"the failure is {result['failure']!r}; expected text")
+        return CompileFailure(key.name, result["failure"], seconds)
+    kernel = manifest_module.decode_kernel(result["kernel"], str(directory / RESULT_NAME))
+    path = directory / OBJECT_NAME
+    if kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
+        return None
+    return Artifact(kernel, path, seconds)
+
+
 @dataclass(frozen=True)
 class ArtifactStore:
     """A directory of objects, each under the hash of its candidate, operation, target, toolchain and sources."""
@@ -98,16 +118,9 @@ class ArtifactStore:
         """Give what an earlier run made of a kernel, or None; a damaged entry counts as none."""
         directory = self.directory(key, target)
         try:
-            result = json.loads((directory / RESULT_NAME).read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
+            return _read_result(directory, key)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, ManifestError):
             return None
-        if "failure" in result:
-            return CompileFailure(key.name, result["failure"], result["seconds"])
-        kernel = manifest_module.decode_kernel(result["kernel"], str(directory / RESULT_NAME))
-        path = directory / OBJECT_NAME
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
-            return None
-        return Artifact(kernel, path, result["seconds"])
 
 
 def _export(key: KernelKey, target: Target, directory: Path) -> Path:
@@ -124,6 +137,8 @@ def _export(key: KernelKey, target: Target, directory: Path) -> Path:
 
 
 def _describe(key: KernelKey, target: Target, path: Path) -> ManifestKernel:
+    from aot.object_file import inspect
+
     family = family_of(key.candidate)
     resources = family.resources(key.candidate, key.operation, target)
     report = inspect(path, key.name, target, resources.num_threads)
@@ -149,38 +164,96 @@ def _describe(key: KernelKey, target: Target, path: Path) -> ManifestKernel:
     )
 
 
-def compile_one(key: KernelKey, target: Target, root: Path) -> None:
-    """Compile one kernel into the store at `root`; a failure is stored with its reason.
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of compiling a kernel in a worker process."""
 
-    Runs in a worker process whose environment `_start_worker` has set.
+    failure: CompileFailure | None = None
+    """The kernel's, stored or not; None where there is an artifact in the store now."""
+    machine: str = ""
+    """What the machine lacks, for which no kernel is to blame; empty where it lacks nothing."""
+    missing: str = ""
+    """The package that cannot be imported; likewise."""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """List an error and those that it was raised for."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        found = todo.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            todo += [found.__cause__, found.__context__, *getattr(found, "exceptions", ())]
+
+
+def _is_own(error: BaseException) -> bool:
+    """Say whether an error is one by which the compiler, or the second gate, refuses a kernel."""
+    return isinstance(error, CompileError) or any(
+        kind.__name__ == "DSLBaseError" and kind.__module__.startswith("cutlass.") for kind in type(error).__mro__
+    )
+
+
+def _judge(error: Exception, key: KernelKey, seconds: float, scratch: Path) -> tuple[_Outcome, bool]:
+    """Say what an error of the compiler means, and whether it is the kernel's own, so that it may be stored.
+
+    An error is the kernel's own only where it is recognised as such. What is not recognised is this run's result, and
+    is tried again by the next.
     """
-    directory = ArtifactStore(root).directory(key, target)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=directory.parent, prefix="."))
-    result: dict[str, Any]
-    start = time.process_time()
-    try:
-        result = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
-    except (OSError, MemoryError, ImportError):  # the machine's doing, not the candidate's: another run may succeed
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this candidate's recorded result
-        reason = " ".join(_COLOUR.sub("", str(error)).split())
-        result = {"failure": f"{type(error).__name__}: {reason[:600]}"}
-    result["seconds"] = round(time.process_time() - start, 3)
+    chain = list(_causes(error))
+    reason = f"{type(error).__name__}: {' '.join(_COLOUR.sub('', str(error)).split())[:600]}"
+    missing = next((x for x in chain if isinstance(x, ImportError)), None)
+    if missing is not None:
+        return _Outcome(missing=str(missing)), False
+    is_short = shutil.disk_usage(scratch).free < MIN_FREE_BYTES
+    if is_short or any(isinstance(x, OSError | MemoryError) or is_of_the_machine(str(x)) for x in chain):
+        told = next((str(x) for x in chain if isinstance(x, OSError | MemoryError)), "")
+        return _Outcome(machine=f"{key.name}: {reason}{f' ({told})' if told and told not in reason else ''}"), False
+    return _Outcome(CompileFailure(key.name, reason, seconds)), _is_own(error)
+
+
+def _store(scratch: Path, directory: Path, result: dict[str, Any]) -> None:
+    """Put a result, and what else is in a scratch folder, where the store keeps it."""
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
+    directory.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
     try:
         scratch.rename(directory)
-    except OSError:  # another process compiled the same kernel meanwhile: its entry is as good
-        shutil.rmtree(scratch)
+    except OSError:
+        if not directory.is_dir():  # else another process compiled the same meanwhile: its entry is as good
+            raise
 
 
-def _start_worker(arch: str) -> None:
-    # Ctrl-C reaches every process of the terminal; the parent ends these in good order.
+def compile_one(key: KernelKey, target: Target, root: Path, workplace: Path) -> _Outcome:
+    """Compile one kernel into the store at `root`; a failure of its own is stored with its reason.
+
+    Runs in a worker process whose environment `_start_worker` has set. `workplace` is a folder on the file system of
+    the store, which somebody else removes.
+    """
+    start = time.process_time()
+    directory = ArtifactStore(root).directory(key, target)
+    try:
+        scratch = Path(tempfile.mkdtemp(dir=workplace))
+        try:
+            result: dict[str, Any] = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
+            outcome, is_stored = _Outcome(), True
+        except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
+            outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
+            result = {"failure": outcome.failure.reason if outcome.failure else ""}
+        if is_stored:
+            _store(scratch, directory, {**result, "seconds": round(time.process_time() - start, 3)})
+    except OSError as error:
+        return _Outcome(machine=f"{key.name}: {error}")
+    return outcome
+
+
+def _start_worker(arch: str, workplace: Path) -> None:
+    # The parent ends these processes; SIGINT is blocked in them from their first moment on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUTE_DSL_ARCH"] = arch
     os.environ["QUACK_ARCH"] = arch.removeprefix("sm_").rstrip("af")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(workplace)  # what a killed compiler leaves goes with the folder
 
 
 def _refuse_illegal(keys: Sequence[KernelKey], target: Target) -> None:
@@ -206,47 +279,64 @@ def compile_kernels(
         The artifacts in the order of `keys`, without the failures, and the failures.
 
     Raises:
-        CompileError: a key is not legal, or a worker process died.
-        ImportError: a compiler's package is not installed, or cannot be imported.
+        CompileError: a key is not legal.
+        DependencyError: a compiler's package is not installed, or cannot be imported.
+        ResourceError: the machine is short of disk or memory, or a compiler was killed.
     """
     _refuse_illegal(keys, target)
     store = ArtifactStore(root)
-    todo = [key for key in keys if store.get(key, target) is None]
+    todo = [key for key in dict.fromkeys(keys) if store.get(key, target) is None]
+    failed: dict[KernelKey, CompileFailure] = {}
     if todo:
-        _run_workers(todo, target, root, min(jobs or os.cpu_count() or 1, len(todo)), progress=progress)
-    results = [store.get(key, target) for key in keys]
+        root.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(SCRATCH, root.resolve()) as workplace:
+            num_processes = min(jobs or os.cpu_count() or 1, len(todo))
+            failed = _run_workers(todo, target, root.resolve(), workplace, num_processes, progress=progress)
+    results = [failed.get(key) or store.get(key, target) for key in keys]
     lost = [key.name for key, result in zip(keys, results, strict=True) if result is None]
     if lost:
-        raise CompileError(f"no result for {', '.join(lost)}: a worker process died (out of memory?); run again")
+        raise ResourceError(f"no result for {', '.join(lost)}: something else removes files from {root}; run again")
     artifacts = [result for result in results if isinstance(result, Artifact)]
     return artifacts, [result for result in results if isinstance(result, CompileFailure)]
 
 
-def _run_workers(todo: Sequence[KernelKey], target: Target, root: Path, jobs: int, *, progress: bool) -> None:
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(target.arch,))
+def _of_the_dead(key: KernelKey, died: Died) -> _Outcome:
+    """Say what it means that a compiler died: its own crash is this run's result, being killed is the machine's."""
+    number = -(died.exit_code or 0)
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+        return _Outcome(CompileFailure(key.name, f"the compiler crashed with signal {number}", 0.0))
+    how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {died.exit_code}"
+    return _Outcome(machine=f"{key.name}: the compiler {how}; is memory short? A smaller --jobs needs less")
+
+
+def _run_workers(
+    todo: Sequence[KernelKey], target: Target, root: Path, workplace: Path, num_processes: int, *, progress: bool
+) -> dict[KernelKey, CompileFailure]:
+    """Compile into the store; return the failures of this run.
+
+    Raises:
+        DependencyError: a compiler's package is not installed, or cannot be imported.
+        ResourceError: the machine is short of disk or memory, or a compiler was killed.
+    """
+    do = partial(compile_one, target=target, root=root, workplace=workplace)
+    pool: Pool[KernelKey, _Outcome] = Pool(num_processes, _start_worker, (target.arch, workplace), do)
     interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
+    failed = {}
     with (
-        pool,
         tqdm(
             total=len(todo), desc=f"compile {target.name}", unit="kernel", mininterval=interval, disable=not progress
         ) as bar,
+        closing(pool.run(todo)) as results,
     ):
-        futures: list[Future[None]] = [pool.submit(compile_one, key, target, root) for key in todo]
-        try:
-            for future in as_completed(futures):
-                future.result()
-                bar.update()
-        except BrokenProcessPool as error:
-            raise CompileError(
-                "a compiler process died, out of memory or by a crash; what was compiled is kept; run again, with a "
-                "smaller --jobs if memory is short"
-            ) from error
-        except (OSError, MemoryError) as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise CompileError(
-                f"compiling stopped: {error}; free memory or disk and run again: it carries on"
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for key, result in results:
+            outcome = _of_the_dead(key, result) if isinstance(result, Died) else result
+            if outcome.missing:
+                raise DependencyError(f"cannot compile: {outcome.missing}; {REPAIR}")
+            if outcome.machine:
+                raise ResourceError(
+                    f"compiling stopped: {outcome.machine}; free memory or disk and run again: what is done is kept"
+                )
+            if outcome.failure:
+                failed[key] = outcome.failure
+            bar.update()
+    return failed

@@ -4,6 +4,11 @@ Leaves raise; only `aot.cli` turns an error into an exit code. Every message say
 expected and the next step.
 """
 
+from __future__ import annotations
+
+import errno
+import os
+
 
 class AotError(Exception):
     """Base of every error that a user can cause or act on."""
@@ -81,3 +86,35 @@ class DependencyError(AotError):
     """A package that is not installed."""
 
     exit_code = 14
+
+
+REPAIR = "`make setup` installs what is missing; if that does not help: rm -rf .venv && make setup"
+"""What to do where a package is missing."""
+
+
+class OutputError(AotError):
+    """A file or folder that cannot be written."""
+
+    exit_code = 15
+
+
+class ResourceError(AotError):
+    """A machine that ran out of disk or memory, or on which a tool was killed."""
+
+    exit_code = 16
+
+
+class CoverageError(AotError):
+    """A selection that was not measured on all that it is made for."""
+
+    exit_code = 17
+
+
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS)
+_MACHINES_WORDS = (*(os.strerror(code).lower() for code in _OF_THE_MACHINE), "out of memory", "bad_alloc", "bad alloc")
+
+
+def is_of_the_machine(text: str) -> bool:
+    """Say whether the text of a failure names a cause in the machine: its disk, memory or open files."""
+    lowered = text.lower()
+    return any(words in lowered for words in _MACHINES_WORDS)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.candidate import KernelKey
+from aot.coverage import why_general
 from aot.dispatch import Choice, Ladder, Row, Section, Tier, look_up
 from aot.errors import SelectionError
 from aot.families import family_of
 from aot.limit import limit, mean_limit_us
-from aot.operands import is_aligned
+from aot.operands import as_launched
 from aot.problem import Problem
 from aot.tiles import bigger_tiles, verdict_on
 
@@ -97,21 +98,25 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
         timed: measured times, to compare bigger tiles by; empty where there is no record.
 
     Raises:
-        SelectionError: the selection has no table for the problem's operation.
+        SelectionError: the selection has no table for the problem's element type.
     """
-    try:
-        section = selection.table.section(problem.operation)
-    except KeyError:
-        raise SelectionError(f"the selection has no table for {problem.operation.tag}") from None
+    dtype = problem.operation.dtype
+    sections = {x.operation.layout: x for x in selection.table.sections if x.operation.dtype is dtype}
+    if not sections:
+        raise SelectionError(f"the selection has no table for {dtype.value}; its wheel refuses such operands")
+    launched = as_launched(problem, sections)
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    choice = look_up(section, problem, multiples, aligned=is_aligned(problem))
-    key = selection.kernels[choice.kernel]
-    if choice.tier is Tier.FALLBACK:
-        why = "  fallback: a leading stride is not a multiple of 16 bytes; the table has no time"
+    if launched is None:
+        key = selection.kernels[next(iter(sections.values())).fallback]
+        why = f"  fallback   {why_general(problem)}; the table has no time"
         return "\n".join([problem.name, f"  kernel     {key.name}", why, _limit_line(problem, target)])
+    section = sections[launched.operation.layout]
+    choice = look_up(section, launched, multiples)
+    key = selection.kernels[choice.kernel]
     row, shapes = _row(section, choice), _timed_shapes(section, choice)
     is_rows_own = choice.kernel == row.kernel
     lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice)}"]
+    lines += [f"  read as    {launched.name}, which is the same memory"] if launched != problem else []
     if is_rows_own:
         margin = row.runner_up_us / row.time_us - 1
         lines.append(f"  time       {row.time_us:.1f} us {row.provenance} {_OF[choice.tier]}")
@@ -125,6 +130,6 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
         first = selection.kernels[row.kernel].name
         lines.append(f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles")
         lines += ["  time       none of this kernel in the table", _limit_line(problem, target)]
-    compared = shapes[0] if choice.tier is Tier.TUNED else problem
+    compared = shapes[0] if choice.tier is Tier.TUNED else launched
     own_row = row if is_rows_own and choice.tier is Tier.TUNED else None
     return "\n".join([*lines, *_tile_lines(key, compared, own_row, selection, timed, target)])

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nvidia.cu13
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
@@ -67,14 +66,18 @@ def _usage(cubin: bytes) -> list[tuple[int, int]]:
 
     Raises:
         CompileError: it cannot read the cubin.
-        OSError: it does not run on this machine, for which no candidate is to blame.
+        OSError: it does not run on this machine, or was killed, for which no candidate is to blame.
     """
+    import nvidia.cu13
+
     tool = Path(next(iter(nvidia.cu13.__path__))) / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         command = [str(tool), "-res-usage", file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode < 0:
+        raise OSError(f"{tool} was killed by signal {-done.returncode}")
     if done.returncode and subprocess.run([str(tool), "--version"], capture_output=True, check=False).returncode:
         raise OSError(f"{tool} does not run on this machine, its AArch64 build needs glibc 2.38: {done.stderr.strip()}")
     rows = _USAGE.findall(done.stdout)

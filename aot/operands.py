@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.dispatch import ALIGNMENT_BYTES
+from aot.problem import Layout, Operation, Problem
 
 if TYPE_CHECKING:
-    from aot.problem import Problem
+    from collections.abc import Collection
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,74 @@ def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix
     )
 
 
+def _is_taken(matrix: Matrix, element_bytes: int, *, row_major: bool) -> bool:
+    """Say whether TMA takes a matrix as runs of adjacent elements, each a row or a column.
+
+    The stride of a single run is never used, so that any will do.
+    """
+    num_runs, length = matrix.num_rows, matrix.num_columns
+    run_stride, stride = matrix.row_stride, matrix.column_stride
+    if not row_major:
+        num_runs, length, run_stride, stride = length, num_runs, stride, run_stride
+    is_adjacent = length == 1 or stride == 1
+    return is_adjacent and (
+        num_runs == 1 or (run_stride >= length and run_stride * element_bytes % ALIGNMENT_BYTES == 0)
+    )
+
+
+def _is_stored(matrix: Matrix, element_bytes: int) -> bool:
+    """Say whether TMA stores a row-major D: it writes whole 16 bytes, past the end of shorter rows."""
+    is_whole = matrix.num_columns * element_bytes % ALIGNMENT_BYTES == 0
+    return is_whole and _is_taken(matrix, element_bytes, row_major=True)
+
+
+def as_launched(problem: Problem, layouts: Collection[Layout]) -> Problem | None:
+    """Return the problem that the dispatch table is asked for a packed problem, or None where the fallback answers.
+
+    The same memory may be read in several ways: a single row is contiguous along either mode, and a single column of
+    D is a row of the problem with A and B exchanged. Stated in C++ by `canonicalise` in templates/src/problem.cc.
+
+    Args:
+        problem: a product with packed operands, k of at least 1.
+        layouts: those that the table has a section of, for the problem's element type.
+    """
+    a, b, d = matrices(problem)
+    exchanged_d = Matrix(d.num_columns, d.num_rows, d.column_stride, d.row_stride)
+    num_bytes = problem.operation.dtype.num_bytes
+    for left, right, result in ((a, b, d), (b, a, exchanged_d)):
+        if not _is_stored(result, num_bytes):
+            continue
+        for layout in Layout:
+            if (
+                layout in layouts
+                and _is_taken(left, num_bytes, row_major=layout.a_k_major)
+                and _is_taken(right, num_bytes, row_major=layout.b_k_major)
+            ):
+                operation = Operation.of(problem.operation.dtype, layout)
+                return Problem(operation, left.num_rows, right.num_rows, problem.k)
+    return None
+
+
 def is_aligned(problem: Problem) -> bool:
-    """Say whether the packed operands have leading strides that the TMA kernels take (dispatch.ALIGNMENT_BYTES)."""
-    element_bytes = problem.operation.dtype.num_bytes
-    return all(matrix.leading_stride * element_bytes % ALIGNMENT_BYTES == 0 for matrix in matrices(problem))
+    """Say whether the TMA kernels of a problem's own layout take its packed operands (dispatch.ALIGNMENT_BYTES)."""
+    return as_launched(problem, [problem.operation.layout]) == problem
+
+
+def misalignment(problem: Problem) -> str:
+    """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
+    dtype, layout = problem.operation.dtype, problem.operation.layout
+    names = ("k" if layout.a_k_major else "m", "k" if layout.b_k_major else "n", "n")
+    a, b, d = matrices(problem)
+    num_bytes = dtype.num_bytes
+    taken = (
+        _is_taken(a, num_bytes, row_major=layout.a_k_major),
+        _is_taken(b, num_bytes, row_major=layout.b_k_major),
+        _is_stored(d, num_bytes),
+    )
+    refused = {name for name, is_taken in zip(names, taken, strict=True) if not is_taken}
+    if not refused:
+        return ""
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    wrong = [f"{name} {extent}" for name, extent in extents.items() if name in refused]
+    step = ALIGNMENT_BYTES // num_bytes
+    return f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not a multiple of {step}"

@@ -5,28 +5,29 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import shlex
+import re
 import shutil
-import subprocess
 import sys
-import tempfile
+import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-import ninja
-import ziglang
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
-from elftools.elf.sections import SymbolTableSection
+from tqdm import tqdm
 
-from aot.errors import PackageError
+from aot.errors import DependencyError, OutputError, PackageError
 from aot.manifest import Manifest
+from aot.process import run
 from aot.render import FileSet, library_name, render
+from aot.scratch import scratch_folder
 from aot.target import Target
+from aot.wheel_file import inspect_library, inspect_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
 """Headers and libcudart_static.a. Source: JetPack 7 and driver 580 are CUDA 13.0, and a newer runtime asks for more."""
@@ -34,16 +35,13 @@ CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
 """The crt/ headers that those of the runtime include."""
 TOOLCHAIN_CACHE = Path("build/toolchain")
 """Where the fetched files stay, below the working directory."""
+ZIG_CACHE = "zig"
+"""Folder of the cache where zig keeps its C++ library and headers, some 250 MB, unless ZIG_GLOBAL_CACHE_DIR is set."""
+FILE_MODE = 0o644
 SOURCE_DATE_EPOCH = "1577836800"
 """2020-01-01: the time stamp of every file in a wheel, so that equal manifests give equal bytes."""
-MAX_WHEEL_BYTES = 100 * 1000**2
-"""Source: PyPI's limit for one file."""
-
-_LIBC_FAMILY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
-_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-_ELF_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_EXPORT_PREFIX = "aot_gemm_"
-_TAIL_LINES = 40
+_STEP = re.compile(r"\[(\d+)/(\d+)\]")
+"""How ninja counts the steps of a build."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +52,6 @@ class Toolchain:
     """Holds include/ and lib/ of the target's machine."""
     dlpack_dir: Path
     """Holds dlpack/dlpack.h, which is the same on every machine."""
-
-
-def run(command: list[str], what: str, *, env: Mapping[str, str] | None = None, verbose: bool = False) -> str:
-    """Run a command and give its output, both streams together.
-
-    Raises:
-        PackageError: it does not start, or fails: with the command, its exit code and the end of its output.
-    """
-    line = shlex.join(command)
-    if verbose:
-        print(f"+ {line}", file=sys.stderr, flush=True)  # noqa: T201 - what --verbose asks for
-    try:
-        done = subprocess.run(
-            command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-    except OSError as error:
-        raise PackageError(f"{what} failed: cannot run {line}: {error.strerror}") from error
-    if done.returncode != 0:
-        tail = "\n".join(f"    {x}" for x in done.stdout.splitlines()[-_TAIL_LINES:])
-        raise PackageError(f"{what} failed with exit code {done.returncode}\n  command: {line}\n  output:\n{tail}")
-    return done.stdout
 
 
 def _platform_options(target: Target) -> list[str]:
@@ -90,12 +67,13 @@ def _fetch(requirements: tuple[str, ...], target: Target, cache: Path, *, verbos
     if unpacked.is_dir():
         return unpacked
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as scratch:
-        wheels, content = Path(scratch, "wheels"), Path(scratch, "content")
+    with scratch_folder(".fetch-", cache) as scratch:
+        wheels, content = scratch / "wheels", scratch / "content"
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(wheels)]
         download = [sys.executable, "-m", "pip", "download", *options, *_platform_options(target)]
+        env = os.environ | {"TMPDIR": str(scratch)}
         try:
-            run([*download, *requirements], f"fetching {' and '.join(requirements)}", verbose=verbose)
+            run([*download, *requirements], f"fetching {' and '.join(requirements)}", env=env, verbose=verbose)
         except PackageError as error:
             advice = f"check pip's index and the network; they are needed once, then kept in {unpacked}"
             raise PackageError(f"{error}\n  next: {advice}") from error
@@ -151,14 +129,46 @@ def read_templates() -> dict[str, bytes]:
 def write(files: FileSet, directory: Path) -> None:
     """Write a rendered project."""
     for path, content in files.items():
-        destination = directory / path
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_bytes(content)
+        _write(directory / path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file of a project; its mode, which goes into the wheel, is the same whatever the umask."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(FILE_MODE)
+
+
+def _installed(package: str) -> Path:
+    """Find the folder of a build tool that is a Python package.
+
+    Raises:
+        DependencyError: it is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise DependencyError(
+            f"{package} is not installed, which links the libraries; `make setup` installs what is missing"
+        )
+    return Path(spec.origin).parent
+
+
+def _ninja() -> Path:
+    """Find ninja.
+
+    Raises:
+        DependencyError: it is not installed.
+    """
+    try:
+        import ninja
+    except ImportError as error:
+        raise DependencyError(f"{error}: it links the libraries; `make setup` installs what is missing") from error
+    return Path(ninja.BIN_DIR) / "ninja"
 
 
 def _toolchain_file(target: Target) -> str:
     """Give the CMake toolchain file: zig as a cross compiler, which brings the target's libc at the glibc wanted."""
-    zig = Path(ziglang.__file__).parent / "zig"
+    zig = _installed("ziglang") / "zig"
     cpu = target.host_cpu.replace("-", "_")
     arguments = f"c++ -target {target.machine}-linux-gnu.{target.glibc} -mcpu={cpu}"
     compiler = " ".join(f'"{x}"' for x in [str(zig), *arguments.split()])
@@ -177,8 +187,7 @@ def _write_project(manifest: Manifest, objects: Mapping[str, Path], target: Targ
             f"{target.platform_tag}; build with the manifest's own target, {manifest.target}"
         )
     write(render(manifest, read_templates()), directory)
-    (directory / "toolchain.cmake").write_text(_toolchain_file(target), encoding="utf-8")
-    (directory / "objects").mkdir()
+    _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
     for kernel in manifest.kernels:
         if kernel.name not in objects:
             raise PackageError(f"no object for kernel {kernel.name}; expected one for each kernel; compile it again")
@@ -189,16 +198,15 @@ def _write_project(manifest: Manifest, objects: Mapping[str, Path], target: Targ
                 f"object {objects[kernel.name]} has sha256 {sha256}; the manifest says {kernel.object_sha256}; "
                 "compile it again, or build the manifest again from this object"
             )
-        (directory / "objects" / f"{kernel.name}.o").write_bytes(content)
+        _write(directory / "objects" / f"{kernel.name}.o", content)
 
 
 def _write_licences(directory: Path, toolchain: Toolchain) -> None:
     """Put the licence of the CUDA runtime, which is linked in, beside the project; its terms ask for that."""
-    (directory / "licenses").mkdir()
     found = sorted(toolchain.cuda_dir.parents[1].glob("nvidia_cuda_runtime-*.dist-info/licenses/License.txt"))
     if not found:
         raise PackageError(f"no licence in {toolchain.cuda_dir.parents[1]}; remove that folder to fetch it again")
-    shutil.copyfile(found[0], directory / "licenses" / "NVIDIA-CUDA-Runtime.txt")
+    _write(directory / "licenses" / "NVIDIA-CUDA-Runtime.txt", found[0].read_bytes())
 
 
 def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
@@ -209,26 +217,82 @@ def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
     }
 
 
-def _environment(target: Target) -> dict[str, str]:
-    """Give the environment of a build: the caller's, less what would reach the compiler, plus what fixes the result."""
+def _environment(target: Target, cache: Path, scratch: Path) -> dict[str, str]:
+    """Return the environment of a build: the caller's, less what would reach the compiler, plus what fixes the result.
+
+    Zig keeps what it builds once, its C++ library, in a folder of the cache, not in the home folder, which there may
+    not be; where ZIG_GLOBAL_CACHE_DIR is set it stays.
+    """
     dropped = {"CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "CC", "CXX", "CMAKE_ARGS", "CMAKE_GENERATOR"}
     kept = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith("SKBUILD_")}
-    return kept | {
-        "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
-        "_PYTHON_HOST_PLATFORM": target.platform_tag,
-        "PYTHONHASHSEED": "0",
+    zig = {
+        "ZIG_GLOBAL_CACHE_DIR": str((cache / ZIG_CACHE).resolve()),
+        "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
     }
+    (scratch / "tmp").mkdir(parents=True, exist_ok=True)
+    return (
+        kept
+        | {key: value for key, value in zig.items() if not kept.get(key)}
+        | {
+            "TMPDIR": str(scratch / "tmp"),  # what is left there by a killed tool goes with the folder
+            "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
+            "_PYTHON_HOST_PLATFORM": target.platform_tag,
+            "PYTHONHASHSEED": "0",
+        }
+    )
 
 
 def _move_into(path: Path, directory: Path) -> Path:
     """Put a file into a folder so that it is there whole or not at all, whatever file system it comes from."""
-    directory.mkdir(parents=True, exist_ok=True)
     partial = directory / f".{path.name}.{os.getpid()}"
     try:
-        shutil.copyfile(path, partial)
-        return partial.replace(directory / path.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(path, partial)
+            return partial.replace(directory / path.name)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {directory / path.name}: {error.strerror}; give another folder") from error
+
+
+@contextmanager
+def _ticking(bar: tqdm[NoReturn]) -> Iterator[None]:
+    """Let a terminal see the time pass while a step lasts."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1.0):
+            bar.refresh()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    if sys.stderr.isatty() and not bar.disable:
+        ticker.start()
+    try:
+        yield
     finally:
-        partial.unlink(missing_ok=True)
+        ended.set()
+
+
+@contextmanager
+def _progress(what: str, *, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Show how far a build is; gives what is to be called with each line that it prints."""
+    interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
+    with tqdm(desc=what, unit="step", mininterval=interval, disable=not shown) as bar, _ticking(bar):
+
+        def see(line: str) -> None:
+            found = _STEP.search(line)
+            if found:
+                bar.total = int(found[2])
+                bar.update(int(found[1]) - bar.n)
+
+        yield see
+        bar.update((bar.total or 1) - bar.n)
+
+
+def _first_time(cache: Path) -> str:
+    is_first = not os.environ.get("ZIG_GLOBAL_CACHE_DIR") and not (cache / ZIG_CACHE).is_dir()
+    return " (zig builds its C++ library the first time: about a minute)" if is_first else ""
 
 
 def build_library(
@@ -239,6 +303,7 @@ def build_library(
     *,
     cache: Path = TOOLCHAIN_CACHE,
     verbose: bool = False,
+    progress: bool = False,
 ) -> Path:
     """Build the C library alone, as a tuning bundle carries it.
 
@@ -249,28 +314,31 @@ def build_library(
         target: the machine to build for.
         cache: where the files that are linked against are kept.
         verbose: echo the commands to standard error.
+        progress: show how far the build is on standard error.
 
     Raises:
+        OutputError: the result cannot be put where it belongs.
         PackageError: the build failed, or the library is not what it must be.
     """
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    with tempfile.TemporaryDirectory(prefix="aot-library-") as scratch:
-        project, build = Path(scratch, "project"), Path(scratch, "build")
+    what = f"link {len(manifest.kernels)} kernels{_first_time(cache)}"
+    with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
+        project, build = scratch / "project", scratch / "build"
         _write_project(manifest, objects, target, project)
         definitions = _definitions(project, toolchain) | {
             "CMAKE_BUILD_TYPE": "Release",
-            "CMAKE_MAKE_PROGRAM": str(Path(ninja.BIN_DIR) / "ninja"),
+            "CMAKE_MAKE_PROGRAM": str(_ninja()),
             "AOT_BUILD_BINDING": "OFF",
         }
         options = [f"-D{key}={value}" for key, value in definitions.items()]
-        cmake, env = [sys.executable, "-m", "cmake"], _environment(target)
+        cmake, env = [sys.executable, "-m", "cmake"], _environment(target, cache, scratch)
         run(
             [*cmake, "-S", str(project), "-B", str(build), "-G", "Ninja", *options],
             "configuring the library",
             env=env,
             verbose=verbose,
         )
-        run([*cmake, "--build", str(build)], "building the library", env=env, verbose=verbose)
+        run([*cmake, "--build", str(build)], "building the library", env=env, verbose=verbose, each_line=see)
         library = build / library_name(manifest)
         inspect_library(library.name, library.read_bytes(), target)
         return _move_into(library, out_dir)
@@ -284,6 +352,7 @@ def build_wheel(
     *,
     cache: Path = TOOLCHAIN_CACHE,
     verbose: bool = False,
+    progress: bool = False,
 ) -> Path:
     """Build the wheel and inspect it; it is in `dist_dir` whole, or not at all.
 
@@ -294,99 +363,24 @@ def build_wheel(
         target: the machine to build for.
         cache: where the files that are linked against are kept.
         verbose: echo the commands to standard error.
+        progress: show how far the build is on standard error.
 
     Raises:
+        OutputError: the result cannot be put where it belongs.
         PackageError: the build failed, or the wheel is not what it must be.
     """
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
-        project, out = Path(scratch, "project"), Path(scratch, "dist")
+    what = f"link {len(manifest.kernels)} kernels and package them{_first_time(cache)}"
+    with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
+        project, out = scratch / "project", scratch / "dist"
         _write_project(manifest, objects, target, project)
         _write_licences(project, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]
-        run([*command, str(project)], "building the wheel", env=_environment(target), verbose=verbose)
+        env = _environment(target, cache, scratch)
+        run([*command, str(project)], "building the wheel", env=env, verbose=verbose, each_line=see)
         wheels = list(out.iterdir())
         if len(wheels) != 1:
             raise PackageError(f"the build made {[x.name for x in wheels]}; expected one wheel")
         inspect_wheel(wheels[0], manifest, target)
         return _move_into(wheels[0], dist_dir)
-
-
-def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
-    """Check tag, size and libraries of a wheel.
-
-    Raises:
-        PackageError: something is not what the manifest and the target ask for.
-    """
-    expected = f"{manifest.package.replace('-', '_')}-{manifest.version}-py3-none-{target.platform_tag}.whl"
-    if wheel.name != expected:
-        raise PackageError(f"the wheel is named {wheel.name}; expected {expected}")
-    size = wheel.stat().st_size
-    if size > MAX_WHEEL_BYTES:
-        raise PackageError(
-            f"{wheel.name} has {size:,} bytes; at most {MAX_WHEEL_BYTES:,} can be published; ship fewer kernels"
-        )
-    name = library_name(manifest)
-    with zipfile.ZipFile(wheel) as archive:
-        try:
-            content = archive.read(f"{manifest.module}/{name}")
-        except KeyError as error:
-            raise PackageError(f"{wheel.name} has no {name}; expected it in {manifest.module}/") from error
-        inspect_library(name, content, target)
-
-
-def inspect_library(name: str, content: bytes, target: Target) -> None:
-    """Check the machine, SONAME, needed libraries, glibc versions and exported symbols of a kernel library.
-
-    Args:
-        name: its file name, which its SONAME must equal.
-        content: the file.
-        target: whose machine and glibc it must run on.
-
-    Raises:
-        PackageError: one of them is not as expected.
-    """
-    elf = ELFFile(BytesIO(content))
-    machine = elf["e_machine"]
-    if machine != _ELF_MACHINES[target.machine]:
-        raise PackageError(f"{name} is for {machine}; expected {_ELF_MACHINES[target.machine]}")
-    found: set[str] = set()
-    sonames: list[str] = []
-    for section in elf.iter_sections():
-        if isinstance(section, DynamicSection):
-            found = {str(vars(tag)["needed"]) for tag in section.iter_tags("DT_NEEDED")}
-            sonames = [str(vars(tag)["soname"]) for tag in section.iter_tags("DT_SONAME")]
-        elif isinstance(section, GNUVerNeedSection):
-            _inspect_versions(name, section, target)
-        elif isinstance(section, SymbolTableSection) and section.name == ".dynsym":
-            _inspect_exports(name, section)
-    if sonames != [name]:
-        raise PackageError(
-            f"{name} has the SONAME {sonames}; expected [{name!r}], by which no other library is taken for it"
-        )
-    extra = found - _LIBC_FAMILY - {_LOADERS[target.machine]}
-    if extra:
-        raise PackageError(
-            f"{name} needs {sorted(found)}; expected at most {sorted(_LIBC_FAMILY)}; remove {', '.join(sorted(extra))}"
-        )
-
-
-def _inspect_versions(name: str, section: GNUVerNeedSection, target: Target) -> None:
-    newest = tuple(int(part) for part in target.glibc.split("."))
-    for _, versions in section.iter_versions():
-        for version in versions:
-            family, _, number = version.name.partition("_")
-            if family != "GLIBC" or tuple(int(part) for part in number.split(".")) > newest:
-                raise PackageError(f"{name} needs {version.name}; expected GLIBC_{target.glibc} or older")
-
-
-def _inspect_exports(name: str, section: SymbolTableSection) -> None:
-    exported = [
-        x.name for x in section.iter_symbols() if x["st_shndx"] != "SHN_UNDEF" and x["st_info"]["bind"] != "STB_LOCAL"
-    ]
-    wrong = [x for x in exported if not x.startswith(_EXPORT_PREFIX)]
-    if wrong or not exported:
-        raise PackageError(
-            f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected {_EXPORT_PREFIX}*"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,24 +16,28 @@ from aot.candidate import Candidate, KernelKey
 from aot.compile import compile_kernels, toolchain_versions
 from aot.cost import DEFAULTS, Constants
 from aot.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
-from aot.errors import CompileError, DependencyError, DeviceError
+from aot.distribution import wheel_version as version_of
+from aot.errors import REPAIR, CompileError, DependencyError, DeviceError, ShapeFileError, TargetError
 from aot.families import family_of
 from aot.manifest import MANIFEST_VERSION, Manifest
 from aot.measurement import PROVENANCE_PREDICTED, OperationTimes, Record
-from aot.operands import is_aligned
+from aot.operands import as_launched, misalignment
 from aot.package import build_library, build_wheel
 from aot.preflight import read_machine
 from aot.problem import Operation, Problem
 from aot.record import from_store, merge, read_record, write_record
 from aot.remote import check_machine
+from aot.scratch import scratch_folder
 from aot.search import MODEL
 from aot.select import fallback_key
 from aot.selection import Selection
 from aot.shape_set import ShapeSet
 from aot.shortlist import shortlist, within
-from aot.target import Target
+from aot.target import Target, target_names
 from aot.tiles import tile_notes
+from aot.times import launched_problems
 from aot.tuning_set import TunedKernel, TuningSet
+from aot.whole_file import check_output
 
 ARTIFACTS = Path("build/artifacts")
 """The artifact store, below the working directory."""
@@ -91,7 +95,7 @@ def compile_all(
     try:
         return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
     except ImportError as error:
-        raise DependencyError(f"cannot compile: {error}; repair the installation: make setup") from error
+        raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
 
 
 def _library_manifest(artifacts: Sequence[Artifact], target: Target) -> Manifest:
@@ -135,10 +139,9 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
     problems: list[Problem] = []
     chosen: dict[Problem, frozenset[str]] = {}
     predicted: dict[Problem, dict[str, float]] = {}
-    for operation in request.operations:
+    for operation, launched in launched_problems(request.operations, request.shapes).items():
         candidates = [x.key.candidate for x in kernels if x.key.operation == operation and not x.is_fallback]
-        # What is not aligned is the fallback's alone, whatever is measured; a miss log may name it.
-        for problem in filter(is_aligned, request.shapes.problems(operation)):
+        for problem in launched:
             problems.append(problem)
             near = within(candidates, problem, target, request.ratio, request.constants)
             chosen[problem] = frozenset(KernelKey(operation, candidate).name for candidate in near)
@@ -147,6 +150,25 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
                 KernelKey(operation, candidate).name: round(us, 4) for candidate, us in zip(near, times, strict=True)
             }
     return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen, predicted)
+
+
+def check_problems(request: TuningRequest) -> list[str]:
+    """Find the problems that no tuned kernel takes, before anything is compiled; return a line for each reason.
+
+    Raises:
+        ShapeFileError: there are no others.
+    """
+    asked = [x for operation in request.operations for x in request.shapes.problems(operation)]
+    layouts = {x.operation: [y.layout for y in request.operations if y.dtype is x.operation.dtype] for x in asked}
+    dropped = [x for x in asked if as_launched(x, layouts[x.operation]) is None]
+    reasons = Counter(map(misalignment, dropped))
+    lines = [f"{count} of {len(asked)} problems are not tuned: {reason}" for reason, count in reasons.items()]
+    if len(dropped) == len(asked):
+        raise ShapeFileError(
+            f"there is nothing to tune: {'; '.join(lines)}; every wheel computes them with its general kernel, which "
+            "is not timed; pad the extents to multiples of 8, or add problems to --shapes"
+        )
+    return lines
 
 
 def tuning_library(
@@ -166,7 +188,7 @@ def tuning_library(
         raise CompileError(f"none of {len(keys)} kernels compiled; the first: {failures[0].name}: {failures[0].reason}")
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     manifest = _library_manifest(artifacts, target)
-    library = build_library(manifest, objects, out_dir, target, verbose=workplace.verbose)
+    library = build_library(manifest, objects, out_dir, target, verbose=workplace.verbose, progress=workplace.progress)
     return library, tuning_set(request, artifacts, target), failures
 
 
@@ -179,8 +201,8 @@ def make_tuning_bundle(
         CompileError: not one kernel compiled.
         StoreError: the directory holds something else.
     """
-    with tempfile.TemporaryDirectory(prefix="aot-bundle-") as scratch:
-        library, tuning, failures = tuning_library(request, target, Path(scratch), workplace)
+    with scratch_folder("aot-bundle-") as scratch:
+        library, tuning, failures = tuning_library(request, target, scratch, workplace)
         return make_bundle(directory, library, tuning), failures
 
 
@@ -204,13 +226,23 @@ def measure(
 
 
 def import_results(results: Sequence[Path], record: Path | None, records: Path) -> tuple[Record, Path]:
-    """Merge result stores, and the record if it is there, into the record; give it and its path.
+    """Merge result stores, and the record if it is there, into the record; return it and its path.
+
+    Args:
+        results: the stores.
+        record: the record to write; by default the one of the stores' target among `records`.
+        records: the folder of the targets' records.
 
     Raises:
         StoreError: a store cannot be read, or they are not of one target, device and protocol.
+        TargetError: the stores are of a target that there is not.
     """
     found = [from_store(path) for path in results]
-    path = record or records / f"{found[0].target}.jsonl.gz"
+    target = found[0].target
+    if target not in target_names():
+        known = ", ".join(target_names())
+        raise TargetError(f"{results[0]} was measured for the target {target!r}; there are: {known}; see `aot targets`")
+    path = check_output(record or records / f"{target}.jsonl.gz")
     merged = merge([*([read_record(path)] if path.exists() else []), *found])
     write_record(path, merged)
     return merged, path
@@ -224,22 +256,23 @@ def manifest_of(
     wheel_version: str,
     timed: OperationTimes | None = None,
 ) -> Manifest:
-    """Make the manifest of a wheel. A version with a predicted table says so in its local part.
+    """Make the manifest of a wheel. The local part of its version says what its table is: see aot.distribution.
 
-    `timed` are the measured times behind the selection, by which bigger tiles are compared.
+    `timed` are the measured times behind the selection, by which bigger tiles are compared. A predicted selection has
+    regrets against the model's own times, which are none.
     """
-    local = f"{target.name}.{selection.provenance}" if selection.provenance == PROVENANCE_PREDICTED else target.name
+    is_predicted = selection.provenance == PROVENANCE_PREDICTED
     return Manifest(
         manifest_version=MANIFEST_VERSION,
         package=package,
-        version=f"{wheel_version}+{local}",
+        version=version_of(wheel_version, selection),
         target=target.name,
         arch=target.arch,
         platform_tag=target.platform_tag,
         provenance=selection.provenance,
         record=selection.record,
         conditions=selection.conditions,
-        regrets=selection.regrets,
+        regrets=() if is_predicted else selection.regrets,
         heldout=selection.heldout,
         flops_per_s=target.flops_per_s,
         bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
@@ -252,7 +285,7 @@ def manifest_of(
 
 
 def toolchain_version() -> str:
-    """Give the version of this toolchain, which its wheels carry."""
+    """Return the version of this toolchain, which its wheels carry."""
     return version("aot-kernels")
 
 
@@ -287,4 +320,5 @@ def build(
         raise CompileError(f"{text}; leave it out with `aot select --kernels='-...'`")
     manifest = manifest_of(selection, artifacts, target, package, wheel_version, timed)
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
-    return BuiltWheel(build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose), manifest)
+    wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)
+    return BuiltWheel(wheel, manifest)

@@ -13,20 +13,22 @@ import shlex
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from aot.background import State
 from aot.bundle import RUNNER, SITE, Bundle, add_numpy, make_runner
-from aot.errors import DeviceError, RemoteError
+from aot.errors import DeviceError, OutputError, RemoteError
 from aot.preflight import Machine, warnings
+from aot.process import Terminated
+from aot.scratch import scratch_folder
 from aot.target import Target
+from aot.whole_file import write_whole
 
 T = TypeVar("T")
 
@@ -35,6 +37,8 @@ SSH = ("ssh", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "S
 SSH_FAILED = 255
 """Exit code of ssh's own failures. Source: ssh(1)."""
 POLL_S = 2.0
+LEAVE_S = 0.8
+"""How long an interrupted command waits for the device to hear of it."""
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
 GIVE_UP_S = 6 * 3600.0
@@ -103,6 +107,27 @@ class Link:
         self.host = host
         self._verbose = verbose
 
+    def _command(self, *words: str) -> list[str]:
+        port = [] if self.host.port is None else ["-p", str(self.host.port)]
+        command = [*SSH, *port, self.host.login, shlex.join(["python3", *words])]
+        if self._verbose:
+            sys.stderr.write(f"+ {shlex.join(command)}\n")
+        return command
+
+    def leave(self, *words: str) -> bool:
+        """Run python3 with arguments there, and wait for it no longer than LEAVE_S; say whether it succeeded by then.
+
+        It goes on by itself, out of reach of the terminal's Ctrl-C.
+        """
+        null = subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(
+                self._command(*words), stdin=null, stdout=null, stderr=null, start_new_session=True
+            )
+            return process.wait(LEAVE_S) == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+
     def python(self, *words: str, content: bytes = b"") -> bytes:
         """Run python3 with arguments there, `content` on its stdin; gives its stdout.
 
@@ -110,10 +135,7 @@ class Link:
             LinkError: there is no connection, or it broke.
             RemoteError: the program failed; the message has the end of what it said.
         """
-        port = [] if self.host.port is None else ["-p", str(self.host.port)]
-        command = [*SSH, *port, self.host.login, shlex.join(["python3", *words])]
-        if self._verbose:
-            sys.stderr.write(f"+ {shlex.join(command)}\n")
+        command = self._command(*words)
         try:
             done = subprocess.run(command, input=content, capture_output=True, check=False)
         except OSError as error:
@@ -168,10 +190,24 @@ class Device:
         out = f"{self._folder}/results.sqlite"
         return self._link.python(f"{self._folder}/run.py", *(word if word != "OUT" else out for word in words))
 
+    def _parsed(self, content: bytes | str, make: Callable[[Any], T]) -> T:
+        """Make something of JSON that the device's Python printed.
+
+        Raises:
+            RemoteError: it is not what was expected.
+        """
+        try:
+            return make(json.loads(content))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise RemoteError(
+                f"{self._link.host.login} answered {content[:200]!r}, which is not what run.py prints ({error}); does "
+                "the shell print something at login? Let it print nothing where there is no terminal"
+            ) from error
+
     def mark(self) -> str:
         """Give the digest of what was shipped last, empty where nothing was."""
-        text = self._link.python("-c", _READ_MARK, self._folder).decode().strip()
-        return str(json.loads(text)["digest"]) if text else ""
+        text = self._link.python("-c", _READ_MARK, self._folder).decode(errors="replace").strip()
+        return str(self._parsed(text, lambda x: x["digest"])) if text else ""
 
     def ship(self, root: Path, names: Iterable[str], mark: str = "") -> int:
         """Copy entries of a folder there, whole or not at all; give the number of bytes sent."""
@@ -181,10 +217,10 @@ class Device:
 
     def check(self) -> Machine:
         """Ask the device what it is."""
-        return Machine.from_json(json.loads(self._run("--check")))
+        return self._parsed(self._run("--check"), Machine.from_json)
 
     def _state(self, *words: str) -> State:
-        return State(**json.loads(self._run("--out", "OUT", "--background", *words)))
+        return self._parsed(self._run("--out", "OUT", "--background", *words), lambda x: State(**x))
 
     def start(self, words: list[str]) -> State:
         """Start measuring; where a run goes on, leave it."""
@@ -194,25 +230,28 @@ class Device:
         """Look at the run, and at its log from an offset on."""
         return self._state("status", "--offset", str(offset))
 
-    def stop(self) -> None:
-        """Let the run end in good order."""
-        self._state("stop")
+    def stop(self) -> bool:
+        """Ask the run to end in good order; say whether it is known that it heard."""
+        out = f"{self._folder}/results.sqlite"
+        return self._link.leave(f"{self._folder}/run.py", "--out", out, "--background", "stop")
 
     def fetch(self, path: Path) -> None:
         """Bring the results home.
 
         Raises:
             LinkError: not all of them arrived.
+            OutputError: they cannot be written here.
         """
         head, _, content = self._run("--out", "OUT", "--background", "fetch").partition(b"\n")
-        expected = json.loads(head)
-        if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-            raise LinkError(f"{len(content)} of {expected['bytes']} bytes of the results arrived")
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(content)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        partial.replace(path)
+        sha256, num_bytes = self._parsed(head, lambda x: (x["sha256"], x["bytes"]))
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise LinkError(f"{len(content)} of {num_bytes} bytes of the results arrived")
+        try:
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error}; the results are still on the device") from error
+        write_whole(path, content)
 
 
 def persist(action: Callable[[], T], say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> T:
@@ -236,27 +275,34 @@ def persist(action: Callable[[], T], say: Callable[[str], None], sleep: Callable
 def follow(
     device: Device, say: Callable[[str], None], show: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> State:
-    """Show a run's log until it ends. Ctrl-C ends it in good order; a second one leaves it running.
+    """Show a run's log until it ends. Ctrl-C asks the run to end in good order, and does not wait for it.
+
+    A terminal that is closed leaves it running.
 
     Raises:
-        KeyboardInterrupt: the second one.
+        KeyboardInterrupt: Ctrl-C.
     """
-    offset, asked = 0, False
-    while True:
-        try:
+    offset = 0
+    try:
+        while True:
             state = persist(lambda at=offset: device.status(at), say, sleep)  # type: ignore[misc]
             show(state.log)
             if not state.running and state.offset == offset:
                 return state
             offset = state.offset
-            sleep(POLL_S if state.running and not asked else POLL_S / 4)
-        except KeyboardInterrupt:
-            if asked:
-                say("the run goes on there; the same command finds it again")
-                raise
-            asked = True
-            say("ending the run there in good order; Ctrl-C again leaves it running")
-            persist(device.stop, say, sleep)
+            sleep(POLL_S if state.running else POLL_S / 4)
+    except Terminated:
+        say("the run goes on there; the same command finds it again")
+        raise
+    except KeyboardInterrupt:
+        if device.stop():
+            say(
+                "the run there was asked to end in good order; the same command carries on with it, and with "
+                "--budget-seconds 0 brings home what it has"
+            )
+        else:
+            say("the run there could not be told in time; if it goes on, the same command finds it again")
+        raise
 
 
 def check_machine(machine: Machine, target: Target, say: Callable[[str], None]) -> None:
@@ -342,7 +388,7 @@ class Tuning:
             self._ship_numpy(machine)
 
     def _ship_numpy(self, machine: Machine) -> None:
-        with tempfile.TemporaryDirectory(prefix="aot-site-") as scratch:
-            add_numpy(Path(scratch), machine.python, machine.machine, machine.glibc, verbose=self._verbose)
-            size = persist(lambda: self._device.ship(Path(scratch), [SITE]), self._say)
+        with scratch_folder("aot-site-") as scratch:
+            add_numpy(scratch, machine.python, machine.machine, machine.glibc, verbose=self._verbose)
+            size = persist(lambda: self._device.ship(scratch, [SITE]), self._say)
             self._say(f"shipped numpy, {size / 2**20:.1f} MiB")

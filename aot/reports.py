@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from aot.candidate import Accepted, Candidate, Verdict
+from aot.measurement import PROVENANCE_PREDICTED
 
 if TYPE_CHECKING:
     from aot.artifact import Artifact, CompileFailure
@@ -171,14 +172,32 @@ def record_summary(record: Record) -> str:
 
 def selection_summary(selection: Selection) -> str:
     """Show each operation's kernels and regret, the curve, what rounding costs, and where the times come from."""
+    if selection.provenance == PROVENANCE_PREDICTED:
+        return _predicted_summary(selection)
     header = ("operation", "problems", "kernels", "mean regret", "at least", "worst regret", "chosen by")
     rows = [
         (x.operation.tag, x.num_problems, x.num_kernels, *map(_percent, (x.mean, x.mean_bound, x.worst)), x.method)
         for x in selection.regrets
     ]
-    head = f"{selection.target}: {len(selection.kernels)} kernels, {selection.provenance} ({selection.record})"
-    parts = [head, table(header, rows), *(curve_table(curve, selection) for curve in selection.curves)]
+    parts = [
+        _selection_head(selection),
+        table(header, rows),
+        *(curve_table(curve, selection) for curve in selection.curves),
+    ]
     return "\n\n".join([*parts, heldout_table(selection)])
+
+
+def _selection_head(selection: Selection) -> str:
+    return f"{selection.target}: {len(selection.kernels)} kernels, {selection.provenance} ({selection.record})"
+
+
+def _predicted_summary(selection: Selection) -> str:
+    """Show each operation's kernels: the model's regret against its own times would say nothing."""
+    rows = [(x.operation.tag, x.num_problems, x.num_kernels, x.method) for x in selection.regrets]
+    note = "the cost model chose them; nothing was measured, so that no regret is known"
+    return "\n\n".join(
+        [_selection_head(selection), table(("operation", "problems", "kernels", "chosen by"), rows), note]
+    )
 
 
 def _percent(fraction: float) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aot.candidate import Candidate, KernelKey
 from aot.cost import DEFAULTS, Constants
+from aot.coverage import Coverage, coverage
 from aot.curve import curve
 from aot.dispatch import DispatchTable, look_up
 from aot.errors import SelectionError
@@ -16,6 +17,7 @@ from aot.foreign import foreign_problems
 from aot.heldout import score
 from aot.learned import Learned, Model, Prior
 from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
+from aot.operands import as_launched, is_aligned
 from aot.portfolio import MODELLED_TIE, TIE, Aim, Portfolio, Shipped, choose
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.selection import SELECTION_VERSION, Curve, Regret, Selection
@@ -100,8 +102,18 @@ class Wishes:
     """Told what is being done."""
 
     def weights(self, operation: Operation) -> dict[Problem, float]:
-        """Give how much the problems count that the wheel is for."""
-        return dict.fromkeys(self.shapes.problems(operation), self.named_weight) if self.shapes else {}
+        """Return how much the problems count that the wheel is for, as the table will be asked for them."""
+        if self.shapes is None:
+            return {}
+        launched = (as_launched(problem, [operation.layout]) for problem in self.shapes.problems(operation))
+        return {problem: self.named_weight for problem in launched if problem}
+
+    def covered(self, table: DispatchTable, kernels: Sequence[KernelKey]) -> Coverage | None:
+        """Count how a table answers what the wheel is for; None where that is not known."""
+        if self.shapes is None:
+            return None
+        asked = (problem for operation in self.shapes.operations for problem in self.shapes.problems(operation))
+        return coverage(table, kernels, asked)
 
 
 def fallback_key(dtype: Dtype, target: Target) -> KernelKey:
@@ -193,6 +205,12 @@ def _regret(chosen: _Chosen) -> Regret:
     return Regret(chosen.operation, len(chosen.times), len(found.candidates), *figures)
 
 
+def _aligned(times: OperationTimes) -> OperationTimes:
+    """Leave out what no tuned kernel takes: the fallback answers it, which was not timed, whatever a table says."""
+    kept = {operation: {x: row for x, row in rows.items() if is_aligned(x)} for operation, rows in times.items()}
+    return {operation: rows for operation, rows in kept.items() if rows}
+
+
 def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_name: str) -> Selection:
     """Choose each operation's kernels and build its section.
 
@@ -205,7 +223,7 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
     Raises:
         SelectionError: there are no times, no kernel takes every shape, or no portfolio is within the limits.
     """
-    times = measured.times
+    times = _aligned(measured.times)
     if not times:
         raise SelectionError(f"{record_name} has no usable times; tune first")
     provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
@@ -229,6 +247,7 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
         sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.dtype]))
         found.append(chosen)
     curves = [_curve(chosen, wishes, model) for chosen in found]
+    table = DispatchTable(tuple(sections))
     return Selection(
         SELECTION_VERSION,
         target.name,
@@ -239,5 +258,6 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
         tuple(item for item in curves if item is not None),
         tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
         tuple(kernels),
-        DispatchTable(tuple(sections)),
+        table,
+        wishes.covered(table, kernels),
     )

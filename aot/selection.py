@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aot.candidate import KernelKey
+from aot.coverage import Coverage
 from aot.dispatch import DispatchTable, table_fault
 from aot.errors import SelectionError
 from aot.measurement import Conditions
@@ -102,6 +103,8 @@ class Selection:
     kernels: tuple[KernelKey, ...]
     """By the index that the table uses."""
     table: DispatchTable
+    coverage: Coverage | None = None
+    """How the problems that it was made for are answered; None in selections that do not say it."""
 
 
 def write_selection(path: Path, selection: Selection) -> None:

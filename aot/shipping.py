@@ -13,10 +13,12 @@ from aot import cost
 from aot.artifact import Artifact
 from aot.compile import ArtifactStore
 from aot.cost import DEFAULTS, Constants
+from aot.coverage import NUM_REASONS, Coverage, coverage
 from aot.diff import Difference, compare
-from aot.errors import SelectionError, StoreError
+from aot.errors import CoverageError, SelectionError, StoreError
 from aot.learned import Learned
 from aot.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes
+from aot.operands import misalignment
 from aot.pipeline import ARTIFACTS
 from aot.record import read_record
 from aot.select import Measured, Wishes, select_kernels
@@ -104,6 +106,44 @@ def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> No
             )
 
 
+SHIPPED_SHAPES = "representative"
+"""The shape set that the committed selections are made for; they do not say it themselves."""
+
+
+def covered(selection: Selection, shapes: ShapeSet | None) -> Coverage | None:
+    """Return how a selection answers the problems that it was made for, by its own account or for a shape set.
+
+    None where neither says what it was made for.
+    """
+    if selection.coverage is not None or shapes is None:
+        return selection.coverage
+    asked = (x for operation in shapes.operations for x in shapes.problems(operation))
+    return coverage(selection.table, selection.kernels, asked)
+
+
+UNKNOWN_COVERAGE = "the selection does not say which problems it was made for; make it again with aot select"
+
+
+def coverage_text(found: Coverage | None) -> str:
+    """Say in a line how a selection answers what it was made for."""
+    return UNKNOWN_COVERAGE if found is None else found.text
+
+
+def require_measured(found: Coverage | None) -> None:
+    """Refuse what is not wholly measured.
+
+    Raises:
+        CoverageError: some problem is predicted, left to the general kernel, or not answered; or that is not known.
+    """
+    if found is None:
+        raise CoverageError(f"--require-measured: {UNKNOWN_COVERAGE}")
+    if not found.is_measured:
+        raise CoverageError(
+            f"--require-measured: {found.text}; measure the rest (aot tune --shapes FILE, aot import, aot select), pad "
+            "what is not aligned, or take it out of the shape set"
+        )
+
+
 def compare_selections(old: Path, new: Path, records: Sequence[Path], committed: Path) -> Difference:
     """Compare two selections by the times of records, or of the committed record of their target.
 
@@ -153,10 +193,36 @@ def select_measured(path: Path, target: Target, wishes: Wishes, kernels: str, he
 
 
 def select_predicted(
-    shapes: ShapeSet, target: Target, wishes: Wishes, kernels: str, constants: Constants = DEFAULTS
+    shapes: ShapeSet,
+    target: Target,
+    wishes: Wishes,
+    kernels: str,
+    constants: Constants = DEFAULTS,
+    *,
+    any_layout: bool = False,
 ) -> Selection:
-    """Select by the cost model, for want of a record."""
-    times = predicted_times(shapes, target, Patterns.parse(kernels), constants)
+    """Select by the cost model, for want of a record.
+
+    Args:
+        shapes: what the wheel is for; the operations that it does not ask for are left to the fallback.
+        target: the device.
+        wishes: limits, and what is shipped already.
+        kernels: include and exclude patterns on candidate names.
+        constants: the cost model's.
+        any_layout: select kernels of the layouts too that the shape set does not ask for.
+
+    Raises:
+        CandidateError: no candidate is left for an operation that the shape set asks for.
+        SelectionError: there is nothing to select for, or no portfolio is within the limits.
+    """
+    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout)
+    if not times:
+        asked = [x for operation in shapes.operations for x in shapes.problems(operation)]
+        reasons = "; ".join(list(dict.fromkeys(map(misalignment, asked)))[:NUM_REASONS])
+        raise SelectionError(
+            f"no tuned kernel takes any of the {len(asked)} problems of the shape set: {reasons}; every wheel computes "
+            "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
+        )
     name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
     return select_kernels(Measured(times, constants=constants), target, wishes, name)
 

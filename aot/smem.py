@@ -288,19 +288,19 @@ def _epilogue_tile(kernel: Kernel) -> tuple[int, int]:
     return rows, _source_columns(kernel) if kernel.source else shape.epilogue_elements(output_bytes) // rows
 
 
-def count(kernel: Kernel, num_stages: int = 0) -> Usage:
+def count(kernel: Kernel, num_stages: int | None = None) -> Usage:
     """Count the shared memory of one CTA.
 
     Args:
         kernel: what is counted.
-        num_stages: stages of A and B; 0 for as many as fit.
+        num_stages: stages of A and B; None for as many as fit.
 
     Raises:
         TargetError: the architecture is not known.
         CandidateError: no kernel has this tile or type.
     """
     _check(kernel)
-    if num_stages < 0 or num_stages == 1:
+    if num_stages is not None and num_stages < MIN_STAGES:
         raise CandidateError(
             f"--stages is {num_stages}; expected {MIN_STAGES} or more; leave it out for as many as fit"
         )
@@ -314,7 +314,7 @@ def count(kernel: Kernel, num_stages: int = 0) -> Usage:
     usage = Usage(
         kernel=kernel,
         limit_bytes=SMEM_BYTES[base_arch(kernel.arch)],
-        num_stages=num_stages,
+        num_stages=num_stages or 0,
         a_bytes=a_bytes,
         b_bytes=shape.stage_bytes * kernel.k_bytes // TILE_K_BYTES - a_bytes,
         sfa_bytes=sfa_bytes,

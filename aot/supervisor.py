@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aot.background import hold_lock
@@ -29,7 +30,9 @@ EXIT_CONTEXT_LOST = 75
 SILENCE_S = 60.0
 """A worker silent this long hangs: its longest honest step, making random inputs or loading CUDA, takes seconds."""
 END_S = 20.0
-"""Seconds that a worker gets to end after it was told to."""
+"""Seconds that a worker which was killed, or one that an earlier run left, gets to end."""
+STOP_S = 1.0
+"""Seconds that a worker gets to end in good order after Ctrl-C; what it has in flight then is measured again."""
 MAX_KILLS = 3
 """Workers killed from outside, one after the other, after which to give up."""
 STEP = "step "
@@ -115,10 +118,9 @@ def _run_worker(command: list[str], progress: Progress, silence_s: float, lock: 
         return -signal.SIGKILL, f"hung: no progress for {silence_s:.0f} s"
     except BaseException:
         process.send_signal(signal.SIGINT)
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            _kill(process)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        process.kill()  # in the driver it may take a while to end; the lock that it holds says so
         raise
     # No kernel sends SIGKILL: it came from outside, as when memory runs out.
     blamed = code < 0 and code != -signal.SIGKILL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from aot import cost, space
 from aot.candidate import Candidate
 from aot.cost import DEFAULTS, Constants
+from aot.errors import CandidateError
+from aot.operands import as_launched
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.shortlist import shortlist
 from aot.table import is_general
@@ -103,20 +105,53 @@ def _predicted_candidates(
     return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
 
 
+def launched_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict[Operation, list[Problem]]:
+    """List the problems that tables of some operations are asked for when a shape set is computed, by operation.
+
+    What only the fallback computes is left out.
+    """
+    found: dict[Operation, set[Problem]] = {}
+    for operation in operations:
+        layouts = [x.layout for x in operations if x.dtype is operation.dtype]
+        for problem in shapes.problems(operation):
+            launched = as_launched(problem, layouts)
+            if launched is not None:
+                found.setdefault(launched.operation, set()).add(launched)
+    return {x: sorted(found[x], key=lambda y: (y.n, y.k, y.m)) for x in operations if x in found}
+
+
 def predicted_times(
-    shapes: ShapeSet, target: Target, patterns: space.Patterns, constants: Constants = DEFAULTS
+    shapes: ShapeSet,
+    target: Target,
+    patterns: space.Patterns,
+    constants: Constants = DEFAULTS,
+    *,
+    any_layout: bool = False,
 ) -> OperationTimes:
-    """Predict the times of the model's best candidates on a shape set, for each of its element types and any layout."""
+    """Predict the times of the model's best candidates on a shape set.
+
+    Args:
+        shapes: the problems.
+        target: the device.
+        patterns: which candidates there are.
+        constants: the cost model's.
+        any_layout: predict also for the layouts that the shape set does not ask for, where there are candidates.
+
+    Raises:
+        CandidateError: no candidate is left for an operation that the shape set asks for.
+    """
+    asked = shapes.operations
+    more = [Operation.of(dtype, layout) for dtype in shapes.dtypes for layout in Layout] if any_layout else []
     times: _Growing = {}
-    for dtype in shapes.dtypes:
-        for layout in Layout:
-            operation = Operation.of(dtype, layout)
-            candidates = _predicted_candidates(layout, target, patterns, constants)
-            problems = shapes.problems(operation)
-            if not problems:  # a model may be for some operations only
-                continue
-            rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()
-            times[operation] = {
-                problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
-            }
+    for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():
+        try:
+            candidates = _predicted_candidates(operation.layout, target, patterns, constants)
+        except CandidateError:
+            if operation in asked:
+                raise
+            continue
+        rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()
+        times[operation] = {
+            problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
+        }
     return times

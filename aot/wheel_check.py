@@ -15,11 +15,11 @@ from aot.errors import AotError, DeviceError, PackageError, VerificationError
 from aot.families import family_of
 from aot.manifest import Manifest, from_json
 from aot.object_file import ELF_MAGIC, cubin_sm, cubins
-from aot.package import inspect_wheel
 from aot.render import capability, library_name
 from aot.target import load_target
 from aot.tuning_set import TunedKernel
 from aot.wheel_archive import read_wheel
+from aot.wheel_file import inspect_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from aot.problem import Dtype, Operation
+from aot.dispatch import Tier
+from aot.operands import as_launched
+from aot.problem import Dtype, Layout, Operation, Problem
+from tests.runtime import host
 from tests.runtime.host import LAUNCH, problem
 from tests.runtime.reference import code, matrices, readings
 from tests.runtime.test_dispatch import expected_choice, layouts_of
@@ -174,3 +178,42 @@ def test_no_launch_changes_how_the_next_one_reads(library, manifest):
 def test_unknown_flags_are_refused(library):
     assert library.launch(problem(16, 16, 64, flags=2)) == 1
     assert library.error() == "flags are 0x2; expected 0 or AOT_GEMM_B_CONSTANT (0x1)"
+
+
+def check_as_launched(library, manifest):
+    """Compare with `aot.operands.as_launched`, which selections are counted and explained by."""
+    rng = random.Random(5)
+    answers = set()
+    for _ in range(20_000):
+        m, n, k = (rng.choice((1, 1, 2, 7, 8, 9, 16, 64, 4096, rng.randint(1, 300))) for _ in range(3))
+        dtype, layout = rng.choice((Dtype.BFLOAT16, Dtype.FLOAT16)), rng.choice(tuple(Layout))
+        asked = Problem(Operation.of(dtype, layout), m, n, k)
+        status, got = library.select(problem(m, n, k, dtype=dtype.code, layout=layout.value))
+        assert status == 0, library.error()
+        launched = as_launched(asked, [Layout(x) for x in layouts_of(manifest, dtype.code)])
+        found = None
+        if got.tier != Tier.FALLBACK.value:
+            found = Problem(Operation.of(dtype, tuple(Layout)[got.layout]), got.m, got.n, got.k)
+        assert found == launched, asked
+        answers.add((layout, None if launched is None else launched.operation.layout))
+    return answers
+
+
+def test_the_toolchain_reads_packed_operands_as_the_runtime_does(library, manifest):
+    answers = check_as_launched(library, manifest)
+    assert {(x, x) for x in Layout} | {(x, None) for x in Layout} | {(Layout.MK, Layout.KK)} <= answers
+
+
+def test_layouts_without_a_section_are_left_to_the_fallback(manifest, tmp_path):
+    """A wheel of a shape set that asks for kk alone has its kernels and the fallback, and is total all the same."""
+    sections = tuple(x for x in manifest.table.sections if x.operation.layout is Layout.KK)
+    one = replace(manifest, table=replace(manifest.table, sections=sections))
+    library = host.Library(host.compile_library(one, tmp_path))
+    answers = check_as_launched(library, one)
+    assert {found for _, found in answers} == {None, Layout.KK}
+    for layout in ("kn", "mk", "mn"):
+        stated = problem(64, 64, 64, layout=layout, data=(0x100000, 0x200000, 0x300000))
+        library.c.recorder_reset()
+        assert library.launch(stated) == 0, library.error()
+        (launch,) = library.fake_launches()
+        assert launch.kernel == sections[0].fallback

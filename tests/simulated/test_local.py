@@ -17,7 +17,18 @@ from tests.equivalence.kernels import STORE
 from tests.simulated.conftest import CANDIDATES
 
 ROOT = Path(__file__).parents[2]
-PURE = ("click", "elftools", "jinja2", "markupsafe", "ninja", "nvidia", "threadpoolctl.py", "tqdm", "ziglang")
+PURE = (
+    "click",
+    "elftools",
+    "jinja2",
+    "markupsafe",
+    "ninja",
+    "nvidia",
+    "packaging",
+    "threadpoolctl.py",
+    "tqdm",
+    "ziglang",
+)
 """What the command imports that is the same on every machine, or is not run here: markupsafe has a Python twin."""
 COMPILERS = ("nvidia_cutlass_dsl", "nvidia_cutlass_operators", "quack_kernels")
 """Asked for their versions: every kernel is in the artifact store, so that nothing is compiled."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aot import remote
+from aot import pipeline, remote
+from aot.background import beside
 from aot.errors import DeviceError, RemoteError
 from aot.record import read_record
 from aot.store import open_store
@@ -21,7 +22,15 @@ from tests.simulated.sshd import Sshd
 from tests.simulated.test_tuning import num_commits
 
 ROOT = Path(__file__).parents[2]
-RUN = "import sys; from tests.simulated.conftest import tune; done = tune(*sys.argv[1:]); sys.exit(done.exit_code)"
+RUN = """
+import sys
+from aot.interrupt import watch
+with watch():
+    from tests.simulated.conftest import tune
+    done = tune(*sys.argv[1:])
+    print(done.output)
+    sys.exit(done.exit_code)
+"""
 
 LINGER_US = 1000
 """Of a launch, where a test must come while the run goes on: on a busy machine an ssh takes its time."""
@@ -35,10 +44,16 @@ def sshd(device, tmp_path, monkeypatch):
     server.drop()
 
 
+BUNDLE = Path("build") / "tuning" / "thor"
+
+
 @pytest.fixture
-def words(sshd, tuning, tmp_path):
-    """Give the words of the command; the folder on the device is tmp_path / "there"."""
-    found = ["--on", f"{sshd.url}{tmp_path}/there", "--shapes", tuning.shapes, "--bundle", tmp_path / "bundle"]
+def words(sshd, tuning, tmp_path, monkeypatch):
+    """Give the words of the command, to be run in tmp_path; the folder on the device is tmp_path / "there"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "artifacts").symlink_to(ROOT / pipeline.ARTIFACTS)
+    found = ["--on", f"{sshd.url}{tmp_path}/there", "--shapes", tuning.shapes]
     return [*map(str, found), "--record", str(tmp_path / "thor.jsonl.gz")]
 
 
@@ -52,7 +67,8 @@ def wait_for(out, count, seconds=120.0):
 def start(words):
     """Start the command in a process of its own, as from a terminal."""
     command = [sys.executable, "-c", RUN, *words]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words, tmp_path, monkeypatch):
@@ -84,7 +100,7 @@ def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words
     assert "a run of this bundle goes on there" in done.output
     assert f"no connection to {sshd.url[6:].partition(':')[0]}: " in done.output
     assert "a run goes on there meanwhile; trying again in 1 s" in done.output
-    with open_store(tmp_path / "bundle" / "results.sqlite") as store:
+    with open_store(BUNDLE / "results.sqlite") as store:
         assert store.quarantined() == {}
         assert len(store._db.execute("SELECT * FROM runs").fetchall()) == 1
     record = read_record(tmp_path / "thor.jsonl.gz")
@@ -96,17 +112,25 @@ def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words
     assert (tmp_path / "there" / "site" / "numpy").is_dir()
 
 
-def test_interrupt_ends_the_run_there_and_brings_home_what_is_done(device, sshd, words, tmp_path):
+def test_interrupt_ends_the_run_there_and_what_is_done_can_be_brought_home(device, sshd, words, tmp_path):
     out = tmp_path / "there" / "results.sqlite"
     device.describe(linger_us=LINGER_US)
     process = start(words)
     wait_for(out, 3)  # of 49
+    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
-    assert num_commits(tmp_path / "bundle" / "results.sqlite") == num_commits(out) >= 3
-    assert num_commits(out) < 49
+    assert time.monotonic() - begin < 2.0
     assert not (tmp_path / "thor.jsonl.gz").exists()
+    while not beside(out, "exit").exists():  # it was told, though the command did not wait
+        assert time.monotonic() - begin < 60
+        time.sleep(0.1)
+    assert beside(out, "exit").read_text() == "130\n"
+    assert 3 <= num_commits(out) < 49
+    done = tune(*words, "--budget-seconds", "0")
+    assert num_commits(BUNDLE / "results.sqlite") == num_commits(out), done.output
+    assert num_commits(out) < 49
 
 
 def test_the_device_is_checked_before_anything_is_compiled(device, sshd, words, tmp_path):
@@ -123,7 +147,7 @@ def test_the_device_is_checked_before_anything_is_compiled(device, sshd, words, 
     assert "31b0000.emc 4266 MHz (4266 to 4266), gpu-gpc-0 1575 MHz (315 to 1575)" in done.output
     expected = "has compute capability (10, 0); target thor is (11, 0) on aarch64; give the device's own --target"
     assert expected in done.output
-    assert not (tmp_path / "bundle").exists()
+    assert not BUNDLE.exists()
 
 
 def test_what_to_mind_is_said(device, sshd, words):

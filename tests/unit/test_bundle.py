@@ -8,7 +8,7 @@ import pytest
 from twins import kernel_of, problem_of
 
 from aot.bundle import RUNNER_MODULES, make_bundle
-from aot.errors import DeviceError, StoreError
+from aot.errors import DependencyError, DeviceError, OutputError, StoreError
 from aot.tuning_set import TuningSet, read_tuning_set
 
 TUNING = TuningSet("h200", "sm_90a", (kernel_of(64),), (problem_of(1, 64, 64),))
@@ -60,6 +60,32 @@ def test_run_without_a_gpu_says_so(tmp_path, library):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert "error: no usable NVIDIA driver: " in done.stderr
     assert done.returncode == DeviceError.exit_code
+
+
+def test_run_without_numpy_says_so_and_leaves_nothing(tmp_path, library):
+    make_bundle(tmp_path / "bundle", library, TUNING)
+    (tmp_path / "out").mkdir()
+    # -S: no packages at all, as on a device that nothing was installed on.
+    command = [sys.executable, "-S", "bundle/run.py", "--out", "out/r.sqlite"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == DependencyError.exit_code
+    assert done.stderr == (
+        f"\nerror: {sys.executable} cannot import numpy: No module named 'numpy'; install it (pip install numpy), or "
+        "unpack its wheel into site/ beside run.py\n"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["file/r.sqlite", "folder", "/proc/r.sqlite"])
+def test_results_that_cannot_be_written_are_an_error(tmp_path, library, out):
+    make_bundle(tmp_path / "bundle", library, TUNING)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    command = [sys.executable, "bundle/run.py", "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode in (OutputError.exit_code, StoreError.exit_code), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("\nerror: ")
 
 
 def test_bundle_is_replaced_and_results_in_it_are_kept(tmp_path, library):

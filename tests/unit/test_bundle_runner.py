@@ -45,3 +45,13 @@ def test_a_search_budget_is_a_share(tmp_path, capsys, share):
     with pytest.raises(SystemExit):
         main([str(tmp_path), "--out", str(tmp_path / "r"), "--search-budget", share])
     assert f"is {share}; expected a share above 0 and at most 1: 0.1 or 10% for a tenth" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--budget-seconds", "--silence-seconds", "--settle-seconds"])
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "-inf", "x"])
+def test_seconds_are_counted_from_nothing(tmp_path, capsys, option, seconds):
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path), "--out", str(tmp_path / "r"), f"{option}={seconds}"])
+    assert caught.value.code == 2
+    expected = "is {}; expected a number of seconds, 0 or more" if seconds != "x" else "invalid _seconds value: 'x'"
+    assert expected.format(seconds) in capsys.readouterr().err

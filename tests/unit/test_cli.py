@@ -1,16 +1,21 @@
 """The command as users meet it: what it prints, its exit codes, and that it leaves nothing half-written."""
 
+import importlib
 import math
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
 from invoked import SHAPES, aot, succeed
 from twins import CONDITIONS, problem_of
 
-from aot import cli, errors, pipeline, shipping
+from aot import cli_space, errors, pipeline, shipping
 from aot import compile as compile_module
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import KernelKey
+from aot.cli import COMMANDS
 from aot.measurement import Measurement
 from aot.preflight import Machine
 from aot.selection import read_selection, write_selection
@@ -141,7 +146,7 @@ def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
         compile_module.toolchain_versions.cache_clear()
     assert result.exit_code == errors.DependencyError.exit_code
     assert result.stderr.startswith("aot: error: cannot compile: ")
-    assert result.stderr.endswith("no-such-compiler; repair the installation: make setup\n")
+    assert result.stderr.endswith(f"no-such-compiler; {errors.REPAIR}\n")
 
 
 @pytest.mark.parametrize(
@@ -175,11 +180,6 @@ def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_pa
         (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),
         (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
         (["select", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
-        (
-            ["select", "--target", "h200", "--calibration", "shapes.toml"],
-            9,
-            "--calibration shapes.toml: a record's times need no cost model; leave it out, or select by the model with",
-        ),
         (["import", "shapes.toml"], 8, "shapes.toml: file is not a database; if the file is damaged, move it away and"),
         (["explain", "1", "1", "1", "--selection", "x.json"], 9, "cannot read the selection x.json: "),
         (["explain", "1", "1", "1", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
@@ -237,7 +237,7 @@ def test_every_kind_of_error_exits_with_its_code(monkeypatch, kind):
     def fail():
         raise kind("what, and the next step")
 
-    monkeypatch.setattr(cli, "target_names", fail)
+    monkeypatch.setattr(cli_space, "target_names", fail)
     result = aot("targets")
     assert (result.exit_code, result.stdout) == (kind.exit_code, "")
     assert result.stderr == "aot: error: what, and the next step\n"
@@ -247,7 +247,162 @@ def test_an_interrupt_says_that_what_was_done_is_kept(monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "target_names", interrupt)
+    monkeypatch.setattr(cli_space, "target_names", interrupt)
     result = aot("targets")
     assert result.exit_code == 130
-    assert result.stderr == "aot: interrupted; what was done is kept, and the same command carries on\n"
+    assert result.stderr == "\naot: interrupted; what was done is kept, and the same command carries on\n"
+
+
+def test_an_unexpected_error_is_one_line_and_a_file(monkeypatch, tmp_path):
+    def fail():
+        raise RuntimeError("first\nsecond \x1b[31m")
+
+    monkeypatch.setattr(cli_space, "target_names", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    result = aot("targets")
+    (report,) = set(tmp_path.iterdir()) - before
+    assert (result.exit_code, result.stdout) == (70, "")
+    assert result.stderr == f"aot: internal error: RuntimeError: first; please report it with {report}\n"
+    assert "in fail\n" in report.read_text()
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    assert aot("targets").stderr.endswith("please report it with what you did; its traceback could not be written\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError(28, "No space left on device", "/x/y"), 16, "/x/y: No space left on device; free disk or memory and"),
+        (
+            PermissionError(13, "Permission denied", "/x"),
+            15,
+            "/x: Permission denied; check the path and its permissions",
+        ),
+        (MemoryError(), 16, "memory ran out; free some, or give a smaller --jobs, and run again"),
+        (ModuleNotFoundError("No module named 'ninja'"), 14, "cannot import a package: No module named 'ninja'; `make"),
+    ],
+)
+def test_what_python_raises_for_a_reason_of_the_machine_is_typed(monkeypatch, error, code, message):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli_space, "target_names", fail)
+    result = aot("targets")
+    assert result.exit_code == code
+    assert result.stderr.startswith(f"aot: error: {message}")
+
+
+def test_what_a_terminal_would_obey_is_escaped():
+    result = aot("shapes", "--shapes", "\x1b[31m\x07\u202e.toml")
+    assert result.stderr.startswith("aot: error: \\x1b[31m\\x07\\u202e.toml: No such file or directory; give a path")
+
+
+PACKAGES = (
+    "ninja",
+    "ziglang",
+    "nvidia",
+    "elftools",
+    "cutlass",
+    "quack",
+    "torch",
+    "triton",
+    "tvm_ffi",
+    "optuna",
+    "cuda",
+)
+WITHOUT = """
+import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+from aot.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-h"],
+        ["targets"],
+        ["shapes"],
+        ["space", "--kernels", "sm100_tgv_*"],
+        ["smem"],
+        ["explain", "--target", "h200", "8", "4096", "4096"],
+        ["tune", "-h"],
+        ["build", "-h"],
+        ["select", "-h"],
+    ],
+)
+def test_no_command_needs_what_only_another_one_needs(arguments):
+    command = [sys.executable, "-c", WITHOUT, ",".join(PACKAGES), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("aot: error")) == (0, 0), done.stderr
+
+
+def test_a_missing_package_is_an_error_that_names_it():
+    command = [sys.executable, "-c", WITHOUT, "numpy", "select", "--predicted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == errors.DependencyError.exit_code
+    assert done.stderr.startswith("aot: error: cannot import a package: ")
+    assert done.stderr.endswith(f"; {errors.REPAIR}\n")
+
+
+def test_a_reader_that_ends_ends_the_command_quietly():
+    command = f"{sys.executable} -m aot space --list | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_no_summary_is_cut():
+    text = succeed("-h")
+    assert "..." not in text.partition("Commands:")[2]
+    for name, (place, summary) in COMMANDS.items():
+        assert f"  {name} " in text
+        assert summary.endswith(".")
+        assert max(map(len, text.splitlines())) <= 80
+        module, _, attribute = place.partition(":")
+        assert getattr(importlib.import_module(module), attribute).name == name
+
+
+def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monkeypatch, workplace):
+    monkeypatch.setattr(pipeline, "compile_all", lambda *_: pytest.fail("compiled"))
+    (workplace / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7").replace("[1, 4096]", "[16, 4096]"))
+    result = aot("tune", "--shapes", "odd.toml", "--bundle", "b")
+    assert result.exit_code == errors.ShapeFileError.exit_code
+    assert result.stderr == (
+        "aot: error: there is nothing to tune: 2 of 2 problems are not tuned: n 7 is not a multiple of 8; every wheel "
+        "computes them with its general kernel, which is not timed; pad the extents to multiples of 8, or add problems "
+        "to --shapes\n"
+    )
+    more = 'weights = [{ name = "a", n = 7, k = 4096 }, '
+    (workplace / "odd.toml").write_text(SHAPES.replace("weights = [", more).replace("[1, 4096]", "[16, 4096]"))
+    monkeypatch.setattr(pipeline, "make_tuning_bundle", raise_enough)
+    result = aot("tune", "--shapes", "odd.toml", "--bundle", "b")
+    assert result.stderr == "2 of 4 problems are not tuned: n 7 is not a multiple of 8\naot: error: enough\n"
+
+
+def raise_enough(*_):
+    raise errors.CompileError("enough")
+
+
+def test_a_selection_of_another_target_is_not_tuned(tmp_path):
+    path = shipping.shipped_selection(load_target("h200"))
+    result = aot("tune", "--target", "thor", "--selection", path, "--bundle", "b")
+    assert result.exit_code == errors.SelectionError.exit_code
+    assert result.stderr == f"aot: error: {path} is for h200, --target is thor; give --target h200\n"
+
+
+@pytest.mark.parametrize("target", ["../../../evil", "orin", ""])
+def test_results_of_an_unknown_target_are_not_imported(tmp_path, target):
+    with open_store(tmp_path / "results.sqlite") as store:
+        run = store.add_run(target, 1, CONDITIONS)
+        problem, key = problem_of(16, 4096, 4096), KernelKey(KK, golden_manifest().kernels[2].candidate)
+        number = store.kernel_id(TunedKernel(key, "ab"))
+        store.add_measurement(run, number, Measurement(key, problem, 9.0, 8.0, 10.0, 7, 1e-3))
+        store.finish(run, problem)
+    before = sorted(tmp_path.rglob("*"))
+    for words in ([], ["--record", "mine.jsonl.gz"]):
+        result = aot("import", "results.sqlite", *words)
+        assert result.exit_code in (errors.TargetError.exit_code, errors.StoreError.exit_code), result.output
+        assert "there are: h200, thor" in result.stderr or "target" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before

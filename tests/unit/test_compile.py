@@ -1,10 +1,15 @@
 """Real compilations, without a GPU: a kernel of each family into a new store, and what may go wrong."""
 
 import ast
+import errno
+import os
+import re
 import shutil
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import pytest
@@ -12,10 +17,11 @@ from accepted import named
 from twins import BF16
 
 from aot import compile as compile_module
+from aot import scratch
 from aot.artifact import CompileFailure
 from aot.candidate import Candidate, KernelKey
-from aot.compile import RESULT_NAME, ArtifactStore, compile_kernels, compile_one, family_sources
-from aot.errors import CompileError
+from aot.compile import RESULT_NAME, SCRATCH, ArtifactStore, compile_kernels, compile_one, family_sources
+from aot.errors import CompileError, ResourceError
 from aot.object_file import cubin_sm, cubins, inspect
 from aot.target import load_target
 
@@ -126,11 +132,46 @@ def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store):
     assert other.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"failure"'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"", b"{", b'{"failure"', b"{}", b"null", b"[]", b"3", b'"x"', b"\xff\xfe", b"[" * 5000, b"9" * 5000),
+        *(b'{"failure": "x"}', b'{"failure": 3, "seconds": 1}', b'{"failure": "x", "seconds": "y"}'),
+        *(b'{"kernel": {}, "seconds": 1}', b'{"kernel": null, "seconds": 1}', b'{"kernel": [], "seconds": null}'),
+    ],
+)
 def test_a_damaged_result_counts_as_none(store, damage):
     path = store.directory(SMALL, H200) / RESULT_NAME
-    path.write_text(damage)
+    path.write_bytes(damage)
     assert store.get(SMALL, H200) is None
+
+
+def test_a_result_that_is_a_folder_counts_as_none(store):
+    path = store.directory(SMALL, H200) / RESULT_NAME
+    path.unlink()
+    path.mkdir()
+    assert store.get(SMALL, H200) is None
+
+
+def test_another_kernels_result_counts_as_none(store):
+    place = store.directory(SMALL, H200)
+    shutil.rmtree(place)
+    shutil.copytree(store.directory(KEYS["h200"][0], H200), place)
+    assert store.get(SMALL, H200) is None
+
+
+def test_what_a_killed_run_left_is_swept(artifacts, store, monkeypatch):
+    old, used = store.root / f"{SCRATCH}old", store.root / f"{SCRATCH}used"
+    for folder in (old, used):
+        folder.mkdir()
+        (folder / "kernel.o").write_bytes(b"half")
+    monkeypatch.setattr(scratch, "MIN_AGE_S", 0.0)
+    descriptor = scratch._lock(used)
+    spoilt = store.directory(SMALL, H200)
+    shutil.rmtree(spoilt)
+    compile_kernels([SMALL], H200, store.root, progress=False)
+    os.close(descriptor)
+    assert [x.name for x in store.root.iterdir() if x.name.startswith(".")] == [used.name]
 
 
 def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
@@ -147,7 +188,7 @@ def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
 def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp_path, monkeypatch):
     foreign = artifacts["h200", NAMES["h200"][0]]
     monkeypatch.setattr(compile_module, "_export", lambda *_: foreign.path)
-    compile_one(SMALL, H200, tmp_path)
+    compile_one(SMALL, H200, tmp_path, tmp_path)
     prefix = f"_mlir_{SMALL.name}__mlir_ciface_"
     reason = f"CompileError: the object has 0 symbols for its entry ({prefix}*), expected 1: []"
     assert compile_kernels([SMALL], H200, tmp_path) == ([], [CompileFailure(SMALL.name, reason)])
@@ -155,10 +196,100 @@ def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp
 
 def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_module, "_start_worker", sys.exit)
-    with pytest.raises(
-        CompileError, match="a compiler process died, out of memory or by a crash; what was compiled is"
-    ):
+    message = f"compiling stopped: {SMALL.name}: the compiler ended with exit code 1; is memory short?"
+    with pytest.raises(ResourceError, match=re.escape(message)):
         compile_kernels([SMALL], H200, tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "is_own"), [(signal.SIGKILL, False), (signal.SIGBUS, False), (signal.SIGSEGV, True)]
+)
+def test_a_killed_compiler_stops_the_command_and_a_crashed_one_fails_its_kernel(tmp_path, monkeypatch, number, is_own):
+    monkeypatch.setattr(compile_module, "_start_worker", partial(_kill_self, number))
+    if is_own:
+        failure = CompileFailure(SMALL.name, f"the compiler crashed with signal {number}", 0.0)
+        assert compile_kernels([SMALL], H200, tmp_path, progress=False) == ([], [failure])
+    else:
+        with pytest.raises(ResourceError, match=f"the compiler was killed by signal {number}; is memory short"):
+            compile_kernels([SMALL], H200, tmp_path, progress=False)
+    # Either way the next run tries again.
+    assert ArtifactStore(tmp_path).get(SMALL, H200) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def _kill_self(number, *_):
+    os.kill(os.getpid(), number)
+
+
+class DSLBaseError(Exception):
+    """As the compiler names it."""
+
+    __module__ = "cutlass.base_dsl.common"
+
+
+def raised(error, cause=None):
+    def fail(*_):
+        raise error from cause
+
+    return fail
+
+
+DISK = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind"),
+    [
+        (raised(DSLBaseError("unable to infer a layout")), "stored"),
+        (raised(CompileError("the object has 0 symbols")), "stored"),
+        (raised(ValueError("what is this")), "not stored"),
+        (raised(DSLBaseError("cannot write"), DISK), "machine"),
+        (raised(DSLBaseError("LLVM ERROR: IO failure on output stream: No space left on device")), "machine"),
+        (raised(CompileError("cuobjdump failed: Cannot allocate memory")), "machine"),
+        (raised(DSLBaseError("x"), MemoryError()), "machine"),
+        (raised(ExceptionGroup("x", [ValueError(), DISK])), "machine"),
+        (raised(FileNotFoundError(errno.ENOENT, "No such file", "ptxas")), "machine"),
+        (raised(ImportError("No module named 'quack'")), "missing"),
+        (raised(DSLBaseError("x"), ModuleNotFoundError("No module named 'cutlass'")), "missing"),
+    ],
+)
+def test_only_a_failure_that_is_the_kernels_own_is_stored(tmp_path, monkeypatch, fail, kind):
+    monkeypatch.setattr(compile_module, "_export", fail)
+    (tmp_path / "work").mkdir()
+    outcome = compile_one(SMALL, H200, tmp_path / "store", tmp_path / "work")
+    stored = ArtifactStore(tmp_path / "store").get(SMALL, H200)
+    found = "machine" if outcome.machine else "missing" if outcome.missing else "stored" if stored else "not stored"
+    assert found == kind
+    assert (outcome.failure is not None) == (kind in ("stored", "not stored"))
+    assert (stored == outcome.failure) == (kind in ("stored", "machine", "missing"))
+    assert (tmp_path / "store").exists() == (kind == "stored")
+
+
+def test_a_failure_on_a_full_disk_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_module, "_export", raised(CompileError("the object is cut")))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=compile_module.MIN_FREE_BYTES - 1))
+    outcome = compile_one(SMALL, H200, tmp_path / "store", tmp_path)
+    assert outcome.machine == f"{SMALL.name}: CompileError: the object is cut"
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_the_machine_lacks_stops_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        compile_module, "compile_one", lambda *_, **__: compile_module._Outcome(machine="k: No space left on device")
+    )
+    monkeypatch.setattr(compile_module.Pool, "run", run_here)
+    with pytest.raises(ResourceError) as caught:
+        compile_kernels([SMALL], H200, tmp_path, progress=False)
+    assert str(caught.value) == (
+        "compiling stopped: k: No space left on device; free memory or disk and run again: what is done is kept"
+    )
+
+
+def run_here(pool, tasks):
+    """Do a pool's tasks in this process."""
+    yield from ((task, pool.do(task)) for task in tasks)
 
 
 def test_an_illegal_kernel_is_not_tried(tmp_path):

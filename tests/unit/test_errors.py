@@ -1,7 +1,7 @@
 import pytest
 
 from aot import errors
-from aot.errors import AotError
+from aot.errors import AotError, is_of_the_machine
 
 CODES = {
     "AotError": 1,
@@ -17,6 +17,9 @@ CODES = {
     "VerificationError": 12,
     "RemoteError": 13,
     "DependencyError": 14,
+    "OutputError": 15,
+    "ResourceError": 16,
+    "CoverageError": 17,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""
 
@@ -29,3 +32,19 @@ def test_each_error_has_its_exit_code():
 @pytest.mark.parametrize("name", CODES)
 def test_every_error_is_one_of_ours(name):
     assert issubclass(getattr(errors, name), AotError)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DSLRuntimeError: cannot write x.o: No space left on device", True),
+        ("LLVM ERROR: out of memory", True),
+        ("std::bad_alloc", True),
+        ("[Errno 122] Disk quota exceeded", True),
+        ("Too many open files", True),
+        ("shared memory exceeds the limit of 232448 bytes", False),
+        ("unable to infer the layout of space X", False),
+    ],
+)
+def test_what_the_machine_is_to_blame_for_is_told_by_the_text(text, expected):
+    assert is_of_the_machine(text) is expected

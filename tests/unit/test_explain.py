@@ -8,6 +8,7 @@ from aot import dispatch
 from aot.dispatch import DispatchTable
 from aot.errors import SelectionError
 from aot.explain import explanation
+from aot.problem import Dtype, Operation
 from aot.target import load_target
 
 THOR = load_target("thor")
@@ -85,7 +86,7 @@ def before_tiles(lines):
             [
                 "bf16_kk m16 n256 k511",
                 "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
-                "  fallback: a leading stride is not a multiple of 16 bytes; the table has no time",
+                "  fallback   k 511 is not a multiple of 8; the table has no time",
                 "  limit      1.05 us for this problem, by memory (0.273 TB/s)",
             ],
         ),
@@ -120,6 +121,29 @@ def test_a_bucket_with_one_kernel_has_no_runner_up():
     assert lines[4] == "  runner-up  none: no other kernel has a time here"
 
 
-def test_an_operation_without_a_table_is_an_error():
-    with pytest.raises(SelectionError, match="the selection has no table for bf16_mn"):
-        explanation(SELECTION, problem_of(1, 8, 8, ALL_LAYOUTS[3]), THOR, {})
+def test_a_layout_without_a_table_is_left_to_the_fallback():
+    lines = explanation(SELECTION, problem_of(16, 8, 8, ALL_LAYOUTS[3]), THOR, {}).splitlines()
+    assert lines[1:3] == [
+        "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
+        "  fallback   no kernels of layout mn: they were not asked for; the table has no time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("problem", "launched"),
+    [
+        (problem_of(1, 256, 512, ALL_LAYOUTS[2]), "bf16_kk m1 n256 k512"),
+        (problem_of(256, 1, 512), "bf16_kk m1 n256 k512"),
+    ],
+)
+def test_what_is_the_same_memory_in_another_layout_is_looked_up_there(problem, launched):
+    lines = explanation(SELECTION, problem, THOR, {}).splitlines()
+    assert lines[3] == f"  read as    {launched}, which is the same memory"
+    assert lines[1:3] == explanation(SELECTION, problem_of(1, 256, 512), THOR, {}).splitlines()[1:3]
+
+
+def test_an_element_type_without_a_table_is_an_error():
+    fp16 = Operation.of(Dtype.FLOAT16)
+    message = "the selection has no table for float16; its wheel refuses such operands"
+    with pytest.raises(SelectionError, match=message):
+        explanation(SELECTION, problem_of(1, 8, 8, fp16), THOR, {})

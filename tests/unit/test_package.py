@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import sys
 import zipfile
@@ -9,33 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from aot import package
-from aot.errors import PackageError
+from aot import package, wheel_file
+from aot.errors import DependencyError, OutputError, PackageError
+from aot.process import run
 from aot.render import FileSet
 from aot.target import load_target
 from tests.golden.manifest import golden_manifest
 
 H200 = load_target("h200")
-
-
-def test_run_gives_the_output_and_echoes_when_asked(capsys):
-    assert package.run([sys.executable, "-c", "print('done')"], "saying so", verbose=True) == "done\n"
-    assert capsys.readouterr().err == f"+ {sys.executable} -c 'print('\"'\"'done'\"'\"')'\n"
-
-
-def test_a_failed_command_prints_command_code_and_tail():
-    code = "import sys; [print(f'line {i}') for i in range(100)]; sys.exit(3)"
-    with pytest.raises(PackageError) as caught:
-        package.run([sys.executable, "-c", code], "building")
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "building failed with exit code 3"
-    assert lines[1].startswith(f"  command: {sys.executable} -c ")
-    assert (lines[2], lines[3], lines[-1]) == ("  output:", "    line 60", "    line 99")
-
-
-def test_a_command_that_is_not_there_is_an_error():
-    with pytest.raises(PackageError, match=r"building failed: cannot run no-such-command: No such file or directory"):
-        package.run(["no-such-command"], "building")
 
 
 def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, monkeypatch):
@@ -57,7 +39,7 @@ def test_a_cached_toolchain_needs_no_network(tmp_path, monkeypatch):
 
 def test_dlpacks_header_is_found_without_importing_anything():
     code = "import sys; from aot import package; print(package.dlpack_dir(), 'tvm_ffi' in sys.modules)"
-    path, imported = package.run([sys.executable, "-c", code], "looking").split()
+    path, imported = run([sys.executable, "-c", code], "looking").split()
     assert (Path(path, "dlpack", "dlpack.h").is_file(), imported) == (True, "False")
 
 
@@ -79,7 +61,7 @@ def test_a_move_leaves_nothing_partial(tmp_path):
     source = tmp_path / "x.whl"
     source.write_bytes(b"wheel")
     assert package._move_into(source, tmp_path / "dist").read_bytes() == b"wheel"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OutputError, match=r"cannot write .*/absent: No such file or directory; give another folder"):
         package._move_into(tmp_path / "absent", tmp_path / "dist")
     assert [x.name for x in (tmp_path / "dist").iterdir()] == ["x.whl"]
 
@@ -100,12 +82,70 @@ def test_the_target_must_be_the_manifests(tmp_path):
         package._write_project(golden_manifest(), {}, load_target("thor"), tmp_path)
 
 
-def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch):
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_the_modes_of_a_project_do_not_depend_on_the_caller(tmp_path, umask):
+    files = FileSet()
+    files.add("a/b.txt", b"1")
+    before = os.umask(umask)
+    try:
+        package.write(files, tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a/b.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_that_is_read_only_is_an_error(tmp_path):
+    source = tmp_path / "x.whl"
+    source.write_bytes(b"wheel")
+    with pytest.raises(OutputError, match=r"cannot write /proc/dist/x.whl: No such file or directory"):
+        package._move_into(source, Path("/proc/dist"))
+
+
+@pytest.mark.parametrize("name", ["ninja", "ziglang"])
+def test_a_tool_that_is_missing_is_named(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    find = {"ninja": package._ninja, "ziglang": lambda: package._toolchain_file(H200)}[name]
+    with pytest.raises(DependencyError, match=f"{name}.*`make setup` installs what is missing"):
+        find()
+
+
+def test_ninjas_steps_are_counted(capsys):
+    with package._progress("link 3 kernels", shown=True) as see:
+        for line in ("-- Configuring\n", "[1/4] Building\n", "noise\n", "[3/4] Building\n"):
+            see(line)
+    assert "| 4/4 [" in capsys.readouterr().err
+    with package._progress("link 3 kernels", shown=False) as see:
+        see("[1/4] Building\n")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_first_link_says_why_it_takes_so_long(tmp_path, monkeypatch):
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    assert package._first_time(tmp_path) == " (zig builds its C++ library the first time: about a minute)"
+    (tmp_path / "zig").mkdir()
+    assert package._first_time(tmp_path) == ""
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", "/zig")
+    assert package._first_time(tmp_path / "new") == ""
+
+
+def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch, tmp_path):
     monkeypatch.setenv("CXXFLAGS", "-O0")
     monkeypatch.setenv("SKBUILD_CMAKE_ARGS", "-DX=Y")
-    environment = package._environment(H200)
+    environment = package._environment(H200, tmp_path / "cache", tmp_path / "scratch")
     assert not {"CXXFLAGS", "SKBUILD_CMAKE_ARGS"} & set(environment)
     assert environment["_PYTHON_HOST_PLATFORM"] == "manylinux_2_28_x86_64"
+
+
+@pytest.mark.parametrize("given", [{}, {"ZIG_GLOBAL_CACHE_DIR": ""}, {"ZIG_GLOBAL_CACHE_DIR": "/zig"}])
+def test_zigs_cache_is_below_ours_unless_it_is_given(monkeypatch, tmp_path, given):
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environment = package._environment(H200, tmp_path / "cache", tmp_path / "scratch")
+    expected = given.get("ZIG_GLOBAL_CACHE_DIR") or str(tmp_path / "cache" / "zig")
+    assert environment["ZIG_GLOBAL_CACHE_DIR"] == expected
+    assert environment["ZIG_LOCAL_CACHE_DIR"] == str(tmp_path / "scratch" / "zig")
 
 
 def wheel_of(path, files):
@@ -138,7 +178,7 @@ def host_library(tmp_path_factory):
     )
     library = directory / "libx.so.1"
     links = ["-Wl,-soname,libx.so.1", "-Wl,--no-as-needed", "-lm"]
-    package.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), *links], "compiling")
+    run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library), *links], "compiling")
     return library.read_bytes()
 
 
@@ -152,24 +192,24 @@ def test_a_library_is_refused_for_what_it_exports(host_library, monkeypatch):
         PackageError, match=r"libx\.so\.1 exports 2 symbols, \['other'\] among them; expected aot_gemm_\*"
     ):
         package.inspect_library("libx.so.1", host_library, H200)
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
     package.inspect_library("libx.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_its_soname(host_library, monkeypatch):
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
     with pytest.raises(PackageError, match=r"liby\.so\.1 has the SONAME \['libx.so.1'\]; expected \['liby.so.1'\]"):
         package.inspect_library("liby.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_what_it_needs(host_library, monkeypatch):
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
-    monkeypatch.setattr(package, "_LIBC_FAMILY", {"libc.so.6"})
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_LIBC_FAMILY", {"libc.so.6"})
     with pytest.raises(PackageError, match=r"libx\.so\.1 needs .*; remove libm\.so\.6"):
         package.inspect_library("libx.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_its_glibc(host_library, monkeypatch):
-    monkeypatch.setattr(package, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
     with pytest.raises(PackageError, match=r"libx\.so\.1 needs GLIBC_2\.2\.5; expected GLIBC_2\.2 or older"):
         package.inspect_library("libx.so.1", host_library, replace(H200, glibc="2.2"))

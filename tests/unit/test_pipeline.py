@@ -9,10 +9,11 @@ from aot import pipeline
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import KernelKey
 from aot.dispatch import DispatchTable, Grid, Row, Section
+from aot.distribution import wheel_version
 from aot.errors import CompileError
 from aot.pipeline import TuningRequest, Workplace
 from aot.problem import Dtype
-from aot.selection import SELECTION_VERSION, Selection
+from aot.selection import SELECTION_VERSION, Regret, Selection
 from aot.shape_set import parse_shape_set
 from aot.space import Patterns
 from aot.target import load_target
@@ -101,9 +102,13 @@ def test_a_selected_kernel_must_compile(monkeypatch, tmp_path):
     assert not (tmp_path / "dist").exists()
 
 
-@pytest.mark.parametrize(("provenance", "version"), [("measured", "1.2+h200"), ("predicted", "1.2+h200.predicted")])
-def test_the_version_says_when_a_table_is_predicted(provenance, version):
-    chosen = replace(SELECTION, provenance=provenance)
+@pytest.mark.parametrize(("provenance", "is_known"), [("measured", True), ("predicted", False)])
+def test_the_manifest_says_what_the_table_is(provenance, is_known):
+    regret = Regret(BF16, 2, 1, 0.01, 0.02, "exact", 0.01)
+    chosen = replace(SELECTION, provenance=provenance, regrets=(regret,))
     manifest = pipeline.manifest_of(chosen, [artifact(PLAIN)], H200, "aot-gemm", "1.2")
-    assert (manifest.version, manifest.provenance, manifest.record) == (version, provenance, "mine")
+    assert (manifest.provenance, manifest.record) == (provenance, "mine")
+    assert manifest.version == wheel_version("1.2", chosen)
+    # A predicted selection's regret is the model's against itself: it is no figure of the wheel.
+    assert manifest.regrets == ((regret,) if is_known else ())
     assert set(manifest.toolchain) == {"nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"}

@@ -1,4 +1,6 @@
 import json
+import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ from aot.background import State
 from aot.bundle import RUNNER, make_runner
 from aot.errors import DeviceError, RemoteError
 from aot.preflight import Machine
+from aot.process import Terminated
 from aot.remote import Device, Host, Link, LinkError, check_machine, digest, follow, persist
 from aot.target import load_target
 
@@ -118,6 +121,7 @@ class Twin:
 
     def stop(self):
         self.stopped += 1
+        return self.hears
 
 
 def test_follow_shows_each_piece_once_over_a_lost_link():
@@ -128,15 +132,59 @@ def test_follow_shows_each_piece_once_over_a_lost_link():
     assert "".join(shown) == "onetwo"
 
 
-def test_interrupt_stops_the_run_there_and_a_second_one_leaves_it():
+@pytest.mark.parametrize(
+    ("interrupt", "hears", "stopped", "text"),
+    [
+        (
+            KeyboardInterrupt,
+            True,
+            1,
+            (
+                "the run there was asked to end in good order; the same command carries on with it, and with "
+                "--budget-seconds 0 brings home what it has"
+            ),
+        ),
+        (
+            KeyboardInterrupt,
+            False,
+            1,
+            "the run there could not be told in time; if it goes on, the same command finds it again",
+        ),
+        (Terminated, True, 0, "the run goes on there; the same command finds it again"),
+    ],
+)
+def test_an_interrupt_asks_the_run_there_to_end_and_a_closed_terminal_leaves_it(interrupt, hears, stopped, text):
     said = []
-    twin = Twin([KeyboardInterrupt(), State(False, 130, 0, "")])
-    assert follow(twin, said.append, lambda _: None, lambda _: None).exit_code == 130
-    assert (twin.stopped, said) == (1, ["ending the run there in good order; Ctrl-C again leaves it running"])
-    twin = Twin([KeyboardInterrupt(), KeyboardInterrupt()])
-    with pytest.raises(KeyboardInterrupt):
+    twin = Twin([interrupt()])
+    twin.hears = hears
+    with pytest.raises(interrupt):
         follow(twin, said.append, lambda _: None, lambda _: None)
-    assert said[-1] == "the run goes on there; the same command finds it again"
+    assert (twin.stopped, said) == (stopped, [text])
+
+
+def test_a_device_that_is_slow_to_hear_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\nsleep 3\ntouch {tmp_path}/heard\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    start = time.monotonic()
+    assert Device(Link(Host("thor", None, "x"))).stop() is False
+    assert time.monotonic() - start < 1.5
+    while not (tmp_path / "heard").exists():
+        assert time.monotonic() - start < 30
+        time.sleep(0.05)
+    (tmp_path / "ssh").write_text("#!/bin/sh\n")
+    assert Device(Link(Host("thor", None, "x"))).stop() is True
+
+
+@pytest.mark.parametrize(
+    "answer", [b"Welcome!\n{}", b"", b"[]", b"null", b"3", b"[" * 5000, b'{"running": 1}', b"\xff"]
+)
+def test_an_answer_that_is_none_is_an_error_with_what_it_was(monkeypatch, answer):
+    monkeypatch.setattr(Link, "python", lambda *_, **__: answer)
+    device = Device(Link(Host("me@thor", None, "x")))
+    for ask in (device.check, lambda: device.start([]), lambda: device.status(0)):
+        with pytest.raises(RemoteError, match=r"me@thor answered b.*, which is not what run.py prints"):
+            ask()
 
 
 def test_machine_is_compared_with_the_target():

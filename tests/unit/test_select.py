@@ -349,3 +349,34 @@ def test_another_tunings_noise_changes_next_to_nothing(noise):
 def test_another_tunings_noise_costs_next_to_nothing(noise):
     _, _, found = noise
     assert found.worst_cost <= 0.01
+
+
+ODD = problem_of(16, 7, 1024)
+
+
+@pytest.mark.usefixtures("believe")
+def test_what_no_tuned_kernel_takes_has_no_ladder_and_no_regret():
+    times = rows_of((10, 20), (20, 10))
+    # Whatever a table of times says: the fallback answers it.
+    odd = {BF16: {**times[BF16], ODD: {A: 5.0, B: 500.0}}}
+    assert selected(odd) == selected(times)
+    only = Measured({BF16: {ODD: {A: 5.0}}}, record=RECORD)
+    with pytest.raises(SelectionError, match="mine has no usable times; tune first"):
+        select_kernels(only, H200, Wishes(), "mine")
+
+
+@pytest.mark.usefixtures("believe")
+def test_a_selection_says_how_what_it_is_for_is_answered(tmp_path):
+    shapes = tmp_path / "mine.toml"
+    weights = "weights = [{ name = 'w', n = 1024, k = 1024 }, { name = 'head', n = 7, k = 1024 }]"
+    shapes.write_text(
+        "version = 1\ndtypes = ['bfloat16', 'float16']\nlayouts = ['kk', 'kn']\nm = [16, 17]\n"
+        f"[[model]]\nname = 'mine'\n{weights}\n"
+    )
+    found = selected(rows_of((10, 20), (20, 10)), Wishes(shapes=load_shape_set(str(shapes))))
+    assert found.coverage.text == (
+        "16 problems: 1 measured, 1 predicted (first bf16_kk m17 n1024 k1024), 6 by the slow general kernel: n 7 is "
+        "not a multiple of 8 (4); no kernels of layout kn: they were not asked for (2), 8 not answered: no kernels of "
+        "float16"
+    )
+    assert selected(rows_of((10, 20), (20, 10))).coverage is None

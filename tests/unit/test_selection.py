@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from twins import BF16, CONDITIONS
 
+from aot.coverage import Coverage
 from aot.errors import SelectionError
 from aot.selection import (
     SELECTION_VERSION,
@@ -41,6 +42,16 @@ def test_round_trip(tmp_path):
     write_selection(path, SELECTION)
     assert path.read_bytes() == first
     assert [x.name for x in path.parent.iterdir()] == ["s.json"]
+
+
+def test_what_it_was_made_for_is_kept_and_may_be_missing(tmp_path):
+    path, coverage = tmp_path / "s.json", Coverage(3, 1, "bf16_kk m1 n8 k8", {"n 7 is not": 2}, {})
+    write_selection(path, replace(SELECTION, coverage=coverage))
+    assert read_selection(path).coverage == coverage
+    document = json.loads(path.read_text())
+    del document["coverage"]
+    path.write_text(json.dumps(document))
+    assert read_selection(path) == SELECTION
 
 
 def test_a_compressed_file_is_the_same_selection_in_fewer_bytes(tmp_path):

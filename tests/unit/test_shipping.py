@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from aot.artifact import Artifact
 from aot.candidate import KernelKey
 from aot.cli_options import MAX_HELDOUT_REGRET
 from aot.cost import DEFAULTS
+from aot.coverage import Coverage
 from aot.diff import Difference
-from aot.errors import SelectionError, StoreError
+from aot.errors import CandidateError, CoverageError, SelectionError, StoreError
 from aot.measurement import Measurement, Record
 from aot.problem import Dtype, Operation
 from aot.record import write_record
@@ -24,7 +26,10 @@ from aot.shipping import (
     check_heldout,
     compare_selections,
     compiled_bytes,
+    coverage_text,
+    covered,
     default_record,
+    require_measured,
     select_measured,
     select_predicted,
     shipped_selection,
@@ -136,12 +141,83 @@ def test_a_record_of_another_target_is_refused(record_path):
 
 def test_a_predicted_selection_says_so():
     wishes = Wishes(SelectionLimits(2, 2))
-    found = select_predicted(SHAPES, H200, wishes, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*")
+    found = select_predicted(SHAPES, H200, wishes, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*", any_layout=True)
     assert (found.provenance, found.record, found.conditions, found.heldout) == ("predicted", "cost-model-v1", (), ())
     assert [x.operation.tag for x in found.table.sections] == ["bf16_kk", "bf16_kn", "bf16_mk", "bf16_mn"]
     rows = [row for x in found.table.sections for ladder in x.ladders for row in ladder.rows]
     assert {row.provenance for row in rows} == {"predicted"}
     check_heldout(found, 0.0, 0.0)
+
+
+FEW = "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
+
+
+def of(text):
+    head = 'version = 1\ndtypes = ["bfloat16"]\nm = [1, 16]\n'
+    return parse_shape_set(f'{head}[[model]]\nname = "x"\n{text}\n', "x")
+
+
+@pytest.mark.parametrize(("layouts", "tags"), [(["kk"], ["bf16_kk"]), (["kn", "mn"], ["bf16_kn", "bf16_mn"])])
+def test_only_the_layouts_that_are_asked_for_are_predicted(layouts, tags):
+    shapes = of(f"layouts = {layouts}\nweights = [{{ name = 'w', n = 4096, k = 4096 }}]")
+    found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4), shapes=shapes), FEW)
+    assert [x.operation.tag for x in found.table.sections] == tags
+    assert len(found.kernels) <= 1 + 4 * len(tags)
+    assert {key.operation.tag for key in found.kernels[1:]} == set(tags)
+
+
+def test_kernels_that_another_layout_lacks_are_no_error():
+    shapes, overlap = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }]"), "sm90_overlap_64x*"
+    for any_layout in (False, True):
+        found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4)), overlap, any_layout=any_layout)
+        assert [x.operation.tag for x in found.table.sections] == ["bf16_kk"]
+    shapes = of("layouts = ['kk', 'kn']\nweights = [{ name = 'w', n = 4096, k = 4096 }]")
+    with pytest.raises(CandidateError, match="no candidate of bf16_kn on h200 is left"):
+        select_predicted(shapes, H200, Wishes(), overlap)
+
+
+def test_a_predicted_selection_counts_only_what_a_tuned_kernel_takes():
+    shapes = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }, { name = 'h', n = 7, k = 4096 }]")
+    found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4), shapes=shapes), FEW)
+    ((regret,), (section,)) = found.regrets, found.table.sections
+    assert regret.num_problems == 2
+    assert [(x.n, x.k, x.m_edges[-1]) for x in section.ladders] == [(4096, 4096, 16)]
+    assert found.coverage == Coverage(0, 2, "bf16_kk m1 n4096 k4096", {"n 7 is not a multiple of 8": 2}, {})
+
+
+def test_a_selection_for_nothing_that_a_tuned_kernel_takes_is_an_error():
+    shapes = of("layouts = ['kk']\nweights = [{ name = 'h', n = 63, k = 65 }]")
+    with pytest.raises(SelectionError) as caught:
+        select_predicted(shapes, H200, Wishes(), "")
+    assert str(caught.value) == (
+        "no tuned kernel takes any of the 2 problems of the shape set: n 63 and k 65 are not a multiple of 8; "
+        "every wheel computes them with its general kernel, so that there is nothing to select; "
+        "pad the extents, or add problems"
+    )
+
+
+def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(record_path):
+    silent = select(record_path)
+    assert covered(silent, None) is None
+    assert coverage_text(None) == (
+        "the selection does not say which problems it was made for; make it again with aot select"
+    )
+    assert covered(silent, SHAPES).text == "2 problems: 2 measured"
+    own = select(record_path, Wishes(shapes=HELDOUT))
+    assert covered(own, SHAPES).text == "1 problem: 0 measured, 1 predicted (first bf16_kk m64 n4096 k4096)"
+
+
+def test_what_is_not_measured_is_refused_where_that_is_asked(record_path):
+    require_measured(covered(select(record_path), SHAPES))
+    for found, text in (
+        (None, "--require-measured: the selection does not say which problems it was made for"),
+        (
+            covered(select(record_path), HELDOUT),
+            "--require-measured: 1 problem: 0 measured, 1 predicted (first bf16_kk",
+        ),
+    ):
+        with pytest.raises(CoverageError, match=re.escape(text)):
+            require_measured(found)
 
 
 def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():

@@ -120,7 +120,7 @@ def test_the_warp_mma_pads_its_struct():
     [
         (
             NVFP4,
-            0,
+            None,
             (
                 "nvfp4_256x256x256_2cta fits: 211,968 of 232,448 bytes with 5 stages of 38,912; 5 stages fit; "
                 "20,480 bytes are left"
@@ -136,7 +136,7 @@ def test_the_warp_mma_pads_its_struct():
         ),
         (
             replace(BF16_WIDE, arch="sm_121a"),
-            0,
+            None,
             (
                 "bf16_128x256x64 needs 107,520 bytes of shared memory with 2 stages of 49,152; sm_121a gives 101,376 a "
                 "block; 1 stage fits; tile 128x224 holds 2"
@@ -144,7 +144,7 @@ def test_the_warp_mma_pads_its_struct():
         ),
         (
             replace(BF16_WIDE, arch="sm_120a", tile_m=256, k_bytes=256),
-            0,
+            None,
             (
                 "bf16_256x256x128 needs 271,360 bytes of shared memory with 2 stages of 131,072; sm_120a gives 101,376 "
                 "a block; no stage fits; tile 64x96 holds 2, or halve the 256 bytes of k in a stage"
@@ -152,7 +152,7 @@ def test_the_warp_mma_pads_its_struct():
         ),
         (
             replace(BF16_WIDE, k_bytes=1024),
-            0,
+            None,
             (
                 "bf16_128x256x512 needs 803,840 bytes of shared memory with 2 stages of 393,216; sm_110a gives 232,448 "
                 "a block; no stage fits; tile 64x32 holds 2, or halve the 1024 bytes of k in a stage"

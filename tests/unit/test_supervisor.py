@@ -165,6 +165,29 @@ def test_interrupt_ends_in_good_order(tmp_path):
     assert [len(rows(out, problem)) for problem in PROBLEMS] == [4, 4]
 
 
+DEAF = """
+import signal, sys, time
+from aot.background import hold_lock
+from aot.supervisor import supervise
+from pathlib import Path
+worker = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+sys.exit(supervise(lambda _left: [sys.executable, "-c", worker], Path(sys.argv[1])))
+"""
+
+
+def test_interrupt_does_not_wait_for_a_worker_that_does_not_listen(tmp_path):
+    out = tmp_path / "r.sqlite"
+    process = subprocess.Popen([sys.executable, "-c", DEAF, str(out)], env=ENVIRONMENT, stderr=subprocess.PIPE)
+    assert process.stderr.readline() == b"deaf\n"
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == EXIT_INTERRUPTED
+    assert time.monotonic() - start < 2.0
+    process.stderr.close()
+    with hold_lock(out, 1.0):  # the worker is gone, too
+        pass
+
+
 def test_the_estimate_begins_anew_with_another_worker(capsys, monkeypatch):
     now = iter([0.0, 10.0, 4010.0, 4020.0, 4040.0])
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))

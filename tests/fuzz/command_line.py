@@ -1,0 +1,461 @@
+"""Draw command lines, run them in this process, and see that each ends as it should.
+
+`python -m tests.fuzz.command_line --cases 100000 --seed 1`. Options are drawn from the commands' own declarations, so
+that a new one is drawn by itself. What starts outside work is replaced at the one function each that starts it:
+compiling, linking, packaging, measuring, looking at this machine, and ssh. Choosing kernels, which is pure and takes
+seconds, gives a prepared selection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import click
+from click.testing import CliRunner
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+
+from aot import calibrate, cli_build, cli_search, cli_select, cli_tune, errors, pipeline, shipping, space
+from aot.artifact import Artifact, CompileFailure
+from aot.candidate import KernelKey
+from aot.cli import COMMANDS, main
+from aot.cost import DEFAULTS
+from aot.coverage import Coverage
+from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.errors import AotError, DeviceError
+from aot.measurement import Conditions, Measurement, Record
+from aot.preflight import Machine
+from aot.problem import Dtype, Operation, Problem
+from aot.record import write_record
+from aot.remote import Link, LinkError
+from aot.select import fallback_key
+from aot.selection import SELECTION_VERSION, Selection, write_selection
+from aot.shape_set import shape_set_names
+from aot.space import legal
+from aot.store import open_store
+from aot.target import load_target, target_names
+from aot.tuning_set import TunedKernel
+from tests.golden.manifest import kernel
+
+OPERATION = Operation.of(Dtype.BFLOAT16)
+PROBLEM = Problem(OPERATION, 16, 4096, 4096)
+CONDITIONS = Conditions("NVIDIA H200", "sm_90a", 132, "580.1", 1980, 3201, "700 W", "2026-11-20", "graph-cold-l2-v1")
+MACHINE = Machine(
+    *("x86_64", "3.12.3", "2.39", True, "", "", None, [], 8, None, "NVIDIA H200", (9, 0), 132, False, "CUDA 13.0", "")
+)
+SHAPES = """version = 1
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+m = [1, 4096]
+[[model]]
+name = "tiny"
+weights = [{ name = "w", n = 4096, k = 4096 }]
+"""
+
+HOSTILE = (
+    *("", " ", "-", "--", "-1", "0", "1", "2", "nan", "inf", "-inf", "1e999", "0.5", "100", "100.1", "2%,10%", "none"),
+    *(
+        "9" * 30,
+        "9" * 5000,
+        "1_0",
+        "0x10",
+        "\u0661",
+        "true",
+        "null",
+        "None",
+        "\x00",
+        "a\x00b",
+        "\n",
+        "\t",
+        "\x1b[31m",
+        "\x07",
+    ),
+    *("\udcff", "\u202e", "é", "😀", "'", '"', "\\", "`id`", "$(id)", "; id", "&& id", "| id", "%s%n", "{{7*7}}", "{%"),
+    *(
+        "../../../evil",
+        "..",
+        ".",
+        "/",
+        "~",
+        "~root",
+        "/etc/passwd",
+        "/proc/self/mem",
+        "/proc/x",
+        "/dev/null",
+        "/dev/full",
+    ),
+    *("a" * 300, "a/" * 2000, "*", "*,-*", "-*", "a,,b", "[", "[!", "sm100_*", "-*256x256*", "x" * 64, "con", "a b"),
+    *(
+        "ssh://x",
+        "ssh://-oProxyCommand=id/",
+        "ssh://u:p@h",
+        "ssh://h:99999",
+        "ssh://[::1",
+        "http://h",
+        "ssh://h/../..",
+        "h",
+    ),
+    *("class", "json", "aot-gemm", "aot_gemm", "A", "1.0", "1.0+x", "v1", "1!2", "256x128", "256x-8", "0x0", "10,20"),
+    *("thor", "h200", "orin", "representative", "heldout", "transposed", "sm_110a", "sm_90a", "bf16", "nvfp4", "fp32"),
+)
+
+FILES = (
+    *("shapes.toml", "odd.toml", "thor.json", "h200.json", "h200.json.gz", "cut.json", "r.jsonl.gz", "cut.jsonl.gz"),
+    *("r.sqlite", "cut.sqlite", "empty", "junk", "list.json", "null.json", "number.json", "deep.json", "deep.toml"),
+    *(
+        "c.toml",
+        "x.whl",
+        "folder",
+        "bundle",
+        "link",
+        "loop",
+        "new",
+        "new/folder/file",
+        "closed/file",
+        "closed",
+        "fifo.json",
+    ),
+)
+
+NUMBERS = st.one_of(st.integers(), st.integers(-3, 40), st.sampled_from([2**31 - 1, 2**31, 2**63, -(2**63), 10**40]))
+
+
+@cache
+def _candidates(target):
+    return legal(OPERATION, load_target(target), space.Patterns.parse("*_64x*_c1x1_*"))[:3]
+
+
+def selection_of(target, provenance):
+    """Make a small selection."""
+    found = _candidates(target)
+    kernels = (fallback_key(Dtype.BFLOAT16, load_target(target)), *(KernelKey(OPERATION, x) for x in found))
+    row = Row(1, 1, 9.0, provenance, 2, 9.5)
+    grid = Grid((64,), (4096,), (4096,), (replace(row, provenance="predicted"),))
+    table = DispatchTable((Section(OPERATION, (Ladder(4096, 4096, (16, 4096), (row, row)),), grid, 0),))
+    conditions = (CONDITIONS,) if provenance == "measured" else ()
+    coverage = Coverage(2, 0, "", {}, {})
+    return Selection(SELECTION_VERSION, target, provenance, "r", conditions, (), (), (), kernels, table, coverage)
+
+
+def make_files(folder):
+    """Write the files that command lines name: good ones, damaged ones, and what is no file."""
+    (folder / "shapes.toml").write_text(SHAPES)
+    (folder / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7"))
+    write_selection(folder / "thor.json", selection_of("thor", "predicted"))
+    write_selection(folder / "h200.json", selection_of("h200", "measured"))
+    write_selection(folder / "h200.json.gz", selection_of("h200", "measured"))
+    problems = [Problem(OPERATION, m, 4096, 4096) for m in (1, 16, 4096)]
+    rows = [
+        Measurement(KernelKey(OPERATION, x), problem, 9.0 + i, 8.0 + i, 10.0 + i, 7, 1e-3)
+        for problem in problems
+        for i, x in enumerate(_candidates("h200"))
+    ]
+    write_record(folder / "r.jsonl.gz", Record("h200", (CONDITIONS,), tuple(rows)))
+    with open_store(folder / "r.sqlite") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        for row in rows:
+            store.add_measurement(run, store.kernel_id(TunedKernel(row.kernel, "ab")), row)
+        for problem in problems:
+            store.finish(run, problem)
+    for name in ("json", "jsonl.gz", "sqlite"):
+        content = (folder / {"json": "thor.json", "jsonl.gz": "r.jsonl.gz", "sqlite": "r.sqlite"}[name]).read_bytes()
+        (folder / f"cut.{name}").write_bytes(content[: len(content) // 2])
+    (folder / "empty").write_bytes(b"")
+    (folder / "junk").write_bytes(bytes(range(256)) * 8)
+    (folder / "list.json").write_text("[]")
+    (folder / "null.json").write_text("null")
+    (folder / "number.json").write_text("9" * 5000)
+    (folder / "deep.json").write_text("[" * 3000)
+    (folder / "deep.toml").write_text("a = " + "[" * 3000)
+    (folder / "c.toml").write_text('version = 1\ntarget = "h200"\nsource = "x"\n[constants]\n')
+    (folder / "x.whl").write_bytes(b"PK\x05\x06" + bytes(18))
+    (folder / "folder").mkdir()
+    (folder / "bundle").mkdir()
+    (folder / "bundle" / "run.py").write_text("")
+    (folder / "closed").mkdir(mode=0o500)
+    (folder / "link").symlink_to("shapes.toml")
+    (folder / "loop").symlink_to("loop")
+    (folder / "records").mkdir()
+    shutil.copyfile(folder / "r.jsonl.gz", folder / "records" / "h200.jsonl.gz")
+    (folder / "selections").mkdir()
+    shutil.copyfile(folder / "h200.json.gz", folder / "selections" / "h200.json.gz")
+
+
+def compiled(keys, target, root, *, jobs=None, progress=True):
+    """Stand in for compiling: some kernels fail, by their names."""
+    del target, root, jobs, progress
+    made, failures = [], []
+    for key in keys:
+        if sum(key.name.encode()) % 7 == 0:
+            failures.append(CompileFailure(key.name, "DSLRuntimeError: no"))
+        else:
+            made.append(Artifact(replace(kernel(key.operation, key.candidate), object_sha256="ab"), Path("x.o")))
+    return made, failures
+
+
+def linked(manifest, objects, out_dir, target, **_):
+    """Stand in for linking and packaging."""
+    del objects, target
+    out_dir.mkdir(parents=True, exist_ok=True)
+    path = out_dir / f"{manifest.module}-{manifest.version}.whl"
+    path.write_bytes(b"linked")
+    return path
+
+
+def chosen(_measured, target, _wishes, name):
+    """Stand in for choosing kernels."""
+    return replace(selection_of(target.name, "predicted"), record=name)
+
+
+def no_link(*_, **__):
+    """Stand in for ssh."""
+    raise LinkError("no connection")
+
+
+def no_gpu(*_):
+    """Stand in for running a wheel's kernels."""
+    raise DeviceError("no usable NVIDIA driver")
+    yield
+
+
+@contextlib.contextmanager
+def replaced(folder):
+    """Replace what starts outside work, what takes seconds, and the project's own data by small ones."""
+    records = folder / "records"
+    patches = [
+        mock.patch.object(pipeline, "compile_kernels", compiled),
+        mock.patch.object(pipeline, "build_library", linked),
+        mock.patch.object(pipeline, "build_wheel", linked),
+        mock.patch.object(pipeline, "run_bundle", lambda options, **_: len(options.strategy) % 2 * 8),
+        mock.patch.object(pipeline, "read_machine", return_value=MACHINE),
+        mock.patch.object(Link, "python", no_link),
+        mock.patch("aot.wheel_check.check_kernels", no_gpu),
+        mock.patch.object(shipping, "select_kernels", chosen),
+        mock.patch.object(shipping, "SHIPPED", folder / "selections"),
+        mock.patch.object(calibrate, "calibrate", return_value=(DEFAULTS, [])),
+        mock.patch.object(calibrate, "cross_validate", return_value=[]),
+        mock.patch.object(cli_search.replay, "curve", return_value=[]),
+        mock.patch("aot.space.judge", _judged),
+        mock.patch("aot.cli_space.judge", _judged),
+        *(mock.patch.object(x, "RECORDS", records) for x in (cli_build, cli_select, cli_tune)),
+        mock.patch("aot.cli_report.RECORDS", records),
+        mock.patch("aot.census.legal_keys", lambda operation, target: [fallback_key(operation.dtype, target)]),
+        mock.patch("aot.census.count", _count),
+        mock.patch("aot.cli_prior._checks", return_value=[]),
+        mock.patch.dict("aot.cli_prior.PARTS", {"rule": lambda _: "rule"}),
+    ]
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield
+
+
+_real_judge = space.judge
+
+
+@cache
+def _verdicts(operation, target):
+    return list(_real_judge(operation, target, space.Patterns()))[::97]
+
+
+def _judged(operation, target, patterns):
+    """Judge one candidate in a hundred, as the patterns say."""
+    for candidate, verdict in _verdicts(operation, target):
+        if patterns.keep(candidate.name):
+            yield candidate, verdict
+
+
+def _count(_operations, target, toolchain, _lookup):
+    from aot.census import CENSUS_VERSION, Census
+
+    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, ())
+
+
+def values_of(parameter):
+    """Draw a value for an option or argument: fitting ones more often than others."""
+    kind = parameter.type
+    fitting = st.sampled_from(FILES)
+    if isinstance(kind, click.Choice):
+        fitting = st.sampled_from(list(kind.choices))
+    elif isinstance(kind, click.IntRange | type(click.INT)):
+        fitting = st.integers(getattr(kind, "min", None) or 0, min(getattr(kind, "max", None) or 10**5, 10**5)).map(str)
+    elif isinstance(kind, click.FloatRange):
+        fitting = st.floats(kind.min or 0.0, kind.max or 1e6).map(str)
+    elif parameter.name == "target":
+        fitting = st.sampled_from(target_names())
+    elif parameter.name in ("shapes", "heldout"):
+        fitting = st.sampled_from([*shape_set_names(), "shapes.toml", "odd.toml"])
+    elif parameter.name == "kernels":
+        fitting = st.sampled_from(["", "*", "sm100_*", "-*256x256*", "sm90_*,-*_c1x1_*"])
+    other = st.one_of(st.sampled_from(HOSTILE), st.sampled_from(FILES), NUMBERS.map(str), st.text(max_size=20))
+    return st.integers(0, 3).flatmap(lambda x: other if x == 0 else fitting)
+
+
+@st.composite
+def command_lines(draw):
+    """Draw the words after `aot`."""
+    if draw(st.integers(0, 30)) == 0:
+        return draw(st.lists(st.one_of(st.sampled_from(HOSTILE), st.sampled_from(sorted(COMMANDS))), max_size=4))
+    name = draw(st.sampled_from(sorted(COMMANDS)))
+    command = main.get_command(None, name)
+    words = [name]
+    options = [x for x in command.params if isinstance(x, click.Option)]
+    if options:
+        for option in draw(st.lists(st.sampled_from(options), max_size=5, unique=draw(st.integers(0, 5)) > 0)):
+            flag = draw(st.sampled_from([*option.opts, *option.secondary_opts]))
+            if option.is_flag:
+                words.append(flag)
+            elif flag.startswith("--") and draw(st.booleans()):
+                words.append(f"{flag}={draw(values_of(option))}")
+            else:
+                words += [flag, draw(values_of(option))]
+    for argument in [x for x in command.params if isinstance(x, click.Argument)]:
+        for _ in range(draw(st.sampled_from([1, 1, 1, 1, 0, 2])) if argument.nargs != -1 else draw(st.integers(0, 3))):
+            words.insert(draw(st.integers(1, len(words))), draw(values_of(argument)))
+    return words
+
+
+CODES = {0, 1, 2} | {x.exit_code for x in vars(errors).values() if isinstance(x, type) and issubclass(x, AotError)}
+"""1 is AotError's own, with which `aot compile` says that some kernels failed."""
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_allowed: list[str] = []
+_outside: list[str] = []
+
+
+def _audit(event, arguments):
+    """Note every attempt to change something outside the allowed folders."""
+    if not _allowed:
+        return
+    if event == "open":
+        path, _, flags = arguments
+        paths = [path] if isinstance(flags, int) and flags & WRITING else []
+    elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree"):
+        paths = [arguments[0]]
+    elif event in ("os.rename", "os.link", "os.symlink"):
+        paths = list(arguments[:2])
+    elif event == "sqlite3.connect":
+        paths = [arguments[0]]
+    elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+        _outside.append(f"{event} {arguments[0]}")
+        return
+    else:
+        return
+    for path in paths:
+        if isinstance(path, str | bytes | os.PathLike):
+            text = os.fsdecode(path).removeprefix("file:").partition("?")[0]
+            real = os.path.realpath(text)
+            if "\0" not in text and not real.startswith(tuple(_allowed)) and Path(real).parent.exists():
+                _outside.append(f"{event} {real}")
+
+
+NOT_THERE = ("/dev/null", "/proc/", "/dev/full")
+"""What takes writing without keeping it, or refuses it."""
+
+
+def run(words, template):
+    """Run a command line in a copy of the files; return its exit code and what is wrong with how it ended."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        folder = Path(os.path.realpath(scratch)) / "work"
+        shutil.copytree(template, folder, symlinks=True)
+        (folder / "tmp").mkdir()
+        before, temporary = Path.cwd(), tempfile.tempdir
+        os.chdir(folder)
+        tempfile.tempdir = str(folder / "tmp")
+        try:
+            with replaced(folder):
+                _outside.clear()
+                _allowed.append(str(folder))
+                result = CliRunner().invoke(main, words)
+        finally:
+            _allowed.clear()
+            os.chdir(before)
+            tempfile.tempdir = temporary
+        left = [x.name for x in (folder / "tmp").iterdir()]
+        partial = [str(x.relative_to(folder)) for x in folder.rglob("*.partial")]
+    faults = []
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        faults.append(f"raised {result.exception!r}")
+    if result.exit_code not in CODES:
+        faults.append(f"exit code {result.exit_code}")
+    if "Traceback" in result.output or "internal error" in result.output:
+        faults.append("a traceback")
+    if result.exit_code not in (0, 1) and not result.stderr.strip():
+        faults.append("no message")
+    faults += [x for x in _outside if not x.partition(" ")[2].startswith(NOT_THERE)]
+    faults += [f"left {x}" for x in (*left, *partial)]
+    return result.exit_code, f"{'; '.join(faults)}\n{result.output[-1500:]}" if faults else ""
+
+
+@cache
+def template():
+    """Make the files once; they are copied for each case."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-template-"))
+    make_files(folder)
+    sys.addaudithook(_audit)
+    return folder
+
+
+def fuzz(num_cases, number, report=lambda _code, _words: None):
+    """Run so many cases.
+
+    Raises:
+        AssertionError: one of them ended as it should not; the message has its words.
+    """
+
+    @settings(
+        max_examples=num_cases,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    @seed(number)
+    @given(command_lines())
+    def case(words):
+        code, fault = run(words, template())
+        report(code, words)
+        assert not fault, f"aot {words!r}: {fault}"
+
+    case()
+
+
+def tell(arguments=None):
+    """Run from the command line, and count."""
+    parser = argparse.ArgumentParser(description="Fuzz the command line.")
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    values = parser.parse_args(arguments)
+    counts, start = Counter(), time.monotonic()
+
+    def report(code, words):
+        name = words[0] if words and words[0] in COMMANDS else "(none)"
+        counts[name, code] += 1
+        if sum(counts.values()) % 1000 == 0:
+            print(f"{sum(counts.values())} cases, {time.monotonic() - start:.0f} s", flush=True)
+
+    try:
+        fuzz(values.cases, values.seed, report)
+    finally:
+        for (name, code), count in sorted(counts.items()):
+            print(f"{name:10} exit {code:3}: {count}")
+        print(f"{sum(counts.values())} cases, seed {values.seed}, {time.monotonic() - start:.0f} s")
+        shutil.rmtree(template(), ignore_errors=True)
+    print("no fault")
+
+
+if __name__ == "__main__":
+    tell()

@@ -1,0 +1,128 @@
+"""Ctrl-C, SIGTERM and SIGHUP end every phase of every command within two seconds, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aot import interrupt as interrupts
+from aot.package import TOOLCHAIN_CACHE
+from tests.interrupts.moments import ROOT, interrupt
+
+NUM_MOMENTS = 6
+COMPILE = ["compile", "--target", "h200", "--limit", "4", "--kernels", "sm90_quack_64x*", "--jobs", "2"]
+SELECT = ["select", "--predicted", "--max-kernels", "12", "--no-curve"]
+SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def try_moments(words, folder, last_s, seed, count=NUM_MOMENTS):
+    rng, faults, codes = random.Random(seed), [], set()
+    for _ in range(count):
+        moment, number, again = rng.uniform(0.1, last_s), rng.choice(SIGNALS), rng.choice((None, 0.0, 0.1, 0.7))
+        ending = interrupt(words, folder, moment, number=number, again_after_s=again)
+        codes.add(ending.code)
+        if ending.fault or ending.code not in (0, 128 + number):
+            faults.append(f"{number.name} at {moment:.2f} s, again {again}: {ending}")
+    assert faults == []
+    return codes
+
+
+def test_imports_the_start_of_workers_and_compiling(tmp_path):
+    assert try_moments(COMPILE, tmp_path, 0.5, 1)
+    assert try_moments(COMPILE, tmp_path, 8.0, 2) - {0}
+
+
+def test_selecting(tmp_path):
+    assert try_moments(SELECT, tmp_path, 4.0, 3) - {0}
+    assert not list(tmp_path.rglob("thor.json")) or (tmp_path / "build/selections/thor.json").stat().st_size > 1000
+
+
+@pytest.mark.package
+def test_linking_and_packaging(tmp_path):
+    words = ["select", "--predicted", "--shapes", "one.toml", "--max-kernels", "2", "--no-curve"]
+    (tmp_path / "one.toml").write_text(
+        'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 256]\n[[model]]\nname = "one"\n'
+        'weights = [{ name = "w", n = 4096, k = 4096 }]\n'
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "aot", *words], cwd=tmp_path, env=environment, check=True)
+    (tmp_path / TOOLCHAIN_CACHE.parent).mkdir(exist_ok=True)
+    (ROOT / TOOLCHAIN_CACHE).mkdir(parents=True, exist_ok=True)
+    (tmp_path / TOOLCHAIN_CACHE).symlink_to(ROOT / TOOLCHAIN_CACHE)
+    build = ["build", "--selection", "build/selections/thor.json"]
+    subprocess.run([sys.executable, "-m", "aot", *build], cwd=tmp_path, env=environment, check=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    content = wheel.read_bytes()
+    assert try_moments(build, tmp_path, 3.0, 4, 2 * NUM_MOMENTS) - {0}
+    assert [x.read_bytes() for x in (tmp_path / "dist").iterdir()] == [content]
+
+
+DEAF = """
+import subprocess, sys, time
+from pathlib import Path
+from aot.interrupt import watch
+from aot.process import owned
+from aot.scratch import scratch_folder
+with watch(), scratch_folder("x-", Path(sys.argv[1])):
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    with owned(child):
+        print(child.pid, flush=True)
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                print("deaf", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("again", "least"), [(None, interrupts.END_S - 0.2), (0.2, 0.1)])
+def test_a_command_that_swallows_the_interrupt_is_ended(tmp_path, again, least):
+    command = [sys.executable, "-c", DEAF, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    child = int(process.stdout.readline())
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    if again is not None:
+        time.sleep(again)
+        process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=30)
+    assert least <= time.monotonic() - start < 2.0
+    assert (process.returncode, output, error) == (130, "deaf\n", interrupts.INTERRUPTED)
+    assert list(tmp_path.iterdir()) == []
+    stat = Path(f"/proc/{child}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+NATIVE = """
+import ctypes
+from aot.interrupt import watch
+with watch():
+    print("in", flush=True)
+    ctypes.CDLL(None).sleep(60) and ctypes.CDLL(None).sleep(60)
+"""
+
+
+def test_native_code_does_not_keep_a_command_from_ending():
+    process = subprocess.Popen(
+        [sys.executable, "-c", NATIVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    process.stdout.readline()
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=30)
+    assert time.monotonic() - start < 2.0
+    assert (process.returncode, error) == (143, interrupts.INTERRUPTED)
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored():
+    code = "import os, signal\nfrom aot.interrupt import watch\nwith watch():\n  os.kill(os.getpid(), signal.SIGHUP)\n"
+    command = f"trap '' HUP; exec {sys.executable} -c '{code}print(1)'"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
