@@ -12,27 +12,10 @@ import click
 from aot import census, pipeline
 from aot.cli_options import JOBS, TARGET, options
 from aot.compile import ArtifactStore, toolchain_versions
-from aot.errors import CompileError, StoreError
+from aot.errors import CompileError
 from aot.problem import Dtype, Layout
-from aot.strict_json import DecodeError, decode
 from aot.target import load_target
 from aot.whole_file import write_whole
-
-
-def read_census(path: Path) -> census.Census:
-    """Read what `aot census --output` wrote.
-
-    Raises:
-        StoreError: the file cannot be read, or is of another version.
-    """
-    again = f"make it again: aot census -o {path}"
-    try:
-        found: census.Census = decode(census.Census, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError, DecodeError) as error:
-        raise StoreError(f"cannot read the census {path}: {error}; {again}") from error
-    if found.version != census.CENSUS_VERSION:
-        raise StoreError(f"{path} is version {found.version}, expected {census.CENSUS_VERSION}; {again}")
-    return found
 
 
 @click.command(name="census")
@@ -76,7 +59,7 @@ def census_command(**values: Any) -> None:
     store = ArtifactStore(workplace.artifacts)
     found = census.count(operations, target, toolchain_versions(), lambda key: store.get(key, target))
     if values["output"] and values["output"].exists():
-        found = census.merge(read_census(values["output"]), found)
+        found = census.merge(census.read_census(values["output"]), found)
     if values["output"]:
         write_whole(values["output"], f"{json.dumps(asdict(found), indent=1, sort_keys=True)}\n")
     text = census.markdown(found)
