@@ -289,8 +289,9 @@ def _typed(path: Path) -> Iterator[None]:
         yield
     except DecodeError as error:
         raise StoreError(f"{path}: {error}; move the file away and measure again") from error
-    except (sqlite3.Error, OverflowError) as error:
-        raise StoreError(f"{path}: {error}; if the file is damaged, move it away and measure again") from error
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        why = one_line(str(error))
+        raise StoreError(f"{path}: {why}; if the file is damaged, move it away and measure again") from error
 
 
 @contextmanager
@@ -329,7 +330,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise StoreError(f"{path} is damaged: {' '.join(str(verdict).split())}; move it away and measure again")
+        raise StoreError(f"{path} is damaged: {one_line(str(verdict))}; move it away and measure again")
     row = connection.execute("PRAGMA foreign_key_check").fetchone()
     if row is not None:
         table, number, parent, _ = row

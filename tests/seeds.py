@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import tempfile
@@ -39,6 +40,8 @@ class Seed:
     written: Callable[[Any], bytes]
     read: Callable[[bytes, Path], Any]
     error: type[Exception] | tuple[type[Exception], ...]
+    committed: tuple[bytes, ...] = ()
+    """What the repository has of the format, or a small part of it."""
 
 
 def json_bytes(document):
@@ -206,6 +209,39 @@ def store_bytes():
     return content[:18] + b"\x01\x01" + content[20:]
 
 
+AOT = Path(target.__file__).parent
+
+
+def committed_text(path):
+    return ((AOT / path).read_bytes(),)
+
+
+def committed_record(num_rows=20):
+    """Return the first rows of a committed record, with their kernels."""
+    lines = gzip.decompress((AOT / "records" / "h200_quack.jsonl.gz").read_bytes()).decode().splitlines()
+    header, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1 : num_rows + 1]]
+    used = sorted({row[0] for row in rows})
+    header = {**header, "conditions": header["conditions"][:2], "kernels": [header["kernels"][i] for i in used]}
+    lines = [header, *([used.index(row[0]), *row[1:]] for row in rows)]
+    return ("\n".join(map(json.dumps, lines)).encode(),)
+
+
+def committed_selection():
+    """Return the committed selection with one section of two short ladders and a grid of one cell."""
+    found = json.loads(gzip.decompress((AOT / "selections" / "h200.json.gz").read_bytes()))
+    section = found["table"]["sections"][0]
+    ladders = [{**x, "m_edges": x["m_edges"][:2], "rows": x["rows"][:2]} for x in section["ladders"][:2]]
+    grid = {key: edges[:1] for key, edges in section["grid"].items()}
+    rows = [*grid["cells"], *(row for ladder in ladders for row in ladder["rows"])]
+    used = sorted({section["fallback"], *(row[key] for row in rows for key in ("kernel", "general", "runner_up"))})
+    for row in rows:
+        row.update({key: used.index(row[key]) for key in ("kernel", "general", "runner_up")})
+    section = {**section, "ladders": ladders, "grid": grid, "fallback": used.index(section["fallback"])}
+    found |= {"kernels": [found["kernels"][i] for i in used], "table": {"sections": [section]}}
+    found |= {key: found[key][:1] for key in ("conditions", "regrets", "heldout")}
+    return (json_bytes({**found, "curves": [{**found["curves"][0], "points": found["curves"][0]["points"][:2]}]}),)
+
+
 SPAN = {"least": 1.0, "middle": 1.5, "most": 2.0}
 CENSUS = {
     "version": census.CENSUS_VERSION,
@@ -275,11 +311,14 @@ SEEDS = {
         json_bytes,
         from_file("s.json", selection.read_selection),
         SelectionError,
+        committed_selection(),
     ),
     "manifest": Seed(
         Manifest, with_mig(plain(GOLDEN)), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),
-    "record": Seed(RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError),
+    "record": Seed(
+        RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError, committed_record()
+    ),
     "tuning set": Seed(TuningDocument, TUNING, tuning_files, read_tuning, StoreError),
     "census": Seed(census.Census, CENSUS, json_bytes, from_file("c.json", census.read_census), StoreError),
     "searches": Seed(
@@ -309,9 +348,15 @@ SEEDS = {
         toml_bytes,
         from_text(target.parse_target),
         (TargetError, DecodeError),
+        committed_text("targets/h200.toml"),
     ),
     "published times": Seed(
-        prior.Published, PUBLISHED, toml_bytes, from_text(prior.parse_published), (TargetError, DecodeError)
+        prior.Published,
+        PUBLISHED,
+        toml_bytes,
+        from_text(prior.parse_published),
+        (TargetError, DecodeError),
+        committed_text("published/thor.toml"),
     ),
     "calibration": Seed(
         calibration._Entry,
@@ -326,5 +371,6 @@ SEEDS = {
         toml_bytes,
         from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),
         ShapeFileError,
+        committed_text("shapes/between.toml"),
     ),
 }
