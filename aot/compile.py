@@ -26,14 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from aot import manifest as manifest_module
-from aot.artifact import Artifact, CompileFailure
+from aot.artifact import Artifact, CompileFailure, read_result
 from aot.candidate import Accepted
+from aot.constraints import one_line
 from aot.errors import CompileError
 from aot.families import family_of
 from aot.legality import check
 from aot.manifest import ManifestKernel
 from aot.object_file import inspect
+from aot.strict_json import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,16 @@ def family_sources(family: str, folder: Path = FAMILIES) -> str:
     return digest.hexdigest()
 
 
+def _read_result(directory: Path, key: KernelKey) -> Artifact | CompileFailure | None:
+    """Read an entry of the store; it is damaged where this raises OSError or DecodeError, or returns None."""
+    result, path = read_result(directory / RESULT_NAME), directory / OBJECT_NAME
+    if result.kernel is None:
+        return CompileFailure(key.name, result.failure or "", result.seconds)
+    if result.kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != result.kernel.object_sha256:
+        return None
+    return Artifact(result.kernel, path, result.seconds)
+
+
 @dataclass(frozen=True)
 class ArtifactStore:
     """A directory of objects, each under the hash of its candidate, operation, target, toolchain and sources."""
@@ -96,18 +107,10 @@ class ArtifactStore:
 
     def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
         """Give what an earlier run made of a kernel, or None; a damaged entry counts as none."""
-        directory = self.directory(key, target)
         try:
-            result = json.loads((directory / RESULT_NAME).read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
+            return _read_result(self.directory(key, target), key)
+        except (OSError, DecodeError):
             return None
-        if "failure" in result:
-            return CompileFailure(key.name, result["failure"], result["seconds"])
-        kernel = manifest_module.decode_kernel(result["kernel"], str(directory / RESULT_NAME))
-        path = directory / OBJECT_NAME
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
-            return None
-        return Artifact(kernel, path, result["seconds"])
 
 
 def _export(key: KernelKey, target: Target, directory: Path) -> Path:
@@ -165,8 +168,8 @@ def compile_one(key: KernelKey, target: Target, root: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this candidate's recorded result
-        reason = " ".join(_COLOUR.sub("", str(error)).split())
-        result = {"failure": f"{type(error).__name__}: {reason[:600]}"}
+        reason = one_line(_COLOUR.sub("", str(error)), 600)
+        result = {"failure": f"{type(error).__name__}: {reason}"}
     result["seconds"] = round(time.process_time() - start, 3)
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
     shutil.rmtree(directory, ignore_errors=True)

@@ -30,7 +30,7 @@ from aot.families import family_of
 from aot.measurement import Conditions, Provenance
 from aot.problem import Operation
 from aot.selection import HeldOut, Regret
-from aot.strict_json import DecodeError, decode, decode_version, parse_json
+from aot.strict_json import DecodeError, decode_version, parse_json
 
 MANIFEST_VERSION = 2
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
@@ -123,20 +123,6 @@ class Manifest:
     def multiples(self) -> tuple[tuple[int, int], ...]:
         """Give (m_multiple, n_multiple) of each kernel, for `dispatch.look_up`."""
         return tuple((kernel.m_multiple, kernel.n_multiple) for kernel in self.kernels)
-
-
-def decode_kernel(value: object, where: str) -> ManifestKernel:
-    """Read one kernel's entry from plain JSON.
-
-    Raises:
-        ManifestError: an entry is missing, unknown, of the wrong type or out of its range.
-    """
-    try:
-        kernel = decode(ManifestKernel, value)
-        _check_kernel(kernel)
-    except DecodeError as error:
-        raise ManifestError(f"{where}: {error}") from error
-    return kernel
 
 
 def _check_kernel(kernel: ManifestKernel) -> None:

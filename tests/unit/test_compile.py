@@ -126,10 +126,13 @@ def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store):
     assert other.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"failure"'])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b'{"failure"', b"{}", b"null", b"[]", b"\xff", b'{"seconds": 1, "kernel": {}}', b"[" * 100_000],
+)
 def test_a_damaged_result_counts_as_none(store, damage):
     path = store.directory(SMALL, H200) / RESULT_NAME
-    path.write_text(damage)
+    path.write_bytes(damage)
     assert store.get(SMALL, H200) is None
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from aot.errors import ManifestError
-from aot.manifest import decode_kernel, from_json, to_json
+from aot.manifest import from_json, to_json
 from tests.golden.manifest import golden_manifest, with_kernels
 
 GOLDEN = golden_manifest()
@@ -162,12 +162,3 @@ def test_an_inconsistent_manifest_is_not_written():
         to_json(with_kernels(GOLDEN, num_strides=1))
     with pytest.raises(ManifestError, match="two kernels have one name"):
         to_json(replace(GOLDEN, kernels=(*GOLDEN.kernels, GOLDEN.kernels[0])))
-
-
-def test_one_kernel_can_be_read():
-    value = json.loads(TEXT)["kernels"][3]
-    assert decode_kernel(value, "x") == GOLDEN.kernels[3]
-    with pytest.raises(
-        ManifestError, match=r"x: registers: expected a whole number from 0 to 9223372036854775807, got None"
-    ):
-        decode_kernel({**value, "registers": None}, "x")
