@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aot.candidate import Candidate, KernelKey
-from aot.constraints import Arch, Count, Date, Error, Label, Microseconds, Positive, Protocol, TargetName, Text, Word
+from aot.constraints import Arch, Count, Date, Error, Extent, Index, Label, Microseconds, Positive, Protocol, Word
 from aot.problem import Operation, Problem
 from aot.strict_json import DecodeError
 
@@ -79,34 +79,51 @@ class Measurement:
 
     kernel: KernelKey
     problem: Problem
-    median_us: Microseconds
-    low_us: Microseconds
-    high_us: Microseconds
-    num_rounds: Count
-    relative_error: Error
+    median_us: float
+    low_us: float
+    high_us: float
+    num_rounds: int
+    relative_error: float
     """Frobenius norm of the error over that of the float64 reference, on the rows checked."""
-    status: Text = "ok"
+    status: str = "ok"
 
     @property
     def ok(self) -> bool:
         """Say whether the kernel gave the right result and a time."""
         return self.status == "ok"
 
-    def checked(self) -> Measurement:
-        """Return itself.
+
+@dataclass(frozen=True)
+class TimedRow:
+    """What a row of a record and one of a store have alike; `kernel` is the number of one that stands elsewhere."""
+
+    kernel: Index
+    m: Extent
+    n: Extent
+    k: Extent
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+    num_rounds: Count
+    relative_error: Error
+
+    def measurement(self, key: KernelKey, status: str) -> Measurement:
+        """Return the measurement of the row's kernel.
 
         Raises:
             DecodeError: it is a time, and median and quartiles do not ascend from above 0.
         """
-        if self.ok and not 0 < self.low_us <= self.median_us <= self.high_us:
+        times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
+        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, status)
+        if found.ok and not 0 < self.low_us <= self.median_us <= self.high_us:
             raise DecodeError(f"the times {self.low_us}, {self.median_us}, {self.high_us} do not ascend from above 0")
-        return self
+        return found
 
 
 @dataclass(frozen=True)
 class Record:
     """A committed set of measurements of one device."""
 
-    target: TargetName
+    target: str
     conditions: tuple[Conditions, ...]
     measurements: tuple[Measurement, ...]

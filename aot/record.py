@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.candidate import Candidate, KernelKey
-from aot.constraints import Count, Error, Extent, Index, Microseconds, TargetName, Text, Version, one_line
+from aot.constraints import TargetName, Text, Version, one_line
 from aot.errors import CandidateError, StoreError, TargetError
 from aot.families import family_of
-from aot.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, mig_profile
-from aot.problem import Problem
+from aot.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, TimedRow, mig_profile
 from aot.store import read_store
 from aot.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
 from aot.target import load_target
@@ -51,16 +50,7 @@ class _Header:
 
 
 @dataclass(frozen=True)
-class _Row:
-    kernel: Index
-    m: Extent
-    n: Extent
-    k: Extent
-    median_us: Microseconds
-    low_us: Microseconds
-    high_us: Microseconds
-    num_rounds: Count
-    relative_error: Error
+class _Row(TimedRow):
     status: Text | None = None
 
 
@@ -112,13 +102,10 @@ def write_record(path: Path, record: Record) -> None:
 def _measurement(row: Any, kernels: list[KernelKey]) -> Measurement:
     if not isinstance(row, list):
         raise DecodeError(f"expected a list of 9 or 10 values, got {shown(row)}")
-    x = decode_row(_Row, row)
-    if x.kernel >= len(kernels):
-        raise DecodeError(f"expected the number of one of {len(kernels)} kernels, got {x.kernel}", ("kernel",))
-    problem = Problem(kernels[x.kernel].operation, x.m, x.n, x.k)
-    times = (x.median_us, x.low_us, x.high_us)
-    status = "ok" if x.status is None else x.status
-    return Measurement(kernels[x.kernel], problem, *times, x.num_rounds, x.relative_error, status).checked()
+    found = decode_row(_Row, row)
+    if found.kernel >= len(kernels):
+        raise DecodeError(f"expected the number of one of {len(kernels)} kernels, got {found.kernel}", ("kernel",))
+    return found.measurement(kernels[found.kernel], "ok" if found.status is None else found.status)
 
 
 def _check(record: Record) -> None:
@@ -165,7 +152,7 @@ def parse_record(text: str, where: str) -> Record:
         record = Record(header.target, header.conditions, tuple(measurements))
         _check(record)
     except DecodeError as error:
-        raise StoreError(f"{where}, line {number}: {error}") from error
+        raise StoreError(f"{where}, line {number}: {error}; make it again from its stores") from error
     return record
 
 
@@ -214,7 +201,7 @@ def from_store(path: Path) -> Record:
     try:
         _check(record)
     except DecodeError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {error}; measure it again with its own target") from error
     return record
 
 

@@ -13,11 +13,11 @@ import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from aot.candidate import Candidate, KernelKey
+from aot.candidate import KernelKey
 from aot.constraints import one_line
 from aot.errors import StoreError
 from aot.measurement import CONDITIONS_KEY, CONDITIONS_KEY_TEXT, Conditions, Measurement
-from aot.problem import Operation, Problem
+from aot.problem import Problem
 from aot.store_sql import (
     APPLICATION_ID,
     INSERT_MEASUREMENT,
@@ -32,12 +32,12 @@ from aot.store_sql import (
     KernelRow,
     MeasurementRow,
     NoteRow,
+    RunRow,
     SearchEnd,
-    TargetRow,
     TimeRow,
     VerifiedRow,
 )
-from aot.strict_json import DecodeError, decode, decode_row, parse_json
+from aot.strict_json import DecodeError, decode_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,10 @@ class Store:
     def _rows(self, kind: type[T], sql: str, values: tuple[str | float | None, ...] = ()) -> Iterator[T]:
         """Decode each row of a query: a file may hold anything."""
         for row in self._db.execute(sql, values):
-            yield decode_row(kind, row)
+            try:
+                yield decode_row(kind, row)
+            except DecodeError as error:
+                raise error.inside(kind.__name__.removesuffix("Row").lower()) from error
 
     def add_run(self, target: str, seed: int, conditions: Conditions) -> int:
         """Start a run and give its id.
@@ -188,10 +191,7 @@ class Store:
 
     def _kernels(self) -> dict[int, KernelKey]:
         rows = self._rows(KernelRow, "SELECT id, dtype, layout, candidate FROM kernels")
-        return {
-            row.id: KernelKey(Operation.of(row.dtype, row.layout), decode(Candidate, parse_json(row.candidate)))
-            for row in rows
-        }
+        return {row.id: row.key() for row in rows}
 
     def void(self, run: int, problem: Problem, reason: str) -> None:
         """Let what was measured of a problem so far count no more; it stays in the file."""
@@ -217,9 +217,11 @@ class Store:
         query = SELECT_MEASUREMENTS.format(condition=condition)
         for row in self._rows(MeasurementRow, query, values):
             kernel = kernels.get(row.kernel)
-            if kernel is None or kernel.operation != row.problem.operation:
-                raise DecodeError(f"{row.problem.name} was measured with kernel {row.kernel}, which is none of its own")
-            yield row.kernel, row.measurement(kernel)
+            if kernel is None or kernel.operation != row.operation:
+                raise DecodeError(
+                    f"a product of {row.operation.tag} was measured with kernel {row.kernel}, none of its own"
+                )
+            yield row.kernel, row.measurement(kernel, row.status)
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
         """Give each kernel's latest measurement of a problem, by the kernel's id."""
@@ -231,7 +233,7 @@ class Store:
 
     def targets(self) -> list[str]:
         """Give the targets measured; one, unless stores were merged wrongly."""
-        return [row.target for row in self._rows(TargetRow, "SELECT DISTINCT target FROM runs ORDER BY target")]
+        return [row.target for row in self._rows(RunRow, "SELECT DISTINCT target FROM runs ORDER BY target")]
 
     def conditions(self) -> tuple[Conditions, ...]:
         """Give the different conditions of the runs that measured something, with the clocks last read under load."""

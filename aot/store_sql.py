@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot.candidate import KernelKey
-from aot.constraints import Count, Error, Extent, Label, Microseconds, Positive, Seconds, TargetName, Text
-from aot.measurement import Measurement
-from aot.problem import Dtype, Layout, Operation, Problem
+from aot.candidate import Candidate, KernelKey
+from aot.constraints import Count, Error, Label, Microseconds, Positive, Seconds, TargetName, Text
+from aot.measurement import TimedRow
+from aot.problem import Dtype, Layout, Operation
+from aot.strict_json import DecodeError, decode, parse_json
 
 SCHEMA_VERSION = 3
 """Raised whenever a table changes; kept in the file's `user_version`."""
@@ -71,9 +72,9 @@ INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?
 INSERT_MEASUREMENT = f"""
 INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-SELECT_MEASUREMENTS = f"""
-SELECT kernel, {MEASUREMENT_COLUMNS} FROM measurements
-WHERE id NOT IN (SELECT measurement FROM voided) {{condition}} ORDER BY id
+SELECT_MEASUREMENTS = """
+SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, dtype, layout FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided) {condition} ORDER BY id
 """
 INSERT_VOIDED = """
 INSERT INTO voided SELECT id, ?, ? FROM measurements
@@ -102,8 +103,8 @@ class InFlight:
 
 
 @dataclass(frozen=True)
-class TargetRow:
-    """The target of a run."""
+class RunRow:
+    """What is asked of a run alone."""
 
     target: TargetName
 
@@ -116,6 +117,18 @@ class KernelRow:
     dtype: Dtype
     layout: Layout
     candidate: Text
+
+    def key(self) -> KernelKey:
+        """Return the kernel.
+
+        Raises:
+            DecodeError: the JSON is no candidate.
+        """
+        try:
+            candidate = decode(Candidate, parse_json(self.candidate))
+        except DecodeError as error:
+            raise error.inside("candidate").inside(self.id).inside("kernel") from error
+        return KernelKey(Operation.of(self.dtype, self.layout), candidate)
 
 
 @dataclass(frozen=True)
@@ -142,32 +155,14 @@ class TimeRow:
 
 
 @dataclass(frozen=True)
-class MeasurementRow:
+class MeasurementRow(TimedRow):
     """A measurement; SELECT_MEASUREMENTS has these columns."""
 
-    kernel: Positive
+    status: Text
     dtype: Dtype
     layout: Layout
-    m: Extent
-    n: Extent
-    k: Extent
-    median_us: Microseconds
-    low_us: Microseconds
-    high_us: Microseconds
-    num_rounds: Count
-    relative_error: Error
-    status: Text
 
     @property
-    def problem(self) -> Problem:
-        """Return the problem that was measured."""
-        return Problem(Operation.of(self.dtype, self.layout), self.m, self.n, self.k)
-
-    def measurement(self, kernel: KernelKey) -> Measurement:
-        """Return the measurement of its kernel.
-
-        Raises:
-            DecodeError: it is a time, and median and quartiles do not ascend from above 0.
-        """
-        times = (self.median_us, self.low_us, self.high_us)
-        return Measurement(kernel, self.problem, *times, self.num_rounds, self.relative_error, self.status).checked()
+    def operation(self) -> Operation:
+        """Return the operation that was measured, which is to be the kernel's."""
+        return Operation.of(self.dtype, self.layout)

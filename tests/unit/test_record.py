@@ -216,7 +216,7 @@ def test_store_with_nothing_finished_is_refused(tmp_path):
             "has kernels of sm100_tgv, wh",
         ),
         ("UPDATE kernels SET dtype = 'float99'", "dtype: expected one of bfloat16, float16, got 'float99'"),
-        ("UPDATE kernels SET dtype = 'float16'", "bf16_kk m1 n64 k64 was measured with kernel 1, which is none of its"),
+        ("UPDATE kernels SET dtype = 'float16'", "a product of bf16_kk was measured with kernel 1, none of its own"),
         ("UPDATE measurements SET m = 0", "m: expected a whole number from 1 to 2147483647, got 0"),
         ("UPDATE measurements SET m = -3", "m: expected a whole number from 1 to 2147483647, got -3"),
         (
