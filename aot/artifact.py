@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aot.constraints import Seconds, Text
 from aot.manifest import ManifestKernel
+from aot.strict_json import decode, parse_json, read_content
 
 
 @dataclass(frozen=True)
@@ -26,3 +28,26 @@ class CompileFailure:
     reason: str
     cpu_s: float = field(default=0.0, compare=False)
     """What it took to fail, in seconds of CPU time."""
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """The file beside an object in the store: what became of compiling one kernel."""
+
+    seconds: Seconds
+    kernel: ManifestKernel | None = None
+    failure: Text | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is neither an artifact nor a failure, or both (ValueError)."""
+        if (self.kernel is None) == (self.failure is None):
+            raise ValueError("expected a kernel or a failure")
+
+
+def read_result(path: Path) -> StoredResult:
+    """Read the result of compiling one kernel.
+
+    Raises:
+        DecodeError: the file cannot be read, or is none.
+    """
+    return decode(StoredResult, parse_json(read_content(path)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from aot.constraints import TargetName, Text, Version
 from aot.cost import DEFAULTS, Constants
 from aot.errors import TargetError
+from aot.strict_json import DecodeError, read_content, text_of
+from aot.strict_toml import TomlError, parse_toml, toml_string
 from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -16,15 +18,23 @@ if TYPE_CHECKING:
 CALIBRATION_VERSION = 1
 """Raised whenever an entry changes its meaning."""
 
-_KEYS = {"version", "target", "source", "constants"}
-
 
 @dataclass(frozen=True)
 class Calibration:
     """Constants, the target that they are for, and what they were fitted to."""
 
-    target: str
-    source: str
+    target: TargetName
+    source: Text
+    constants: Constants
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A file."""
+
+    version: Version
+    target: TargetName
+    source: Text
     constants: Constants
 
 
@@ -32,14 +42,25 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write a calibration; equal ones are equal bytes.
 
     Raises:
-        TargetError: the source has a quote or a line break, which this writer does not escape.
+        TargetError: it is none that could be read again.
     """
-    if any(x in calibration.source + calibration.target for x in '"\\\n'):
-        raise TargetError(f"the source {calibration.source!r} has a quote, a backslash or a line break; leave it out")
-    lines = [f"version = {CALIBRATION_VERSION}", f'target = "{calibration.target}"']
-    lines += [f'source = "{calibration.source}"', "", "[constants]"]
+    lines = [f"version = {CALIBRATION_VERSION}", f"target = {toml_string(calibration.target)}"]
+    lines += [f"source = {toml_string(calibration.source)}", "", "[constants]"]
     lines += [f"{name} = {value!r}" for name, value in asdict(calibration.constants).items()]
-    write_whole(path, "\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    parse_calibration(text, f"the calibration for {path}", calibration.target)
+    write_whole(path, text)
+
+
+def parse_calibration(text: str, where: str, target: str) -> Calibration:
+    """Read a calibration's TOML; see `read_calibration`."""
+    try:
+        entry = parse_toml(text, where, _Entry, CALIBRATION_VERSION)
+    except TomlError as error:
+        raise TargetError(f"{error}; mend the entry, or run `aot calibrate` again") from error
+    if entry.target != target:
+        raise TargetError(f"{where} is for {entry.target}, not for {target}; give another --calibration")
+    return Calibration(entry.target, entry.source, entry.constants)
 
 
 def read_calibration(path: Path, target: str) -> Calibration:
@@ -53,25 +74,10 @@ def read_calibration(path: Path, target: str) -> Calibration:
         TargetError: the file is missing or damaged, or for another target.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = text_of(read_content(path))
+    except DecodeError as error:
         raise TargetError(f"cannot read the calibration {path}: {error}; run `aot calibrate`") from error
-    if set(values) != _KEYS or values["version"] != CALIBRATION_VERSION:
-        raise TargetError(
-            f"{path} has version {values.get('version')!r} and the keys {sorted(values)}; expected version "
-            f"{CALIBRATION_VERSION} and {sorted(_KEYS)}; run `aot calibrate` again"
-        )
-    constants, names = values["constants"], {field.name for field in fields(Constants)}
-    if not isinstance(constants, dict) or set(constants) != names:
-        raise TargetError(
-            f"{path}: [constants] must have {sorted(names)}, no more and no less; run `aot calibrate` again"
-        )
-    for name, value in constants.items():
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise TargetError(f"{path}: `{name}` is {value!r}; expected a number above 0; mend the entry")
-    if values["target"] != target:
-        raise TargetError(f"{path} is for {values['target']!r}, not for {target}; give another --calibration")
-    return Calibration(target, str(values["source"]), Constants(**{x: float(y) for x, y in constants.items()}))
+    return parse_calibration(text, str(path), target)
 
 
 def constants_of(path: Path | None, target: str) -> Constants:

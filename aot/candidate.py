@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from aot.errors import CandidateError
+from aot.constraints import FamilyName, Range, Schedule, Word
 from aot.problem import Operation
 
+Tile = Annotated[int, Range(1, 4096)]
+Cluster = Annotated[int, Range(1, 16)]
+Stages = Annotated[int, Range(0, 256)]
+Splits = Annotated[int, Range(1, 4096)]
 
-class SplitK(Enum):
+
+class SplitK(Word):
     """How the partial sums of a split-K candidate are brought together."""
 
     NONE = "none"
@@ -30,19 +35,24 @@ class Candidate:
     along the problem's n.
     """
 
-    family: str
-    tile_m: int
-    tile_n: int
-    cluster_m: int = 1
-    cluster_n: int = 1
-    schedule: str = ""
-    num_stages: int = 0
+    family: FamilyName
+    tile_m: Tile
+    tile_n: Tile
+    cluster_m: Cluster = 1
+    cluster_n: Cluster = 1
+    schedule: Schedule = ""
+    num_stages: Stages = 0
     """Stages of the A/B pipeline; 0 leaves the number to the family, which fills the shared memory."""
     swap_ab: bool = False
     use_2cta: bool = False
     use_tma_store: bool = True
-    split_k: int = 1
-    split_k_mode: str = SplitK.NONE.value
+    split_k: Splits = 1
+    split_k_mode: SplitK = SplitK.NONE
+
+    def __post_init__(self) -> None:
+        """Refuse a tile that two CTAs cannot share (ValueError): families halve it."""
+        if self.use_2cta and self.tile_m % 2:
+            raise ValueError(f"two CTAs cannot share a tile of {self.tile_m} rows; expected an even number")
 
     @property
     def name(self) -> str:
@@ -59,19 +69,6 @@ class Candidate:
     def as_json(self) -> dict[str, Any]:
         """Give the fields as plain values, for manifests and records."""
         return asdict(self)
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Candidate:
-        """Make a candidate of plain values.
-
-        Raises:
-            CandidateError: a field is missing or unknown.
-        """
-        known = {field.name for field in fields(Candidate)}
-        if set(values) != known:
-            wrong = sorted(set(values) ^ known)
-            raise CandidateError(f"a candidate has the fields {sorted(known)}; missing or unknown: {wrong}")
-        return Candidate(**values)
 
 
 @dataclass(frozen=True, order=True)
@@ -94,12 +91,12 @@ class Workspace:
     The C++ twin is `workspace_bytes` in templates/src/runtime.cc; tests/runtime compares the two.
     """
 
-    mode: str = SplitK.NONE.value
-    split_k: int = 1
-    tile_m: int = 1
-    tile_n: int = 1
-    cluster_m: int = 1
-    cluster_n: int = 1
+    mode: SplitK = SplitK.NONE
+    split_k: Splits = 1
+    tile_m: Tile = 1
+    tile_n: Tile = 1
+    cluster_m: Cluster = 1
+    cluster_n: Cluster = 1
     swap_ab: bool = False
 
     def _num_tiles(self, m: int, n: int) -> int:
@@ -110,20 +107,18 @@ class Workspace:
 
     def num_bytes(self, m: int, n: int) -> int:
         """Give the bytes needed for a problem of m by n; 16-byte alignment is expected of the start."""
-        mode = SplitK(self.mode)
-        if mode is SplitK.NONE:
+        if self.mode == SplitK.NONE:
             return 0
-        if mode is SplitK.SEPARATE:
+        if self.mode == SplitK.SEPARATE:
             return self.split_k * m * (-(-n // 4) * 4) * 4
         flags = -(-self._num_tiles(m, n) * 4 // 16) * 16
         return flags + self._num_tiles(m, n) * self.tile_m * self.tile_n * 4
 
     def num_zero_bytes(self, m: int, n: int) -> int:
         """Give the leading bytes that must be zero before each launch (the flags; in parallel mode, everything)."""
-        mode = SplitK(self.mode)
-        if mode is SplitK.SERIAL:
+        if self.mode == SplitK.SERIAL:
             return -(-self._num_tiles(m, n) * 4 // 16) * 16
-        return self.num_bytes(m, n) if mode is SplitK.PARALLEL else 0
+        return self.num_bytes(m, n) if self.mode == SplitK.PARALLEL else 0
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from aot.artifact import Artifact, CompileFailure
 from aot.candidate import Accepted, KernelKey
+from aot.constraints import (
+    Arch,
+    Count,
+    Distribution,
+    FamilyName,
+    KernelName,
+    Label,
+    Range,
+    Release,
+    TargetName,
+    Text,
+    Version,
+)
 from aot.errors import StoreError
 from aot.families import families_for
 from aot.legality import check
 from aot.problem import Dtype, Layout, Operation
+from aot.strict_json import DecodeError, decode_version, parse_json, read_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from aot.families import Family
     from aot.target import Target
 
     Lookup = Callable[[KernelKey], Artifact | CompileFailure | None]
+
+Figure = Annotated[float, Range(0, 1e12)]
 
 CENSUS_VERSION = 1
 """Version of the file; a reader refuses any other."""
@@ -36,9 +53,9 @@ OPERATIONS = tuple(Operation.of(dtype, layout) for layout in Layout for dtype in
 class Span:
     """Smallest, median and largest of a figure."""
 
-    least: float
-    middle: float
-    most: float
+    least: Figure
+    middle: Figure
+    most: Figure
 
     @staticmethod
     def of(values: Sequence[float]) -> Span | None:
@@ -57,20 +74,20 @@ class CensusRow:
     """
 
     operation: Operation
-    family: str
-    num_candidates: int
-    num_accepted: int
-    rejected: dict[str, int]
-    num_compiled: int
-    failures: dict[str, str]
+    family: FamilyName
+    num_candidates: Count
+    num_accepted: Count
+    rejected: dict[Label, Count]
+    num_compiled: Count
+    failures: dict[KernelName, Text]
     object_bytes: Span | None
     smem_bytes: Span | None
     registers: Span | None
-    tmem_columns: int
-    num_spilling: int
-    spill_bytes: int
+    tmem_columns: Count
+    num_spilling: Count
+    spill_bytes: Count
     cpu_s: Span | None
-    total_cpu_s: float
+    total_cpu_s: Figure
 
     @property
     def num_untried(self) -> int:
@@ -82,11 +99,23 @@ class CensusRow:
 class Census:
     """A target's census."""
 
-    version: int
-    target: str
-    arch: str
-    toolchain: dict[str, str]
+    version: Version
+    target: TargetName
+    arch: Arch
+    toolchain: dict[Distribution, Release]
     rows: tuple[CensusRow, ...]
+
+
+def read_census(path: Path) -> Census:
+    """Read what `aot census --output` wrote.
+
+    Raises:
+        StoreError: the file cannot be read, or is of another version.
+    """
+    try:
+        return decode_version(Census, parse_json(read_content(path)), "version", CENSUS_VERSION)
+    except DecodeError as error:
+        raise StoreError(f"cannot read the census {path}: {error}; make it again: aot census -o {path}") from error
 
 
 def legal_keys(operation: Operation, target: Target) -> list[KernelKey]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,30 +11,13 @@ import click
 from aot import census, pipeline
 from aot.cli_options import OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options
 from aot.compile import ArtifactStore, toolchain_versions
-from aot.errors import CompileError, StoreError
+from aot.errors import CompileError
 from aot.problem import Dtype, Layout
-from aot.strict_json import DecodeError, decode
 from aot.target import load_target
 from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-def read_census(path: Path) -> census.Census:
-    """Read what `aot census --output` wrote.
-
-    Raises:
-        StoreError: the file cannot be read, or is of another version.
-    """
-    again = f"make it again: aot census -o {path}"
-    try:
-        found: census.Census = decode(census.Census, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError, DecodeError) as error:
-        raise StoreError(f"cannot read the census {path}: {error}; {again}") from error
-    if found.version != census.CENSUS_VERSION:
-        raise StoreError(f"{path} is version {found.version}, expected {census.CENSUS_VERSION}; {again}")
-    return found
 
 
 COMPILED, COUNTED = "without --count-only", "with --count-only"
@@ -75,7 +57,7 @@ def census_command(**values: Any) -> None:
         if operation.dtype.value in (values["dtypes"] or [x.value for x in Dtype])
         and operation.layout.value in (values["layouts"] or [x.value for x in Layout])
     ]
-    earlier = read_census(values["output"]) if values["output"] and values["output"].exists() else None
+    earlier = census.read_census(values["output"]) if values["output"] and values["output"].exists() else None
     workplace = pipeline.Workplace(jobs=values["jobs"])
     if not values["count_only"]:
         for number, operation in enumerate(operations, 1):

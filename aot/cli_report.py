@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 from aot.cli_options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option, shapes_option
 from aot.cli_search import OUTPUT as SEARCHES
 from aot.cli_selection import COMMITTED, LAST, MODES, NAMED, PREDICTED, RECORDED, selection_of, target_name, told_mode
+from aot.constraints import TargetName, Text, Version
 from aot.errors import StoreError
 from aot.measurement import PROVENANCE_MEASURED
 from aot.record import read_record
@@ -19,7 +19,7 @@ from aot.replay import CURVE_VERSION, CurvePoint
 from aot.report import page
 from aot.report_facts import SearchPoint, facts_of
 from aot.shape_set import load_shape_set
-from aot.strict_json import DecodeError, decode
+from aot.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.target import load_target
 from aot.whole_file import check_output, write_whole
 
@@ -31,9 +31,9 @@ REPORTS = Path("build/report")
 class _Searches:
     """What `aot search` writes."""
 
-    version: int
-    target: str
-    record: str
+    version: Version
+    target: TargetName
+    record: Text
     points: tuple[CurvePoint, ...]
 
 
@@ -44,14 +44,11 @@ def read_searches(path: Path, target: str) -> list[SearchPoint]:
         StoreError: the file cannot be read, is of another version, or is of another target.
     """
     try:
-        found: _Searches = decode(_Searches, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError, DecodeError) as error:
+        found = decode_version(_Searches, parse_json(read_content(path)), "version", CURVE_VERSION)
+    except DecodeError as error:
         raise StoreError(f"cannot read the searches {path}: {error}; run `aot search` again") from error
-    if found.version != CURVE_VERSION or found.target != target:
-        raise StoreError(
-            f"{path} is version {found.version} of {found.target}; expected version {CURVE_VERSION} of {target}; "
-            "give --search, or run `aot search` again"
-        )
+    if found.target != target:
+        raise StoreError(f"{path} is of {found.target}, not of {target}; give --search, or run `aot search` again")
     return [SearchPoint(x.strategy, x.fraction, x.device_s, x.mean_regret, x.worst_regret) for x in found.points]
 
 

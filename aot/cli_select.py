@@ -29,12 +29,12 @@ from aot.cli_options import (
     shapes_option,
 )
 from aot.cli_selection import MODES, NAMED, PREDICTED, RECORDED, Request, select, selection_of, told_mode
+from aot.constraints import MAX_EXTENT
 from aot.coverage import coverage
 from aot.explain import explanation
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.select import NAMED_WEIGHT, SelectionLimits
 from aot.selection import write_selection
-from aot.shape_set import MAX_EXTENT
 from aot.target import load_target
 from aot.whole_file import check_output
 

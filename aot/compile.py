@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from aot import manifest as manifest_module
-from aot.artifact import Artifact, CompileFailure
+from aot.artifact import Artifact, CompileFailure, read_result
 from aot.candidate import Accepted
-from aot.errors import REPAIR, CompileError, DependencyError, ManifestError, ResourceError, is_of_the_machine
+from aot.constraints import one_line
+from aot.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
 from aot.families import family_of
 from aot.legality import check
 from aot.manifest import ManifestKernel
 from aot.process_pool import Died, Pool
 from aot.scratch import scratch_folder
+from aot.strict_json import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,18 +83,13 @@ def family_sources(family: str, folder: Path = FAMILIES) -> str:
 
 
 def _read_result(directory: Path, key: KernelKey) -> Artifact | CompileFailure | None:
-    """Read an entry of the store; whatever is raised, it is damaged."""
-    result = json.loads((directory / RESULT_NAME).read_text(encoding="utf-8"))
-    seconds = float(result["seconds"])
-    if "failure" in result:
-        if not isinstance(result["failure"], str):
-            raise TypeError(f"the failure is {result['failure']!r}; expected text")
-        return CompileFailure(key.name, result["failure"], seconds)
-    kernel = manifest_module.decode_kernel(result["kernel"], str(directory / RESULT_NAME))
-    path = directory / OBJECT_NAME
-    if kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
+    """Read an entry of the store; it is damaged where this raises OSError or DecodeError, or returns None."""
+    result, path = read_result(directory / RESULT_NAME), directory / OBJECT_NAME
+    if result.kernel is None:
+        return CompileFailure(key.name, result.failure or "", result.seconds)
+    if result.kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != result.kernel.object_sha256:
         return None
-    return Artifact(kernel, path, seconds)
+    return Artifact(result.kernel, path, result.seconds)
 
 
 @dataclass(frozen=True)
@@ -116,10 +112,9 @@ class ArtifactStore:
 
     def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
         """Give what an earlier run made of a kernel, or None; a damaged entry counts as none."""
-        directory = self.directory(key, target)
         try:
-            return _read_result(directory, key)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError, ManifestError):
+            return _read_result(self.directory(key, target), key)
+        except (OSError, DecodeError):
             return None
 
 
@@ -202,7 +197,7 @@ def _judge(error: Exception, key: KernelKey, seconds: float, scratch: Path) -> t
     is tried again by the next.
     """
     chain = list(_causes(error))
-    reason = f"{type(error).__name__}: {' '.join(_COLOUR.sub('', str(error)).split())[:600]}"
+    reason = f"{type(error).__name__}: {one_line(_COLOUR.sub('', str(error)), 600)}"
     missing = next((x for x in chain if isinstance(x, ImportError)), None)
     if missing is not None:
         return _Outcome(missing=str(missing)), False

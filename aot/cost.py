@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.candidate import Candidate, SplitK
+from aot.constraints import Rate
 from aot.families import family_of
 
 if TYPE_CHECKING:
@@ -40,36 +41,36 @@ class Constants:
     The defaults were set by hand on an H200's bf16 tables (tiles 64x16 to 256x208), unless a field says otherwise.
     """
 
-    mma_half_edge: float = 22.0
+    mma_half_edge: Rate = 22.0
     """Tile edge, in elements, whose cost is as if it were added to both sides: what a small tile loses in the tensor
     cores' operand traffic."""
-    blocking_epilogue: float = 0.35
+    blocking_epilogue: Rate = 0.35
     """Share of the epilogue that is not hidden behind the next tile where the multiplying warps store too
     (cooperative), or where D leaves the registers without TMA. Source: for stores without TMA an assumption."""
-    hidden_epilogue: float = 0.1
+    hidden_epilogue: Rate = 0.1
     """The same share where the epilogue overlaps the next tile."""
-    l2_bytes_a_clock_an_sm: float = 64.0
+    l2_bytes_a_clock_an_sm: Rate = 64.0
     """Bytes that an SM reads from L2 in a clock. Source: an assumption, of the size that microbenchmarks publish."""
-    sm_share_of_bandwidth: float = 2.6
+    sm_share_of_bandwidth: Rate = 2.6
     """How much more than its even share of the device's bandwidth one SM can draw."""
-    ramp_us: float = 2.2
+    ramp_us: Rate = 2.2
     """From a block's start to its first multiplication, and from its last one to the end of its stores; scaled to other
     targets by their launch time."""
-    memory_latency_us: float = 1.0
+    memory_latency_us: Rate = 1.0
     """From a load's issue to its data, with memory busy. Source: an assumption, of the size that microbenchmarks of
     Hopper publish; it only orders pipelines of different depth."""
-    outside_row_ns: float = 1.6
+    outside_row_ns: Rate = 1.6
     """What TMA takes to fill one row of a tile that lies outside the operand, more than to load it. Source: the
     committed H200 record: m 192 against 256 with 64x128 tiles, m 384 against 512 with 64x256 give 1.9 to 2.6 ns where
     nothing hides it (a tile half outside takes up to 1.8 times as long as a whole one); 1.6 orders the record's
     candidates best."""
-    unhidden_share: float = 0.15
+    unhidden_share: Rate = 0.15
     """Share of the smaller of compute and memory time that does not overlap the larger."""
-    serial_handover_us: float = 0.7
+    serial_handover_us: Rate = 0.7
     """What each further split waits for the one before it."""
-    flops_share: float = 1.0
+    flops_share: Rate = 1.0
     """Rate of the tensor cores over the target's `flops_per_s`."""
-    bandwidth_share: float = 1.0
+    bandwidth_share: Rate = 1.0
     """Rate of device memory over the target's `bandwidth_bytes_per_s`."""
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aot.constraints import Count, Positive, Text
 from aot.dispatch import Tier, look_up
 from aot.families import family_of
 from aot.measurement import PROVENANCE_MEASURED
@@ -42,14 +43,14 @@ class Answer:
 class Coverage:
     """How many problems are answered how."""
 
-    num_measured: int
+    num_measured: Count
     """By the kernel that was the best choice when all were timed on this very problem."""
-    num_predicted: int
-    first_predicted: str
+    num_predicted: Count
+    first_predicted: Text
     """The name of the first of them; empty where there is none."""
-    general: dict[str, int]
+    general: dict[Text, Positive]
     """By the slow general kernel, which takes what no tuned kernel takes: numbers of problems by reason."""
-    refused: dict[str, int]
+    refused: dict[Text, Positive]
     """Not at all: numbers of problems by reason."""
 
     @property

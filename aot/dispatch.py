@@ -10,8 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Protocol
 
+from aot.constraints import Extent, Index, Microseconds
+from aot.measurement import Provenance
 from aot.problem import Operation, Problem
 
 if TYPE_CHECKING:
@@ -57,21 +61,21 @@ class Row:
     In a ladder `time_us` is of the bucket's upper edge; in a grid, the geometric mean over shapes of the cell.
     """
 
-    kernel: int
-    general: int
-    time_us: float
-    provenance: str
-    runner_up: int
-    runner_up_us: float
+    kernel: Index
+    general: Index
+    time_us: Microseconds
+    provenance: Provenance
+    runner_up: Index
+    runner_up_us: Microseconds
 
 
 @dataclass(frozen=True)
 class Ladder:
     """Tier 1 for one tuned (n, k): ascending upper edges of m and a row for each."""
 
-    n: int
-    k: int
-    m_edges: tuple[int, ...]
+    n: Extent
+    k: Extent
+    m_edges: tuple[Extent, ...]
     rows: tuple[Row, ...]
 
 
@@ -79,9 +83,9 @@ class Ladder:
 class Grid:
     """Tier 2: a row for each cell, cells ordered by m, then n, then k (k runs fastest)."""
 
-    m_edges: tuple[int, ...]
-    n_edges: tuple[int, ...]
-    k_edges: tuple[int, ...]
+    m_edges: tuple[Extent, ...]
+    n_edges: tuple[Extent, ...]
+    k_edges: tuple[Extent, ...]
     cells: tuple[Row, ...]
 
     def cell(self, m: int, n: int, k: int) -> int:
@@ -108,7 +112,7 @@ class Section:
     operation: Operation
     ladders: tuple[Ladder, ...]
     grid: Grid
-    fallback: int
+    fallback: Index
 
 
 @dataclass(frozen=True)
@@ -129,30 +133,108 @@ class DispatchTable:
         raise KeyError(operation.tag)
 
 
-def _section_fault(section: Section, num_kernels: int) -> str:
-    grid = section.grid
+class TableKernel(Protocol):
+    """What a table may be held against of a kernel: the manifest's kernel has it, a selection's families say it."""
+
+    @property
+    def operation(self) -> Operation:
+        """What it computes."""
+
+    @property
+    def num_strides(self) -> int:
+        """Strides that it takes for each operand; 2 of a kernel that takes any alignment and layout."""
+
+    @property
+    def m_multiple(self) -> int:
+        """What m must be a multiple of."""
+
+    @property
+    def n_multiple(self) -> int:
+        """What n must be a multiple of."""
+
+
+def _takes_all(kernel: TableKernel) -> bool:
+    return (kernel.m_multiple, kernel.n_multiple) == (1, 1)
+
+
+def _row_fault(row: Row, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    for name, index in (("kernel", row.kernel), ("general kernel", row.general), ("runner-up", row.runner_up)):
+        if not 0 <= index < len(kernels):
+            return f"its {name} is {index}; there are {len(kernels)} kernels"
+        if kernels[index].operation != operation:
+            return f"its {name} {index} is for {kernels[index].operation.tag}"
+    if not _takes_all(kernels[row.general]):
+        m, n = kernels[row.general].m_multiple, kernels[row.general].n_multiple
+        return (
+            f"its general kernel {row.general} takes only multiples of {m} in m and {n} in n; it must take all shapes"
+        )
+    if row.provenance == Provenance.MEASURED and not 0 < row.time_us < inf:
+        return f"it was measured at {row.time_us} us; a time is above 0"
+    return ""
+
+
+def _fallback_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
+    if not 0 <= section.fallback < len(kernels):
+        return f"the fallback is kernel {section.fallback}; there are {len(kernels)} kernels"
+    fallback = kernels[section.fallback]
+    if fallback.operation.dtype is not section.operation.dtype:
+        return f"the fallback {section.fallback} is for {fallback.operation.dtype.value}"
+    if fallback.num_strides != 2 or not _takes_all(fallback):
+        return f"the fallback {section.fallback} must take both strides of its operands, and all shapes"
+    return ""
+
+
+def _rows_fault(place: str, rows: Sequence[Row], operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    faults = ((i, _row_fault(row, operation, kernels)) for i, row in enumerate(rows))
+    return next((f"{place} {i}: {fault}" for i, fault in faults if fault), "")
+
+
+def _ascends(edges: Sequence[int]) -> bool:
+    return bool(edges) and edges[0] >= 1 and all(low < high for low, high in pairwise(edges))
+
+
+def _ladder_fault(ladder: Ladder, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    place = f"ladder n {ladder.n} k {ladder.k}"
+    if not _ascends(ladder.m_edges):
+        return f"{place}: its edges in m must ascend from 1 or more, and not be empty"
+    if len(ladder.rows) != len(ladder.m_edges):
+        return f"{place}: {len(ladder.rows)} rows for {len(ladder.m_edges)} edges in m"
+    return _rows_fault(f"{place}, row", ladder.rows, operation, kernels)
+
+
+def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    for axis, edges in (("m", grid.m_edges), ("n", grid.n_edges), ("k", grid.k_edges)):
+        if not _ascends(edges):
+            return f"grid: its edges in {axis} must ascend from 1 or more, and not be empty"
     cells = len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges)
     if cells != len(grid.cells):
         return f"the grid has {len(grid.cells)} cells, its edges give {cells}"
+    return _rows_fault("grid, cell", grid.cells, operation, kernels)
+
+
+def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     if [(x.n, x.k) for x in section.ladders] != sorted({(x.n, x.k) for x in section.ladders}):
-        return "ladders do not ascend by (n, k)"
-    axes = [grid.m_edges, grid.n_edges, grid.k_edges, *(x.m_edges for x in section.ladders)]
-    if any(not axis or list(axis) != sorted(set(axis)) for axis in axes):
-        return "edges must ascend and not be empty"
-    if any(len(x.rows) != len(x.m_edges) for x in section.ladders):
-        return "a ladder's rows and edges differ in number"
-    rows = [*grid.cells, *(row for x in section.ladders for row in x.rows)]
-    used = {section.fallback, *(i for row in rows for i in (row.kernel, row.general, row.runner_up))}
-    wrong = sorted(used - set(range(num_kernels)))
-    return f"the table names kernel {wrong[-1]} of {num_kernels}" if wrong else ""
+        return "its ladders must ascend by (n, k), each once"
+    faults = [_fallback_fault(section, kernels), _grid_fault(section.grid, section.operation, kernels)]
+    faults += [_ladder_fault(ladder, section.operation, kernels) for ladder in section.ladders]
+    return next(filter(None, faults), "")
 
 
-def table_fault(table: DispatchTable, num_kernels: int) -> str:
-    """Say what keeps a table from being looked up, with the section; empty if nothing does."""
+def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
+    """Say what is wrong with a table, with the section and the row; empty if nothing is.
+
+    The one check of a table, of a selection and of a manifest, when it is read and when it is written.
+
+    Args:
+        table: what is to be looked up.
+        kernels: by the index that the table uses.
+    """
+    if not table.sections or not kernels:
+        return f"{len(kernels)} kernels in {len(table.sections)} sections; expected at least one of each"
     tags = [section.operation.tag for section in table.sections]
     if len(set(tags)) != len(tags):
         return f"{max(tags, key=tags.count)}: the table has more than one section for it"
-    faults = ((section, _section_fault(section, num_kernels)) for section in table.sections)
+    faults = ((section, _section_fault(section, kernels)) for section in table.sections)
     return next((f"{section.operation.tag}: {fault}" for section, fault in faults if fault), "")
 
 

@@ -59,7 +59,7 @@ def _split_k(candidate: Candidate) -> Rejected | None:
     is_split = candidate.split_k_mode != SplitK.NONE.value
     if candidate.split_k_mode in modes and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
         return None
-    text = f"{candidate.name}: split_k {candidate.split_k} in mode {candidate.split_k_mode!r}"
+    text = f"{candidate.name}: split_k {candidate.split_k} in mode '{candidate.split_k_mode}'"
     one, *others = modes
     return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {one}, 2 and more with {', '.join(others)}")
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from aot.errors import StoreError
-from aot.store import open_store
+from aot.store import read_store
 from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Run:
 
 def _read(path: Path) -> _Run:
     times: dict[Problem, dict[str, float]] = {}
-    with open_store(path, create=False) as store:
+    with read_store(path) as store:
         for _, item in store.measurements():
             row = times.setdefault(item.problem, {})
             row.pop(item.kernel.name, None)

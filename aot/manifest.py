@@ -3,45 +3,72 @@
 from __future__ import annotations
 
 import json
+import keyword
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Annotated
 
 from aot.candidate import Candidate, KernelKey, Workspace
+from aot.constraints import (
+    Arch,
+    Count,
+    Distribution,
+    Extent,
+    Grammar,
+    Identifier,
+    KernelName,
+    Range,
+    Rate,
+    Release,
+    Sha256,
+    TargetName,
+    Text,
+    Version,
+)
 from aot.dispatch import DispatchTable, table_fault
-from aot.errors import ManifestError
+from aot.errors import CandidateError, ManifestError
 from aot.families import family_of
-from aot.measurement import Conditions
+from aot.measurement import Conditions, Provenance
 from aot.problem import Operation
 from aot.selection import HeldOut, Regret
-from aot.strict_json import DecodeError, decode
+from aot.strict_json import DecodeError, decode_version, parse_json
 
 MANIFEST_VERSION = 2
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
+
+
+Package = Annotated[str, Grammar(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "a distribution's name, such as aot-gemm", 80)]
+WheelVersion = Annotated[
+    str,
+    Grammar(r"[0-9]+(\.[0-9]+)*[a-z0-9.]*(\+[a-z0-9]+(\.[a-z0-9]+)*)?", "a version, such as 0.1.0+h200", 80),
+]
+PlatformTag = Annotated[
+    str, Grammar(r"manylinux_[0-9]+_[0-9]+_[a-z0-9_]+", "a platform, such as manylinux_2_28_x86_64")
+]
 
 
 @dataclass(frozen=True)
 class ManifestKernel:
     """One kernel that the wheel ships."""
 
-    name: str
+    name: KernelName
     operation: Operation
     candidate: Candidate
-    object_sha256: str
-    object_bytes: int
-    entry_symbol: str
+    object_sha256: Sha256
+    object_bytes: Count
+    entry_symbol: Identifier
     """The C entry that `export_to_c` made: `void entry(void** args, int32_t num_args)`."""
-    init_symbol: str
-    load_symbol: str
-    num_strides: int
+    init_symbol: Identifier
+    load_symbol: Identifier
+    num_strides: Annotated[int, Range(1, 2)]
     """Strides that the entry takes for each operand: 1, the leading one, or 2, both."""
-    m_multiple: int
-    n_multiple: int
+    m_multiple: Extent
+    n_multiple: Extent
     workspace: Workspace
-    smem_bytes: int
-    tmem_columns: int
-    num_threads: int
-    registers: int
-    spill_bytes: int
+    smem_bytes: Count
+    tmem_columns: Count
+    num_threads: Count
+    registers: Count
+    spill_bytes: Count
 
     @property
     def key(self) -> KernelKey:
@@ -58,32 +85,31 @@ class ManifestKernel:
 class Manifest:
     """A wheel's content: kernels in the order of their index in the dispatch table, and where its times come from."""
 
-    manifest_version: int
-    package: str
+    manifest_version: Version
+    package: Package
     """Name of the distribution, such as `aot-gemm`; the import name has underscores."""
-    version: str
+    version: WheelVersion
     """PEP 440 version; a wheel with predicted rows has a local part that says so."""
-    target: str
-    arch: str
-    platform_tag: str
-    provenance: str
-    """`measured` or `predicted`."""
-    record: str
+    target: TargetName
+    arch: Arch
+    platform_tag: PlatformTag
+    provenance: Provenance
+    record: Text
     """Name of the record, or of the cost model, that the table was made from."""
     conditions: tuple[Conditions, ...]
     regrets: tuple[Regret, ...]
     """How far the kernels are from the best times known, on what they were selected on; none where nothing was."""
     heldout: tuple[HeldOut, ...]
     """What the table costs on problems that no step of the selection saw; may be empty."""
-    flops_per_s: float
+    flops_per_s: Rate
     """The target's rate, which `explain` states the limit of a problem by: see aot.limit."""
-    bandwidth_bytes_per_s: float
+    bandwidth_bytes_per_s: Rate
     """The target's, of device memory, likewise."""
-    cell_fractions: tuple[float, ...]
+    cell_fractions: tuple[Annotated[float, Range(0, 1, is_above=True)], ...]
     """Where between the edges of a grid's cell, in m, its time was judged: see dispatch.between."""
-    bigger_tiles: dict[str, tuple[str, ...]]
+    bigger_tiles: dict[KernelName, tuple[Text, ...]]
     """By the kernel's name, what there is against each of the next bigger tiles: see aot.tiles."""
-    toolchain: dict[str, str]
+    toolchain: dict[Distribution, Release]
     """Versions of what compiled the kernels."""
     kernels: tuple[ManifestKernel, ...]
     table: DispatchTable
@@ -99,65 +125,56 @@ class Manifest:
         return tuple((kernel.m_multiple, kernel.n_multiple) for kernel in self.kernels)
 
 
-def decode_kernel(value: object, where: str) -> ManifestKernel:
-    """Read one kernel's entry from plain JSON.
-
-    Raises:
-        ManifestError: an entry is missing, unknown or of the wrong type.
-    """
+def _check_kernel(kernel: ManifestKernel) -> None:
+    if kernel.name != kernel.key.name:
+        raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
     try:
-        kernel: ManifestKernel = decode(ManifestKernel, value, where)
-    except DecodeError as error:
-        raise ManifestError(str(error)) from error
-    return kernel
+        family_of(kernel.candidate)
+    except CandidateError as error:
+        raise DecodeError(str(error)) from error
 
 
 def _check(manifest: Manifest) -> None:
+    """Refuse what no wheel can be built from (DecodeError)."""
+    if not manifest.module.isidentifier() or keyword.iskeyword(manifest.module):
+        raise DecodeError(f"the package {manifest.package} would be imported as {manifest.module}, a word of Python's")
     names = [kernel.name for kernel in manifest.kernels]
     if len(set(names)) != len(names):
-        raise ManifestError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")
+        raise DecodeError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")
+    for kernel in manifest.kernels:
+        _check_kernel(kernel)
+    symbols = [x for kernel in manifest.kernels for x in (kernel.entry_symbol, kernel.init_symbol, kernel.load_symbol)]
+    if len(set(symbols)) != len(symbols):
+        raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
     unknown = sorted(set(manifest.bigger_tiles) - set(names))
     if unknown:
-        raise ManifestError(f"bigger_tiles names {unknown[0]}, which is no kernel of the manifest")
-    fault = table_fault(manifest.table, len(names))
+        raise DecodeError(f"bigger_tiles names {unknown[0]}, which is no kernel of the manifest")
+    fault = table_fault(manifest.table, manifest.kernels)
     if fault:
-        raise ManifestError(fault)
-    for section in manifest.table.sections:
-        if manifest.kernels[section.fallback].num_strides != 2:
-            raise ManifestError(f"{section.operation.tag}: the fallback must take both strides of its operands")
+        raise DecodeError(fault)
 
 
 def to_json(manifest: Manifest) -> str:
-    """Write a manifest: sorted keys, no timestamps, so that equal manifests are equal bytes."""
-    _check(manifest)
-    return json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
+    """Write a manifest: sorted keys, no timestamps, so that equal manifests are equal bytes.
+
+    Raises:
+        ManifestError: it is none that could be read again.
+    """
+    text = json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
+    from_json(text)
+    return text
 
 
-def from_json(text: str, where: str = "manifest") -> Manifest:
+def from_json(text: str | bytes, where: str = "manifest") -> Manifest:
     """Read a manifest.
 
     Raises:
-        ManifestError: it is not JSON, of another version, or an entry is missing, unknown, of the wrong type, or
-            points at a kernel that is not there.
+        ManifestError: it is not JSON, of another version, or an entry is missing, unknown, of the wrong type, out of
+            its range, or points at a kernel that is not there or cannot stand there.
     """
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ManifestError(f"{where}: not JSON: {error}") from error
-    version = value.get("manifest_version") if isinstance(value, dict) else None
-    if version != MANIFEST_VERSION:
-        raise ManifestError(f"{where}: version {version!r}, expected {MANIFEST_VERSION}; build it again with this aot")
-    try:
-        manifest: Manifest = decode(Manifest, value, where)
+        manifest = decode_version(Manifest, parse_json(text), "manifest_version", MANIFEST_VERSION)
+        _check(manifest)
     except DecodeError as error:
-        raise ManifestError(str(error)) from error
-    _check(manifest)
+        raise ManifestError(f"{where}: {error}; build it again with this aot") from error
     return manifest
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read a manifest file; see `from_json`."""
-    try:
-        return from_json(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise ManifestError(f"{path}: {error.strerror}; give the path of a manifest.json") from error

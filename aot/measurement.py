@@ -6,10 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aot.candidate import Candidate, KernelKey
+from aot.constraints import Arch, Count, Date, Error, Extent, Index, Label, Microseconds, Positive, Protocol, Word
 from aot.problem import Operation, Problem
+from aot.strict_json import DecodeError
 
-PROVENANCE_MEASURED = "measured"
-PROVENANCE_PREDICTED = "predicted"
+
+class Provenance(Word):
+    """Where a time comes from."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+
+
+PROVENANCE_MEASURED = Provenance.MEASURED
+PROVENANCE_PREDICTED = Provenance.PREDICTED
 
 Times = Mapping[Problem, Mapping[Candidate, float]]
 """Microseconds of one operation by problem and candidate, measured or predicted."""
@@ -38,19 +48,19 @@ class Conditions:
     Clocks are in MHz as read just after load; `None` where the device does not answer (a Jetson's `nvidia-smi`).
     """
 
-    device: str
-    arch: str
-    num_sms: int
-    driver: str
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    power_mode: str | None
+    device: Label
+    arch: Arch
+    num_sms: Positive
+    driver: Label
+    sm_clock_mhz: Count | None
+    memory_clock_mhz: Count | None
+    power_mode: Label | None
     """Jetson: what `nvpmodel -q` says; a discrete GPU: its enforced power limit in watts."""
-    date: str
+    date: Date
     """ISO date of the start of the tuning."""
-    protocol: str
+    protocol: Protocol
     """Version of the timing protocol, such as `graph-cold-l2-pdl-v1`; times of different protocols are not compared."""
-    mig: str | None = None
+    mig: Label | None = None
     """Profile of the MIG slice, such as `1g.18gb`; None: the whole GPU."""
 
     @property
@@ -81,6 +91,33 @@ class Measurement:
     def ok(self) -> bool:
         """Say whether the kernel gave the right result and a time."""
         return self.status == "ok"
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """What a row of a record and one of a store have alike; `kernel` is the number of one that stands elsewhere."""
+
+    kernel: Index
+    m: Extent
+    n: Extent
+    k: Extent
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+    num_rounds: Count
+    relative_error: Error
+
+    def measurement(self, key: KernelKey, status: str) -> Measurement:
+        """Return the measurement of the row's kernel.
+
+        Raises:
+            DecodeError: it is a time, and median and quartiles do not ascend from above 0.
+        """
+        times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
+        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, status)
+        if found.ok and not 0 < self.low_us <= self.median_us <= self.high_us:
+            raise DecodeError(f"the times {self.low_us}, {self.median_us}, {self.high_us} do not ascend from above 0")
+        return found
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ those that every target starts with. Pure but for reading that file and the targ
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.constraints import Extent, Label, TargetName, Text
+from aot.constraints import Rate as PositiveRate
 from aot.cost import CLOCK_HZ, DEFAULTS, Column, Constants, estimate
 from aot.dispatch import takes
 from aot.errors import TargetError
@@ -22,7 +23,8 @@ from aot.families import family_of
 from aot.limit import limit
 from aot.problem import Dtype, Layout, Operation, Problem
 from aot.space import legal
-from aot.strict_json import DecodeError, decode
+from aot.strict_json import shown
+from aot.strict_toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,66 +77,64 @@ class Assumption:
 class Clock:
     """The GPU clocks between which a target's power modes lie, in hertz."""
 
-    lowest_hz: float
-    highest_hz: float
-    source: str
+    lowest_hz: PositiveRate
+    highest_hz: PositiveRate
+    source: Text
 
 
 @dataclass(frozen=True)
 class Rate:
     """A rate that was measured elsewhere: a figure of `Target`, in its unit."""
 
-    figure: str
-    value: float
-    source: str
+    figure: Label
+    value: PositiveRate
+    source: Text
 
 
 @dataclass(frozen=True)
 class Point:
     """One published product: sizes in elements; microseconds, cuBLAS's first, or cuBLAS's TFLOP/s."""
 
-    dtype: str
-    m: int
-    n: int
-    k: int
-    us: tuple[float, ...] = ()
-    tflops: float = 0.0
+    dtype: Dtype
+    m: Extent
+    n: Extent
+    k: Extent
+    us: tuple[PositiveRate, ...] | None = None
+    tflops: PositiveRate | None = None
 
     def __post_init__(self) -> None:
         """Refuse a point without a time, or with two (ValueError)."""
-        if bool(self.us) == (self.tflops > 0) or any(time <= 0 for time in self.us):
-            raise ValueError(f"expected `us` above 0, or `tflops`, not {self.us} and {self.tflops}")
+        if bool(self.us) == (self.tflops is not None):
+            raise ValueError(f"expected `us`, or `tflops`, not {shown(self.us)} and {self.tflops}")
 
     def times_us(self) -> tuple[float, ...]:
         """Give the times in microseconds, cuBLAS's first."""
-        return self.us or (2 * self.m * self.n * self.k / self.tflops / 1e6,)
+        if self.tflops is not None:
+            return (2 * self.m * self.n * self.k / self.tflops / 1e6,)
+        return self.us or ()
 
 
 @dataclass(frozen=True)
 class Source:
     """Points from one place. `also` names what was timed beside cuBLAS's default; `layout` is that of `aot.problem`."""
 
-    name: str
-    address: str
-    also: str
-    layout: str
-    conditions: str
+    name: Label
+    address: Text
+    also: Text
+    layout: Layout
+    conditions: Text
     point: tuple[Point, ...]
 
     def problems(self) -> list[Problem]:
-        """List the points' problems.
-
-        Raises:
-            ValueError: a type or a layout is unknown.
-        """
-        return [Problem(Operation.of(Dtype(x.dtype), Layout(self.layout)), x.m, x.n, x.k) for x in self.point]
+        """List the points' problems."""
+        return [Problem(Operation.of(x.dtype, self.layout), x.m, x.n, x.k) for x in self.point]
 
 
 @dataclass(frozen=True)
 class Published:
     """What is published of a target."""
 
-    target: str
+    target: TargetName
     clock: Clock
     rate: tuple[Rate, ...]
     source: tuple[Source, ...]
@@ -153,12 +153,9 @@ def parse_published(text: str, where: str) -> Published:
         TargetError: the text is not that.
     """
     try:
-        found: Published = decode(Published, tomllib.loads(text), where)
-        for source in found.source:
-            source.problems()
-    except (DecodeError, ValueError) as error:
-        raise TargetError(f"{where}: {error}; mend the entry") from error
-    return found
+        return parse_toml(text, where, Published)
+    except TomlError as error:
+        raise TargetError(f"{error}; mend the entry") from error
 
 
 @cache

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from aot.constraints import Extent, Grammar
 
 
 class Dtype(Enum):
@@ -61,12 +64,17 @@ class Layout(Enum):
         return (not self.a_k_major) * 2 + (not self.b_k_major)
 
 
+def _one_of(kind: type[Enum]) -> Grammar:
+    names = [str(member.value) for member in kind]
+    return Grammar("|".join(names), f"one of {', '.join(names)}")
+
+
 @dataclass(frozen=True, order=True)
 class Operation:
     """Everything about a problem but its sizes: one section of the dispatch table."""
 
-    dtype_name: str
-    layout_name: str
+    dtype_name: Annotated[str, _one_of(Dtype)]
+    layout_name: Annotated[str, _one_of(Layout)]
 
     def __post_init__(self) -> None:
         """Refuse an unknown name here (ValueError), not where it is first needed."""
@@ -98,9 +106,9 @@ class Problem:
     """One GEMM: an operation and its sizes in elements."""
 
     operation: Operation
-    m: int
-    n: int
-    k: int
+    m: Extent
+    n: Extent
+    k: Extent
 
     @property
     def flops(self) -> int:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.candidate import Candidate, KernelKey
-from aot.errors import CandidateError, StoreError
-from aot.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, mig_profile
-from aot.problem import Problem
-from aot.store import open_store
-from aot.tuning_set import operation_from_json, operation_json
+from aot.constraints import TargetName, Text, Version, one_line
+from aot.errors import CandidateError, StoreError, TargetError
+from aot.families import family_of
+from aot.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, TimedRow, mig_profile
+from aot.store import read_store
+from aot.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
+from aot.target import load_target
+from aot.tuning_set import OperationEntry, operation_json
 from aot.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -28,7 +30,28 @@ if TYPE_CHECKING:
 RECORD_VERSION = 1
 """Raised whenever a line's content changes its meaning."""
 
-_HEADER_KEYS = {"version", "target", "conditions", "kernels"}
+
+@dataclass(frozen=True)
+class _KernelEntry:
+    operation: OperationEntry
+    candidate: Candidate
+
+    @property
+    def key(self) -> KernelKey:
+        return KernelKey(self.operation.operation, self.candidate)
+
+
+@dataclass(frozen=True)
+class _Header:
+    version: Version
+    target: TargetName
+    conditions: tuple[Conditions, ...]
+    kernels: tuple[_KernelEntry, ...]
+
+
+@dataclass(frozen=True)
+class _Row(TimedRow):
+    status: Text | None = None
 
 
 def _round(value: float) -> float:
@@ -66,75 +89,78 @@ def record_text(record: Record) -> str:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record file; the same bytes for the same record, on any day."""
-    write_whole(path, gzip.compress(record_text(record).encode(), compresslevel=9, mtime=0))
+    """Write a record file; the same bytes for the same record, on any day.
 
-
-def _conditions(values: dict[str, Any]) -> Conditions:
-    wrong = sorted((set(values) | {"mig"}) ^ {field.name for field in fields(Conditions)})
-    if wrong:
-        raise ValueError(f"conditions have missing or unknown keys: {', '.join(wrong)}")
-    return Conditions(**{"mig": mig_profile(str(values["device"])), **values})
+    Raises:
+        StoreError: it is none that could be read again.
+    """
+    text = record_text(record)
+    parse_record(text, f"the record for {path}")
+    write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
 def _measurement(row: Any, kernels: list[KernelKey]) -> Measurement:
-    if not isinstance(row, list) or len(row) not in (9, 10):
-        raise ValueError("expected a list of 9 or 10 values")
-    number, m, n, k, median, low, high, num_rounds, error = row[:9]
-    whole = (number, m, n, k, num_rounds)
-    if any(type(value) is not int or value < 0 for value in whole) or number >= len(kernels):
-        raise ValueError(f"kernel, m, n, k and rounds are {whole}; expected counts, and a kernel below {len(kernels)}")
-    times = (median, low, high, error)
-    if any(type(value) not in (int, float) or not value >= 0 for value in times):
-        raise ValueError(f"times and error are {times}; expected numbers that are not negative")
-    status = row[9] if len(row) == 10 else "ok"
-    if not isinstance(status, str):
-        raise TypeError(f"the status is {status!r}; expected text")
-    if status == "ok" and not (0 < low <= median <= high):
-        raise ValueError(f"the times {low}, {median}, {high} do not ascend from above 0")
-    kernel = kernels[number]
-    problem = Problem(kernel.operation, m, n, k)
-    return Measurement(kernel, problem, float(median), float(low), float(high), num_rounds, float(error), status)
+    if not isinstance(row, list):
+        raise DecodeError(f"expected a list of 9 or 10 values, got {shown(row)}")
+    found = decode_row(_Row, row)
+    if found.kernel >= len(kernels):
+        raise DecodeError(f"expected the number of one of {len(kernels)} kernels, got {found.kernel}", ("kernel",))
+    return found.measurement(kernels[found.kernel], "ok" if found.status is None else found.status)
 
 
-def _header(line: str) -> tuple[str, tuple[Conditions, ...], list[KernelKey]]:
-    header = json.loads(line)
-    version = header.get("version") if isinstance(header, dict) else None
-    if version != RECORD_VERSION:
-        raise ValueError(f"version {version!r}, expected {RECORD_VERSION}; use the aot that wrote the record")
-    if set(header) != _HEADER_KEYS:
-        raise ValueError(f"missing or unknown keys: {sorted(set(header) ^ _HEADER_KEYS)}")
-    kernels = [
-        KernelKey(operation_from_json(entry["operation"]), Candidate.from_json(entry["candidate"]))
-        for entry in header["kernels"]
-    ]
-    return str(header["target"]), tuple(_conditions(values) for values in header["conditions"]), kernels
+def _check(record: Record) -> None:
+    """Refuse a target that there is not, and results or kernels of another architecture (DecodeError)."""
+    try:
+        target = load_target(record.target)
+        families = [
+            family_of(Candidate(name, 1, 1)) for name in {x.kernel.candidate.family for x in record.measurements}
+        ]
+    except (TargetError, CandidateError) as error:
+        raise DecodeError(str(error)) from error
+    archs = {item.arch for item in record.conditions} - {target.arch}
+    if archs:
+        raise DecodeError(f"measured on {max(archs)}, and the target {target.name} is {target.arch}")
+    strange = [family.name for family in families if target.arch not in family.archs]
+    if strange:
+        raise DecodeError(f"has kernels of {strange[0]}, which is not for {target.arch}, the target's architecture")
+
+
+def _header(line: str) -> _Header:
+    header = decode_version(_Header, parse_json(line), "version", RECORD_VERSION)
+    if len(set(header.kernels)) != len(header.kernels):
+        raise DecodeError("a kernel is there twice", ("kernels",))
+    # Records from before there was the field have the profile in the device's name only.
+    conditions = tuple(replace(item, mig=item.mig or mig_profile(item.device)) for item in header.conditions)
+    return replace(header, conditions=conditions)
 
 
 def parse_record(text: str, where: str) -> Record:
     """Read a record's JSON lines.
 
     Raises:
-        StoreError: the version is another, or a line is not what it should be; the message has the line's number.
+        StoreError: the version is another, a line is not what it should be, or the results cannot be the target's; the
+            message has the line's number.
     """
-    lines = text.splitlines() or [""]
-    number = 1
-    measurements = []
+    lines = text.removesuffix("\n").split("\n")
+    number, measurements = 1, []
     try:
-        target, conditions, kernels = _header(lines[0])
-        for line in lines[1:]:
-            number += 1
-            measurements.append(_measurement(json.loads(line), kernels))
-    except (ValueError, TypeError, KeyError, AttributeError, CandidateError) as error:
-        raise StoreError(f"{where}, line {number}: {error}") from error
-    return Record(target, conditions, tuple(measurements))
+        header = _header(lines[0])
+        kernels = [entry.key for entry in header.kernels]
+        for number, line in enumerate(lines[1:], 2):  # noqa: B007 - an error's line
+            measurements.append(_measurement(parse_json(line), kernels))
+        number = 1
+        record = Record(header.target, header.conditions, tuple(measurements))
+        _check(record)
+    except DecodeError as error:
+        raise StoreError(f"{where}, line {number}: {error}; make it again from its stores") from error
+    return record
 
 
 def read_record(path: Path) -> Record:
     """Read a record file; see `parse_record`."""
     try:
-        text = gzip.decompress(path.read_bytes()).decode()
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        text = text_of(read_content(path))
+    except DecodeError as error:
         raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
     return parse_record(text, str(path))
 
@@ -151,9 +177,10 @@ def from_store(path: Path) -> Record:
     was quarantined is not to be picked anywhere: all that was measured of its object gets the reason as its status.
 
     Raises:
-        StoreError: the store cannot be read, holds nothing finished, or mixes targets.
+        StoreError: the store cannot be read, holds nothing finished, mixes targets, or the results cannot be the
+            target's.
     """
-    with open_store(path, create=False) as store:
+    with read_store(path) as store:
         targets, conditions, reasons = store.targets(), store.conditions(), store.quarantined()
         rows = store.measurements()
         finished = {problem for problem in {item.problem for _, item in rows} if store.is_finished(problem)}
@@ -166,11 +193,16 @@ def from_store(path: Path) -> Record:
         if item.problem not in finished:
             continue
         if kernel in reasons and item.ok:
-            status = f"quarantined: {reasons[kernel]}"
+            status = one_line(f"quarantined: {reasons[kernel]}")
             kept.append(replace(item, median_us=0.0, low_us=0.0, high_us=0.0, num_rounds=0, status=status))
         else:
             kept.append(item)
-    return Record(targets[0], conditions, _latest(kept))
+    record = Record(targets[0], conditions, _latest(kept))
+    try:
+        _check(record)
+    except DecodeError as error:
+        raise StoreError(f"{path}: {error}; measure it again with its own target") from error
+    return record
 
 
 def merge(records: list[Record]) -> Record:

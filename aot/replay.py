@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.constraints import Count, Error, Excess, Label, Seconds, Share
 from aot.measure import TimingPlan, num_launches, num_sets, survivors
 from aot.search import Limited, Stop, Task
 from aot.whole_file import write_whole
@@ -62,18 +63,18 @@ class CurvePoint:
     share that was, less where the strategy stopped by itself. `measurements` and `device_s` are of one seed, the mean.
     """
 
-    strategy: str
-    budget: float
-    fraction: float
-    measurements: float
-    device_s: float
-    mean_regret: float
-    p95_regret: float
-    worst_regret: float
-    within_1_percent: float
+    strategy: Label
+    budget: Share
+    fraction: Share
+    measurements: Error
+    device_s: Seconds
+    mean_regret: Excess
+    p95_regret: Excess
+    worst_regret: Excess
+    within_1_percent: Share
     """Share of the problems with a regret of at most 0.01."""
-    num_problems: int
-    num_seeds: int
+    num_problems: Count
+    num_seeds: Count
 
 
 def screening_us(problem: Problem, time_us: float, l2_bytes: int, plan: TimingPlan) -> float:

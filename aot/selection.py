@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from aot.candidate import KernelKey
+from aot.constraints import Count, Excess, Extent, Grammar, Label, Range, TargetName, Version
 from aot.coverage import Coverage
 from aot.dispatch import DispatchTable, table_fault
-from aot.errors import SelectionError
-from aot.measurement import Conditions
+from aot.errors import CandidateError, SelectionError
+from aot.families import family_of
+from aot.measurement import Conditions, Provenance
 from aot.problem import Operation
-from aot.strict_json import DecodeError, decode
+from aot.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.whole_file import write_whole
 
 SELECTION_VERSION = 2
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
+
+
+ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,13 @@ class Regret:
     """
 
     operation: Operation
-    num_problems: int
-    num_kernels: int
-    mean: float
-    worst: float
-    method: str
+    num_problems: Count
+    num_kernels: Count
+    mean: Excess
+    worst: Excess
+    method: Label
     """How the kernels were chosen: `exact`, or `greedy and exchange`."""
-    mean_bound: float
+    mean_bound: Excess
     """Proven: no portfolio of as many kernels has a lower mean regret over these problems."""
 
 
@@ -43,12 +48,12 @@ class Regret:
 class CurvePoint:
     """What a number of kernels costs in regret and in bytes, on the problems that were selected on."""
 
-    num_kernels: int
-    mean: float
-    worst: float
-    mean_bound: float
+    num_kernels: Extent
+    mean: Excess
+    worst: Excess
+    mean_bound: Excess
     """Proven: no portfolio of this size has a lower mean."""
-    wheel_bytes: int
+    wheel_bytes: Count
     """What the kernels take in the wheel, compressed."""
     is_estimate: bool
     """Whether some of the kernels were not compiled here, so that their bytes are the others' mean."""
@@ -71,16 +76,16 @@ class HeldOut:
     """
 
     operation: Operation
-    tier: int
+    tier: Annotated[int, Range(1, 2)]
     """1: tuned (n, k) at another m; 2: foreign (n, k)."""
-    num_problems: int
-    num_unmeasured: int
+    num_problems: Count
+    num_unmeasured: Count
     """Held-out problems besides, whose kernel was not timed on them."""
-    rounding_mean: float
-    rounding_worst: float
-    mean: float
-    worst: float
-    worst_problem: str
+    rounding_mean: Excess
+    rounding_worst: Excess
+    mean: Excess
+    worst: Excess
+    worst_problem: ProblemName
     """Name of the problem of `rounding_worst`."""
 
 
@@ -88,11 +93,10 @@ class HeldOut:
 class Selection:
     """What `aot select` decides and `aot build` compiles."""
 
-    selection_version: int
-    target: str
-    provenance: str
-    """`measured` or `predicted`."""
-    record: str
+    selection_version: Version
+    target: TargetName
+    provenance: Provenance
+    record: Label
     """Name of the record, or version of the cost model."""
     conditions: tuple[Conditions, ...]
     regrets: tuple[Regret, ...]
@@ -107,31 +111,69 @@ class Selection:
     """How the problems that it was made for are answered; None in selections that do not say it."""
 
 
-def write_selection(path: Path, selection: Selection) -> None:
-    """Write a selection, compressed where the path ends with `.gz`; equal selections are equal bytes."""
-    content = (json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n").encode()
-    write_whole(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
+@dataclass(frozen=True)
+class FamilyKernel:
+    """What the families say of a kernel, for `aot.dispatch.table_fault`: what the manifest will hold of it."""
+
+    operation: Operation
+    num_strides: int
+    m_multiple: int
+    n_multiple: int
+
+    @staticmethod
+    def of(key: KernelKey) -> FamilyKernel:
+        """Ask a kernel's family.
+
+        Raises:
+            CandidateError: there is no such family.
+        """
+        family = family_of(key.candidate)
+        return FamilyKernel(key.operation, family.num_strides, *family.multiples(key.candidate))
+
+
+def _check(selection: Selection) -> None:
+    """Refuse kernels and tables that no wheel can have (DecodeError)."""
+    names = [key.name for key in selection.kernels]
+    if len(set(names)) != len(names):
+        raise DecodeError(f"two kernels have the name {max(names, key=names.count)}")
+    try:
+        kernels = [FamilyKernel.of(key) for key in selection.kernels]
+    except CandidateError as error:
+        raise DecodeError(str(error)) from error
+    fault = table_fault(selection.table, kernels)
+    if fault:
+        raise DecodeError(fault)
+
+
+def parse_selection(content: bytes, where: str) -> Selection:
+    """Read a selection's JSON.
+
+    Raises:
+        SelectionError: it is of another version, or not a selection.
+    """
+    try:
+        selection = decode_version(Selection, parse_json(content), "selection_version", SELECTION_VERSION)
+        _check(selection)
+    except DecodeError as error:
+        raise SelectionError(f"{where}: {error}; run `aot select` again") from error
+    return selection
 
 
 def read_selection(path: Path) -> Selection:
-    """Read a selection.
+    """Read a selection file; see `parse_selection`."""
+    try:
+        content = read_content(path)
+    except DecodeError as error:
+        raise SelectionError(f"cannot read the selection {path}: {error}; run `aot select`") from error
+    return parse_selection(content, str(path))
+
+
+def write_selection(path: Path, selection: Selection) -> None:
+    """Write a selection, compressed where the path ends with `.gz`; equal selections are equal bytes.
 
     Raises:
-        SelectionError: the file is missing, of another version, or not a selection.
+        SelectionError: it is none that could be read again.
     """
-    try:
-        content = path.read_bytes()
-        value = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise SelectionError(f"cannot read the selection {path}: {error}; run `aot select`") from error
-    version = value.get("selection_version") if isinstance(value, dict) else None
-    if version != SELECTION_VERSION:
-        raise SelectionError(f"{path}: version {version!r}, expected {SELECTION_VERSION}; run `aot select` again")
-    try:
-        selection: Selection = decode(Selection, value, str(path))
-    except DecodeError as error:
-        raise SelectionError(f"{error}; run `aot select` again") from error
-    fault = table_fault(selection.table, len(selection.kernels))
-    if fault:
-        raise SelectionError(f"{path}: {fault}; run `aot select` again")
-    return selection
+    content = (json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n").encode()
+    parse_selection(content, f"the selection for {path}")
+    write_whole(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from itertools import product, starmap
+from itertools import pairwise, product, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from aot.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, Version
 from aot.errors import ShapeFileError
 from aot.problem import Dtype, Layout, Operation, Problem
-from aot.toml_lines import Place, entry_lines
+from aot.strict_json import DecodeError, read_content, text_of
+from aot.strict_toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from enum import Enum
+    from collections.abc import Sequence
 
 VERSION = 1
-MAX_EXTENT = 2**31 - 1
-"""Largest m, n or k: kernels take extents as 32-bit integers."""
 
-MAX_COUNT = 2**63 - 1
-"""Most launches that a miss log counts: TOML's integers have 64 bits."""
+MAX_SIZES = 1_000_000
+"""Most sizes of a set, (n, k, m): a thousand times those of the shipped sets, and what a machine goes through in a
+minute."""
 
 
 @dataclass(frozen=True)
 class Weight:
     """One weight matrix of a model: n output features by k input features."""
 
-    name: str
-    n: int
-    k: int
+    name: Label
+    n: Extent
+    k: Extent
 
 
 @dataclass(frozen=True)
@@ -113,115 +112,100 @@ class ShapeSet:
         return found
 
 
+def _refuse_empty(**lists: Sequence[object] | None) -> None:
+    for key, items in lists.items():
+        if items is not None and not items:
+            raise DecodeError("expected one or more", (key,))
+
+
+def _refuse_repeated(**lists: Sequence[object] | None) -> None:
+    for key, items in lists.items():
+        repeated = next((i for i, x in enumerate(items or ()) if x in (items or ())[:i]), None)
+        if repeated is not None:
+            raise DecodeError("expected each once, this is there before", (key, repeated))
+
+
+def _refuse_descending(key: str, items: Sequence[int] | None) -> None:
+    pairs = enumerate(pairwise(items or ()), 1)
+    wrong = next(((i, low, high) for i, (low, high) in pairs if low >= high), None)
+    if wrong is not None:
+        i, low, high = wrong
+        raise DecodeError(f"expected ascending numbers, each once, got {high} after {low}", (key, i))
+
+
 @dataclass(frozen=True)
-class _Table:
-    """A table of a parsed file; every complaint names the file, the line, the key and what was expected."""
+class _ModelEntry:
+    """A [[model]] of a file."""
 
-    values: dict[str, Any]
-    place: Place
-    lines: Mapping[Place, int]
-    where: str
+    name: Label
+    weights: tuple[Weight, ...]
+    description: Text | None = None
+    m: tuple[Extent, ...] | None = None
+    dtypes: tuple[Dtype, ...] | None = None
+    layouts: tuple[Layout, ...] | None = None
+    counts: tuple[Annotated[int, Range(1, MAX_COUNT)], ...] | None = None
 
-    def error(self, key: str, value: object, expected: str, *index: int) -> ShapeFileError:
-        """Make the error for a value, or for an item of one; what is not there is looked for where its table starts."""
-        places: tuple[Place, ...] = ((*self.place, key, *index), (*self.place, key), self.place)
-        line = next((self.lines[place] for place in places if place in self.lines), 1)
-        return ShapeFileError(f"{self.where}:{line}: `{key}` is {value!r}; expected {expected}")
-
-    def check_keys(self, name: str, required: set[str], optional: set[str]) -> None:
-        for key, value in self.values.items():
-            if key not in required | optional:
-                known = ", ".join(sorted(required | optional))
-                raise self.error(key, value, f"no such key in {name}; it has {known}")
-        for key in sorted(required - set(self.values)):
-            raise self.error(key, None, f"a value: {name} needs it")
-
-    def text(self, key: str) -> str:
-        value = self.values[key]
-        if not isinstance(value, str) or not value:
-            raise self.error(key, value, "a text")
-        return value
-
-    def extent(self, key: str) -> int:
-        return self.whole(key, 1, MAX_EXTENT)
-
-    def whole(self, key: str, first: int, last: int) -> int:
-        value: int = self.values[key]
-        if not _is_whole(value, first, last):
-            raise self.error(key, value, f"a whole number from {first} to {last}")
-        return value
-
-    def numbers(self, key: str, limit: int) -> list[int]:
-        value = self.values[key]
-        if not isinstance(value, list) or not value:
-            raise self.error(key, value, "a list of whole numbers")
-        for i, item in enumerate(value):
-            if not _is_whole(item, 1, limit):
-                raise self.error(key, item, f"a whole number from 1 to {limit}", i)
-        return value
-
-    def extents(self, key: str) -> tuple[int, ...]:
-        value = self.numbers(key, MAX_EXTENT)
-        if value != sorted(set(value)):
-            raise self.error(key, value, "ascending numbers, each once")
-        return tuple(value)
-
-    def members(self, key: str, kind: type[Enum]) -> tuple[Any, ...]:
-        value = self.values[key]
-        known = [member.value for member in kind]
-        if not isinstance(value, list) or not value:
-            raise self.error(key, value, f"a list out of {', '.join(known)}")
-        for i, item in enumerate(value):
-            if item not in known or item in value[:i]:
-                raise self.error(key, item, f"one of {', '.join(known)}, each once", i)
-        return tuple(kind(item) for item in value)
-
-    def tables(self, key: str) -> list[_Table]:
-        value = self.values[key]
-        if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-            raise self.error(key, value, "one or more tables")
-        return [_Table(item, (*self.place, key, i), self.lines, self.where) for i, item in enumerate(value)]
+    def __post_init__(self) -> None:
+        """Refuse empty and repeating lists (DecodeError)."""
+        _refuse_empty(weights=self.weights, m=self.m, dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_descending("m", self.m)
 
 
-def _is_whole(value: object, first: int, last: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and first <= value <= last
+@dataclass(frozen=True)
+class _SetEntry:
+    """A file. What stands here is for every model that has none of its own."""
+
+    version: Version
+    model: tuple[_ModelEntry, ...]
+    dtypes: tuple[Dtype, ...] | None = None
+    layouts: tuple[Layout, ...] | None = None
+    m: tuple[Extent, ...] | None = None
+    dropped: Count | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse empty and repeating lists (DecodeError)."""
+        _refuse_empty(model=self.model, m=self.m, dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_descending("m", self.m)
+        self.models()
+
+    def models(self) -> tuple[Model, ...]:
+        """Make the models (DecodeError, with the place, where one is none)."""
+        models, num_sizes = [], 0
+        for i, entry in enumerate(self.model):
+            try:
+                models.append(_model(entry, self))
+            except DecodeError as error:
+                raise error.inside(i).inside("model") from error
+            num_sizes += len(models[-1].weights) * len(models[-1].m)
+            if num_sizes > MAX_SIZES:
+                raise DecodeError(f"the set has more than {MAX_SIZES:,} sizes up to here; expected fewer", ("model", i))
+        return tuple(models)
 
 
-def _weight(table: _Table) -> Weight:
-    table.check_keys("a weight", {"name", "n", "k"}, set())
-    return Weight(table.text("name"), table.extent("n"), table.extent("k"))
+def _check_counts(entry: _ModelEntry, m: Sequence[int]) -> None:
+    if entry.counts is None:
+        return
+    if len(entry.counts) != len(m) or len(entry.weights) != 1:
+        raise DecodeError(
+            f"expected {len(m)} numbers, one for each `m`, and one weight, got {len(entry.counts)} for "
+            f"{len(entry.weights)} weights",
+            ("counts",),
+        )
+    if entry.dtypes is None or entry.layouts is None:
+        raise DecodeError("expected `dtypes` and `layouts` of the model's own beside it", ("counts",))
 
 
-def _inherited(table: _Table, key: str, whole: _Table) -> _Table:
-    """Give the table to read a model's entry from: its own, or the whole set's."""
-    if key in table.values:
-        return table
-    if key in whole.values:
-        return whole
-    raise table.error(key, None, "a value: [[model]] needs it where the set has none")
-
-
-def _counts(table: _Table, m: tuple[int, ...], weights: tuple[Weight, ...]) -> tuple[int, ...]:
-    if "counts" not in table.values:
-        return ()
-    counts = table.numbers("counts", MAX_COUNT)
-    if len(counts) != len(m) or len(weights) != 1:
-        raise table.error("counts", counts, f"{len(m)} numbers, one for each `m`, and one weight, not {len(weights)}")
-    if "dtypes" not in table.values or "layouts" not in table.values:
-        raise table.error("counts", counts, "`dtypes` and `layouts` of the model's own beside it")
-    return tuple(counts)
-
-
-def _model(table: _Table, whole: _Table) -> Model:
-    table.check_keys("[[model]]", {"name", "weights"}, {"description", "m", "dtypes", "layouts", "counts"})
-    weights = tuple(_weight(weight) for weight in table.tables("weights"))
-    ladder = _inherited(table, "m", whole).extents("m")
-    dtypes = _inherited(table, "dtypes", whole).members("dtypes", Dtype)
-    layouts = _inherited(table, "layouts", whole).members("layouts", Layout)
-    is_own = "dtypes" in table.values or "layouts" in table.values
+def _model(entry: _ModelEntry, whole: _SetEntry) -> Model:
+    m, dtypes, layouts = entry.m or whole.m, entry.dtypes or whole.dtypes, entry.layouts or whole.layouts
+    if m is None or dtypes is None or layouts is None:
+        missing = next(key for key, value in (("m", m), ("dtypes", dtypes), ("layouts", layouts)) if value is None)
+        raise DecodeError(f"needs `{missing}`, which the set has none of for all models")
+    _check_counts(entry, m)
+    is_own = entry.dtypes is not None or entry.layouts is not None
     operations = tuple(Operation.of(dtype, layout) for dtype, layout in product(dtypes, layouts)) if is_own else ()
-    description = table.text("description") if "description" in table.values else ""
-    return Model(table.text("name"), description, weights, ladder, operations, _counts(table, ladder, weights))
+    return Model(entry.name, entry.description or "", entry.weights, m, operations, entry.counts or ())
 
 
 def parse_shape_set(text: str, where: str) -> ShapeSet:
@@ -230,27 +214,19 @@ def parse_shape_set(text: str, where: str) -> ShapeSet:
     `dtypes`, `layouts` and `m` stand at the head of the set for all models, in a model for it alone, or in both.
 
     Raises:
-        ShapeFileError: with the file, the line, the key, the value got and what was expected.
+        ShapeFileError: with the file, the line, the place, what was expected and the value got.
     """
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ShapeFileError(f"{where}: not TOML: {error}") from error
-    table = _Table(values, (), entry_lines(text), where)
-    table.check_keys("a shape set", {"version", "model"}, {"dtypes", "layouts", "m", "dropped"})
-    if values["version"] != VERSION:
-        raise table.error("version", values["version"], str(VERSION))
-    if "m" in values:
-        table.extents("m")
-    dtypes = table.members("dtypes", Dtype) if "dtypes" in values else ()
-    layouts = table.members("layouts", Layout) if "layouts" in values else ()
-    models = tuple(_model(model, table) for model in table.tables("model"))
+        whole = parse_toml(text, where, _SetEntry, VERSION)
+    except TomlError as error:
+        raise ShapeFileError(str(error)) from error
+    models = whole.models()
     named = [operation for model in models for operation in model.operations]
     return ShapeSet(
-        tuple(dict.fromkeys([*dtypes, *(operation.dtype for operation in named)])),
-        tuple(dict.fromkeys([*layouts, *(operation.layout for operation in named)])),
+        tuple(dict.fromkeys([*(whole.dtypes or ()), *(operation.dtype for operation in named)])),
+        tuple(dict.fromkeys([*(whole.layouts or ()), *(operation.layout for operation in named)])),
         models,
-        table.whole("dropped", 0, MAX_COUNT) if "dropped" in values else 0,
+        whole.dropped or 0,
     )
 
 
@@ -270,11 +246,8 @@ def load_shape_set(name_or_path: str) -> ShapeSet:
         file = resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")
         return parse_shape_set(file.read_text(encoding="utf-8"), str(file))
     try:
-        text = Path(name_or_path).read_text(encoding="utf-8")
-    except OSError as error:
+        text = text_of(read_content(Path(name_or_path)))
+    except DecodeError as error:
         known = ", ".join(shape_set_names())
-        message = f"{name_or_path}: {error.strerror}; give a path or one of: {known}"
-        raise ShapeFileError(message) from error
-    except UnicodeDecodeError as error:
-        raise ShapeFileError(f"{name_or_path}: not UTF-8 text: {error}") from error
+        raise ShapeFileError(f"{name_or_path}: {error}; give a path or one of: {known}") from error
     return parse_shape_set(text, name_or_path)

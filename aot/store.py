@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from aot.candidate import Candidate, KernelKey
-from aot.errors import CandidateError, StoreError
+from aot.candidate import KernelKey
+from aot.constraints import one_line
+from aot.errors import StoreError
 from aot.measurement import CONDITIONS_KEY, CONDITIONS_KEY_TEXT, Conditions, Measurement
-from aot.problem import Operation, Problem
+from aot.problem import Problem
 from aot.store_sql import (
     APPLICATION_ID,
-    IMPORTS,
     INSERT_MEASUREMENT,
     INSERT_RUN,
     INSERT_VOIDED,
@@ -29,7 +28,16 @@ from aot.store_sql import (
     SCHEMA_VERSION,
     SELECT_MEASUREMENTS,
     UPGRADES,
+    InFlight,
+    KernelRow,
+    MeasurementRow,
+    NoteRow,
+    RunRow,
+    SearchEnd,
+    TimeRow,
+    VerifiedRow,
 )
+from aot.strict_json import DecodeError, decode_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,24 +46,10 @@ if TYPE_CHECKING:
     from aot.tuning_set import TunedKernel
 
 
-@dataclass(frozen=True)
-class SearchEnd:
-    """How the search on a problem ended: what was measured, what was left out and why, and how long it took."""
+T = TypeVar("T")
 
-    strategy: str
-    num_measured: int
-    num_skipped: int
-    reason: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class InFlight:
-    """What was on the GPU when a process ended: ids of run and kernel, and a description."""
-
-    run: int
-    kernel: int
-    what: str
+MAGIC = b"SQLite format 3\0"
+"""What a file of SQLite starts with. Source: SQLite database file format, section 1.3."""
 
 
 def _problem_values(problem: Problem) -> tuple[str, str, int, int, int]:
@@ -68,7 +62,7 @@ def _conditions_values(conditions: Conditions) -> tuple[str | int | None, ...]:
 
 
 class Store:
-    """An open store. Use `open_store`, which closes it and turns SQLite's errors into StoreError."""
+    """An open store. Use `open_store` or `read_store`, which close it and turn SQLite's errors into StoreError."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -76,6 +70,14 @@ class Store:
     def _insert(self, sql: str, values: tuple[str | float | None, ...]) -> int:
         with self._db:
             return int(self._db.execute(sql, values).lastrowid or 0)
+
+    def _rows(self, kind: type[T], sql: str, values: tuple[str | float | None, ...] = ()) -> Iterator[T]:
+        """Decode each row of a query: a file may hold anything."""
+        for row in self._db.execute(sql, values):
+            try:
+                yield decode_row(kind, row)
+            except DecodeError as error:
+                raise error.inside(kind.__name__.removesuffix("Row").lower()) from error
 
     def add_run(self, target: str, seed: int, conditions: Conditions) -> int:
         """Start a run and give its id.
@@ -111,7 +113,7 @@ class Store:
 
     def set_in_flight(self, run: int, kernel: int, what: str) -> None:
         """Note what is about to be launched."""
-        self._insert("INSERT OR REPLACE INTO in_flight VALUES (1, ?, ?, ?)", (run, kernel, what))
+        self._insert("INSERT OR REPLACE INTO in_flight VALUES (1, ?, ?, ?)", (run, kernel, one_line(what)))
 
     def clear_in_flight(self) -> None:
         """Note that nothing is running."""
@@ -120,8 +122,7 @@ class Store:
 
     def in_flight(self) -> InFlight | None:
         """Give what was running when the store was last written."""
-        row = self._db.execute("SELECT run, kernel, what FROM in_flight").fetchone()
-        return InFlight(*row) if row else None
+        return next(self._rows(InFlight, "SELECT run, kernel, what FROM in_flight"), None)
 
     def add_measurement(self, run: int, kernel: int, measurement: Measurement) -> None:
         """Append one measurement."""
@@ -132,7 +133,7 @@ class Store:
             measurement.high_us,
             measurement.num_rounds,
             measurement.relative_error,
-            measurement.status,
+            one_line(measurement.status),
         )
         self._insert(INSERT_MEASUREMENT, (run, kernel, *values))
 
@@ -142,16 +143,17 @@ class Store:
 
     def verified(self) -> dict[int, float]:
         """Give the kernels that passed, with their relative error."""
-        return dict(self._db.execute("SELECT kernel, max(relative_error) FROM verified GROUP BY kernel").fetchall())
+        query = "SELECT kernel, max(relative_error) FROM verified GROUP BY kernel"
+        return {row.kernel: row.relative_error for row in self._rows(VerifiedRow, query)}
 
     def quarantine(self, run: int, kernel: int, reason: str) -> None:
         """Take a kernel out of this tuning."""
-        self._insert("INSERT INTO quarantine VALUES (?, ?, ?)", (run, kernel, reason))
+        self._insert("INSERT INTO quarantine VALUES (?, ?, ?)", (run, kernel, one_line(reason)))
 
     def quarantined(self) -> dict[int, str]:
         """Give the kernels taken out, with the first reason."""
-        rows = self._db.execute("SELECT kernel, reason FROM quarantine ORDER BY rowid DESC").fetchall()
-        return dict(rows)
+        query = "SELECT kernel, reason FROM quarantine ORDER BY rowid DESC"
+        return {row.id: row.text for row in self._rows(NoteRow, query)}
 
     def finish(self, run: int, problem: Problem) -> None:
         """Note that a problem was measured to the end, final rounds included."""
@@ -181,29 +183,24 @@ class Store:
         query = """
             SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
             WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"""
-        return [SearchEnd(*row) for row in self._db.execute(query, _problem_values(problem))]
+        return list(self._rows(SearchEnd, query, _problem_values(problem)))
 
     def search(self, problem: Problem) -> SearchEnd | None:
         """Give how the latest search on a problem ended."""
         return next(reversed(self.searches(problem)), None)
 
     def _kernels(self) -> dict[int, KernelKey]:
-        rows = self._db.execute("SELECT id, dtype, layout, candidate FROM kernels").fetchall()
-        try:
-            return {
-                number: KernelKey(Operation(dtype, layout), Candidate.from_json(json.loads(candidate)))
-                for number, dtype, layout, candidate in rows
-            }
-        except (CandidateError, ValueError) as error:
-            raise StoreError(f"a kernel's candidate cannot be read: {error}; use the aot that measured it") from error
+        rows = self._rows(KernelRow, "SELECT id, dtype, layout, candidate FROM kernels")
+        return {row.id: row.key() for row in rows}
 
     def void(self, run: int, problem: Problem, reason: str) -> None:
         """Let what was measured of a problem so far count no more; it stays in the file."""
-        self._insert(INSERT_VOIDED, (run, reason, *_problem_values(problem)))
+        self._insert(INSERT_VOIDED, (run, one_line(reason), *_problem_values(problem)))
 
     def voided(self) -> list[tuple[int, str]]:
         """Give the measurements that count no more, by number, with the reason."""
-        return self._db.execute("SELECT measurement, reason FROM voided ORDER BY measurement").fetchall()
+        query = "SELECT measurement, reason FROM voided ORDER BY measurement"
+        return [(row.id, row.text) for row in self._rows(NoteRow, query)]
 
     def add_anchor(self, run: int, kernel: int, problem: Problem, us: float) -> None:
         """Note what a kernel took on a problem as the anchor."""
@@ -213,13 +210,18 @@ class Store:
     def anchors(self, kernel: int, problem: Problem) -> list[float]:
         """Give what a kernel took on a problem as the anchor, oldest first, in microseconds."""
         query = "SELECT us FROM anchors WHERE (kernel, dtype, layout, m, n, k) = (?, ?, ?, ?, ?, ?) ORDER BY rowid"
-        return [us for (us,) in self._db.execute(query, (kernel, *_problem_values(problem)))]
+        return [row.us for row in self._rows(TimeRow, query, (kernel, *_problem_values(problem)))]
 
     def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
         kernels = self._kernels()
         query = SELECT_MEASUREMENTS.format(condition=condition)
-        for number, dtype, layout, m, n, k, *rest in self._db.execute(query, values):
-            yield number, Measurement(kernels[number], Problem(Operation(dtype, layout), m, n, k), *rest)
+        for row in self._rows(MeasurementRow, query, values):
+            kernel = kernels.get(row.kernel)
+            if kernel is None or kernel.operation != row.operation:
+                raise DecodeError(
+                    f"a product of {row.operation.tag} was measured with kernel {row.kernel}, none of its own"
+                )
+            yield row.kernel, row.measurement(kernel, row.status)
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
         """Give each kernel's latest measurement of a problem, by the kernel's id."""
@@ -229,20 +231,9 @@ class Store:
         """Give every measurement with its kernel's id, oldest first."""
         return list(self._measurements("", ()))
 
-    def import_from(self, results: Path) -> int:
-        """Append what another store file holds and this one does not; give the number of measurements appended."""
-        self._db.execute("ATTACH ? AS s", (str(results),))
-        (before,) = self._db.execute("SELECT count(*) FROM measurements").fetchone()
-        with self._db:
-            for statement in IMPORTS:
-                self._db.execute(statement)
-        (after,) = self._db.execute("SELECT count(*) FROM measurements").fetchone()
-        self._db.execute("DETACH s")
-        return int(after - before)
-
     def targets(self) -> list[str]:
         """Give the targets measured; one, unless stores were merged wrongly."""
-        return [row[0] for row in self._db.execute("SELECT DISTINCT target FROM runs ORDER BY target")]
+        return [row.target for row in self._rows(RunRow, "SELECT DISTINCT target FROM runs ORDER BY target")]
 
     def conditions(self) -> tuple[Conditions, ...]:
         """Give the different conditions of the runs that measured something, with the clocks last read under load."""
@@ -251,7 +242,7 @@ class Store:
                    coalesce(c.memory_clock_mhz, runs.memory_clock_mhz), power_mode, date, protocol, mig
             FROM runs LEFT JOIN clocks c ON c.rowid = (SELECT max(rowid) FROM clocks WHERE run = runs.id)
             WHERE EXISTS (SELECT 1 FROM measurements WHERE run = runs.id) ORDER BY runs.id"""
-        return tuple(dict.fromkeys(Conditions(*row) for row in self._db.execute(query)))
+        return tuple(dict.fromkeys(self._rows(Conditions, query)))
 
 
 def _upgrade(connection: sqlite3.Connection) -> int:
@@ -264,45 +255,107 @@ def _upgrade(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA busy_timeout = 10000")
-    (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if num_tables == 0:
-        connection.execute("PRAGMA journal_mode = WAL")
-        # Another process may be making the same tables: the statements wait for it, and then find them there.
-        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, is_new: bool) -> int:
+    """Give a file's schema version; refuse another program's file before anything is written to it."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID:
+    if application != APPLICATION_ID and not (is_new and application == version == 0):
         raise StoreError(f"{path} is a SQLite file of another program; give another path")
-    if version in UPGRADES:
-        version = _upgrade(connection)
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION and version not in UPGRADES and not is_new:
         raise StoreError(
             f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "
             "measure into another file"
         )
+    return int(version)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA busy_timeout = 10000")
+    (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if num_tables == 0:
+        _refuse_foreign(connection, path, is_new=True)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # Another process may be making the same tables: the statements wait for it, and then find them there.
+        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+    if _refuse_foreign(connection, path, is_new=False) in UPGRADES:
+        _upgrade(connection)
     # A commit then costs no fsync: a killed process loses nothing, a power cut the last measurements at most.
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
 @contextmanager
-def open_store(path: Path, *, create: bool = True) -> Iterator[Store]:
-    """Open a store, made when it is not there, and close it.
+def _typed(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the decoder refuse into StoreError."""
+    try:
+        yield
+    except DecodeError as error:
+        raise StoreError(f"{path}: {error}; move the file away and measure again") from error
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        why = one_line(str(error))
+        raise StoreError(f"{path}: {why}; if the file is damaged, move it away and measure again") from error
+
+
+@contextmanager
+def open_store(path: Path) -> Iterator[Store]:
+    """Open a store to write to, made when it is not there, and close it.
 
     Raises:
-        StoreError: the file is damaged, newer, another program's, or absent with `create` false; and whatever SQLite
-            refuses while it is open.
+        StoreError: the file is damaged, newer or another program's; and whatever SQLite refuses while it is open.
     """
-    if not create and not path.is_file():
-        raise StoreError(f"there is no {path}; run `aot tune`, or `run.py` of a bundle, first")
+    with _typed(path), closing(sqlite3.connect(path)) as connection:
+        _prepare(connection, path)
+        yield Store(connection)
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a file that nothing is written to, nor beside.
+
+    Raises:
+        StoreError: it is absent, or no file of SQLite.
+    """
     try:
-        with closing(sqlite3.connect(path)) as connection:
-            _prepare(connection, path)
-            yield Store(connection)
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}; if the file is damaged, move it away and measure again") from error
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except OSError as error:
+        text = f"{path}: {error.strerror}; run `aot tune`, or `run.py` of a bundle, first, and give its results file"
+        raise StoreError(text) from error
+    if head != MAGIC:
+        what = "is empty" if not head else "is no file of SQLite"
+        raise StoreError(f"{path} {what}; expected the results of `aot tune` or of a bundle's `run.py`")
+    # Without a log beside it nobody is writing, and SQLite would make one if it were not told so.
+    is_at_rest = not any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal"))
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_at_rest else ''}"
+    return sqlite3.connect(uri, uri=True)
+
+
+def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StoreError(f"{path} is damaged: {one_line(str(verdict))}; move it away and measure again")
+    row = connection.execute("PRAGMA foreign_key_check").fetchone()
+    if row is not None:
+        table, number, parent, _ = row
+        raise StoreError(
+            f"{path} is damaged: row {number} of {table} names a row of {parent} that is not there; move it away and "
+            "measure again"
+        )
+
+
+@contextmanager
+def read_store(path: Path) -> Iterator[Store]:
+    """Open a store to read, as it is at one moment: a copy in memory, so that nothing is written to the file.
+
+    Raises:
+        StoreError: the file is absent, damaged, newer or another program's; and whatever of it cannot be read.
+    """
+    with _typed(path), closing(sqlite3.connect(":memory:")) as memory:
+        with closing(_connect_to_read(path)) as source:
+            _refuse_foreign(source, path, is_new=False)
+            source.backup(memory)
+        _refuse_damaged(memory, path)
+        _prepare(memory, path)
+        yield Store(memory)
 
 
 def copy_store(path: Path, copy: Path) -> None:
@@ -311,26 +364,5 @@ def copy_store(path: Path, copy: Path) -> None:
     Raises:
         StoreError: it is absent or damaged.
     """
-    if not path.is_file():
-        raise StoreError(f"there is no {path}; nothing was measured yet")
-    try:
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-            source.backup(target)
-    except sqlite3.Error as error:
-        raise StoreError(f"{path} cannot be copied: {error}; if it is damaged, measure into another file") from error
-
-
-def import_results(results: Path, store: Path) -> int:
-    """Append everything that a bundle's results.sqlite holds to a store; give the number of measurements appended.
-
-    Importing a file again appends only what is new in it.
-
-    Raises:
-        StoreError: a file is damaged or newer, or the results are for another target than the store's.
-    """
-    with open_store(results, create=False) as source:
-        targets = source.targets()
-    with open_store(store) as target:
-        if len({*targets, *target.targets()}) > 1:
-            raise StoreError(f"{results} is for {targets}, {store} for {target.targets()}; import into another store")
-        return target.import_from(results)
+    with _typed(path), closing(_connect_to_read(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)

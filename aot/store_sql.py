@@ -1,8 +1,16 @@
-"""The store's tables, and the statements that append one store to another."""
+"""The store's tables, the statements that write and read them, and what a row read must be."""
 
 # ruff: noqa: S608 - statements are put together of this file's constants only
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.candidate import Candidate, KernelKey
+from aot.constraints import Count, Error, Label, Microseconds, Positive, Seconds, TargetName, Text
+from aot.measurement import TimedRow
+from aot.problem import Dtype, Layout, Operation
+from aot.strict_json import DecodeError, decode, parse_json
 
 SCHEMA_VERSION = 3
 """Raised whenever a table changes; kept in the file's `user_version`."""
@@ -60,88 +68,101 @@ RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, po
 MEASUREMENT_COLUMNS = "dtype, layout, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
 
 
-def _columns(prefix: str, columns: str) -> str:
-    return ", ".join(prefix + column for column in columns.split(", "))
-
-
 INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_MEASUREMENT = f"""
 INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-SELECT_MEASUREMENTS = f"""
-SELECT kernel, {MEASUREMENT_COLUMNS} FROM measurements
-WHERE id NOT IN (SELECT measurement FROM voided) {{condition}} ORDER BY id
+SELECT_MEASUREMENTS = """
+SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, dtype, layout FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided) {condition} ORDER BY id
 """
 INSERT_VOIDED = """
 INSERT INTO voided SELECT id, ?, ? FROM measurements
 WHERE id NOT IN (SELECT measurement FROM voided) AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)
 """
 
-_RUN_TWIN = "JOIN s.runs old_run ON old_run.id = old.run JOIN main.runs run USING (seed)"
-_TWINS = f"""
-{_RUN_TWIN} JOIN s.kernels old_kernel ON old_kernel.id = old.kernel
-JOIN main.kernels kernel USING (name, object_sha256)
-"""
 
-_IMPORT_RUNS = f"""
-INSERT OR IGNORE INTO main.runs (target, seed, {RUN_COLUMNS})
-SELECT target, seed, {RUN_COLUMNS} FROM s.runs ORDER BY id
-"""
-_IMPORT_KERNELS = """
-INSERT OR IGNORE INTO main.kernels (name, dtype, layout, candidate, object_sha256)
-SELECT name, dtype, layout, candidate, object_sha256 FROM s.kernels ORDER BY id
-"""
-_IMPORT_CLOCKS = f"""
-INSERT INTO main.clocks SELECT run.id, old.sm_clock_mhz, old.memory_clock_mhz FROM s.clocks old {_RUN_TWIN}
-WHERE NOT EXISTS (SELECT 1 FROM main.clocks c WHERE c.run = run.id)
-"""
-_IMPORT_MEASUREMENTS = f"""
-INSERT INTO main.measurements (run, kernel, {MEASUREMENT_COLUMNS})
-SELECT run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)} FROM s.measurements old {_TWINS}
-WHERE NOT EXISTS (
-  SELECT 1 FROM main.measurements m WHERE (run, kernel, {_columns("m.", MEASUREMENT_COLUMNS)})
-  = (run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)}))
-ORDER BY old.id
-"""
-_IMPORT_VOIDED = f"""
-INSERT OR IGNORE INTO main.voided
-SELECT m.id, run.id, v.reason FROM s.voided v JOIN s.measurements old ON old.id = v.measurement {_TWINS}
-JOIN main.measurements m ON (m.run, m.kernel, {_columns("m.", MEASUREMENT_COLUMNS)})
-  = (run.id, kernel.id, {_columns("old.", MEASUREMENT_COLUMNS)})
-"""
-_IMPORT_ANCHORS = f"""
-INSERT INTO main.anchors SELECT run.id, kernel.id, old.dtype, old.layout, old.m, old.n, old.k, old.us
-FROM s.anchors old {_TWINS}
-WHERE NOT EXISTS (SELECT 1 FROM main.anchors x WHERE (x.run, x.us) = (run.id, old.us)) ORDER BY old.rowid
-"""
-_IMPORT_VERIFIED = f"""
-INSERT INTO main.verified SELECT run.id, kernel.id, old.relative_error FROM s.verified old {_TWINS}
-WHERE NOT EXISTS (SELECT 1 FROM main.verified v WHERE (v.run, v.kernel) = (run.id, kernel.id))
-"""
-_IMPORT_QUARANTINE = f"""
-INSERT INTO main.quarantine SELECT run.id, kernel.id, old.reason FROM s.quarantine old {_TWINS}
-WHERE NOT EXISTS (SELECT 1 FROM main.quarantine q WHERE (q.run, q.kernel) = (run.id, kernel.id))
-"""
-_IMPORT_FINISHED = f"""
-INSERT INTO main.finished SELECT run.id, old.dtype, old.layout, m, n, k FROM s.finished old {_RUN_TWIN}
-EXCEPT SELECT * FROM main.finished
-"""
-_IMPORT_SEARCHES = f"""
-INSERT INTO main.searches
-SELECT run.id, old.dtype, old.layout, m, n, k, strategy, num_measured, num_skipped, reason, seconds
-FROM s.searches old {_RUN_TWIN} EXCEPT SELECT * FROM main.searches
-"""
+@dataclass(frozen=True)
+class SearchEnd:
+    """How the search on a problem ended: what was measured, what was left out and why, and how long it took."""
 
-IMPORTS = (
-    _IMPORT_RUNS,
-    _IMPORT_KERNELS,
-    _IMPORT_CLOCKS,
-    _IMPORT_MEASUREMENTS,
-    _IMPORT_VERIFIED,
-    _IMPORT_QUARANTINE,
-    _IMPORT_FINISHED,
-    _IMPORT_SEARCHES,
-    _IMPORT_VOIDED,
-    _IMPORT_ANCHORS,
-)
-"""Append from the attached file `s`: runs are the same when their seeds are, kernels when name and object are."""
+    strategy: Label
+    num_measured: Count
+    num_skipped: Count
+    reason: Text
+    seconds: Seconds
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """What was on the GPU when a process ended: ids of run and kernel, and a description."""
+
+    run: Positive
+    kernel: Positive
+    what: Text
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """What is asked of a run alone."""
+
+    target: TargetName
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kernel; `candidate` is JSON."""
+
+    id: Positive
+    dtype: Dtype
+    layout: Layout
+    candidate: Text
+
+    def key(self) -> KernelKey:
+        """Return the kernel.
+
+        Raises:
+            DecodeError: the JSON is no candidate.
+        """
+        try:
+            candidate = decode(Candidate, parse_json(self.candidate))
+        except DecodeError as error:
+            raise error.inside("candidate").inside(self.id).inside("kernel") from error
+        return KernelKey(Operation.of(self.dtype, self.layout), candidate)
+
+
+@dataclass(frozen=True)
+class VerifiedRow:
+    """A kernel's largest relative error on the edge shapes."""
+
+    kernel: Positive
+    relative_error: Error
+
+
+@dataclass(frozen=True)
+class NoteRow:
+    """What is noted of a kernel or a measurement, by its id."""
+
+    id: Positive
+    text: Text
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """A time of the anchor."""
+
+    us: Microseconds
+
+
+@dataclass(frozen=True)
+class MeasurementRow(TimedRow):
+    """A measurement; SELECT_MEASUREMENTS has these columns."""
+
+    status: Text
+    dtype: Dtype
+    layout: Layout
+
+    @property
+    def operation(self) -> Operation:
+        """Return the operation that was measured, which is to be the kernel's."""
+        return Operation.of(self.dtype, self.layout)

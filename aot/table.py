@@ -14,7 +14,7 @@ from aot.candidate import SplitK
 from aot.dispatch import Grid, Ladder, Row, Section
 from aot.errors import SelectionError
 from aot.families import family_of
-from aot.measurement import PROVENANCE_PREDICTED
+from aot.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.problem import Layout, Operation, Problem
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ BARRED = 1e6
 def is_general(candidate: Candidate) -> bool:
     """Say whether a kernel takes every aligned shape with no workspace."""
     family = family_of(candidate)
-    return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE.value
+    return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Bucket:
     def takes(self, candidate: Candidate) -> bool:
         """Say whether a kernel's workspace stays bounded in the bucket; split-K's grows with m and n."""
         workspace = family_of(candidate).workspace(candidate)
-        if workspace.mode == SplitK.NONE.value:
+        if workspace.mode == SplitK.NONE:
             return True
         return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
 
@@ -82,7 +82,7 @@ class Timed:
     """Of the section's operation."""
     filled: Mapping[Problem, Mapping[Candidate, float]]
     """The same, with stand-ins where a kernel has no time of its own."""
-    provenance: str
+    provenance: Provenance
     """Of `own`; a row whose time is not in it is predicted."""
     model: Model
     shipped: Callable[[Problem], Candidate | None] = field(default=_nothing_shipped)
@@ -108,7 +108,9 @@ class _Shipping:
     indices: Mapping[Candidate, int]
     timed: Timed
 
-    def row(self, times: Mapping[Candidate, float], bucket: Bucket, first: Candidate | None, provenance: str) -> Row:
+    def row(
+        self, times: Mapping[Candidate, float], bucket: Bucket, first: Candidate | None, provenance: Provenance
+    ) -> Row:
         """Make the row of a bucket; its kernel is `first` where the bucket takes that, else the fastest.
 
         Beside a measured time stands no predicted runner-up.
@@ -158,7 +160,7 @@ class _Shipping:
         """Give (bucket, kernel): `BARRED` where the bucket cannot take the kernel, else 0."""
         found = np.zeros((len(buckets), len(self.candidates)))
         for j, candidate in enumerate(self.candidates):
-            if family_of(candidate).workspace(candidate).mode != SplitK.NONE.value:
+            if family_of(candidate).workspace(candidate).mode != SplitK.NONE:
                 found[:, j] = [0.0 if bucket.takes(candidate) else BARRED for bucket in buckets]
         return found
 

@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Annotated
 
+from aot.candidate import Cluster
+from aot.constraints import Arch, Count, Grammar, Positive, Rate, TargetName, Text
 from aot.errors import TargetError
 from aot.problem import Dtype
+from aot.strict_toml import TomlError, parse_toml
+
+Triple = Annotated[str, Grammar(r"[a-z0-9_]+(-[a-z0-9_.]+){1,3}", "an LLVM triple, such as x86_64-unknown-linux-gnu")]
+Cpu = Annotated[str, Grammar(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a CPU as LLVM names it, such as x86-64-v2")]
+Glibc = Annotated[str, Grammar(r"[0-9]{1,3}\.[0-9]{1,3}", "a version of glibc, such as 2.28")]
 
 
 @dataclass(frozen=True)
 class Target:
     """Limits and rates of one device and the host beside it. Each entry's source stands in the target's file."""
 
-    name: str
-    description: str
-    arch: str
+    name: TargetName
+    description: Text
+    arch: Arch
     """Architecture as ptxas names it, such as `sm_90a`."""
-    compute_capability: tuple[int, int]
-    num_sms: int
-    smem_bytes_per_block: int
-    smem_bytes_per_sm: int
-    tmem_columns: int
+    compute_capability: tuple[Count, Count]
+    num_sms: Positive
+    smem_bytes_per_block: Positive
+    smem_bytes_per_sm: Positive
+    tmem_columns: Count
     """Tensor memory columns an SM has (512 bytes each); 0 where the architecture has none."""
-    max_threads_per_block: int
-    max_threads_per_sm: int
-    registers_per_sm: int
-    l2_bytes: int
-    bandwidth_bytes_per_s: float
-    flops_per_s: float
+    max_threads_per_block: Positive
+    max_threads_per_sm: Positive
+    registers_per_sm: Positive
+    l2_bytes: Positive
+    bandwidth_bytes_per_s: Rate
+    flops_per_s: Rate
     """Dense bf16/fp16 rate with float32 accumulation that the cost model starts from."""
-    launch_us: float
+    launch_us: Rate
     """Time from one kernel's start to the next one's in a back-to-back stream of empty kernels, in microseconds."""
-    clusters: tuple[tuple[int, int], ...]
+    clusters: tuple[tuple[Cluster, Cluster], ...]
     """Cluster shapes (m, n) that candidates may use."""
-    host_triple: str
+    host_triple: Triple
     """LLVM triple of the machine that loads the wheel."""
-    host_cpu: str
+    host_cpu: Cpu
     """Oldest CPU that the host code must run on, as LLVM names it."""
-    glibc: str
+    glibc: Glibc
     """Oldest glibc that the wheel runs on; gives the manylinux tag."""
     integrated: bool
     """Whether the GPU shares the CPU's memory."""
@@ -63,22 +68,6 @@ class Target:
         return tuple(Dtype)
 
 
-def _convert(key: str, value: Any, kind: Any, where: str) -> Any:
-    if key == "compute_capability":
-        value = tuple(value) if isinstance(value, list) else value
-    if key == "clusters":
-        value = tuple(tuple(shape) for shape in value) if isinstance(value, list) else value
-    base = kind.__origin__ if hasattr(kind, "__origin__") else kind
-    base = get_args(kind)[0] if isinstance(kind, UnionType) else base
-    if base is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, base) or (base is int and isinstance(value, bool)):
-        raise TargetError(f"{where}: `{key}` is {value!r}; expected {base.__name__}; mend the entry")
-    if base in (int, float) and (value < 0 or (value == 0 and key != "tmem_columns")):
-        raise TargetError(f"{where}: `{key}` is {value!r}; expected a number above 0; mend the entry")
-    return value
-
-
 def parse_target(text: str, where: str) -> Target:
     """Read a target from TOML; unknown and missing keys are errors.
 
@@ -86,15 +75,9 @@ def parse_target(text: str, where: str) -> Target:
         TargetError: the text is not a target.
     """
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TargetError(f"{where}: not TOML: {error}") from error
-    names = [field.name for field in fields(Target)]
-    wrong = sorted(set(values) ^ set(names))
-    if wrong:
-        raise TargetError(f"{where}: missing or unknown keys: {', '.join(wrong)}; a target has {', '.join(names)}")
-    hints = get_type_hints(Target)
-    return Target(**{key: _convert(key, values[key], hints[key], where) for key in names})
+        return parse_toml(text, where, Target)
+    except TomlError as error:
+        raise TargetError(f"{error}; mend the entry") from error
 
 
 def target_names() -> list[str]:
@@ -113,4 +96,7 @@ def load_target(name: str) -> Target:
     if name not in target_names():
         raise TargetError(f"no target {name!r}; there are: {', '.join(target_names())}; see `aot targets`")
     file = resources.files("aot").joinpath("targets", f"{name}.toml")
-    return parse_target(file.read_text(encoding="utf-8"), str(file))
+    found = parse_target(file.read_text(encoding="utf-8"), str(file))
+    if found.name != name:
+        raise TargetError(f"{file} is of the target {found.name!r}; expected {name}, as the file is called")
+    return found

@@ -6,9 +6,11 @@ For messages only: the text must have been read by tomllib before.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING
 
-Place = tuple[str | int, ...]
-"""The keys and indices that lead to an entry, such as ("model", 0, "weights", 1, "n")."""
+if TYPE_CHECKING:
+    from aot.strict_json import Place
 
 _TOKEN = re.compile(
     r'(?P<text>"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\])*"|' + r"'[^']*')"
@@ -19,8 +21,9 @@ _TOKEN = re.compile(
 
 class _Walk:
     def __init__(self, text: str) -> None:
+        ends = [match.start() for match in re.finditer("\n", text)]
         found = [match for match in _TOKEN.finditer(text) if match.lastgroup != "comment"]
-        self._tokens = [(match.group(), text.count("\n", 0, match.start()) + 1) for match in found]
+        self._tokens = [(match.group(), bisect_right(ends, match.start()) + 1) for match in found]
         self._at = 0
         self._num_tables: dict[Place, int] = {}
         self.lines: dict[Place, int] = {}
@@ -99,7 +102,7 @@ class _Walk:
 
 
 def entry_lines(text: str) -> dict[Place, int]:
-    """Give the line, from 1, of each key, table, and item of a list."""
+    """Return the line, from 1, of each key, table, and item of a list."""
     walk = _Walk(text)
     walk.document()
     return walk.lines

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from aot.candidate import Candidate, KernelKey, SplitK
+from aot.constraints import Arch, Extent, Index, KernelName, Microseconds, Sha256, TargetName, Version
 from aot.dispatch import takes
-from aot.errors import CandidateError, StoreError
+from aot.errors import StoreError
 from aot.operands import is_aligned
 from aot.problem import Dtype, Layout, Operation, Problem
+from aot.strict_json import DecodeError, decode_version, parse_json, read_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+T = TypeVar("T")
 
 KERNELS_FILE = "kernels.json"
 PROBLEMS_FILE = "problems.json"
@@ -43,7 +47,7 @@ class TunedKernel:
     @property
     def is_reproducible(self) -> bool:
         """Say whether two runs must give the same bits."""
-        return SplitK(self.key.candidate.split_k_mode) is not SplitK.PARALLEL
+        return self.key.candidate.split_k_mode != SplitK.PARALLEL
 
     def takes(self, problem: Problem) -> bool:
         """Say whether the kernel is to be timed on the problem, with packed operands."""
@@ -98,14 +102,68 @@ def matches(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern) if any(c in pattern for c in "*?[") else pattern in name
 
 
+@dataclass(frozen=True)
+class OperationEntry:
+    """An operation as it stands in the files of a bundle and in a record."""
+
+    dtype: Dtype
+    layout: Layout
+
+    @property
+    def operation(self) -> Operation:
+        """Return the operation."""
+        return Operation.of(self.dtype, self.layout)
+
+
 def operation_json(operation: Operation) -> dict[str, str]:
-    """Give an operation as plain values."""
+    """Return an operation as plain values, those of `OperationEntry`."""
     return {"dtype": operation.dtype_name, "layout": operation.layout_name}
 
 
-def operation_from_json(values: dict[str, str]) -> Operation:
-    """Make an operation of plain values; KeyError or ValueError when they are not one."""
-    return Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
+@dataclass(frozen=True)
+class _KernelEntry:
+    name: KernelName
+    operation: OperationEntry
+    candidate: Candidate
+    object_sha256: Sha256
+    m_multiple: Extent
+    n_multiple: Extent
+    is_fallback: bool
+
+    @property
+    def kernel(self) -> TunedKernel:
+        key = KernelKey(self.operation.operation, self.candidate)
+        return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, self.is_fallback)
+
+
+@dataclass(frozen=True)
+class _ProblemEntry:
+    operation: OperationEntry
+    m: Extent
+    n: Extent
+    k: Extent
+    kernels: tuple[Index, ...] | None
+    predicted_us: tuple[tuple[Index, Microseconds], ...] | None
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.operation.operation, self.m, self.n, self.k)
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    version: Version
+    target: TargetName
+    arch: Arch
+    kernels: tuple[_KernelEntry, ...]
+
+
+@dataclass(frozen=True)
+class _Problems:
+    version: Version
+    target: TargetName
+    arch: Arch
+    problems: tuple[_ProblemEntry, ...]
 
 
 def _predicted_json(tuning: TuningSet, problem: Problem, index: Mapping[str, int]) -> list[list[float]] | None:
@@ -148,52 +206,44 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
         (directory / name).write_text(text, encoding="utf-8")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(kind: type[T], path: Path) -> T:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return decode_version(kind, parse_json(read_content(path)), "version", TUNING_SET_VERSION)
+    except DecodeError as error:
         raise StoreError(f"cannot read {path}: {error}; make the bundle again") from error
-    version = values.get("version") if isinstance(values, dict) else None
-    if version != TUNING_SET_VERSION:
-        raise StoreError(f"{path} has version {version!r}, expected {TUNING_SET_VERSION}; make the bundle again")
-    return dict(values)
 
 
-def _kernel(entry: dict[str, Any]) -> TunedKernel:
-    return TunedKernel(
-        KernelKey(operation_from_json(entry["operation"]), Candidate.from_json(entry["candidate"])),
-        entry["object_sha256"],
-        entry["m_multiple"],
-        entry["n_multiple"],
-        entry["is_fallback"],
-    )
-
-
-def _problem(entry: dict[str, Any]) -> Problem:
-    return Problem(operation_from_json(entry["operation"]), entry["m"], entry["n"], entry["k"])
+def _fault(head: _Kernels, rows: _Problems) -> str:
+    """Say what keeps two files from being one tuning set; empty if nothing does."""
+    if (head.target, head.arch) != (rows.target, rows.arch):
+        return f"{KERNELS_FILE} is for {head.target}, {head.arch}, {PROBLEMS_FILE} for {rows.target}, {rows.arch}"
+    names = [entry.kernel.name for entry in head.kernels]
+    renamed = next((entry.name for entry, name in zip(head.kernels, names, strict=True) if entry.name != name), "")
+    if renamed or len(set(names)) != len(names):
+        return f"{KERNELS_FILE}: {renamed or max(names, key=names.count)} is not the name of one kernel"
+    if len({entry.problem for entry in rows.problems}) != len(rows.problems):
+        return f"{PROBLEMS_FILE}: a problem is there twice"
+    used = {i for entry in rows.problems for i in (*(entry.kernels or ()), *(i for i, _ in entry.predicted_us or ()))}
+    return f"{PROBLEMS_FILE} names kernel {max(used)} of {len(names)}" if max(used, default=-1) >= len(names) else ""
 
 
 def read_tuning_set(directory: Path) -> TuningSet:
     """Read kernels.json and problems.json.
 
     Raises:
-        StoreError: a file is missing, damaged or of another version.
+        StoreError: a file is missing, damaged or of another version, or they are not of one set.
     """
-    head, rows = _read(directory / KERNELS_FILE), _read(directory / PROBLEMS_FILE)
-    try:
-        kernels = tuple(_kernel(entry) for entry in head["kernels"])
-        problems = [(_problem(entry), entry["kernels"], entry["predicted_us"]) for entry in rows["problems"]]
-        chosen = {
-            problem: frozenset(kernels[i].name for i in indices)
-            for problem, indices, _ in problems
-            if indices is not None
-        }
-        predicted = {
-            problem: {kernels[i].name: float(us) for i, us in pairs}
-            for problem, _, pairs in problems
-            if pairs is not None
-        }
-        listed = tuple(problem for problem, _, _ in problems)
-        return TuningSet(str(head["target"]), str(head["arch"]), kernels, listed, chosen, predicted)
-    except (KeyError, TypeError, ValueError, IndexError, CandidateError) as error:
-        raise StoreError(f"{directory}: not a tuning set ({error!r}); make the bundle again") from error
+    head, rows = _read(_Kernels, directory / KERNELS_FILE), _read(_Problems, directory / PROBLEMS_FILE)
+    fault = _fault(head, rows)
+    if fault:
+        raise StoreError(f"{directory} is not a tuning set: {fault}; make the bundle again")
+    kernels = tuple(entry.kernel for entry in head.kernels)
+    chosen, predicted = {}, {}
+    for entry in rows.problems:
+        if entry.kernels is not None:
+            chosen[entry.problem] = frozenset(kernels[i].name for i in entry.kernels)
+        if entry.predicted_us is not None:
+            predicted[entry.problem] = {kernels[i].name: us for i, us in entry.predicted_us}
+    return TuningSet(
+        head.target, head.arch, kernels, tuple(entry.problem for entry in rows.problems), chosen, predicted
+    )

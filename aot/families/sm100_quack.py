@@ -53,7 +53,7 @@ class Sm100Quack:
                                     swap_ab=swap_ab,
                                     use_2cta=cluster_m % 2 == 0 and tile_m in TILE_M[True],
                                     split_k=split_k,
-                                    split_k_mode=mode.value,
+                                    split_k_mode=mode,
                                 )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:

@@ -120,7 +120,7 @@ class Sm90Quack:
                             schedule=schedule,
                             swap_ab=swap_ab,
                             split_k=split_k,
-                            split_k_mode=mode.value,
+                            split_k_mode=mode,
                         )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import cache
 from xml.etree import ElementTree as ET
 
-from twins import BF16, CONDITIONS, problem_of
+from twins import BF16, problem_of
+from twins import CONDITIONS as TWIN
 
 from aot.candidate import Candidate, KernelKey
 from aot.cost import NAME
@@ -18,6 +19,7 @@ from aot.selection import SELECTION_VERSION, Curve, CurvePoint, Regret, Selectio
 from aot.target import load_target
 
 THOR = load_target("thor")
+CONDITIONS = replace(TWIN, arch=THOR.arch)
 FALLBACK = Candidate("fallback", 64, 64, use_tma_store=False)
 TMA = Candidate("sm100_persistent", 128, 128, schedule="clc")
 DIRECT = replace(TMA, use_tma_store=False)

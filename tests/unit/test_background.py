@@ -102,7 +102,7 @@ def test_fetch_gives_size_digest_and_a_store(tmp_path, capfdbinary):
     (tmp_path / "copy").write_bytes(content)
     with open_store(tmp_path / "copy") as store:
         assert store.measurements() == []
-    with pytest.raises(StoreError, match="nothing was measured yet"):
+    with pytest.raises(StoreError, match="absent: No such file or directory; run `aot tune`"):
         fetch(tmp_path / "absent")
 
 

@@ -24,13 +24,29 @@ def test_written_calibrations_are_read_back(path):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda text: text[:28], "version 1 and the keys ['target', 'version']; expected version 1 and"),
-        (lambda text: text.replace("version = 1", "version = 2"), "version 2 and the keys"),
-        (lambda text: text.replace("ramp_us", "ramp"), "[constants] must have ['bandwidth_share', "),
-        (lambda text: text.replace("3.25", "-1"), "`ramp_us` is -1; expected a number above 0"),
-        (lambda text: text.replace("3.25", '"x"'), "`ramp_us` is 'x'; expected a number above 0"),
-        (lambda text: text.replace('"h200"', '"thor"'), "is for 'thor', not for h200"),
-        (lambda text: text + "=", "cannot read the calibration"),
+        (
+            lambda text: text[:28],
+            "c.toml:1: Entry needs the key constants, which is missing; mend the entry, or run `aot",
+        ),
+        (lambda text: text.replace("version = 1", "version = 2"), "c.toml:1: version: expected 1, got 2"),
+        (lambda text: text.replace("version = 1", "version = true"), "c.toml:1: version: expected 1, got True"),
+        (lambda text: text.replace("ramp_us", "ramp"), "c.toml:11: constants.ramp: there is no such key in Constants"),
+        (
+            lambda text: text.replace("3.25", "-1"),
+            "c.toml:11: constants.ramp_us: expected a number above 0, at most 1e+24,",
+        ),
+        (
+            lambda text: text.replace("3.25", "inf"),
+            "c.toml:11: constants.ramp_us: expected a number above 0, at most 1e+24,",
+        ),
+        (
+            lambda text: text.replace("3.25", '"x"'),
+            "constants.ramp_us: expected a number above 0, at most 1e+24, got 'x'",
+        ),
+        (lambda text: text.replace('"h200"', '"thor"'), "is for thor, not for h200; give another --calibration"),
+        (lambda text: text + "=", "c.toml: not TOML: "),
+        (lambda text: text + "x = " + "1" * 5000, "c.toml: not TOML that can be read: a whole number of thousands of"),
+        (lambda text: text + "x = " + "[" * 5000, "c.toml: not TOML that can be read: nested too deeply"),
     ],
 )
 def test_damaged_calibrations_are_refused(path, edit, message):
@@ -40,6 +56,16 @@ def test_damaged_calibrations_are_refused(path, edit, message):
     assert message in str(caught.value)
 
 
-def test_a_source_that_would_break_the_file_is_refused(tmp_path):
-    with pytest.raises(TargetError, match="has a quote, a backslash or a line break"):
-        write_calibration(tmp_path / "c.toml", replace(CALIBRATION, source='a "b"'))
+def test_a_source_is_escaped(tmp_path):
+    calibration = replace(CALIBRATION, source='a "b" \\ ${c} ]] é')
+    write_calibration(tmp_path / "c.toml", calibration)
+    assert read_calibration(tmp_path / "c.toml", "h200") == calibration
+
+
+@pytest.mark.parametrize(
+    "change", [{"source": "a\nb"}, {"target": "../x"}, {"constants": replace(DEFAULTS, ramp_us=0.0)}]
+)
+def test_what_could_not_be_read_is_not_written(tmp_path, change):
+    with pytest.raises(TargetError, match=r"the calibration for .*: expected "):
+        write_calibration(tmp_path / "c.toml", replace(CALIBRATION, **change))
+    assert list(tmp_path.iterdir()) == []

@@ -1,8 +1,10 @@
+import json
+
 import pytest
 from twins import BF16
 
 from aot.candidate import Candidate, KernelKey, SplitK, Workspace
-from aot.errors import CandidateError
+from aot.strict_json import DecodeError, decode
 
 
 @pytest.mark.parametrize(
@@ -23,15 +25,42 @@ def test_names_say_what_differs_from_the_default(candidate, name):
 
 def test_json_round_trip():
     candidate = Candidate("f", 64, 16, 2, 4, "clc", 7, True, True, False, 4, "serial")
-    assert Candidate.from_json(candidate.as_json()) == candidate
+    values = json.loads(json.dumps(candidate.as_json()))
+    assert decode(Candidate, values) == candidate
+    assert decode(Candidate, values).split_k_mode is SplitK.SERIAL
 
 
-@pytest.mark.parametrize(("change", "wrong"), [({"speed": 1}, "speed"), ({"tile_m": None}, "tile_m")])
-def test_json_with_other_fields_is_refused(change, wrong):
-    values = {**Candidate("f", 1, 1).as_json(), **change}
-    values = {key: value for key, value in values.items() if value is not None}
-    with pytest.raises(CandidateError, match=rf"missing or unknown: \['{wrong}'\]"):
-        Candidate.from_json(values)
+GOOD = json.loads(json.dumps(Candidate("f", 64, 16).as_json()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speed": 1}, "speed: there is no such key in Candidate; it has family, tile_m, "),
+        ({"family": "../x"}, "family: expected the name of a kernel family, such as sm90_quack, got '../x'"),
+        ({"tile_m": -7}, "tile_m: expected a whole number from 1 to 4096, got -7"),
+        ({"tile_m": "x"}, "tile_m: expected a whole number from 1 to 4096, got 'x'"),
+        ({"cluster_n": 0}, "cluster_n: expected a whole number from 1 to 16, got 0"),
+        ({"swap_ab": 1}, "swap_ab: expected true or false, got 1"),
+        ({"split_k_mode": "x"}, "split_k_mode: expected one of none, serial, parallel, separate, got 'x'"),
+        ({"schedule": "a b"}, "schedule: expected a schedule, such as pingpong, got 'a b'"),
+    ],
+)
+def test_json_of_something_else_is_refused(change, message):
+    with pytest.raises(DecodeError) as caught:
+        decode(Candidate, {**GOOD, **change})
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", sorted(GOOD))
+def test_a_field_that_is_not_there_is_not_guessed(key):
+    with pytest.raises(DecodeError, match=f"Candidate needs the key {key}, which is missing"):
+        decode(Candidate, {name: value for name, value in GOOD.items() if name != key})
+
+
+def test_a_list_is_no_candidate():
+    with pytest.raises(DecodeError, match=r"expected an object of Candidate, got \[1, 2\]"):
+        decode(Candidate, [1, 2])
 
 
 @pytest.mark.parametrize(

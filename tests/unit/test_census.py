@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from aot.artifact import Artifact, CompileFailure
-from aot.census import OPERATIONS, Span, count, legal_keys, markdown, merge, totals
-from aot.cli_census import read_census
+from aot.census import OPERATIONS, Span, count, legal_keys, markdown, merge, read_census, totals
 from aot.errors import StoreError
 from aot.families import families_for
 from aot.problem import Dtype, Layout, Operation

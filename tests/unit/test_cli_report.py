@@ -43,7 +43,7 @@ def test_the_command_names_what_is_wrong(workplace):
     assert (result.exit_code, "cannot read the searches x.json" in result.stderr) == (StoreError.exit_code, True)
     write_curves(workplace / "x.json", "h200", "h200", [])
     result = run("--selection", "s.json", "--record", "r.jsonl.gz", "--search", "x.json")
-    assert "x.json is version 1 of h200; expected version 1 of thor; give --search" in result.stderr
+    assert "x.json is of h200, not of thor; give --search" in result.stderr
     assert not (workplace / "build").exists()
 
 

@@ -72,4 +72,4 @@ def test_calibrate_prints_scores_and_writes_a_calibration(record):
     assert found.source == "aot calibrate: 12 times of the record few"
     assert found.constants != DEFAULTS
     text = aot("tune", "--target", "thor", "--calibration", "c.toml", "--bundle", "b").output
-    assert "c.toml is for 'h200', not for thor; give another --calibration" in text
+    assert "c.toml is for h200, not for thor; give another --calibration" in text

@@ -109,7 +109,7 @@ def test_a_failed_selection_leaves_the_old_one(selection):
     document["table"]["sections"][0]["fallback"] = 99
     selection.write_text(json.dumps(document))
     result = aot("explain", "1", "1", "1")
-    assert (result.exit_code, "bf16_kk: the table names kernel 99 of" in result.stderr) == (9, True)
+    assert (result.exit_code, "bf16_kk: the fallback is kernel 99; there are" in result.stderr) == (9, True)
 
 
 def test_options_show_the_defaults_of_what_they_set():

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import assume, given
@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from twins import BF16, problem_of
 
 from aot.dispatch import Choice, DispatchTable, Grid, Ladder, Row, Section, Tier, look_up, round_up, table_fault
-from aot.problem import Layout, Operation
+from aot.measurement import Provenance
+from aot.problem import Dtype, Layout, Operation
 from tests.golden.manifest import golden_manifest, row
 
 SIZES = st.integers(1, 2**31 - 1)
@@ -126,27 +127,88 @@ def test_a_table_knows_its_sections():
         table.section(Operation.of(BF16.dtype, Layout.MN))
 
 
+@dataclass(frozen=True)
+class Shipped:
+    operation: Operation = BF16
+    num_strides: int = 1
+    m_multiple: int = 1
+    n_multiple: int = 1
+
+
+FP16_KN, KN = Operation.of(Dtype.FLOAT16, Layout.KN), Operation.of(Dtype.BFLOAT16, Layout.KN)
+KERNELS = (*(Shipped(),) * 7, Shipped(KN, 2), Shipped(m_multiple=128), Shipped(KN), Shipped(FP16_KN, 2))
+"""0 to 6 take all, 7 is the fallback, 8 needs whole tiles, 9 and 10 are of other operations."""
+
+
+def ladder_of(*rows, edges=(1,)):
+    return {"ladders": (Ladder(1, 1, edges, rows),)}
+
+
+def cells_of(index, changed):
+    return {"grid": replace(GRID, cells=(*GRID.cells[:index], changed, *GRID.cells[index + 1 :]))}
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
         ({}, ""),
+        (ladder_of(row(8, 0, 1.0, 8)), ""),
         ({"grid": replace(GRID, cells=GRID.cells[1:])}, "the grid has 11 cells, its edges give 12"),
-        ({"grid": replace(GRID, m_edges=(64, 1))}, "edges must ascend and not be empty"),
-        ({"grid": Grid((), (1,), (1,), ())}, "edges must ascend and not be empty"),
-        ({"ladders": LADDERS[::-1]}, "ladders do not ascend by (n, k)"),
-        ({"ladders": (LADDERS[0], LADDERS[0])}, "ladders do not ascend by (n, k)"),
-        ({"ladders": (replace(LADDERS[0], m_edges=(8, 8)),)}, "edges must ascend and not be empty"),
-        ({"ladders": (replace(LADDERS[0], m_edges=(8,)),)}, "a ladder's rows and edges differ in number"),
-        ({"ladders": (Ladder(1, 1, (1,), (row(0, 8, 1.0, 0),)),)}, "the table names kernel 8 of 8"),
-        ({"ladders": (Ladder(1, 1, (1,), (row(0, 0, 1.0, -1),)),)}, "the table names kernel -1 of 8"),
-        ({"fallback": 9}, "the table names kernel 9 of 8"),
+        ({"grid": replace(GRID, m_edges=(64, 1))}, "grid: its edges in m must ascend from 1 or more, and not be empty"),
+        ({"grid": replace(GRID, n_edges=(0, 1))}, "grid: its edges in n must ascend from 1 or more, and not be empty"),
+        ({"grid": Grid((1,), (1,), (), ())}, "grid: its edges in k must ascend from 1 or more, and not be empty"),
+        ({"ladders": LADDERS[::-1]}, "its ladders must ascend by (n, k), each once"),
+        ({"ladders": (LADDERS[0], LADDERS[0])}, "its ladders must ascend by (n, k), each once"),
+        (ladder_of(edges=()), "ladder n 1 k 1: its edges in m must ascend from 1 or more, and not be empty"),
+        (
+            {"ladders": (replace(LADDERS[0], m_edges=(8, 8)),)},
+            "ladder n 64 k 512: its edges in m must ascend from 1 or more, and not be empty",
+        ),
+        ({"ladders": (replace(LADDERS[0], m_edges=(8,)),)}, "ladder n 64 k 512: 2 rows for 1 edges in m"),
+        (ladder_of(row(11, 0, 1.0, 0)), "ladder n 1 k 1, row 0: its kernel is 11; there are 11 kernels"),
+        (ladder_of(row(0, 11, 1.0, 0)), "ladder n 1 k 1, row 0: its general kernel is 11; there are 11 kernels"),
+        (ladder_of(row(0, 0, 1.0, -1)), "ladder n 1 k 1, row 0: its runner-up is -1; there are 11 kernels"),
+        (
+            ladder_of(row(0, 0, 1.0, 0), row(9, 0, 1.0, 0), edges=(1, 2)),
+            "ladder n 1 k 1, row 1: its kernel 9 is for bf16_kn",
+        ),
+        (cells_of(5, row(0, 10, 1.0, 0)), "grid, cell 5: its general kernel 10 is for fp16_kn"),
+        (cells_of(11, row(0, 0, 1.0, 9)), "grid, cell 11: its runner-up 9 is for bf16_kn"),
+        (
+            cells_of(0, row(0, 8, 1.0, 0)),
+            "grid, cell 0: its general kernel 8 takes only multiples of 128 in m and 1 in n; it must take all shapes",
+        ),
+        (cells_of(0, row(0, 0, 0.0, 0)), "grid, cell 0: it was measured at 0.0 us; a time is above 0"),
+        (cells_of(0, row(0, 0, float("inf"), 0)), "grid, cell 0: it was measured at inf us; a time is above 0"),
+        (cells_of(0, row(0, 0, float("nan"), 0)), "grid, cell 0: it was measured at nan us; a time is above 0"),
+        (cells_of(0, replace(row(0, 0, 0.0, 0), provenance=Provenance.PREDICTED)), ""),
+        ({"fallback": 11}, "the fallback is kernel 11; there are 11 kernels"),
+        ({"fallback": 10}, "the fallback 10 is for float16"),
+        ({"fallback": 0}, "the fallback 0 must take both strides of its operands, and all shapes"),
     ],
 )
-def test_faults_of_a_table_are_named(change, fault):
+def test_faults_of_a_table_are_named_with_section_and_row(change, fault):
     table = DispatchTable((replace(SECTION, **change),))
-    assert table_fault(table, 8) == (f"bf16_kk: {fault}" if fault else "")
+    assert table_fault(table, KERNELS) == (f"bf16_kk: {fault}" if fault else "")
+
+
+def test_the_fault_of_a_later_section_is_its_own():
+    cell = Grid((1,), (1,), (1,), (row(9, 9, 1.0, 0),))
+    table = DispatchTable((SECTION, Section(KN, (), cell, 7)))
+    assert table_fault(table, KERNELS) == "bf16_kn: grid, cell 0: its runner-up 0 is for bf16_kk"
+
+
+def test_a_fallback_needs_both_strides_and_all_shapes():
+    kernels = (*KERNELS[:7], Shipped(num_strides=2, n_multiple=8))
+    fault = "bf16_kk: the fallback 7 must take both strides of its operands, and all shapes"
+    assert table_fault(DispatchTable((SECTION,)), kernels) == fault
 
 
 def test_an_operation_has_one_section():
     fault = "bf16_kk: the table has more than one section for it"
-    assert table_fault(DispatchTable((SECTION, SECTION)), 8) == fault
+    assert table_fault(DispatchTable((SECTION, SECTION)), KERNELS) == fault
+
+
+def test_a_table_of_nothing_is_none():
+    assert table_fault(DispatchTable(()), KERNELS) == "11 kernels in 0 sections; expected at least one of each"
+    assert table_fault(DispatchTable((SECTION,)), ()) == "0 kernels in 1 sections; expected at least one of each"

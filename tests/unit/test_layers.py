@@ -76,12 +76,26 @@ LAYERS = (
             "select",
             "strategies",
         }
-        | {"selection", "shape_set", "shortlist", "space", "strict_json", "table", "tiles", "times", "toml_lines"}
+        | {"selection", "shape_set", "shortlist", "space", "table", "tiles", "times"}
         | {"report", "report_charts", "report_facts", "report_maps", "report_parts", "report_svg", "report_tables"}
-        | {"hand_rule", "prior", "smem", "tuning_set", "wheel_archive", "wheel_file", "whole_file"},
+        | {"escape", "hand_rule", "prior", "smem", "tuning_set", "wheel_archive", "wheel_file", "whole_file"},
     ),
     ("families", {"families", *(f"families.{name}" for name in FAMILIES | ENTRIES)}),
-    ("types", {"__init__", "candidate", "dispatch", "errors", "measurement", "problem", "target"}),
+    (
+        "types",
+        {
+            "__init__",
+            "candidate",
+            "constraints",
+            "dispatch",
+            "errors",
+            "measurement",
+            "problem",
+            "strict_json",
+            "strict_toml",
+        }
+        | {"target", "toml_lines"},
+    ),
 )
 """From the top down; a module imports from its own layer and from those below."""
 

@@ -24,7 +24,7 @@ from aot.prior import (
     target_sources,
     times_us,
 )
-from aot.problem import Operation
+from aot.problem import Dtype, Operation
 from aot.space import legal
 from aot.target import load_target, target_names
 
@@ -86,9 +86,9 @@ def test_sources_of_a_target_stand_above_its_entries():
 def test_published_points_are_read_with_their_units():
     assert published_names() == ["thor"]
     assert FOUND.clock.highest_hz == CLOCK_HZ[THOR.arch]
-    square = next(x for x in BY_NAME["TIRx-kernels"].point if (x.dtype, x.m) == ("bfloat16", 4096))
+    square = next(x for x in BY_NAME["TIRx-kernels"].point if (x.dtype, x.m) == (Dtype.BFLOAT16, 4096))
     assert square.times_us() == (1693.179, 1124.945)
-    of_torch = next(x for x in BY_NAME["torch-performance"].point if (x.dtype, x.m) == ("bfloat16", 4096))
+    of_torch = next(x for x in BY_NAME["torch-performance"].point if (x.dtype, x.m) == (Dtype.BFLOAT16, 4096))
     assert of_torch.times_us() == pytest.approx((2 * 4096**3 / 135.37e12 * 1e6,))
     assert {name: len(source.point) for name, source in BY_NAME.items()} == {
         "TIRx-kernels": 10,
@@ -114,12 +114,24 @@ def test_a_published_file_is_read():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('layout = "kn"', 'layout = "nk"', "t: 'nk' is not a valid Layout; mend the entry"),
-        ("float16", "fp4", "t: 'fp4' is not a valid Dtype; mend the entry"),
-        ("tflops = 50", "us = []", "expected `us` above 0, or `tflops`, not () and 0.0"),
-        ("tflops = 50", "us = [1.0, -1.0]", "not (1.0, -1.0) and 0.0"),
+        (
+            'layout = "kn"',
+            'layout = "nk"',
+            "t:11: source[0].layout: expected one of kk, kn, mk, mn, got 'nk'; mend the entry",
+        ),
+        ("float16", "fp4", "source[0].point[0].dtype: expected one of bfloat16, float16, got 'fp4'; mend the entry"),
+        ("tflops = 50", "us = []", "expected `us`, or `tflops`, not () and None"),
+        (
+            "tflops = 50",
+            "us = [1.0, -1.0]",
+            "source[0].point[0].us[1]: expected a number above 0, at most 1e+24, got -1.0",
+        ),
         ("tflops = 50", "us = [1.0], tflops = 5.0", "not (1.0,) and 5.0"),
-        ("tflops = 50", "tflops = 50, clock = 1", "missing or unknown keys of Point: clock"),
+        (
+            "tflops = 50",
+            "tflops = 50, clock = 1",
+            "source[0].point[0].clock: there is no such key in Point; it has dtype, m, n, k, us",
+        ),
         ("rate = []", "rate = [", "t: "),
     ],
 )
@@ -186,6 +198,6 @@ def test_a_spread():
 
 
 def test_a_point_has_one_kind_of_time():
-    assert Point("float16", 1, 1, 1, us=(3.0, 2.0)).times_us() == (3.0, 2.0)
-    with pytest.raises(ValueError, match="expected `us` above 0, or `tflops`"):
-        Point("float16", 1, 1, 1)
+    assert Point(Dtype.FLOAT16, 1, 1, 1, us=(3.0, 2.0)).times_us() == (3.0, 2.0)
+    with pytest.raises(ValueError, match="expected `us`, or `tflops`"):
+        Point(Dtype.FLOAT16, 1, 1, 1)

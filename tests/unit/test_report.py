@@ -70,7 +70,7 @@ def test_the_page_tells_its_numbers(text):
     words = " ".join(Reader(text).words)
     for part in (
         "GEMM kernels for thor",
-        "Twin, sm_90a, 4 SMs",
+        "Twin, sm_110a, 4 SMs",
         "100 W",
         "1000 MHz",
         "thor: 12 times",

@@ -7,7 +7,7 @@ from aot import verify
 from aot.measure import TimingPlan
 from aot.search import EXHAUSTIVE, MODEL
 from aot.search_model import LEAST
-from aot.store import import_results, open_store
+from aot.store import open_store
 from aot.tuning_set import TuningSet
 from aot.worker import Session, StoppedError, Worker
 
@@ -118,12 +118,3 @@ def test_a_kernel_that_fails_does_not_end_a_search(tmp_path):
     assert rows[NAMES[0]].status.startswith("failed: measuring")
     assert rows[NAMES[1]].status.startswith("quarantined: verifying")
     assert min((row.median_us, name) for name, row in rows.items() if row.ok)[1] == NAMES[2]
-
-
-def test_searches_are_imported_once(tmp_path):
-    rig = Rig(tmp_path / "r")
-    rig.run()
-    for _ in range(2):
-        import_results(tmp_path / "r", tmp_path / "all")
-    with open_store(tmp_path / "all") as store:
-        assert [store.searches(problem) for problem in PROBLEMS] == [rig.ends(problem) for problem in PROBLEMS]

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 from twins import BF16, CONDITIONS
 
+from aot.candidate import Candidate
 from aot.coverage import Coverage
+from aot.dispatch import DispatchTable
 from aot.errors import SelectionError
 from aot.selection import (
     SELECTION_VERSION,
@@ -75,24 +77,84 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     write_selection(path, SELECTION)
     with pytest.raises(TypeError):
         write_selection(path, replace(SELECTION, target=object()))
+    strange = replace(SELECTION, table=DispatchTable((replace(SELECTION.table.sections[0], fallback=9),)))
+    with pytest.raises(SelectionError, match=r"the selection for .*: bf16_kk: the fallback is kernel 9; there are 5"):
+        write_selection(path, strange)
     assert read_selection(path) == SELECTION
 
 
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("selection_version",), 7, ": version 7, expected 2; run `aot select` again"),
-        (("target",), 1, ".target: expected str, got 1; run `aot select` again"),
-        (("regrets", 0, "mean"), "x", ".regrets[0].mean: expected float, got 'x'; run `aot select` again"),
+        (("selection_version",), 7, ": selection_version: expected 2, got 7; run `aot select` again"),
+        (("target",), 1, ": target: expected the name of a target, such as h200, got 1; run `aot select` again"),
+        (
+            ("regrets", 0, "mean"),
+            "x",
+            ": regrets[0].mean: expected a number from -1 to 1e+12, got 'x'; run `aot select` again",
+        ),
         (
             ("curves", 0, "points", 0, "mean_bound"),
             None,
-            ".curves[0].points[0].mean_bound: expected float, got None; run",
+            ": curves[0].points[0].mean_bound: expected a number from -1 to 1e+12, got None; run",
         ),
-        (("heldout", 0, "tier"), "2", ".heldout[0].tier: expected int, got '2'; run `aot select` again"),
-        (("kernels", 0, "operation", "layout_name"), "zz", ".kernels[0].operation: 'zz' is not a valid Layout; run"),
-        (("kernels",), [], ": bf16_kk: the table names kernel 3 of 0; run `aot select` again"),
-        (("table", "sections", 0, "grid", "m_edges"), [4, 3], ": bf16_kk: edges must ascend and not be empty; run"),
+        (
+            ("heldout", 0, "tier"),
+            "2",
+            ": heldout[0].tier: expected a whole number from 1 to 2, got '2'; run `aot select` again",
+        ),
+        (
+            ("kernels", 0, "operation", "layout_name"),
+            "zz",
+            ": kernels[0].operation.layout_name: expected one of kk, kn, mk, mn, got 'zz'; run",
+        ),
+        (("kernels",), [], ": 0 kernels in 2 sections; expected at least one of each; run `aot select` again"),
+        (
+            ("table", "sections", 0, "grid", "m_edges"),
+            [4, 3],
+            ": bf16_kk: grid: its edges in m must ascend from 1 or more, and not be empty; run",
+        ),
+        (("selection_version",), True, ": selection_version: expected 2, got True; run `aot select` again"),
+        (
+            ("provenance",),
+            'x"\nrun = "evil',
+            ": provenance: expected one of measured, predicted, got 'x\"\\nrun = \"evil'; run",
+        ),
+        (("record",), "a\nb", ": record: expected one line of 1 to 200 printable characters, got 'a\\nb'; run"),
+        (("target",), "../../evil", ": target: expected the name of a target, such as h200, got '../../evil'; run"),
+        (
+            ("kernels", 1, "candidate", "split_k_mode"),
+            "x",
+            ": kernels[1].candidate.split_k_mode: expected one of none, se",
+        ),
+        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: fallback, sm100_per"),
+        (
+            ("kernels", 1, "candidate", "schedule"),
+            "a;b",
+            ": kernels[1].candidate.schedule: expected a schedule, such as",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "time_us"),
+            -1.0,
+            ": table.sections[0].ladders[0].rows[1].time_us: ",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "time_us"),
+            0,
+            ": bf16_kk: ladder n 4096 k 4096, row 1: it was m",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "kernel"),
+            4,
+            ": bf16_kk: ladder n 4096 k 4096, row 1: its kernel 4 i",
+        ),
+        (
+            ("table", "sections", 0, "grid", "cells", 3, "runner_up"),
+            9,
+            ": bf16_kk: grid, cell 3: its runner-up is 9; there are",
+        ),
+        (("table", "sections", 1, "fallback"), 1, ": bf16_kn: the fallback 1 must take both strides of its operands"),
+        (("table", "sections", 0, "fallback"), 99, ": bf16_kk: the fallback is kernel 99; there are 5 kernels; run"),
     ],
 )
 def test_damage_is_named_with_its_place(tmp_path, place, value, message):
@@ -110,11 +172,20 @@ def test_damage_is_named_with_its_place(tmp_path, place, value, message):
     assert str(caught.value).startswith(f"{path}{message}")
 
 
+def test_a_general_kernel_takes_all_shapes_as_its_family_says(tmp_path):
+    keys = list(SELECTION.kernels)
+    keys[2] = replace(keys[2], candidate=Candidate("sm100_persistent", 128, 64, schedule="clc", use_tma_store=False))
+    with pytest.raises(
+        SelectionError, match="cell 0: its general kernel 2 takes only multiples of 128 in m and 64 in n"
+    ):
+        write_selection(tmp_path / "s.json", replace(SELECTION, kernels=tuple(keys)))
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"\x1f\x8b"])
 def test_what_is_not_json_is_refused(tmp_path, content):
     path = tmp_path / "s.json"
     path.write_bytes(content)
-    with pytest.raises(SelectionError, match=r"cannot read the selection .*s\.json: .*; run `aot select`"):
+    with pytest.raises(SelectionError, match=r"s\.json: not (JSON|UTF-8 text): .*; run `aot select` again"):
         read_selection(path)
     with pytest.raises(SelectionError, match=r"cannot read the selection .*No such file.*; run `aot select`"):
         read_selection(tmp_path / "absent.json")

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from twins import BF16
 
@@ -47,30 +49,34 @@ EXTENT = "a whole number from 1 to 2147483647"
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 1", "version = 2", "2: `version` is 2; expected 1"),
-        ("version = 1\n", "", "1: `version` is None; expected a value: a shape set needs it"),
-        ("version = 1", "version = 1\nspeed = 1", "3: `speed` is 1; expected no such key in a shape set; it has dro"),
-        ('"float16"]', '"float8"]', "3: `dtypes` is 'float8'; expected one of bfloat16, float16, each once"),
-        ('"float16"]', '"bfloat16"]', "3: `dtypes` is 'bfloat16'; expected one of bfloat16, float16, each once"),
-        ('["kk"]', '"kk"', "4: `layouts` is 'kk'; expected a list out of kk, kn, mk, mn"),
-        ('["kk"]', "[]", "4: `layouts` is []; expected a list out of kk, kn, mk, mn"),
-        ("  10,\n", "  0,\n", f"7: `m` is 0; expected {EXTENT}"),
-        ("  10,\n", "  1.5,\n", f"7: `m` is 1.5; expected {EXTENT}"),
-        ("  10,\n", "  true,\n", f"7: `m` is True; expected {EXTENT}"),
-        ("  10,\n", "  1,\n", "5: `m` is [1, 1]; expected ascending numbers, each once"),
-        ("m = [10, 30]", "m = [30, 10]", "19: `m` is [30, 10]; expected ascending numbers, each once"),
-        ("m = [10, 30]", "m = [0, 30]", f"19: `m` is 0; expected {EXTENT}"),
-        ("m = [10, 30]", "m = []", "19: `m` is []; expected a list of whole numbers"),
-        ("m = [10, 30]", "M = [10, 30]", "19: `M` is [10, 30]; expected no such key in [[model]]; it has coun"),
-        ("m = [10, 30]", "description = 3", "19: `description` is 3; expected a text"),
-        ('name = "second"', 'name = ""', "18: `name` is ''; expected a text"),
-        ('name = "second"\n', "", "17: `name` is None; expected a value: [[model]] needs it"),
-        ("n = 30", "n = 3000000000", f"14: `n` is 3000000000; expected {EXTENT}"),
-        ('"in", n = 30, ', '"in", ', "14: `n` is None; expected a value: a weight needs it"),
-        ("n = 30", "n = 30, q = 1", "14: `q` is 1; expected no such key in a weight; it has k, n, name"),
-        ("n = 10\nk", 'n = "10"\nk', f"22: `n` is '10'; expected {EXTENT}"),
-        ("n = 10\nk = 20", "n = 10", "20: `k` is None; expected a value: a weight needs it"),
-        ('{ name = "out", n = 10, k = 20 }', "7", "12: `weights` is [7, {'name': 'in', 'n': 30, 'k': 20}]; exp"),
+        ("version = 1", "version = 2", "2: version: expected 1, got 2"),
+        ("version = 1\n", "", "1: version: expected 1, got None"),
+        ("version = 1", "version = 1\nspeed = 1", "3: speed: there is no such key in SetEntry; it has version, model"),
+        ('"float16"]', '"float8"]', "3: dtypes[1]: expected one of bfloat16, float16, got 'float8'"),
+        ('"float16"]', '"bfloat16"]', "3: dtypes[1]: expected each once, this is there before"),
+        ('["kk"]', '"kk"', "4: layouts: expected a list, got 'kk'"),
+        ('["kk"]', "[]", "4: layouts: expected one or more"),
+        ("  10,\n", "  0,\n", f"7: m[1]: expected {EXTENT}, got 0"),
+        ("  10,\n", "  1.5,\n", f"7: m[1]: expected {EXTENT}, got 1.5"),
+        ("  10,\n", "  true,\n", f"7: m[1]: expected {EXTENT}, got True"),
+        ("  10,\n", "  1,\n", "7: m[1]: expected ascending numbers, each once, got 1 after 1"),
+        ("m = [10, 30]", "m = [30, 10]", "19: model[1].m[1]: expected ascending numbers, each once, got 10 after 30"),
+        ("m = [10, 30]", "m = [0, 30]", f"19: model[1].m[0]: expected {EXTENT}, got 0"),
+        ("m = [10, 30]", "m = []", "19: model[1].m: expected one or more"),
+        ("m = [10, 30]", "M = [10, 30]", "19: model[1].M: there is no such key in ModelEntry; it has name, "),
+        ("m = [10, 30]", "description = 3", "19: model[1].description: expected one line of printable text of at most"),
+        ('name = "second"', 'name = ""', "18: model[1].name: expected one line of 1 to 200 printable characters, got"),
+        ('name = "second"\n', "", "17: model[1]: ModelEntry needs the key name, which is missing"),
+        ("n = 30", "n = 3000000000", f"14: model[0].weights[1].n: expected {EXTENT}, got 3000000000"),
+        ('"in", n = 30, ', '"in", ', "14: model[0].weights[1]: Weight needs the key n, which is missing"),
+        ("n = 30", "n = 30, q = 1", "14: model[0].weights[1].q: there is no such key in Weight; it has name, n, k"),
+        ("n = 10\nk", 'n = "10"\nk', f"22: model[1].weights[0].n: expected {EXTENT}, got '10'"),
+        ("n = 10\nk = 20", "n = 10", "20: model[1].weights[0]: Weight needs the key k, which is missing"),
+        ('{ name = "out", n = 10, k = 20 }', "7", "13: model[0].weights[0]: expected an object of Weight, got 7"),
+        ('"m = 10"', '"\\u001b[2J"', "21: model[1].weights[0].name: expected one line of 1 to 200 printable"),
+        ("version = 1\nd", "version = true\nd", "2: version: expected 1, got True"),
+        ("m = [10, 30]", "m = [10, 1979-05-27]", f"19: model[1].m[1]: expected {EXTENT}, got datetime.date(1979, 5"),
+        ("m = [10, 30]", f"m = [0x{'f' * 9000}]", f"19: model[1].m[0]: expected {EXTENT}, got an integer of 36"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_refused_with_its_line(old, new, message):
@@ -137,17 +143,21 @@ def test_a_model_may_have_what_the_set_has_not():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("m = [5]\n", "", "12: `m` is None; expected a value: [[model]] needs it where the set has none"),
-        ('layouts = ["kn"]\n', "", "12: `layouts` is None; expected a value: [[model]] needs it where the set has"),
-        ('layouts = ["kn"]', 'layouts = ["nk"]', "15: `layouts` is 'nk'; expected one of kk, kn, mk, mn, each once"),
-        ("[2, 9", "[0, 9", "10: `counts` is 0; expected a whole number from 1 to 9223372036854775807"),
-        ("[2, 9", "[9", "10: `counts` is [9223372036854775807]; expected 2 numbers, one for each `m`, and one weight,"),
-        ("[1]", "7", "18: `counts` is 7; expected a list of whole numbers"),
-        ("dropped = 7", "dropped = -7", "2: `dropped` is -7; expected a whole number from 0 to 9223372036854775807"),
+        ("m = [5]\n", "", "12: model[1]: needs `m`, which the set has none of for all models"),
+        ('layouts = ["kn"]\n', "", "12: model[1]: needs `layouts`, which the set has none of for all models"),
+        ('layouts = ["kn"]', 'layouts = ["nk"]', "15: model[1].layouts[0]: expected one of kk, kn, mk, mn, got 'nk'"),
+        ("[2, 9", "[0, 9", "10: model[0].counts[0]: expected a whole number from 1 to 9223372036854775807, got 0"),
+        (
+            "[2, 9",
+            "[9",
+            "10: model[0].counts: expected 2 numbers, one for each `m`, and one weight, got 1 for 1 weights",
+        ),
+        ("[1]", "7", "18: model[1].counts: expected a list, got 7"),
+        ("dropped = 7", "dropped = -7", "2: dropped: expected a whole number from 0 to 9223372036854775807, got -7"),
         (
             'version = 1\ndropped = 7\n\n[[model]]\nname = "grid bf16_kk n16 k8"\ndtypes = ["bfloat16"]\n',
             'version = 1\ndtypes = ["bfloat16"]\n\n[[model]]\nname = "x"\n',
-            "9: `counts` is [2, 9223372036854775807]; expected `dtypes` and `layouts` of the model's own beside it",
+            "9: model[0].counts: expected `dtypes` and `layouts` of the model's own beside it",
         ),
     ],
 )
@@ -156,6 +166,45 @@ def test_a_bad_miss_log_is_refused_with_its_line(old, new, message):
     with pytest.raises(ShapeFileError) as caught:
         parse_shape_set(MISSES.replace(old, new), "x.toml")
     assert str(caught.value).startswith(f"x.toml:{message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = " + "1" * 5000, "not TOML that can be read: a whole number of thousands of digits"),
+        ("x = " + "[" * 2000, "not TOML that can be read: nested too deeply"),
+        ("x = " + "{a=" * 2000, "not TOML that can be read: nested too deeply"),
+        ("a = 1\na = 2", "not TOML: Cannot overwrite a value (at end of document)"),
+    ],
+)
+def test_what_no_parser_can_take_is_refused(text, message):
+    with pytest.raises(ShapeFileError) as caught:
+        parse_shape_set(text, "x.toml")
+    assert str(caught.value) == f"x.toml: {message}"
+
+
+def long_text(num_entries, last):
+    numbers = ",\n".join(map(str, (*range(1, num_entries), last)))
+    return TEXT.replace("m = [10, 30]", f"m = [\n{numbers}]")
+
+
+def test_a_long_list_is_read_in_seconds_and_its_errors_found():
+    start = time.process_time()
+    found = parse_shape_set(long_text(200_000, 200_000), "x.toml")
+    assert len(found.models[1].m) == 200_000
+    with pytest.raises(ShapeFileError) as caught:
+        parse_shape_set(long_text(200_000, 7), "x.toml")
+    assert str(caught.value) == (
+        "x.toml:200019: model[1].m[199999]: expected ascending numbers, each once, got 7 after 199999"
+    )
+    assert time.process_time() - start < 20
+
+
+def test_a_set_of_more_sizes_than_anyone_measures_is_refused(monkeypatch):
+    monkeypatch.setattr("aot.shape_set.MAX_SIZES", 5)
+    with pytest.raises(ShapeFileError) as caught:
+        parse_shape_set(TEXT, "x.toml")
+    assert str(caught.value) == "x.toml:17: model[1]: the set has more than 5 sizes up to here; expected fewer"
 
 
 def test_what_is_not_toml_is_refused_with_its_line():
@@ -184,7 +233,7 @@ def test_a_set_may_be_a_file(tmp_path):
     ):
         load_shape_set(str(tmp_path / "y.toml"))
     (tmp_path / "z.toml").write_bytes(b"\xff")
-    with pytest.raises(ShapeFileError, match=r"z\.toml: not UTF-8 text: 'utf-8' codec can't decode byte 0xff"):
+    with pytest.raises(ShapeFileError, match=r"z\.toml: not UTF-8 text: byte 0 is 0xff"):
         load_shape_set(str(tmp_path / "z.toml"))
 
 

@@ -1,5 +1,6 @@
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.errors import StoreError
 from aot.measurement import Measurement
-from aot.store import InFlight, copy_store, import_results, open_store
+from aot.store import copy_store, open_store, read_store
+from aot.store_sql import InFlight
 
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
 
@@ -113,8 +115,6 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     connection.close()
     with pytest.raises(StoreError, match="schema version 4, this aot reads 3"), open_store(newer):
         pass
-    with pytest.raises(StoreError, match="there is no"), open_store(tmp_path / "absent", create=False):
-        pass
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -149,12 +149,6 @@ def test_what_is_voided_counts_no_more_and_stays(tmp_path):
         store.void(run, PROBLEM, "again")
         reasons = [(1, "the anchor takes 3 us, before it took 2 us"), (2, "the anchor takes 3 us, before it took 2 us")]
         assert store.voided() == [*reasons, (3, "again")]
-    fill(tmp_path / "s", 2, 9.0)
-    import_results(tmp_path / "r", tmp_path / "s")
-    import_results(tmp_path / "r", tmp_path / "s")
-    with open_store(tmp_path / "s") as store:
-        assert [item.median_us for _, item in store.measurements()] == [9.0]
-        assert len(store.voided()) == 3
 
 
 def test_anchors_are_kept_in_order(tmp_path):
@@ -174,14 +168,14 @@ def test_a_copy_is_whole_while_the_store_is_open(tmp_path):
         copy_store(tmp_path / "r", tmp_path / "copy")
     with open_store(tmp_path / "copy") as store:
         assert len(store.measurements()) == 1
-    with pytest.raises(StoreError, match="nothing was measured yet"):
+    with pytest.raises(StoreError, match="No such file or directory; run `aot tune`"):
         copy_store(tmp_path / "absent", tmp_path / "x")
 
 
-def fill(path, seed, median, *, target="h200", sha="ab"):
-    kernel = kernel_of(64, sha=sha)
+def fill(path, seed, median):
+    kernel = kernel_of(64)
     with open_store(path) as store:
-        run = store.add_run(target, seed, CONDITIONS)
+        run = store.add_run("h200", seed, CONDITIONS)
         number = store.kernel_id(kernel)
         store.add_measurement(run, number, measured(median))
         store.add_verified(run, number, 1e-3)
@@ -189,34 +183,75 @@ def fill(path, seed, median, *, target="h200", sha="ab"):
         store.finish(run, PROBLEM)
 
 
-def test_import_appends_once_and_maps_kernels(tmp_path):
-    store, first, second = tmp_path / "store", tmp_path / "first", tmp_path / "second"
-    fill(store, 1, 10.0, sha="old")
-    fill(first, 2, 11.0)
-    fill(second, 3, 12.0, sha="old")
-    with open_store(second) as opened:
-        opened.quarantine(1, 1, "hung")
-    assert [import_results(first, store), import_results(second, store), import_results(first, store)] == [1, 1, 0]
-    with open_store(store) as opened:
-        assert [(number, item.median_us) for number, item in opened.measurements()] == [(1, 10.0), (2, 11.0), (1, 12.0)]
-        assert opened.quarantined() == {1: "hung"}
-        assert opened.verified() == {1: 1e-3, 2: 1e-3}
-        assert opened.is_finished(PROBLEM)
+def listing(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_import_of_a_run_that_went_on_appends_the_rest(tmp_path):
-    store, results = tmp_path / "store", tmp_path / "results"
-    fill(results, 2, 11.0)
-    assert import_results(results, store) == 1
-    with open_store(results) as opened:
-        opened.add_measurement(1, 1, measured(9.0, 7))
-    assert import_results(results, store) == 1
-    with open_store(store) as opened:
-        assert opened.latest(PROBLEM) == {1: measured(9.0, 7)}
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; expected the results of `aot tune`"),
+        (b"SQLite", "is no file of SQLite; expected the results of"),
+        (b"SQLite format 3\0" + bytes(200), "if the file is damaged, move it away and measure again"),
+    ],
+)
+def test_a_file_that_is_read_is_not_written(tmp_path, content, message):
+    (tmp_path / "r").write_bytes(content)
+    for attempt in (
+        lambda: read_store(tmp_path / "r"),
+        lambda: nullcontext(copy_store(tmp_path / "r", tmp_path / "c")),
+    ):
+        with pytest.raises(StoreError, match=message), attempt():
+            pass
+    (tmp_path / "c").unlink(missing_ok=True)
+    assert listing(tmp_path) == {"r": content}
 
 
-def test_import_of_another_target_is_refused(tmp_path):
-    fill(tmp_path / "a", 1, 10.0)
-    fill(tmp_path / "b", 2, 10.0, target="thor")
-    with pytest.raises(StoreError, match="import into another store"):
-        import_results(tmp_path / "b", tmp_path / "a")
+@pytest.mark.parametrize("marks", ["PRAGMA application_id = 7", "CREATE TABLE t (x)", "PRAGMA user_version = 3"])
+@pytest.mark.parametrize("opened", [open_store, read_store])
+def test_another_programs_file_is_not_written(tmp_path, marks, opened):
+    with sqlite3.connect(tmp_path / "r") as connection:
+        connection.execute(marks)
+    connection.close()
+    before = listing(tmp_path)
+    with pytest.raises(StoreError, match="of another program; give another path"), opened(tmp_path / "r"):
+        pass
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["r?mode=rwc", "a b#c%20.sqlite"])
+def test_reading_an_older_store_leaves_it_as_it_is(tmp_path, name):
+    path = tmp_path / name
+    fill(path, 1, 10.0)
+    with sqlite3.connect(path) as connection:
+        connection.executescript("ALTER TABLE runs DROP COLUMN mig; PRAGMA user_version = 2;")
+    connection.close()
+    before = listing(tmp_path)
+    with read_store(path) as store:
+        assert [item.median_us for _, item in store.measurements()] == [10.0]
+        assert store.conditions()[0].mig is None
+    assert listing(tmp_path) == before
+
+
+def test_what_a_killed_process_wrote_is_read(tmp_path):
+    fill(tmp_path / "r", 1, 10.0)
+    with open_store(tmp_path / "r") as store:
+        store.void(1, PROBLEM, "throttled")
+        with read_store(tmp_path / "r") as reader:
+            assert reader.measurements() == []
+        for name in ("r", "r-wal"):
+            (tmp_path / f"killed_{name}").write_bytes((tmp_path / name).read_bytes())
+    with read_store(tmp_path / "killed_r") as reader:
+        assert reader.voided() == [(1, "throttled")]
+
+
+def test_texts_are_stored_as_one_line(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run, number = store.add_run("h200", 1, CONDITIONS), store.kernel_id(KERNEL)
+        store.quarantine(run, number, "a\nb\x1b[31m")
+        store.set_in_flight(run, number, "x\n" * 5000)
+        store.add_measurement(run, number, measured(5.0, status="failed:\n  why"))
+    with read_store(tmp_path / "r") as store:
+        assert store.quarantined() == {number: "a b?[31m"}
+        assert len(store.in_flight().what) == 4000
+        assert [item.status for _, item in store.measurements()] == ["failed: why"]

@@ -29,13 +29,32 @@ def test_an_unknown_target_is_answered_with_the_known():
     ("old", "new", "message"),
     [
         ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 7, "),
-        ("num_sms = 20", "", "x.toml: missing or unknown keys: num_sms; a target has name, description,"),
-        ("num_sms = 20", "num_sms = 20\nspeed = 1", "x.toml: missing or unknown keys: speed; a target has"),
-        ("num_sms = 20", "num_sms = -1", "x.toml: `num_sms` is -1; expected a number above 0; mend the entry"),
-        ("num_sms = 20", "num_sms = true", "x.toml: `num_sms` is True; expected int; mend the entry"),
-        ("launch_us = 4.0", 'launch_us = "4"', "x.toml: `launch_us` is '4'; expected float; mend the entry"),
-        ("integrated = true", "integrated = 1", "x.toml: `integrated` is 1; expected bool; mend the entry"),
-        ("[11, 0]", "11", "x.toml: `compute_capability` is 11; expected tuple; mend the entry"),
+        ("num_sms = 20", "", "x.toml:1: Target needs the key num_sms, which is missing; mend the entry"),
+        (
+            "num_sms = 20",
+            "num_sms = 20\nspeed = 1",
+            "x.toml:8: speed: there is no such key in Target; it has name, description,",
+        ),
+        (
+            "num_sms = 20",
+            "num_sms = -1",
+            "x.toml:7: num_sms: expected a whole number from 1 to 9223372036854775807, got -1; mend",
+        ),
+        (
+            "num_sms = 20",
+            "num_sms = true",
+            "x.toml:7: num_sms: expected a whole number from 1 to 9223372036854775807, got True; mend",
+        ),
+        (
+            "launch_us = 4.0",
+            'launch_us = "4"',
+            "launch_us: expected a number above 0, at most 1e\\+24, got '4'; mend the entry",
+        ),
+        ("integrated = true", "integrated = 1", "integrated: expected true or false, got 1; mend the entry"),
+        ("[11, 0]", "11", r"x\.toml:5: compute_capability: expected a list of 2 values, got 11; mend the entry"),
+        ('glibc = "2.28"', 'glibc = "2.28; x"', "glibc: expected a version of glibc, such as 2.28, got '2.28; x'"),
+        ("2.73e11", "inf", "bandwidth_bytes_per_s: expected a number above 0, at most 1e.24, got inf"),
+        ("2.73e11", "nan", "bandwidth_bytes_per_s: expected a number above 0, at most 1e.24, got nan"),
     ],
 )
 def test_a_damaged_target_is_refused(old, new, message):

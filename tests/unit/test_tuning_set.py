@@ -50,9 +50,18 @@ def test_predictions_are_carried(tmp_path):
     ("edit", "message"),
     [
         (lambda text: text[:50], "cannot read"),
-        (lambda text: text.replace('"version": 2', '"version": 1'), "version 1, expected 2; make the bundle again"),
-        (lambda text: text.replace("object_sha256", "digest"), "KeyError('object_sha256')"),
-        (lambda text: text.replace("bfloat16", "float8"), "not a tuning set"),
+        (
+            lambda text: text.replace('"version": 2', '"version": 1'),
+            "version: expected 2, got 1; make the bundle again",
+        ),
+        (
+            lambda text: text.replace("object_sha256", "digest"),
+            "kernels[0].digest: there is no such key in KernelEntry; it has name, operation, ",
+        ),
+        (
+            lambda text: text.replace("bfloat16", "float8"),
+            "kernels[0].operation.dtype: expected one of bfloat16, float16, got 'float8'",
+        ),
     ],
 )
 def test_damaged_sets_are_refused(tmp_path, edit, message):
@@ -62,6 +71,46 @@ def test_damaged_sets_are_refused(tmp_path, edit, message):
     with pytest.raises(StoreError) as caught:
         read_tuning_set(tmp_path)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("kernels.json", ("version",), True, "version: expected 2, got True"),
+        ("kernels.json", ("target",), "../../evil", "target: expected the name of a target, such as h200, got"),
+        ("kernels.json", ("kernels", 0, "candidate"), [1, 2], "kernels[0].candidate: expected an object of Candidate"),
+        ("kernels.json", ("kernels", 0, "m_multiple"), 0, "kernels[0].m_multiple: expected a whole number from 1"),
+        ("kernels.json", ("kernels", 1, "name"), "bf16_kk_x_1x1", "bf16_kk_x_1x1 is not the name of one kernel"),
+        ("problems.json", ("problems", 0, "m"), -3, "problems[0].m: expected a whole number from 1 to 2147483647, got"),
+        ("problems.json", ("problems", 0, "kernels"), [3], "problems.json names kernel 3 of 3"),
+        ("problems.json", ("problems", 0, "predicted_us"), [[4, 1.0]], "problems.json names kernel 4 of 3"),
+        ("problems.json", ("problems", 0, "predicted_us"), [[0, -1.0]], "predicted_us[0][1]: expected a number from 0"),
+        ("problems.json", ("arch",), "sm_80", "kernels.json is for h200, sm_90a, problems.json for h200, sm_80"),
+    ],
+)
+def test_damage_is_named_with_its_place(tmp_path, name, place, value, message):
+    write_tuning_set(tmp_path, TUNING)
+    document = json.loads((tmp_path / name).read_text())
+    *parents, last = place
+    inner = document
+    for part in parents:
+        inner = inner[part]
+    inner[last] = value
+    (tmp_path / name).write_text(json.dumps(document))
+    with pytest.raises(StoreError) as caught:
+        read_tuning_set(tmp_path)
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("; make the bundle again")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("kernels.json", "kernels"), ("problems.json", "problems")])
+def test_nothing_is_there_twice(tmp_path, name, rows):
+    write_tuning_set(tmp_path, TUNING)
+    document = json.loads((tmp_path / name).read_text())
+    document[rows].append(document[rows][0])
+    (tmp_path / name).write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=f"{name}: .* is not the name of one kernel|{name}: a problem is there twice"):
+        read_tuning_set(tmp_path)
 
 
 def test_kernels_take_what_they_are_for():

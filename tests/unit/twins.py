@@ -22,9 +22,9 @@ BF16 = Operation.of(Dtype.BFLOAT16)
 CONDITIONS = Conditions("Twin", "sm_90a", 4, "1.0", 1000, 2000, "100 W", "2026-11-20", "p1")
 
 
-def kernel_of(tile_m: int = 128, tile_n: int = 128, *, sha: str = "ab", operation: Operation = BF16, **more):
+def kernel_of(tile_m=128, tile_n=128, *, sha="ab", operation=BF16, family="twin", **more):
     fields = {name: more.pop(name) for name in ("m_multiple", "n_multiple", "is_fallback") if name in more}
-    return TunedKernel(KernelKey(operation, Candidate("twin", tile_m, tile_n, **more)), sha, **fields)
+    return TunedKernel(KernelKey(operation, Candidate(family, tile_m, tile_n, **more)), sha.ljust(64, "0"), **fields)
 
 
 def problem_of(m: int, n: int, k: int, operation: Operation = BF16) -> Problem:

@@ -1,0 +1,172 @@
+"""Damage the files of every format and read them: python -m tests.fuzz.readers --cases 100000
+
+Each case gives a value or the format's own error, in one line of printable text. Prints a line for each reader, and the
+seed of the first case that gave anything else; exits with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sqlite3
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from aot.errors import StoreError
+from aot.record import from_store, read_record
+from aot.selection import read_selection
+from aot.store import open_store, read_store
+from tests.fuzz.mutations import anything, damaged_bytes, damaged_document
+from tests.seeds import SEEDS, store_bytes
+
+COMPRESSED = {"selection": ("s.json.gz", read_selection), "record": ("r.jsonl.gz", read_record)}
+"""What is read compressed where its name says so."""
+
+
+@dataclass
+class Tally:
+    """What the cases of one reader gave."""
+
+    num_read: int = 0
+    num_refused: int = 0
+    others: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+
+
+def damaged(random, name):
+    """Return damaged content of a format, by its document or by its bytes."""
+    seed = SEEDS[name]
+    if random.randrange(3):
+        content = seed.written(damaged_document(random, seed.document))
+        return damaged_bytes(random, content) if random.randrange(8) == 0 else content
+    return damaged_bytes(random, random.choice((seed.written(seed.document), *seed.committed)))
+
+
+def read_document(random, name, folder):
+    """Damage and read a file of a format of documents."""
+    content = damaged(random, name)
+    if name in COMPRESSED and random.randrange(10) == 0:
+        path, reader = COMPRESSED[name]
+        (folder / path).write_bytes(
+            damaged_bytes(random, gzip.compress(content, 1)) if random.randrange(2) else gzip.compress(content, 1)
+        )
+        return reader(folder / path)
+    return SEEDS[name].read(content, folder)
+
+
+def damaged_store(random):
+    """Return a store with other bytes, or with other values in its cells."""
+    if random.randrange(3) == 0:
+        return damaged_bytes(random, store_bytes())
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(store_bytes())
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for _ in range(random.choice((1, 1, 2, 3))):
+        table = random.choice(tables)
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        value = anything(random, 0)
+        value = value.encode(errors="surrogatepass") if isinstance(value, str) else value
+        value = float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+        cast = "CAST(? AS TEXT)" if isinstance(value, bytes) else "?"
+        try:
+            if random.randrange(8) == 0:
+                connection.execute(f"DELETE FROM {table}")
+            else:
+                connection.execute(f"UPDATE OR REPLACE {table} SET {random.choice(columns)} = {cast}", (value,))
+        except sqlite3.Error:
+            pass  # not a value that the column can have
+    connection.commit()
+    content = connection.serialize()
+    connection.close()
+    return content
+
+
+def use(store, record):
+    """Ask a store everything."""
+    for _, item in store.measurements():
+        store.latest(item.problem), store.searches(item.problem), store.is_finished(item.problem)
+        store.anchors(1, item.problem)
+    answers = (store.in_flight(), store.verified(), store.quarantined(), store.voided(), store.targets())
+    return record, answers, store.conditions()
+
+
+def read_damaged_store(random, _, folder):
+    """Damage a store, import it, read all of it, and open it to write."""
+    for name in ("r-wal", "r-shm", "r-journal"):
+        (folder / name).unlink(missing_ok=True)
+    content, refusals = damaged_store(random), []
+    (folder / "r").write_bytes(content)
+    for attempt in (
+        lambda: from_store(folder / "r"),
+        lambda: read_all(read_store, folder),
+        lambda: read_all(open_store, folder),
+    ):
+        if (folder / "r").read_bytes() != content:
+            raise AssertionError("the store was written")
+        try:
+            attempt()
+        except StoreError as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
+
+
+def read_all(opened, folder):
+    with opened(folder / "r") as store:
+        return use(store, None)
+
+
+READERS = {
+    **{name: (read_document, seed.error) for name, seed in SEEDS.items()},
+    "store": (read_damaged_store, StoreError),
+}
+
+
+def try_case(name, number, folder, tally):
+    """Read one damaged file and note what became of it."""
+    reader, expected = READERS[name]
+    start = time.perf_counter()
+    try:
+        reader(Random(f"{name} {number}"), name, folder)
+    except expected as error:
+        text = str(error)
+        tally.num_refused += 1
+        if not text.isprintable() or len(text) > 3000:
+            tally.others.append(f"case {number}: the message {text[:300]!r} of {len(text)} characters")
+    except Exception:  # noqa: BLE001 - what is looked for
+        tally.others.append(f"case {number}:\n{traceback.format_exc()}")
+    else:
+        tally.num_read += 1
+    tally.slowest_s = max(tally.slowest_s, time.perf_counter() - start)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
+    parser.add_argument("--reader", choices=list(READERS), action="append")
+    values = parser.parse_args()
+    num_others = 0
+    for name in values.reader or READERS:
+        tally, start = Tally(), time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(values.first, values.first + values.cases):
+                try_case(name, number, Path(folder), tally)
+        print(
+            f"{name}: {values.cases:,} cases, {tally.num_read:,} read, {tally.num_refused:,} refused, "
+            f"{len(tally.others)} anything else; slowest {tally.slowest_s * 1e3:.0f} ms, "
+            f"{time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
+        num_others += len(tally.others)
+        print(*tally.others[:3], sep="\n", end="" if not tally.others else "\n", file=sys.stderr)
+    return 1 if num_others else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,378 @@
+"""A small valid document of every file format, how it is written, and the one function that reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot import artifact, calibration, census, cli_report, prior, record, selection, shape_set, target, tuning_set
+from aot.candidate import KernelKey
+from aot.cost import DEFAULTS
+from aot.coverage import Coverage
+from aot.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
+from aot.families import family_of
+from aot.manifest import Manifest, from_json
+from aot.measurement import Measurement
+from aot.problem import Problem
+from aot.replay import CURVE_VERSION, CurvePoint
+from aot.store import open_store
+from aot.strict_json import DecodeError, text_of
+from aot.strict_toml import toml_string
+from tests.golden.manifest import BIG, FALLBACK, KK, SMALL, golden_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GOLDEN = golden_manifest()
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A format: `kind` is what its document is decoded to, `read` takes the content and a folder to write it to."""
+
+    kind: Any
+    document: Any
+    written: Callable[[Any], bytes]
+    read: Callable[[bytes, Path], Any]
+    error: type[Exception] | tuple[type[Exception], ...]
+    committed: tuple[bytes, ...] = ()
+    """What the repository has of the format, or a small part of it."""
+
+
+def json_bytes(document):
+    return json.dumps(document).encode()
+
+
+def toml_value(value):
+    """Write a value inline; what JSON has and TOML has not, null, as an empty list."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{toml_string(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return toml_string(value) if isinstance(value, str) else "[]" if value is None else repr(value)
+
+
+def toml_bytes(document):
+    if not isinstance(document, dict):
+        return toml_value(document).encode(errors="surrogatepass")
+    lines = (f"{toml_string(key)} = {toml_value(value)}\n" for key, value in document.items())
+    return "".join(lines).encode(errors="surrogatepass")
+
+
+def from_file(name, reader):
+    """Read content from a file of a folder."""
+
+    def read(content, folder):
+        (folder / name).write_bytes(content)
+        return reader(folder / name)
+
+    return read
+
+
+def from_text(parser):
+    """Read the content of a file that the package ships, and that is read as text."""
+    return lambda content, folder: parser(text_of(content), str(folder / "x.toml"))
+
+
+def plain(value):
+    return json.loads(json.dumps(asdict(value)))
+
+
+SELECTION = selection.Selection(
+    selection.SELECTION_VERSION,
+    "h200",
+    "measured",
+    "h200",
+    GOLDEN.conditions,
+    GOLDEN.regrets,
+    (selection.Curve(KK, (selection.CurvePoint(4, 0.0125, 0.5, 0.01, 40_000, True),)),),
+    GOLDEN.heldout,
+    tuple(kernel.key for kernel in GOLDEN.kernels),
+    GOLDEN.table,
+    Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of float16": 2}),
+)
+
+
+def with_mig(document):
+    """Name the MIG slice that the golden conditions are not of."""
+    return {**document, "conditions": [{**x, "mig": "1g.18gb"} for x in document["conditions"]]}
+
+
+@dataclass(frozen=True)
+class RecordDocument:
+    """A record's lines; rows with the names that their values have by their place."""
+
+    header: record._Header
+    rows: tuple[record._Row, ...]
+
+
+def record_lines(document):
+    if not isinstance(document, dict):
+        return json_bytes(document)
+    rows = document.get("rows")
+    lines = [document.get("header"), *(rows if isinstance(rows, list) else [rows])]
+    values = [lines[0], *(list(line.values()) if isinstance(line, dict) else line for line in lines[1:])]
+    return "\n".join(map(json.dumps, values)).encode()
+
+
+OPERATION = {"dtype": "bfloat16", "layout": "kk"}
+ROW = {"kernel": 0, "m": 1, "n": 64, "k": 64, "median_us": 10.0, "low_us": 9.5, "high_us": 10.5, "num_rounds": 7}
+RECORD = {
+    "header": {
+        "version": record.RECORD_VERSION,
+        "target": "h200",
+        "conditions": with_mig(plain(GOLDEN))["conditions"],
+        "kernels": [{"operation": OPERATION, "candidate": plain(x)} for x in (BIG, FALLBACK)],
+    },
+    "rows": [{**ROW, "relative_error": 1e-3}, {**ROW, "kernel": 1, "relative_error": 0, "status": "failed: wrong"}],
+}
+
+
+@dataclass(frozen=True)
+class TuningDocument:
+    """The two files of a bundle."""
+
+    kernels: tuning_set._Kernels
+    problems: tuning_set._Problems
+
+
+def tuned(candidate):
+    name = f"bf16_kk_{candidate.name}"
+    multiples = {"m_multiple": 1, "n_multiple": 1, "is_fallback": family_of(candidate).is_fallback}
+    return {"name": name, "operation": OPERATION, "candidate": plain(candidate), "object_sha256": "0" * 64, **multiples}
+
+
+HEAD = {"version": tuning_set.TUNING_SET_VERSION, "target": "h200", "arch": "sm_90a"}
+PROBLEM = {"operation": OPERATION, "n": 64, "k": 64}
+TUNING = {
+    "kernels": {**HEAD, "kernels": [tuned(BIG), tuned(FALLBACK)]},
+    "problems": {
+        **HEAD,
+        "problems": [
+            {**PROBLEM, "m": 1, "kernels": [0], "predicted_us": [[0, 9.5]]},
+            {**PROBLEM, "m": 2, "kernels": None, "predicted_us": None},
+        ],
+    },
+}
+
+
+def tuning_files(document):
+    if not isinstance(document, dict):
+        return json_bytes([document, document])
+    return json_bytes([document.get("kernels"), document.get("problems")])
+
+
+def read_tuning(content, folder):
+    """Read both files; content that is no list of two is what both hold."""
+    try:
+        kernels, problems = map(json_bytes, json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        kernels, problems = content, content
+    (folder / tuning_set.KERNELS_FILE).write_bytes(kernels)
+    (folder / tuning_set.PROBLEMS_FILE).write_bytes(problems)
+    return tuning_set.read_tuning_set(folder)
+
+
+@cache
+def store_bytes():
+    """Return a store with a row of every table, at rest, in the mode that a data base in memory can be made of."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "r")
+        kernel = tuning_set.TunedKernel(KernelKey(KK, BIG), "0" * 64)
+        failing = tuning_set.TunedKernel(KernelKey(KK, SMALL), "1" * 64)
+        problem = Problem(KK, 1, 64, 64)
+        with open_store(path) as store:
+            run = store.add_run("h200", 1, replace(GOLDEN.conditions[0], mig="1g.18gb"))
+            store.add_clocks(run, 1500, 3000)
+            number, other = store.kernel_id(kernel), store.kernel_id(failing)
+            store.add_measurement(run, number, Measurement(kernel.key, problem, 9.0, 8.0, 10.0, 1, 1e-3))
+            store.void(run, problem, "throttled")
+            store.add_measurement(run, number, Measurement(kernel.key, problem, 10.0, 9.5, 10.5, 7, 1e-3))
+            store.add_measurement(run, other, Measurement(failing.key, problem, 0.0, 0.0, 0.0, 0, 0.0, "failed: wrong"))
+            store.add_verified(run, number, 1e-3)
+            store.quarantine(run, other, "wrong")
+            store.add_anchor(run, number, problem, 10.0)
+            store.finish(run, problem)
+            store.add_search(run, problem, "model", 1, 1, "the budget is spent", 2.5)
+            store.set_in_flight(run, number, "timing")
+        content = path.read_bytes()
+    # The versions of the file format for reading and writing: 1 is a rollback journal, 2 a log.
+    # Source: SQLite database file format, section 1.3.
+    return content[:18] + b"\x01\x01" + content[20:]
+
+
+AOT = Path(target.__file__).parent
+
+
+def committed_text(path):
+    return ((AOT / path).read_bytes(),)
+
+
+def committed_record(num_rows=20):
+    """Return the first rows of a committed record, with their kernels."""
+    lines = gzip.decompress((AOT / "records" / "h200_quack.jsonl.gz").read_bytes()).decode().splitlines()
+    header, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1 : num_rows + 1]]
+    used = sorted({row[0] for row in rows})
+    header = {**header, "conditions": header["conditions"][:2], "kernels": [header["kernels"][i] for i in used]}
+    lines = [header, *([used.index(row[0]), *row[1:]] for row in rows)]
+    return ("\n".join(map(json.dumps, lines)).encode(),)
+
+
+def committed_selection():
+    """Return the committed selection with one section of two short ladders and a grid of one cell."""
+    found = json.loads(gzip.decompress((AOT / "selections" / "h200.json.gz").read_bytes()))
+    section = found["table"]["sections"][0]
+    ladders = [{**x, "m_edges": x["m_edges"][:2], "rows": x["rows"][:2]} for x in section["ladders"][:2]]
+    grid = {key: edges[:1] for key, edges in section["grid"].items()}
+    rows = [*grid["cells"], *(row for ladder in ladders for row in ladder["rows"])]
+    used = sorted({section["fallback"], *(row[key] for row in rows for key in ("kernel", "general", "runner_up"))})
+    for row in rows:
+        row.update({key: used.index(row[key]) for key in ("kernel", "general", "runner_up")})
+    section = {**section, "ladders": ladders, "grid": grid, "fallback": used.index(section["fallback"])}
+    found |= {"kernels": [found["kernels"][i] for i in used], "table": {"sections": [section]}}
+    found |= {key: found[key][:1] for key in ("conditions", "regrets", "heldout")}
+    return (json_bytes({**found, "curves": [{**found["curves"][0], "points": found["curves"][0]["points"][:2]}]}),)
+
+
+SPAN = {"least": 1.0, "middle": 1.5, "most": 2.0}
+CENSUS = {
+    "version": census.CENSUS_VERSION,
+    "target": "thor",
+    "arch": "sm_110a",
+    "toolchain": {"nvidia-cutlass-dsl": "4.8.1"},
+    "rows": [
+        {
+            "operation": {"dtype_name": "bfloat16", "layout_name": "kk"},
+            "family": "sm100_tgv",
+            "num_candidates": 3,
+            "num_accepted": 2,
+            "rejected": {"shared memory exceeded": 1},
+            "num_compiled": 1,
+            "failures": {"bf16_kk_x": "CompileError: why"},
+            "object_bytes": SPAN,
+            "smem_bytes": SPAN,
+            "registers": SPAN,
+            "tmem_columns": 0,
+            "num_spilling": 0,
+            "spill_bytes": 0,
+            "cpu_s": None,
+            "total_cpu_s": 1.5,
+        }
+    ],
+}
+SEARCHES = {
+    "version": CURVE_VERSION,
+    "target": "h200",
+    "record": "h200",
+    "points": [plain(CurvePoint("model", 0.1, 0.1, 9.0, 1.5, 0.01, 0.02, 0.03, 0.9, 9, 1))],
+}
+MODEL = {"name": "x", "weights": [{"name": "qkv", "n": 64, "k": 64}], "m": [1, 16]}
+SHAPES = {
+    "version": shape_set.VERSION,
+    "dtypes": ["bfloat16"],
+    "layouts": ["kk"],
+    "m": [1, 8],
+    "dropped": 3,
+    "model": [
+        {**MODEL, "description": "a model", "dtypes": ["float16"], "layouts": ["kn"], "counts": [3, 4]},
+        {"name": "y", "weights": [{"name": "up", "n": 8, "k": 8}, {"name": "down", "n": 16, "k": 8}]},
+    ],
+}
+POINT = {"dtype": "bfloat16", "m": 64, "n": 64, "k": 64}
+PUBLISHED = {
+    "target": "thor",
+    "clock": {"lowest_hz": 1e9, "highest_hz": 1.5e9, "source": "a data sheet"},
+    "rate": [{"figure": "flops_per_s", "value": 1e14, "source": "a page"}],
+    "source": [
+        {
+            "name": "x",
+            "address": "y",
+            "also": "z",
+            "layout": "kk",
+            "conditions": "none",
+            "point": [{**POINT, "us": [1.5, 2.5]}, {**POINT, "tflops": 7.5}],
+        }
+    ],
+}
+CALIBRATION = {"version": 1, "target": "h200", "source": "a test", "constants": plain(DEFAULTS)}
+
+SEEDS = {
+    "selection": Seed(
+        selection.Selection,
+        with_mig(plain(SELECTION)),
+        json_bytes,
+        from_file("s.json", selection.read_selection),
+        SelectionError,
+        committed_selection(),
+    ),
+    "manifest": Seed(
+        Manifest, with_mig(plain(GOLDEN)), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
+    ),
+    "record": Seed(
+        RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError, committed_record()
+    ),
+    "tuning set": Seed(TuningDocument, TUNING, tuning_files, read_tuning, StoreError),
+    "census": Seed(census.Census, CENSUS, json_bytes, from_file("c.json", census.read_census), StoreError),
+    "searches": Seed(
+        cli_report._Searches,
+        SEARCHES,
+        json_bytes,
+        from_file("s.json", lambda path: cli_report.read_searches(path, "h200")),
+        StoreError,
+    ),
+    "result": Seed(
+        artifact.StoredResult,
+        {"seconds": 1.5, "kernel": plain(GOLDEN.kernels[3])},
+        json_bytes,
+        from_file("result.json", artifact.read_result),
+        DecodeError,
+    ),
+    "failed result": Seed(
+        artifact.StoredResult,
+        {"seconds": 1.5, "failure": "CompileError: why"},
+        json_bytes,
+        from_file("result.json", artifact.read_result),
+        DecodeError,
+    ),
+    "target": Seed(
+        target.Target,
+        plain(target.load_target("thor")),
+        toml_bytes,
+        from_text(target.parse_target),
+        (TargetError, DecodeError),
+        committed_text("targets/h200.toml"),
+    ),
+    "published times": Seed(
+        prior.Published,
+        PUBLISHED,
+        toml_bytes,
+        from_text(prior.parse_published),
+        (TargetError, DecodeError),
+        committed_text("published/thor.toml"),
+    ),
+    "calibration": Seed(
+        calibration._Entry,
+        CALIBRATION,
+        toml_bytes,
+        from_file("c.toml", lambda path: calibration.read_calibration(path, "h200")),
+        TargetError,
+    ),
+    "shape set": Seed(
+        shape_set._SetEntry,
+        SHAPES,
+        toml_bytes,
+        from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),
+        ShapeFileError,
+        committed_text("shapes/between.toml"),
+    ),
+}

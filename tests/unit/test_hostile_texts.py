@@ -1,0 +1,174 @@
+"""Every text of every file format, found by its dataclasses' annotations, with texts that mean something elsewhere.
+
+Each is refused with the format's own error, or comes out as the very text, in what is rendered too.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import re
+import sqlite3
+import tomllib
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from test_escape import CPP_LITERAL, unescaped_cpp, unescaped_markdown
+
+from aot.errors import ManifestError, StoreError
+from aot.manifest import from_json
+from aot.package import read_templates
+from aot.record import from_store, read_record
+from aot.render import render
+from aot.store import read_store
+from tests.golden.manifest import golden_manifest
+from tests.hostile import HOSTILE, text_fields, text_places, with_text
+from tests.seeds import SEEDS, store_bytes
+
+GOLDEN = golden_manifest()
+MANIFEST = SEEDS["manifest"]
+
+
+@pytest.mark.parametrize(
+    "kind", list(dict.fromkeys(seed.kind for seed in SEEDS.values())), ids=lambda kind: kind.__name__
+)
+def test_the_seeds_of_a_format_have_every_text_that_its_dataclasses_can_hold(kind):
+    seeds = [seed for seed in SEEDS.values() if seed.kind is kind]
+    assert {owner for seed in seeds for _, owner in text_places(kind, seed.document)} == text_fields(kind)
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_hostile_text_is_refused_or_is_read_as_it_is(name, tmp_path):
+    seed = SEEDS[name]
+    seed.read(seed.written(seed.document), tmp_path)
+    refusals = []
+    for place, owner in text_places(seed.kind, seed.document):
+        for text in HOSTILE.values():
+            content = seed.written(with_text(seed.document, place, text))
+            try:
+                found = seed.read(content, tmp_path)
+            except seed.error as error:
+                refusals.append(str(error))
+                continue
+            assert text.isprintable(), (owner, text)
+            assert text in texts_of(found) or owner == ("_Searches", "record"), (owner, text)
+    assert refusals
+    assert [x for x in refusals if not x.isprintable() or len(x) > 2000] == []
+
+
+def texts_of(value):
+    """List every text within a value."""
+    if isinstance(value, str):
+        return [str(value)]
+    if isinstance(value, dict):
+        return [text for pair in value.items() for item in pair for text in texts_of(item)]
+    if isinstance(value, (list, tuple, frozenset)):
+        return [text for item in value for text in texts_of(item)]
+    return texts_of(vars(value)) if hasattr(value, "__dict__") else []
+
+
+@cache
+def templates():
+    return read_templates()
+
+
+def readme_values(content):
+    """Return what the README says of record and conditions, unescaped."""
+    (table,) = re.findall(r"^- Table: \S+ from (`+)( ?)(.*)\2\1$".replace(r"\S+", r"\S+,"), content, re.MULTILINE)
+    times = re.findall(r"^- Times taken on: (.*), driver (.*), (\S+)$", content, re.MULTILINE)
+    return table[2], [tuple(map(unescaped_markdown, line)) for line in times]
+
+
+def check_rendered(manifest):
+    files = render(manifest, templates())
+    assert {x.replace(f"python/{manifest.module}/", "python/aot_gemm/") for x in files} == set(
+        render(GOLDEN, templates())
+    )
+    project = tomllib.loads(files["pyproject.toml"].decode())
+    assert set(project) == {"build-system", "project", "tool"}
+    assert (project["project"]["name"], project["project"]["version"]) == (manifest.package, manifest.version)
+    description = f"Prebuilt GEMM kernels for {manifest.arch} ({manifest.provenance} dispatch table)"
+    assert project["project"]["description"] == description
+    version = ast.parse(files[f"python/{manifest.module}/_version.py"].decode()).body[1].value
+    assert ast.literal_eval(version) == manifest.version
+    literals = [unescaped_cpp(x.group()) for x in CPP_LITERAL.finditer(files["src/kernels.cc"].decode())]
+    texts = [*(kernel.name for kernel in manifest.kernels), manifest.version, manifest.arch]
+    assert [x.decode() for x in literals if x not in (b"kernel.h", b"aot_gemm.h", b"C")] == texts
+    record, times = readme_values(files["README.md"].decode())
+    assert record == manifest.record
+    assert times == [(x.device, x.driver, x.date) for x in manifest.conditions]
+    assert from_json(files[f"python/{manifest.module}/manifest.json"]) == manifest
+
+
+def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
+    taken = set()
+    for place, owner in text_places(MANIFEST.kind, MANIFEST.document):
+        for name, text in HOSTILE.items():
+            try:
+                manifest = from_json(json.dumps(with_text(MANIFEST.document, place, text)))
+            except ManifestError:
+                continue
+            check_rendered(manifest)
+            taken.add((owner, name))
+    assert {("Manifest", "record"), ("Conditions", "device"), ("Conditions", "driver")} <= {x for x, _ in taken}
+    assert ("Manifest", "provenance") not in {x for x, _ in taken}
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["package", "version", "target", "arch", "platform_tag", "provenance", "record", "bigger_tiles", "toolchain"],
+)
+def test_what_was_never_read_is_refused_when_it_is_rendered(field):
+    refusals = []
+    for text in HOSTILE.values():
+        value = {text: text} if field == "toolchain" else {text: (text,)} if field == "bigger_tiles" else text
+        try:
+            check_rendered(replace(GOLDEN, **{field: value}))
+        except ManifestError as error:
+            refusals.append(str(error))
+        else:
+            assert field == "record"
+    assert all(x.isprintable() for x in refusals)
+    assert len(refusals) == len(HOSTILE) or field in ("record", "platform_tag", "target")
+
+
+def texts_of_store():
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(store_bytes())
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    columns = [(table, row[1], row[2]) for table in tables for row in connection.execute(f"PRAGMA table_info({table})")]
+    found = [(table, column) for table, column, kind in columns if kind == "TEXT"]
+    for table in {table for table, _ in found}:
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0, f"the seed has no row of {table}"
+    return found
+
+
+@pytest.mark.parametrize(("table", "column"), texts_of_store())
+def test_a_hostile_text_of_a_store_is_refused_or_is_read_as_it_is(table, column, tmp_path):
+    refusals = []
+    for text in HOSTILE.values():
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(store_bytes())
+        connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (text.encode(errors="surrogatepass"),))
+        connection.commit()
+        (tmp_path / "r").write_bytes(connection.serialize())
+        connection.close()
+        try:
+            record = from_store(tmp_path / "r")
+            with read_store(tmp_path / "r") as store:
+                problem = record.measurements[0].problem
+                notes = [store.in_flight(), store.quarantined(), store.voided(), store.searches(problem)]
+        except StoreError as error:
+            refusals.append(str(error))
+        else:
+            assert all(found.isprintable() for found in texts_of((record, notes)))
+    assert [x for x in refusals if not x.isprintable() or len(x) > 2000] == []
+
+
+def test_a_compressed_file_of_no_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("aot.strict_json.MAX_BYTES", 10**6)
+    (tmp_path / "r.jsonl.gz").write_bytes(gzip.compress(bytes(10**7)))
+    with pytest.raises(StoreError, match="more than 1000000 bytes, which no file of ours has"):
+        read_record(tmp_path / "r.jsonl.gz")
