@@ -29,7 +29,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _Calibration:
     """A file."""
 
     version: Version
@@ -55,7 +55,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 def parse_calibration(text: str, where: str, target: str) -> Calibration:
     """Read a calibration's TOML; see `read_calibration`."""
     try:
-        entry = parse_toml(text, where, _Entry, CALIBRATION_VERSION)
+        entry = parse_toml(text, where, _Calibration, CALIBRATION_VERSION)
     except TomlError as error:
         raise TargetError(f"{error}; mend the entry, or run `aot calibrate` again") from error
     if entry.target != target:

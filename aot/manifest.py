@@ -39,7 +39,7 @@ MANIFEST_VERSION = 2
 Package = Annotated[str, Grammar(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "a distribution's name, such as aot-gemm", 80)]
 WheelVersion = Annotated[
     str,
-    Grammar(r"[0-9]+(\.[0-9]+)*[a-z0-9.]*(\+[a-z0-9]+(\.[a-z0-9]+)*)?", "a version, such as 0.1.0+h200", 80),
+    Grammar(r"[0-9]+(\.[0-9]+)*[a-z0-9.]*(\+[a-z0-9]+(\.[a-z0-9]+)*)?", "a version, such as 0.1.0+h200", 200),
 ]
 PlatformTag = Annotated[
     str, Grammar(r"manylinux_[0-9]+_[0-9]+_[a-z0-9_]+", "a platform, such as manylinux_2_28_x86_64")

@@ -32,7 +32,7 @@ RECORD_VERSION = 1
 
 
 @dataclass(frozen=True)
-class _KernelEntry:
+class _Kernel:
     operation: OperationEntry
     candidate: Candidate
 
@@ -46,7 +46,7 @@ class _Header:
     version: Version
     target: TargetName
     conditions: tuple[Conditions, ...]
-    kernels: tuple[_KernelEntry, ...]
+    kernels: tuple[_Kernel, ...]
 
 
 @dataclass(frozen=True)

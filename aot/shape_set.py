@@ -134,7 +134,7 @@ def _refuse_descending(key: str, items: Sequence[int] | None) -> None:
 
 
 @dataclass(frozen=True)
-class _ModelEntry:
+class _Model:
     """A [[model]] of a file."""
 
     name: Label
@@ -153,11 +153,11 @@ class _ModelEntry:
 
 
 @dataclass(frozen=True)
-class _SetEntry:
+class _ShapeSet:
     """A file. What stands here is for every model that has none of its own."""
 
     version: Version
-    model: tuple[_ModelEntry, ...]
+    model: tuple[_Model, ...]
     dtypes: tuple[Dtype, ...] | None = None
     layouts: tuple[Layout, ...] | None = None
     m: tuple[Extent, ...] | None = None
@@ -184,7 +184,7 @@ class _SetEntry:
         return tuple(models)
 
 
-def _check_counts(entry: _ModelEntry, m: Sequence[int]) -> None:
+def _check_counts(entry: _Model, m: Sequence[int]) -> None:
     if entry.counts is None:
         return
     if len(entry.counts) != len(m) or len(entry.weights) != 1:
@@ -197,7 +197,7 @@ def _check_counts(entry: _ModelEntry, m: Sequence[int]) -> None:
         raise DecodeError("expected `dtypes` and `layouts` of the model's own beside it", ("counts",))
 
 
-def _model(entry: _ModelEntry, whole: _SetEntry) -> Model:
+def _model(entry: _Model, whole: _ShapeSet) -> Model:
     m, dtypes, layouts = entry.m or whole.m, entry.dtypes or whole.dtypes, entry.layouts or whole.layouts
     if m is None or dtypes is None or layouts is None:
         missing = next(key for key, value in (("m", m), ("dtypes", dtypes), ("layouts", layouts)) if value is None)
@@ -217,7 +217,7 @@ def parse_shape_set(text: str, where: str) -> ShapeSet:
         ShapeFileError: with the file, the line, the place, what was expected and the value got.
     """
     try:
-        whole = parse_toml(text, where, _SetEntry, VERSION)
+        whole = parse_toml(text, where, _ShapeSet, VERSION)
     except TomlError as error:
         raise ShapeFileError(str(error)) from error
     models = whole.models()

@@ -121,7 +121,7 @@ def operation_json(operation: Operation) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _KernelEntry:
+class _Kernel:
     name: KernelName
     operation: OperationEntry
     candidate: Candidate
@@ -137,7 +137,7 @@ class _KernelEntry:
 
 
 @dataclass(frozen=True)
-class _ProblemEntry:
+class _Problem:
     operation: OperationEntry
     m: Extent
     n: Extent
@@ -155,7 +155,7 @@ class _Kernels:
     version: Version
     target: TargetName
     arch: Arch
-    kernels: tuple[_KernelEntry, ...]
+    kernels: tuple[_Kernel, ...]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Problems:
     version: Version
     target: TargetName
     arch: Arch
-    problems: tuple[_ProblemEntry, ...]
+    problems: tuple[_Problem, ...]
 
 
 def _predicted_json(tuning: TuningSet, problem: Problem, index: Mapping[str, int]) -> list[list[float]] | None:

@@ -361,14 +361,14 @@ SEEDS = {
         committed_text("published/thor.toml"),
     ),
     "calibration": Seed(
-        calibration._Entry,
+        calibration._Calibration,
         CALIBRATION,
         toml_bytes,
         from_file("c.toml", lambda path: calibration.read_calibration(path, "h200")),
         TargetError,
     ),
     "shape set": Seed(
-        shape_set._SetEntry,
+        shape_set._ShapeSet,
         SHAPES,
         toml_bytes,
         from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),

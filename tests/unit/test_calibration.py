@@ -26,7 +26,7 @@ def test_written_calibrations_are_read_back(path):
     [
         (
             lambda text: text[:28],
-            "c.toml:1: Entry needs the key constants, which is missing; mend the entry, or run `aot",
+            "c.toml:1: Calibration needs the key constants, which is missing; mend the entry, or run `aot",
         ),
         (lambda text: text.replace("version = 1", "version = 2"), "c.toml:1: version: expected 1, got 2"),
         (lambda text: text.replace("version = 1", "version = true"), "c.toml:1: version: expected 1, got True"),

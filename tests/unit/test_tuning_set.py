@@ -56,7 +56,7 @@ def test_predictions_are_carried(tmp_path):
         ),
         (
             lambda text: text.replace("object_sha256", "digest"),
-            "kernels[0].digest: there is no such key in KernelEntry; it has name, operation, ",
+            "kernels[0].digest: there is no such key in Kernel; it has name, operation, ",
         ),
         (
             lambda text: text.replace("bfloat16", "float8"),
