@@ -71,13 +71,17 @@ class Store:
         with self._db:
             return int(self._db.execute(sql, values).lastrowid or 0)
 
-    def _rows(self, kind: type[T], sql: str, values: tuple[str | float | None, ...] = ()) -> Iterator[T]:
-        """Decode each row of a query: a file may hold anything."""
-        for row in self._db.execute(sql, values):
-            try:
-                yield decode_row(kind, row)
-            except DecodeError as error:
-                raise error.inside(kind.__name__.removesuffix("Row").lower()) from error
+    def _rows(self, kind: type[T], sql: str, values: tuple[str | float | None, ...] = ()) -> list[T]:
+        """Decode every row of a query: a file may hold anything.
+
+        All at once: a cursor that an error leaves half read keeps the file locked for as long as the error is kept.
+        """
+        with closing(self._db.execute(sql, values)) as cursor:
+            rows = cursor.fetchall()
+        try:
+            return [decode_row(kind, row) for row in rows]
+        except DecodeError as error:
+            raise error.inside(kind.__name__.removesuffix("Row").lower()) from error
 
     def add_run(self, target: str, seed: int, conditions: Conditions) -> int:
         """Start a run and give its id.
@@ -122,7 +126,7 @@ class Store:
 
     def in_flight(self) -> InFlight | None:
         """Give what was running when the store was last written."""
-        return next(self._rows(InFlight, "SELECT run, kernel, what FROM in_flight"), None)
+        return next(iter(self._rows(InFlight, "SELECT run, kernel, what FROM in_flight")), None)
 
     def add_measurement(self, run: int, kernel: int, measurement: Measurement) -> None:
         """Append one measurement."""
@@ -183,7 +187,7 @@ class Store:
         query = """
             SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
             WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"""
-        return list(self._rows(SearchEnd, query, _problem_values(problem)))
+        return self._rows(SearchEnd, query, _problem_values(problem))
 
     def search(self, problem: Problem) -> SearchEnd | None:
         """Give how the latest search on a problem ended."""

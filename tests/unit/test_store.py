@@ -255,3 +255,19 @@ def test_texts_are_stored_as_one_line(tmp_path):
         assert store.quarantined() == {number: "a b?[31m"}
         assert len(store.in_flight().what) == 4000
         assert [item.status for _, item in store.measurements()] == ["failed: why"]
+
+
+def test_an_error_that_is_kept_does_not_keep_the_file_locked(tmp_path):
+    path = tmp_path / "r"
+    with open_store(path) as store:
+        for tile in (16, 32, 64):
+            store.kernel_id(kernel_of(tile))
+    connection = sqlite3.connect(path)
+    connection.executescript("PRAGMA journal_mode = DELETE; UPDATE kernels SET candidate = ''")
+    connection.close()
+    with pytest.raises(StoreError, match=r"kernel\[1\]\.candidate: not JSON: ") as kept, open_store(path) as store:
+        store.measurements()
+    connection = sqlite3.connect(path, timeout=0)
+    connection.execute("BEGIN EXCLUSIVE")
+    connection.close()
+    assert kept.value.__traceback__ is not None
