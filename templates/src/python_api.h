@@ -51,7 +51,6 @@ AOT_GEMM_OF_PYTHON PyObject* PyLong_FromSize_t(size_t value);
 AOT_GEMM_OF_PYTHON PyObject* PyLong_FromVoidPtr(void* value);
 AOT_GEMM_OF_PYTHON long PyLong_AsLong(PyObject* object);
 AOT_GEMM_OF_PYTHON void* PyLong_AsVoidPtr(PyObject* object);
-AOT_GEMM_OF_PYTHON PyObject* PyBool_FromLong(long value);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_Pack(Py_ssize_t count, ...);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_GetItem(PyObject* tuple, Py_ssize_t index);
 AOT_GEMM_OF_PYTHON PyObject* PyDict_New();

@@ -71,7 +71,7 @@ def _extents(rng):
     while True:
         extents = [_extent(rng) for _ in range(3)]
         if rng.randrange(12) == 0:
-            extents[rng.randrange(3)] = rng.choice((2**20 + 1, 2**24, 2**27 + 8, 2**30 + 24, MAX_EXTENT))
+            extents[rng.randrange(3)] = rng.choice((2**20 + 1, 2**24, 2**27 + 8, MAX_EXTENT, MAX_EXTENT))
         m, n, k = extents
         if m * n <= MAX_ELEMENTS and max(m, n) * (k + STEP) <= MAX_REACH:
             return extents

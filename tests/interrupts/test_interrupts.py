@@ -16,7 +16,7 @@ from aot import interrupt as interrupts
 from aot.package import TOOLCHAIN_CACHE
 from tests.interrupts.moments import ROOT, interrupt
 
-NUM_MOMENTS = 6
+NUM_MOMENTS = 3
 COMPILE = ["compile", "--target", "h200", "--limit", "4", "--kernels", "sm90_quack_64x*", "--jobs", "2"]
 SELECT = ["select", "--predicted", "--max-kernels", "12", "--no-curve"]
 SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -28,7 +28,8 @@ def try_moments(words, folder, last_s, seed, count=NUM_MOMENTS):
         moment, number, again = rng.uniform(0.1, last_s), rng.choice(SIGNALS), rng.choice((None, 0.0, 0.1, 0.7))
         ending = interrupt(words, folder, moment, number=number, again_after_s=again)
         codes.add(ending.code)
-        if ending.fault or ending.code not in (0, 128 + number):
+        # A second signal may find a process that has said all, and is on its way out, without a handler.
+        if ending.fault or ending.code not in (0, 128 + number, -number):
             faults.append(f"{number.name} at {moment:.2f} s, again {again}: {ending}")
     assert faults == []
     return codes
@@ -73,9 +74,12 @@ from aot.scratch import scratch_folder
 with watch(), scratch_folder("x-", Path(sys.argv[1])):
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
     with owned(child):
-        print(child.pid, flush=True)
+        told = False
         while True:
             try:
+                if not told:
+                    told = True
+                    print(child.pid, flush=True)
                 time.sleep(60)
             except BaseException:
                 print("deaf", flush=True)
