@@ -54,15 +54,6 @@ CONDITIONS = Conditions("NVIDIA H200", "sm_90a", 132, "580.1", 1980, 3201, "700 
 MACHINE = Machine(
     *("x86_64", "3.12.3", "2.39", True, "", "", None, [], 8, None, "NVIDIA H200", (9, 0), 132, False, "CUDA 13.0", "")
 )
-SHAPES = """version = 1
-dtypes = ["bfloat16"]
-layouts = ["kk"]
-m = [1, 4096]
-[[model]]
-name = "tiny"
-weights = [{ name = "w", n = 4096, k = 4096 }]
-"""
-
 HOSTILE = (
     *("", " ", "-", "--", "-1", "0", "1", "2", "nan", "inf", "-inf", "1e999", "0.5", "100", "100.1", "2%,10%", "none"),
     *(
@@ -147,6 +138,12 @@ def selection_of(target, provenance):
     conditions = (CONDITIONS,) if provenance == "measured" else ()
     coverage = Coverage(2, 0, "", {}, {})
     return Selection(SELECTION_VERSION, target, provenance, "r", conditions, (), (), (), kernels, table, coverage)
+
+
+SHAPES = (
+    'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
+    '[[model]]\nname = "tiny"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n'
+)
 
 
 def make_files(folder):
@@ -341,30 +338,26 @@ _allowed: list[str] = []
 _outside: list[str] = []
 
 
-def _audit(event, arguments):
-    """Note every attempt to change something outside the allowed folders."""
-    if not _allowed:
-        return
+def _changed(event, arguments):
+    """Give the paths that an event changes."""
     if event == "open":
         path, _, flags = arguments
-        paths = [path] if isinstance(flags, int) and flags & WRITING else []
-    elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree"):
-        paths = [arguments[0]]
-    elif event in ("os.rename", "os.link", "os.symlink"):
-        paths = list(arguments[:2])
-    elif event == "sqlite3.connect":
-        paths = [arguments[0]]
-    elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
-        if arguments[0] not in ASKING:
-            _outside.append(f"{event} {arguments[0]}")
+        return [path] if isinstance(flags, int) and flags & WRITING else []
+    if event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree", "sqlite3.connect"):
+        return [arguments[0]]
+    return list(arguments[:2]) if event in ("os.rename", "os.link", "os.symlink") else []
+
+
+def _audit(event, arguments):
+    """Note every attempt to change something outside the allowed folder, or to start a process."""
+    if not _allowed:
         return
-    else:
-        return
-    for path in paths:
+    if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn") and arguments[0] not in ASKING:
+        _outside.append(f"{event} {arguments[0]}")
+    for path in _changed(event, arguments):
         if isinstance(path, str | bytes | os.PathLike):
-            text = os.fsdecode(path).removeprefix("file:").partition("?")[0]
-            real = os.path.realpath(text)
-            if "\0" not in text and not real.startswith(tuple(_allowed)) and Path(real).parent.exists():
+            real = os.path.realpath(os.fsdecode(path).removeprefix("file:").partition("?")[0])
+            if not real.startswith(tuple(_allowed)) and Path(real).parent.exists():
                 _outside.append(f"{event} {real}")
 
 
