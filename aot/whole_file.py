@@ -9,6 +9,8 @@ from pathlib import Path
 
 from aot.errors import OutputError
 
+MAX_NEW_FOLDERS = 64
+"""Most folders that are made for a file: more are a mistake, and some thousand more than Python can make at once."""
 PROBE_BYTES = 4096
 """What a probe writes: a full disk takes an empty file, and not this."""
 
@@ -53,15 +55,19 @@ def _nearest(path: Path) -> Path:
     """Return the nearest folder above a path that is there; what is between has names that can be made.
 
     Raises:
-        OSError: what is there is no folder, or a name is too long.
+        OSError: what is there is no folder, a name is too long, or there are too many.
     """
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return _nearest(path.parent)
-    if not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{path} is no folder")
-    return path
+    for missing, folder in enumerate((path, *path.parents)):
+        try:
+            folder.lstat()
+        except FileNotFoundError:
+            continue
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder")
+        if missing > MAX_NEW_FOLDERS:
+            raise OSError(errno.ENAMETOOLONG, f"{missing} folders would have to be made, at most {MAX_NEW_FOLDERS} are")
+        return folder
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def check_output(path: Path) -> Path:
@@ -115,6 +121,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
             return
         place = _place(path)
         partial = _partial(place)
+        _nearest(place.parent)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             partial.write_bytes(encoded)

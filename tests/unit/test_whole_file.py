@@ -68,7 +68,9 @@ def tree(folder):
     return sorted(str(x) for x in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("name", ["a", "file/a", "folder", LONG, f"{LONG}/a", "new/\0", "/proc/a", "/proc/new/a", "."])
+@pytest.mark.parametrize(
+    "name", ["a", "file/a", "folder", LONG, f"{LONG}/a", "new/\0", "/proc/a", "/proc/new/a", ".", "a/" * 2000 + "a"]
+)
 def test_the_check_and_the_writing_agree(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
@@ -86,7 +88,7 @@ def test_the_check_and_the_writing_agree(tmp_path, monkeypatch, name):
     assert [x for x in tree(tmp_path) if x not in before] in ([], [str(tmp_path / "new")])
 
 
-@pytest.mark.parametrize("name", ["file", "file/a", f"{LONG}/a", "/proc/a"])
+@pytest.mark.parametrize("name", ["file", "file/a", f"{LONG}/a", "/proc/a", "a/" * 2000])
 def test_a_folder_that_files_cannot_be_put_into_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
