@@ -121,7 +121,8 @@ def _run(command: Callable[[], Any]) -> int:
     """Run a command; return its exit code, after printing its error."""
     try:
         code = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # else it was closed by the caller
+            sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -8,6 +8,7 @@ import click
 
 from aot import reports
 from aot.cli_options import DTYPE, KERNELS, LAYOUT, SHAPES, TARGET, Axis, Command, option, options
+from aot.coverage import untuned
 from aot.problem import Dtype, Layout, Operation
 from aot.shape_set import load_shape_set, shape_set_names
 from aot.space import Patterns, census, judge
@@ -36,6 +37,8 @@ def shapes(shapes: str, problems: bool) -> None:
     """List a shape set: models, weights and the ladder of m."""
     shape_set = load_shape_set(shapes)
     click.echo(reports.problems_table(shape_set) if problems else reports.shapes_table(shape_set))
+    for reason, count in untuned(shape_set.operations, shape_set).items():
+        click.echo(f"{count} of them by the slow general kernel, whatever is tuned: {reason}")
     click.echo(f"shipped shape sets: {', '.join(shape_set_names())}", err=True)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from aot.candidate import KernelKey
     from aot.dispatch import DispatchTable, Row, Section
-    from aot.problem import Problem
+    from aot.problem import Operation, Problem
+    from aot.shape_set import ShapeSet
 
 NUM_REASONS = 4
 """Most reasons that a line names; the others are counted."""
@@ -89,6 +90,16 @@ def _reasons(counts: dict[str, int]) -> str:
     most = sorted(counts, key=lambda reason: (-counts[reason], reason))
     named = [reason if len(counts) == 1 else f"{reason} ({counts[reason]})" for reason in most[:NUM_REASONS]]
     return "; ".join([*named, *([f"and {len(most) - NUM_REASONS} more reasons"] if len(most) > NUM_REASONS else [])])
+
+
+def untuned(operations: Sequence[Operation], shapes: ShapeSet) -> dict[str, int]:
+    """Count the problems that no tuned kernel of some operations takes, by reason."""
+    reasons: Counter[str] = Counter()
+    for operation in operations:
+        layouts = [x.layout for x in operations if x.dtype is operation.dtype]
+        asked = shapes.problems(operation)
+        reasons.update(misalignment(problem) for problem in asked if as_launched(problem, layouts) is None)
+    return dict(reasons)
 
 
 def why_general(problem: Problem) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,13 +14,13 @@ from aot.bundle_runner import Options, run_bundle
 from aot.candidate import Candidate, KernelKey
 from aot.compile import compile_kernels, toolchain_versions
 from aot.cost import DEFAULTS, Constants
+from aot.coverage import untuned
 from aot.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
 from aot.distribution import wheel_version as version_of
 from aot.errors import REPAIR, CompileError, DependencyError, DeviceError, ShapeFileError, TargetError
 from aot.families import family_of
 from aot.manifest import MANIFEST_VERSION, Manifest
 from aot.measurement import PROVENANCE_PREDICTED, OperationTimes, Record
-from aot.operands import as_launched, misalignment
 from aot.package import build_library, build_wheel
 from aot.preflight import read_machine
 from aot.problem import Operation, Problem
@@ -158,12 +157,10 @@ def check_problems(request: TuningRequest) -> list[str]:
     Raises:
         ShapeFileError: there are no others.
     """
-    asked = [x for operation in request.operations for x in request.shapes.problems(operation)]
-    layouts = {x.operation: [y.layout for y in request.operations if y.dtype is x.operation.dtype] for x in asked}
-    dropped = [x for x in asked if as_launched(x, layouts[x.operation]) is None]
-    reasons = Counter(map(misalignment, dropped))
-    lines = [f"{count} of {len(asked)} problems are not tuned: {reason}" for reason, count in reasons.items()]
-    if len(dropped) == len(asked):
+    asked = sum(len(request.shapes.problems(operation)) for operation in request.operations)
+    reasons = untuned(request.operations, request.shapes)
+    lines = [f"{count} of {asked} problems are not tuned: {reason}" for reason, count in reasons.items()]
+    if sum(reasons.values()) == asked:
         raise ShapeFileError(
             f"there is nothing to tune: {'; '.join(lines)}; every wheel computes them with its general kernel, which "
             "is not timed; pad the extents to multiples of 8, or add problems to --shapes"

@@ -341,30 +341,26 @@ _allowed: list[str] = []
 _outside: list[str] = []
 
 
-def _audit(event, arguments):
-    """Note every attempt to change something outside the allowed folders."""
-    if not _allowed:
-        return
+def _changed(event, arguments):
+    """Give the paths that an event changes."""
     if event == "open":
         path, _, flags = arguments
-        paths = [path] if isinstance(flags, int) and flags & WRITING else []
-    elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree"):
-        paths = [arguments[0]]
-    elif event in ("os.rename", "os.link", "os.symlink"):
-        paths = list(arguments[:2])
-    elif event == "sqlite3.connect":
-        paths = [arguments[0]]
-    elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
-        if arguments[0] not in ASKING:
-            _outside.append(f"{event} {arguments[0]}")
+        return [path] if isinstance(flags, int) and flags & WRITING else []
+    if event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree", "sqlite3.connect"):
+        return [arguments[0]]
+    return list(arguments[:2]) if event in ("os.rename", "os.link", "os.symlink") else []
+
+
+def _audit(event, arguments):
+    """Note every attempt to change something outside the allowed folder, or to start a process."""
+    if not _allowed:
         return
-    else:
-        return
-    for path in paths:
+    if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn") and arguments[0] not in ASKING:
+        _outside.append(f"{event} {arguments[0]}")
+    for path in _changed(event, arguments):
         if isinstance(path, str | bytes | os.PathLike):
-            text = os.fsdecode(path).removeprefix("file:").partition("?")[0]
-            real = os.path.realpath(text)
-            if "\0" not in text and not real.startswith(tuple(_allowed)) and Path(real).parent.exists():
+            real = os.path.realpath(os.fsdecode(path).removeprefix("file:").partition("?")[0])
+            if not real.startswith(tuple(_allowed)) and Path(real).parent.exists():
                 _outside.append(f"{event} {real}")
 
 

@@ -68,6 +68,15 @@ def test_shapes():
     assert lines[2].split() == ["bf16_kk", "1", "4096", "4096", "0.03", "33.57"]
 
 
+def test_shapes_says_what_no_tuned_kernel_takes(workplace):
+    (workplace / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7"))
+    lines = succeed("shapes", "--shapes", "odd.toml").splitlines()
+    assert lines[-2:] == [
+        "2 problems for each of bf16_kk",
+        "2 of them by the slow general kernel, whatever is tuned: n 7 is not a multiple of 8",
+    ]
+
+
 def test_space():
     lines = succeed("space", "--target", "thor", "--kernels", "sm100_tgv_*").splitlines()
     assert lines[-1] == "sm100_tgv         12     3  3 shared memory exceeded"
@@ -351,6 +360,13 @@ def test_a_reader_that_ends_ends_the_command_quietly():
     command = f"{sys.executable} -m aot space --list | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_an_output_that_is_closed_is_no_error():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m aot targets >&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_summary_is_cut():
