@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot import census, pipeline
-from aot.cli_options import OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options
+from aot.cli_options import OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options, several
 from aot.compile import ArtifactStore, toolchain_versions
 from aot.errors import CompileError, StoreError
 from aot.problem import Dtype, Layout
@@ -47,16 +47,8 @@ def _work(values: Mapping[str, Any]) -> str:
 
 @click.command(name="census", cls=Command, axes=(Axis((COMPILED, COUNTED), _work),))
 @options(TARGET, jobs_option(only=[COMPILED]))
-@click.option(
-    "--dtype", "dtypes", multiple=True, type=click.Choice([x.value for x in Dtype]), help="Only these; by default all."
-)
-@click.option(
-    "--layout",
-    "layouts",
-    multiple=True,
-    type=click.Choice([x.value for x in Layout]),
-    help="Only these; by default all.",
-)
+@several("--dtype", Dtype, "Only these; by default all.")
+@several("--layout", Layout, "Only these; by default all.")
 @click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="JSON file to write; what it holds of others stays.")
 @click.option("--markdown", type=OUTPUT_FILE, help="Also write the table as Markdown.")

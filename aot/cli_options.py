@@ -178,6 +178,14 @@ LAYOUT = option(
     show_default=True,
     help="Contiguous mode of A and of B; kk is torch's linear.",
 )
+
+
+def several(name: str, kind: type[Dtype | Layout], text: str) -> Decorator:
+    """Make an option that names members of an enumeration and may be given again."""
+    choice = click.Choice([x.value for x in kind])
+    return option(name, f"{name[2:]}s", multiple=True, type=choice, help=text)
+
+
 VERBOSE = option("--verbose", is_flag=True, help="Echo the commands that are run.")
 
 
@@ -198,10 +206,10 @@ def calibration_option(*, only: Collection[str] = ()) -> Decorator:
 CALIBRATION = calibration_option()
 
 
-def options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def options(*options: Decorator) -> Decorator:
     """Join options into one decorator, in the given order."""
 
-    def apply(function: Any) -> Any:
+    def apply(function: Decorated) -> Decorated:
         for option in reversed(options):
             function = option(function)
         return function

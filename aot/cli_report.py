@@ -9,9 +9,19 @@ from typing import Any
 
 import click
 
-from aot.cli_options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option, shapes_option
+from aot.cli_options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option
 from aot.cli_search import OUTPUT as SEARCHES
-from aot.cli_selection import COMMITTED, LAST, MODES, NAMED, PREDICTED, RECORDED, selection_of, target_name, told_mode
+from aot.cli_selection import (
+    COMMITTED,
+    LAST,
+    MODES,
+    NAMED,
+    RECORDED,
+    selection_of,
+    target_name,
+    told_mode,
+    told_options,
+)
 from aot.errors import StoreError
 from aot.measurement import PROVENANCE_MEASURED
 from aot.record import read_record
@@ -56,16 +66,8 @@ def read_searches(path: Path, target: str) -> list[SearchPoint]:
 
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode),))
-@shapes_option(only=[RECORDED, PREDICTED])
+@told_options("Tell of what the cost model selects for --shapes.")
 @option("--target", default="h200", show_default=True, help=TARGET_HELP)
-@click.option("--selection", type=click.Path(path_type=Path), help="Selection to tell of; default build/selections/.")
-@option(
-    "--record",
-    only=[NAMED, RECORDED],
-    type=click.Path(path_type=Path),
-    help="Record to select from, or behind --selection.",
-)
-@option("--predicted", only=[PREDICTED], is_flag=True, help="Tell of what the cost model selects for --shapes.")
 @option(
     "--heldout",
     only=[NAMED, RECORDED, LAST, COMMITTED],

@@ -26,9 +26,8 @@ from aot.cli_options import (
     is_given,
     option,
     options,
-    shapes_option,
 )
-from aot.cli_selection import MODES, NAMED, PREDICTED, RECORDED, Request, select, selection_of, told_mode
+from aot.cli_selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
 from aot.coverage import coverage
 from aot.explain import explanation
 from aot.problem import Dtype, Layout, Operation, Problem
@@ -160,18 +159,10 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode),))
 @options(TARGET, DTYPE, LAYOUT)
-@shapes_option(only=[RECORDED, PREDICTED])
+@told_options("Explain what the cost model selects for --shapes.")
 @click.argument("m", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("n", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("k", type=click.IntRange(1, MAX_EXTENT))
-@click.option("--selection", type=click.Path(path_type=Path), help="Selection to explain; default build/selections/.")
-@option(
-    "--record",
-    only=[NAMED, RECORDED],
-    type=click.Path(path_type=Path),
-    help="Record to select from, or behind --selection.",
-)
-@option("--predicted", only=[PREDICTED], is_flag=True, help="Explain what the cost model selects for --shapes.")
 @click.pass_context
 def explain(context: click.Context, /, **values: Any) -> None:
     """Say which kernel an M by N by K problem gets, and why.

@@ -10,7 +10,7 @@ import click
 
 from aot import shipping
 from aot.calibration import constants_of
-from aot.cli_options import SELECTIONS, is_given
+from aot.cli_options import SELECTIONS, Decorator, is_given, option, options, shapes_option
 from aot.errors import SelectionError
 from aot.select import NAMED_WEIGHT, SelectionLimits, Wishes
 from aot.selection import Selection, read_selection
@@ -26,6 +26,17 @@ PREDICTED = "where the cost model selects, as with --predicted"
 LAST = "with the last selection in build/selections, which is taken by default"
 COMMITTED = "with the committed selection, which is taken by default"
 MODES = (NAMED, RECORDED, PREDICTED, LAST, COMMITTED)
+
+
+def told_options(predicted: str) -> Decorator:
+    """Make the options by which `aot explain` and `aot report` are told which selection to speak of."""
+    path = click.Path(path_type=Path)
+    return options(
+        shapes_option(only=[RECORDED, PREDICTED]),
+        option("--selection", type=path, help="Selection to speak of; default build/selections/."),
+        option("--record", only=[NAMED, RECORDED], type=path, help="Record to select from, or behind --selection."),
+        option("--predicted", only=[PREDICTED], is_flag=True, help=predicted),
+    )
 
 
 def target_name(context: click.Context) -> str:

@@ -29,6 +29,7 @@ from aot.cli_options import (
     FiniteFloat,
     option,
     options,
+    several,
 )
 from aot.errors import AotError, SelectionError
 from aot.problem import Dtype, Layout, Operation
@@ -83,20 +84,8 @@ def compile_command(
 
 @click.command(cls=Command, axes=(Axis((HERE, ON, BUNDLE), _place), Axis((SELECTED, CHOSEN), _kernels_from)))
 @options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice([x.value for x in Dtype]),
-    help="May be given again; by default bfloat16, and of a wheel's miss log all that it has.",
-)
-@click.option(
-    "--layout",
-    "layouts",
-    multiple=True,
-    type=click.Choice([x.value for x in Layout]),
-    help="May be given again; by default kk, and of a wheel's miss log all that it has.",
-)
+@several("--dtype", Dtype, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
+@several("--layout", Layout, "May be given again; by default kk, and of a wheel's miss log all that it has.")
 @option(
     "--limit",
     only=[CHOSEN],

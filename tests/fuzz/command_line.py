@@ -54,15 +54,6 @@ CONDITIONS = Conditions("NVIDIA H200", "sm_90a", 132, "580.1", 1980, 3201, "700 
 MACHINE = Machine(
     *("x86_64", "3.12.3", "2.39", True, "", "", None, [], 8, None, "NVIDIA H200", (9, 0), 132, False, "CUDA 13.0", "")
 )
-SHAPES = """version = 1
-dtypes = ["bfloat16"]
-layouts = ["kk"]
-m = [1, 4096]
-[[model]]
-name = "tiny"
-weights = [{ name = "w", n = 4096, k = 4096 }]
-"""
-
 HOSTILE = (
     *("", " ", "-", "--", "-1", "0", "1", "2", "nan", "inf", "-inf", "1e999", "0.5", "100", "100.1", "2%,10%", "none"),
     *(
@@ -147,6 +138,12 @@ def selection_of(target, provenance):
     conditions = (CONDITIONS,) if provenance == "measured" else ()
     coverage = Coverage(2, 0, "", {}, {})
     return Selection(SELECTION_VERSION, target, provenance, "r", conditions, (), (), (), kernels, table, coverage)
+
+
+SHAPES = (
+    'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
+    '[[model]]\nname = "tiny"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n'
+)
 
 
 def make_files(folder):
