@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MAX_NAME = 64
 """Longest name in characters: the wheel's file name has three more parts within the 255 bytes of a file system."""
-MAX_VERSION = 64
+MAX_VERSION = 30
 HASH_DIGITS = 12
 RANKS = {"predicted": 0, PROVENANCE_MEASURED: 1}
 """What decides between two wheels of one version: a measured table is preferred to a predicted one."""

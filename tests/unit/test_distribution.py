@@ -51,7 +51,7 @@ def test_versions_that_stay_as_they_are(version):
     [
         ("true", "--version 'true' is no version of PEP 440; expected one such as 1.2.0 or 1.2.0rc1"),
         ("", "--version '' is no version of PEP 440"),
-        ("1" * 100, f"--version '{'1' * 64}' is no version of PEP 440"),
+        ("1" * 100, f"--version '{'1' * 30}' is no version of PEP 440"),
         ("1.0+mine", "--version '1.0+mine' has a local part, +mine; what the table is stands there; leave it out"),
         ("v1.0-1", "--version 'v1.0-1' is not in normal form; expected '1.0.post1'"),
         ("1!2.0", "--version '1!2.0' has an epoch; expected a version without one, such as 1.2.0"),

@@ -3,6 +3,7 @@
 import subprocess
 from dataclasses import replace
 
+import nvidia.cu13
 import pytest
 
 from aot import object_file
@@ -119,7 +120,7 @@ def test_a_cuobjdump_that_does_not_run_is_no_candidates_fault(monkeypatch, tmp_p
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho \"version 'GLIBC_2.38' not found\" >&2\nexit 1\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(object_file.nvidia.cu13, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(nvidia.cu13, "__path__", [str(tmp_path)])
     expected = r"cuobjdump does not run on this machine, its AArch64 build needs glibc 2\.38: version 'GLIBC_2\.38'"
     with pytest.raises(OSError, match=expected):
         object_file._usage(cubin())
