@@ -28,7 +28,7 @@ wheel: $(READY) ## Build dist/*.whl for TARGET, without a GPU
 	$(BIN)/aot build --target $(TARGET)
 
 test: $(READY) ## Run the tests, without a GPU
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check

@@ -20,7 +20,7 @@ from aot.package import read_templates, write
 from aot.render import render
 from tests.objects import parameter_sizes
 from tests.package.userland import aarch64_python
-from tests.runtime.host import REPLACED_SOURCES
+from tests.runtime.host import BINDING_SOURCES, REPLACED_SOURCES
 
 HERE = Path(__file__).parent
 TARGET = "aarch64-linux-gnu.2.28"
@@ -59,7 +59,9 @@ void simulated_note(const char*, int32_t, int32_t, int32_t, const int32_t*, int3
                     int32_t);
 """
     (project / "wrappers.cc").write_text(head + "".join(texts) + "}\n")
-    sources = [path for path in sorted((project / "src").glob("*.cc")) if path.stem not in REPLACED_SOURCES]
+    sources = [
+        path for path in sorted((project / "src").glob("*.cc")) if path.stem not in REPLACED_SOURCES | BINDING_SOURCES
+    ]
     sources += [project / "wrappers.cc", HERE / "cuda_entry.cc", *(objects[x.name] for x in manifest.kernels)]
     options = [f"-I{project}/include", f"-I{project}/src", f"-I{HERE}"]
     # Equal inputs give equal libraries, as the real ones are: a bundle is known by its digest.
