@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -348,24 +349,43 @@ def _changed(event, arguments):
     return list(arguments[:2]) if event in ("os.rename", "os.link", "os.symlink") else []
 
 
-def _audit(event, arguments):
-    """Note every attempt to change something outside the allowed folder, or to start a process."""
+def _is_inside(real):
+    return any(real == folder or real.startswith(f"{folder}/") for folder in _allowed)
+
+
+def _guard(event, arguments):
+    """Refuse, as a read-only disk would, every change outside the folder; and every start of a process.
+
+    The fuzz may run as root, and the words that it draws name the system's own files: nothing that they ask for may
+    come to pass. What was tried is noted.
+    """
     if not _allowed:
         return
     if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn") and arguments[0] not in ASKING:
         _outside.append(f"{event} {arguments[0]}")
+        raise PermissionError(errno.EACCES, "the fuzz starts no process", str(arguments[0]))
     for path in _changed(event, arguments):
         if isinstance(path, str | bytes | os.PathLike):
             real = os.path.realpath(os.fsdecode(path).removeprefix("file:").partition("?")[0])
-            if not real.startswith(tuple(_allowed)) and Path(real).parent.exists():
+            if not _is_inside(real):
                 _outside.append(f"{event} {real}")
+                raise PermissionError(errno.EACCES, "the fuzz writes in its folder only", real)
 
 
 ASKING = {"lscpu"}
 """What joblib runs, below scikit-learn, to count the cores."""
 
-NOT_THERE = ("/dev/null", "/proc/", "/dev/full")
-"""What takes writing without keeping it, or refuses it."""
+
+def _is_asked_for(attempt, words):
+    """Say whether a refused attempt was to write what a word names, or to try whether that can be written."""
+    path = Path(attempt.partition(" ")[2])
+    for word in words:
+        for text in (word, word.partition("=")[2]):
+            named = Path(os.path.realpath(text))
+            is_probe = path.name.startswith(".") and path.name.endswith(".partial") and path.parent in named.parents
+            if is_probe or named in (path, path.parent) or path in named.parents:
+                return True
+    return False
 
 
 def run(words, template):
@@ -382,13 +402,14 @@ def run(words, template):
                 _outside.clear()
                 _allowed.append(str(folder))
                 result = CliRunner().invoke(main, words)
+            _allowed.clear()
+            faults = [f"tried to {x}" for x in _outside if not _is_asked_for(x, words)]
         finally:
             _allowed.clear()
             os.chdir(before)
             tempfile.tempdir = temporary
         left = [x.name for x in (folder / "tmp").iterdir()]
         partial = [str(x.relative_to(folder)) for x in folder.rglob("*.partial")]
-    faults = []
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         faults.append(f"raised {result.exception!r}")
     if result.exit_code not in CODES:
@@ -397,7 +418,6 @@ def run(words, template):
         faults.append("a traceback")
     if result.exit_code not in (0, 1) and not result.stderr.strip():
         faults.append("no message")
-    faults += [x for x in _outside if not x.partition(" ")[2].startswith(NOT_THERE)]
     faults += [f"left {x}" for x in (*left, *partial)]
     return result.exit_code, f"{'; '.join(faults)}\n{result.output[-1500:]}" if faults else ""
 
@@ -407,7 +427,7 @@ def template():
     """Make the files once; they are copied for each case."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-template-"))
     make_files(folder)
-    sys.addaudithook(_audit)
+    sys.addaudithook(_guard)
     return folder
 
 

@@ -98,7 +98,8 @@ def test_a_command_that_swallows_the_interrupt_is_ended(tmp_path, again, least):
         process.send_signal(signal.SIGINT)
     output, error = process.communicate(timeout=30)
     assert least <= time.monotonic() - start < 2.0
-    assert (process.returncode, output, error) == (130, "deaf\n", interrupts.INTERRUPTED)
+    assert (process.returncode, error) == (130, interrupts.INTERRUPTED)
+    assert output in ("deaf\n", "")  # a second signal may come before it is told that the first was swallowed
     assert list(tmp_path.iterdir()) == []
     stat = Path(f"/proc/{child}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
