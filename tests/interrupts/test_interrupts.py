@@ -14,7 +14,7 @@ import pytest
 
 from aot import interrupt as interrupts
 from aot.package import TOOLCHAIN_CACHE
-from tests.interrupts.moments import ROOT, interrupt
+from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
 
 NUM_MOMENTS = 3
 COMPILE = ["compile", "--target", "h200", "--limit", "4", "--kernels", "sm90_quack_64x*", "--jobs", "2"]
@@ -97,7 +97,7 @@ def test_a_command_that_swallows_the_interrupt_is_ended(tmp_path, again, least):
         time.sleep(again)
         process.send_signal(signal.SIGINT)
     output, error = process.communicate(timeout=30)
-    assert least <= time.monotonic() - start < 2.0
+    assert least <= time.monotonic() - start < LIMIT_S
     assert (process.returncode, error) == (130, interrupts.INTERRUPTED)
     assert output in ("deaf\n", "")  # a second signal may come before it is told that the first was swallowed
     assert list(tmp_path.iterdir()) == []
@@ -122,7 +122,7 @@ def test_native_code_does_not_keep_a_command_from_ending():
     start = time.monotonic()
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=30)
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < LIMIT_S
     assert (process.returncode, error) == (143, interrupts.INTERRUPTED)
 
 
