@@ -118,8 +118,9 @@ FILES = (
     ),
 )
 
-WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=()), max_size=20)
-"""What a program can be given as an argument: C's strings end at a NUL."""
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+"""What a program can be given as an argument: C's strings end at a NUL, and of the surrogates only those that stand for
+bytes that are no UTF-8 can be there, of which HOSTILE has one."""
 
 NUMBERS = st.one_of(st.integers(), st.integers(-3, 40), st.sampled_from([2**31 - 1, 2**31, 2**63, -(2**63), 10**40]))
 
