@@ -13,6 +13,8 @@ from aot.errors import PackageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+MAX_ARCHIVE_BYTES = 400 * 1000**2
+"""Four times what a package index takes."""
 MAX_UNPACKED_BYTES = 2 * 1000**3
 """Of all members together: 20 times what a package index takes of the archive."""
 
@@ -49,7 +51,10 @@ def read_wheel(path: Path) -> dict[str, bytes]:
         PackageError: the file is no wheel, is damaged, or is not laid out as the build writes it.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_ARCHIVE_BYTES + 1)  # a device may have no end
+        if len(content) > MAX_ARCHIVE_BYTES:
+            _refuse(path.name, f"it has more than {MAX_ARCHIVE_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             num_bytes = sum(member.file_size for member in members)

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import errno
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -329,6 +330,9 @@ def command_lines(draw):
     return words
 
 
+MAX_MEMORY_BYTES = 6 * 2**30
+"""Of the fuzz's process: a command line that asks for more, as by reading a device without an end, is a fault."""
+
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where the copies are made: a file system in memory, where there is one."""
 
@@ -417,6 +421,8 @@ def run(words, template):
         faults.append(f"exit code {result.exit_code}")
     if "Traceback" in result.output or "internal error" in result.output:
         faults.append("a traceback")
+    if "memory ran out" in result.output:
+        faults.append("too much memory")
     if result.exit_code not in (0, 1) and not result.stderr.strip():
         faults.append("no message")
     faults += [f"left {x}" for x in (*left, *partial)]
@@ -464,6 +470,7 @@ def tell(arguments=None):
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     values = parser.parse_args(arguments)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     counts, start = Counter(), time.monotonic()
 
     def report(code, words):

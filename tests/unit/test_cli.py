@@ -366,6 +366,25 @@ def test_a_reader_that_ends_ends_the_command_quietly():
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "/dev/zero"],
+        ["import", "/dev/zero"],
+        ["shapes", "--shapes", "/dev/zero"],
+        ["diff", "/dev/zero", "/dev/zero"],
+        ["select", "--record", "/dev/zero"],
+        ["tune", "--bundle", "b", "--calibration", "/dev/zero"],
+        ["tune", "--bundle", "b", "--selection", "/dev/zero"],
+        ["report", "--search", "/dev/zero"],
+    ],
+)
+def test_a_file_without_an_end_is_an_error(arguments):
+    result = aot(*arguments)
+    assert result.exit_code in {errors.PackageError.exit_code, *range(3, 10)}, result.output
+    assert result.stderr.startswith(("aot: error: ", "the selection is the committed one"))
+
+
 def test_an_output_that_is_closed_is_no_error():
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m aot targets >&-"], capture_output=True, text=True, check=False
