@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 import tempfile
@@ -119,6 +120,8 @@ class _Group(click.Group):
 
 def _run(command: Callable[[], Any]) -> int:
     """Run a command; return its exit code, after printing its error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it may have been closed by the caller
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be UTF-8
     try:
         code = command()
         if sys.stdout is not None:  # else it was closed by the caller

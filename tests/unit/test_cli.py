@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -383,6 +384,19 @@ def test_a_file_without_an_end_is_an_error(arguments):
     result = aot(*arguments)
     assert result.exit_code in {errors.PackageError.exit_code, *range(3, 10)}, result.output
     assert result.stderr.startswith(("aot: error: ", "the selection is the committed one"))
+
+
+def test_a_path_that_is_no_text_is_printed_all_the_same(workplace):
+    name = os.fsdecode(b"\xff.jsonl.gz")
+    key = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.swap_ab))
+    with open_store(workplace / "results.sqlite") as store:
+        run, problem = store.add_run("h200", 1, CONDITIONS), problem_of(16, 4096, 4096)
+        number = store.kernel_id(TunedKernel(key, "ab" * 32))
+        store.add_measurement(run, number, Measurement(key, problem, 9.0, 8.0, 10.0, 7, 1e-3))
+        store.finish(run, problem)
+    text = succeed("import", "results.sqlite", "--record", name)
+    assert text.splitlines()[-1].startswith("wrote \\udcff.jsonl.gz; next: ")
+    assert (workplace / name).exists()
 
 
 def test_an_output_that_is_closed_is_no_error():
