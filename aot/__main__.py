@@ -8,10 +8,10 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Until somebody watches for it, Ctrl-C ends the process as it ends a C program: without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from aot.interrupt import watch
+    from aot.cli.interrupt import watch
 
     with watch():
-        from aot.cli import main as command
+        from aot.cli.main import main as command
 
         command(prog_name="aot")
 

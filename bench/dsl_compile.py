@@ -17,10 +17,10 @@ start = time.perf_counter()
 from cutlass import cute
 import quack.gemm_default_epi
 imported = time.perf_counter()
-from aot.candidate import Candidate
+from aot.core.candidate import Candidate
 from aot.families import family_of
-from aot.problem import Dtype, Operation
-from aot.target import load_target
+from aot.core.problem import Dtype, Operation
+from aot.core.target import load_target
 candidate = Candidate("sm90_quack", 128, 128, 2, 1, "pingpong")
 entry = family_of(candidate).entry(candidate, Operation.of(Dtype.BFLOAT16), load_target("h200"))
 begin = time.perf_counter()

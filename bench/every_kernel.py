@@ -20,9 +20,9 @@ from pathlib import Path
 import aot_gemm
 import torch
 
-from aot.errors import DeviceError
-from aot.kernel_library import B_CONSTANT, CURRENT_DEVICE, KernelLibrary, ProblemStruct, TensorStruct
-from aot.problem import Dtype
+from aot.core.errors import DeviceError
+from aot.core.problem import Dtype
+from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, KernelLibrary, ProblemStruct, TensorStruct
 
 SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
 """(m, n, k): multiples of 8, so that each layout is aligned."""

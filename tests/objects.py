@@ -10,15 +10,15 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from aot.candidate import Accepted, Candidate, KernelKey
-from aot.compile import compile_kernels
-from aot.dispatch import DispatchTable, Grid, Ladder, Section
+from aot.compile.compiler import compile_kernels
+from aot.core.candidate import Accepted, Candidate, KernelKey
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Section
+from aot.core.problem import Dtype, Operation
+from aot.core.target import load_target
 from aot.families import family_of
 from aot.families.fallback import FAMILY as FALLBACK
-from aot.legality import check
-from aot.manifest import from_json, to_json
-from aot.problem import Dtype, Operation
-from aot.target import load_target
+from aot.package.manifest import from_json, to_json
+from aot.space.legality import check
 from tests.golden.manifest import golden_manifest, row
 
 STORE = Path(__file__).parents[1] / "build" / "artifacts"

@@ -11,19 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot import artifact, calibration, census, cli_report, prior, record, selection, shape_set, target, tuning_set
-from aot.candidate import KernelKey
-from aot.cost import DEFAULTS
-from aot.coverage import Coverage
-from aot.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
+from aot.cli import report as cli_report
+from aot.compile import artifact
+from aot.core import shape_set, target
+from aot.core.candidate import KernelKey
+from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
+from aot.core.measurement import Measurement
+from aot.core.problem import Problem
+from aot.core.strict_json import DecodeError, text_of
+from aot.core.strict_toml import toml_string
 from aot.families import family_of
-from aot.manifest import Manifest, from_json
-from aot.measurement import Measurement
-from aot.problem import Problem
-from aot.replay import CURVE_VERSION, CurvePoint
-from aot.store import open_store
-from aot.strict_json import DecodeError, text_of
-from aot.strict_toml import toml_string
+from aot.measure import tuning_set
+from aot.measure.store import open_store
+from aot.package.manifest import Manifest, from_json
+from aot.select import record, selection
+from aot.select.coverage import Coverage
+from aot.space import calibration
+from aot.space.cost import DEFAULTS
+from aot.studies import census, prior
+from aot.studies.replay import CURVE_VERSION, CurvePoint
 from tests.golden.manifest import BIG, FALLBACK, KK, SMALL, golden_manifest
 
 if TYPE_CHECKING:
@@ -211,7 +217,7 @@ def store_bytes():
     return content[:18] + b"\x01\x01" + content[20:]
 
 
-AOT = Path(target.__file__).parent
+AOT = Path(target.__file__).parents[1]
 
 
 def committed_text(path):

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aot.errors import CandidateError
+from aot.core.errors import CandidateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aot.candidate import Candidate, Rejected, Resources, Workspace
-    from aot.problem import Operation
-    from aot.target import Target
+    from aot.core.candidate import Candidate, Rejected, Resources, Workspace
+    from aot.core.problem import Operation
+    from aot.core.target import Target
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Family(Protocol):
     is_fallback: bool
     """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
     loads_outside: bool
-    """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.cost)."""
+    """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.space.cost)."""
     reads_b_early: bool
     """Whether its entry takes an int32 before the stream: nonzero if the kernel may read B before the kernel in front
     has ended, which must then not have written it."""
@@ -55,7 +55,7 @@ class Family(Protocol):
         """Enumerate the family's space for an operation, legal or not."""
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Say why the family cannot build a candidate, apart from the limits that `aot.legality` knows."""
+        """Say why the family cannot build a candidate, apart from the limits that `aot.space.legality` knows."""
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count what one CTA takes. Where not even the fewest stages fit, count the fewest stages."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import cutlass
 from cutlass import cute
 
-from aot.candidate import SplitK
+from aot.core.candidate import SplitK
 
 if TYPE_CHECKING:
-    from aot.candidate import Candidate
-    from aot.problem import Dtype, Operation
+    from aot.core.candidate import Candidate
+    from aot.core.problem import Dtype, Operation
 
 ALIGNMENT_BYTES = 16
 

@@ -19,8 +19,8 @@ from cutlass.utils import TensorMapManager, TensorMapUpdateMode
 from quack import copy_utils
 from quack.gemm_default_epi import GemmDefaultEpiMixin
 
+from aot.families._boxes import box_rows
 from aot.families._quack_sm90_kernel import GemmSplitSm90
-from aot.families.sm90_bounded import box_rows
 
 DESCRIPTOR_BYTES = 128
 

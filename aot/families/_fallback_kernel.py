@@ -8,9 +8,9 @@ from typing import Any
 from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, cute, memory, range_constexpr
 
+from aot.core.problem import Dtype
 from aot.families._arguments import cutlass_dtype
-from aot.families.fallback import NUM_THREADS, PAD, TILE, TILE_K
-from aot.problem import Dtype
+from aot.families._fallback_tile import NUM_THREADS, PAD, TILE, TILE_K
 
 SIDE = 4
 """Rows and columns of D a thread holds."""

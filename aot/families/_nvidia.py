@@ -13,8 +13,8 @@ from aot.families import Entry
 from aot.families._arguments import aligned_arguments, transpose
 
 if TYPE_CHECKING:
-    from aot.candidate import Candidate
-    from aot.problem import Operation
+    from aot.core.candidate import Candidate
+    from aot.core.problem import Operation
 
 
 def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: int, *, dynamic: bool) -> Entry:

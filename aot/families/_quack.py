@@ -10,14 +10,14 @@ from quack.gemm_config import SplitKMode
 from quack.split_k_reduce import SplitKReduce
 from quack.tile_scheduler import TileSchedulerOptions
 
-from aot.candidate import SplitK
+from aot.core.candidate import SplitK
 from aot.families import Entry
 from aot.families._arguments import aligned_arguments, cutlass_dtype, transpose
 from aot.families._split_k import REDUCE_VECTOR
 
 if TYPE_CHECKING:
-    from aot.candidate import Candidate, Workspace
-    from aot.problem import Operation
+    from aot.core.candidate import Candidate, Workspace
+    from aot.core.problem import Operation
 
 QUACK_MODES = {
     SplitK.NONE: SplitKMode.SERIAL,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.candidate import SplitK, Workspace
+from aot.core.candidate import SplitK, Workspace
 
 if TYPE_CHECKING:
-    from aot.candidate import Candidate
+    from aot.core.candidate import Candidate
 
 REDUCE_VECTOR = 4
 """Elements that a thread of the separate reduction moves at once; n must be a multiple."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aot.candidate import Candidate
+    from aot.core.candidate import Candidate
 
 STATIC = "static"
 CLC = "clc"

@@ -8,28 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, Workspace
+from aot.families._fallback_tile import NUM_THREADS, SMEM_BYTES, TILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.core.problem import Operation
+    from aot.core.target import Target
     from aot.families import Entry
-    from aot.problem import Operation
-    from aot.target import Target
-
-TILE = 64
-"""Rows and columns of D that a block computes, a 4 by 4 square to a thread."""
-
-TILE_K = 32
-"""Elements of k staged at once: 64 bytes of a k-major row, two sectors, read by 32 neighbouring threads."""
-
-NUM_THREADS = 256
-
-PAD = 4
-"""Floats added to a row of the staged tile, so that neighbouring k fall into other shared-memory banks while a
-thread's four values stay 16-byte aligned."""
-
-SMEM_BYTES = 2 * TILE_K * (TILE + PAD) * 4
 
 
 class Fallback:

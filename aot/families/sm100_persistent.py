@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.core.problem import Operation
+    from aot.core.target import Target
     from aot.families import Entry
-    from aot.problem import Operation
-    from aot.target import Target
 
 NUM_WARPS = {STATIC: 6, CLC: 7}
 """Four epilogue warps, the MMA, the loads; CLC adds a scheduler. Source: `PersistentDenseGemmKernel.__init__`."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK
 from aot.families._split_k import split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.candidate import Workspace
+    from aot.core.candidate import Workspace
+    from aot.core.problem import Operation
+    from aot.core.target import Target
     from aot.families import Entry
-    from aot.problem import Operation
-    from aot.target import Target
 
 SPLITS = (2, 4, 8)
 _SPLIT_MODES = (SplitK.SERIAL, SplitK.SEPARATE)

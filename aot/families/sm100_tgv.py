@@ -7,11 +7,11 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 
 from collections.abc import Iterator
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.problem import Layout, Operation
+from aot.core.target import Target
 from aot.families import Entry
 from aot.families._tcgen05 import BARRIER_BYTES, Shape
-from aot.problem import Layout, Operation
-from aot.target import Target
 
 TILE_M = 64
 """The one tile_m whose epilogue the kernel has. Source: `TgvGemmOperator._valid_metadata`."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from aot.families.sm90_bounded import Sm90Bounded
 
 if TYPE_CHECKING:
-    from aot.candidate import Candidate
+    from aot.core.candidate import Candidate
+    from aot.core.problem import Operation
+    from aot.core.target import Target
     from aot.families import Entry
-    from aot.problem import Operation
-    from aot.target import Target
 
 
 class Sm90Overlap(Sm90Bounded):

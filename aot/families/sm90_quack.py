@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from aot.candidate import Candidate, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK
 from aot.families._split_k import split_k_multiples, split_k_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.candidate import Workspace
+    from aot.core.candidate import Workspace
+    from aot.core.problem import Operation
+    from aot.core.target import Target
     from aot.families import Entry
-    from aot.problem import Operation
-    from aot.target import Target
 
 PINGPONG = "pingpong"
 COOPERATIVE = "cooperative"

@@ -1,4 +1,4 @@
-// The dispatch table and its look-up: the twin of aot/dispatch.py, which states the rule; tests/runtime proves them
+// The dispatch table and its look-up: the twin of aot/core/dispatch.py, which states the rule; tests/runtime proves them
 // equal.
 #ifndef AOT_GEMM_DISPATCH_H_
 #define AOT_GEMM_DISPATCH_H_

@@ -11,7 +11,7 @@ namespace aot {
 
 enum class SplitK : int32_t { kNone, kSerial, kParallel, kSeparate };
 
-// The float32 region that a kernel needs beside A, B and D: the twin of aot.candidate.Workspace.
+// The float32 region that a kernel needs beside A, B and D: the twin of aot.core.candidate.Workspace.
 struct Workspace {
   SplitK mode;
   int32_t split_k;

@@ -1,4 +1,4 @@
-// What the miss log counts, in memory and bounded, and its text: a shape set as aot/shape_set.py reads it.
+// What the miss log counts, in memory and bounded, and its text: a shape set as aot/core/shape_set.py reads it.
 #ifndef AOT_GEMM_MISS_TABLE_H_
 #define AOT_GEMM_MISS_TABLE_H_
 

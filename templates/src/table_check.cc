@@ -1,4 +1,4 @@
-// Checks the dispatch table against itself and the kernels, once, when the library is loaded: what aot/dispatch.py
+// Checks the dispatch table against itself and the kernels, once, when the library is loaded: what aot/core/dispatch.py
 // checks before it is written, so that a library whose parts do not belong together refuses to work.
 #include <cinttypes>
 #include <cstdarg>

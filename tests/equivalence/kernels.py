@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aot import cli, pipeline
-from aot.compile import compile_kernels
-from aot.manifest import Manifest
-from aot.target import Target, load_target
+from aot.cli import main as cli
+from aot.compile.compiler import compile_kernels
+from aot.core.target import Target, load_target
+from aot.package.manifest import Manifest
+from aot.package.wheel import DEFAULT_PACKAGE, manifest_of
 from tests.objects import STORE, parameter_sizes
 
 MACHINES = ("aarch64", "x86_64")
@@ -28,7 +29,7 @@ def selection():
         raise SystemExit
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "build", stop)
+        patch.setattr("aot.cli.build.make_wheel", stop)
         result = CliRunner().invoke(cli.main, ["build", "--target", "thor"])
     assert chosen, result.output
     return chosen[0]
@@ -60,5 +61,5 @@ def compiled(machine):
     host = target(machine)
     artifacts, failures = compile_kernels(selection().kernels, host, STORE, progress=False)
     assert failures == []
-    manifest = pipeline.manifest_of(selection(), artifacts, host, pipeline.DEFAULT_PACKAGE, "0")
+    manifest = manifest_of(selection(), artifacts, host, DEFAULT_PACKAGE, "0")
     return Compiled(host, manifest, {x.kernel.name: x.path for x in artifacts})

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from aot.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
-from aot.package import read_templates, write
-from aot.render import render
+from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
+from aot.package.build import read_templates, write
+from aot.package.render import render
 from tests.equivalence.launch import Reader
 from tests.package.userland import aarch64_emulator
 from tests.runtime.host import BINDING_SOURCES, RECORDER, REPLACED_SOURCES

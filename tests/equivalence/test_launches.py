@@ -13,7 +13,7 @@ from itertools import zip_longest
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from aot.problem import Dtype, Layout
+from aot.core.problem import Dtype, Layout
 from tests.equivalence import cases, descriptor, kernels, programs
 from tests.equivalence.cases import Case
 from tests.equivalence.expected import Expected, expected

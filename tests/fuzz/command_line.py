@@ -28,26 +28,33 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from aot import calibrate, cli_build, cli_search, cli_select, cli_tune, errors, pipeline, shipping, space
-from aot.artifact import Artifact, CompileFailure
-from aot.candidate import KernelKey
-from aot.cli import COMMANDS, main
-from aot.cost import DEFAULTS
-from aot.coverage import Coverage
-from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.errors import AotError, DeviceError
-from aot.measurement import Conditions, Measurement, Record
-from aot.preflight import Machine
-from aot.problem import Dtype, Operation, Problem
-from aot.record import write_record
-from aot.remote import Link, LinkError
-from aot.select import fallback_key
-from aot.selection import SELECTION_VERSION, Selection, write_selection
-from aot.shape_set import shape_set_names
-from aot.space import legal
-from aot.store import open_store
-from aot.target import load_target, target_names
-from aot.tuning_set import TunedKernel
+from aot.cli import build as cli_build
+from aot.cli import search as cli_search
+from aot.cli import select as cli_select
+from aot.cli import tune as cli_tune
+from aot.cli.main import COMMANDS, main
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.core import errors
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.errors import AotError, DeviceError
+from aot.core.measurement import Conditions, Measurement, Record
+from aot.core.problem import Dtype, Operation, Problem
+from aot.core.shape_set import shape_set_names
+from aot.core.target import load_target, target_names
+from aot.measure.preflight import Machine
+from aot.measure.store import open_store
+from aot.measure.tuning_set import TunedKernel
+from aot.select import shipping
+from aot.select.coverage import Coverage
+from aot.select.record import write_record
+from aot.select.selection import SELECTION_VERSION, Selection, write_selection
+from aot.select.selector import fallback_key
+from aot.space import enumeration as space
+from aot.space.cost import DEFAULTS
+from aot.space.enumeration import legal
+from aot.studies import calibrate
+from aot.tune.remote import Link, LinkError
 from tests.golden.manifest import kernel
 
 OPERATION = Operation.of(Dtype.BFLOAT16)
@@ -235,26 +242,26 @@ def replaced(folder):
     """Replace what starts outside work, what takes seconds, and the project's own data by small ones."""
     records = folder / "records"
     patches = [
-        mock.patch.object(pipeline, "compile_kernels", compiled),
-        mock.patch.object(pipeline, "build_library", linked),
-        mock.patch.object(pipeline, "build_wheel", linked),
-        mock.patch.object(pipeline, "run_bundle", lambda options, **_: len(options.strategy) % 2 * 8),
-        mock.patch.object(pipeline, "read_machine", return_value=MACHINE),
+        mock.patch("aot.compile.workplace.compile_kernels", compiled),
+        mock.patch("aot.tune.tuning.build_library", linked),
+        mock.patch("aot.package.wheel.build_wheel", linked),
+        mock.patch("aot.tune.tuning.run_bundle", lambda options, **_: len(options.strategy) % 2 * 8),
+        mock.patch("aot.tune.tuning.read_machine", return_value=MACHINE),
         mock.patch.object(Link, "python", no_link),
-        mock.patch("aot.wheel_check.check_kernels", no_gpu),
+        mock.patch("aot.package.wheel_check.check_kernels", no_gpu),
         mock.patch.object(shipping, "select_kernels", chosen),
         mock.patch.object(shipping, "SHIPPED", folder / "selections"),
         mock.patch.object(calibrate, "calibrate", return_value=(DEFAULTS, [])),
         mock.patch.object(calibrate, "cross_validate", return_value=[]),
         mock.patch.object(cli_search.replay, "curve", return_value=[]),
-        mock.patch("aot.space.judge", _judged),
-        mock.patch("aot.cli_space.judge", _judged),
+        mock.patch("aot.space.enumeration.judge", _judged),
+        mock.patch("aot.cli.space.judge", _judged),
         *(mock.patch.object(x, "RECORDS", records) for x in (cli_build, cli_select, cli_tune)),
-        mock.patch("aot.cli_report.RECORDS", records),
-        mock.patch("aot.census.legal_keys", lambda operation, target: [fallback_key(operation.dtype, target)]),
-        mock.patch("aot.census.count", _count),
-        mock.patch("aot.cli_prior._checks", return_value=[]),
-        mock.patch.dict("aot.cli_prior.PARTS", {"rule": lambda _: "rule"}),
+        mock.patch("aot.cli.report.RECORDS", records),
+        mock.patch("aot.studies.census.legal_keys", lambda operation, target: [fallback_key(operation.dtype, target)]),
+        mock.patch("aot.studies.census.count", _count),
+        mock.patch("aot.cli.prior._checks", return_value=[]),
+        mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),
     ]
     for name in ("search", "calibrate"):
         (record,) = [x for x in main.get_command(None, name).params if x.name == "record"]
@@ -281,7 +288,7 @@ def _judged(operation, target, patterns):
 
 
 def _count(_operations, target, toolchain, _lookup):
-    from aot.census import CENSUS_VERSION, Census
+    from aot.studies.census import CENSUS_VERSION, Census
 
     return Census(CENSUS_VERSION, target.name, target.arch, toolchain, ())
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from aot.errors import StoreError
-from aot.record import from_store, read_record
-from aot.selection import read_selection
-from aot.store import open_store, read_store
+from aot.core.errors import StoreError
+from aot.measure.store import open_store, read_store
+from aot.select.record import from_store, read_record
+from aot.select.selection import read_selection
 from tests.fuzz.mutations import anything, damaged_bytes, damaged_document
 from tests.seeds import SEEDS, store_bytes
 

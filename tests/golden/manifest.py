@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot.candidate import Candidate, KernelKey, Workspace
-from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.manifest import MANIFEST_VERSION, Manifest, ManifestKernel
-from aot.measurement import Conditions
-from aot.problem import Dtype, Layout, Operation
-from aot.selection import HeldOut, Regret
+from aot.compile.kernel import ManifestKernel
+from aot.core.candidate import Candidate, KernelKey, Workspace
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.measurement import Conditions
+from aot.core.problem import Dtype, Layout, Operation
+from aot.package.manifest import MANIFEST_VERSION, Manifest
+from aot.select.selection import HeldOut, Regret
 
 KK = Operation.of(Dtype.BFLOAT16)
 KN = Operation.of(Dtype.BFLOAT16, Layout.KN)

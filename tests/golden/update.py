@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from aot.package import read_templates, write
-from aot.render import FileSet, render
+from aot.package.build import read_templates, write
+from aot.package.render import FileSet, render
 from tests.golden.manifest import golden_manifest
 
 EXPECTED = Path(__file__).with_name("expected")

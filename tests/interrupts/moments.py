@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 4.0
-"""Two seconds are what a command promises, of which it takes at most 1.5 to end in good order (aot/interrupt.py); the
-rest is for a machine that runs other tests meanwhile."""
+"""Two seconds are what a command promises, of which it takes at most 1.5 to end in good order (aot/cli/interrupt.py);
+the rest is for a machine that runs other tests meanwhile."""
 
 
 @dataclass(frozen=True)

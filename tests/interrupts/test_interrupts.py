@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aot import interrupt as interrupts
-from aot.package import TOOLCHAIN_CACHE
+from aot.cli import interrupt as interrupts
+from aot.package.build import TOOLCHAIN_CACHE
 from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
 
 NUM_MOMENTS = 3
@@ -68,9 +68,9 @@ def test_linking_and_packaging(tmp_path):
 DEAF = """
 import subprocess, sys, time
 from pathlib import Path
-from aot.interrupt import watch
-from aot.process import owned
-from aot.scratch import scratch_folder
+from aot.cli.interrupt import watch
+from aot.core.process import owned
+from aot.core.scratch import scratch_folder
 with watch(), scratch_folder("x-", Path(sys.argv[1])):
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
     with owned(child):
@@ -107,7 +107,7 @@ def test_a_command_that_swallows_the_interrupt_is_ended(tmp_path, again, least):
 
 NATIVE = """
 import ctypes
-from aot.interrupt import watch
+from aot.cli.interrupt import watch
 with watch():
     print("in", flush=True)
     ctypes.CDLL(None).sleep(60) and ctypes.CDLL(None).sleep(60)
@@ -127,7 +127,9 @@ def test_native_code_does_not_keep_a_command_from_ending():
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored():
-    code = "import os, signal\nfrom aot.interrupt import watch\nwith watch():\n  os.kill(os.getpid(), signal.SIGHUP)\n"
+    code = (
+        "import os, signal\nfrom aot.cli.interrupt import watch\nwith watch():\n  os.kill(os.getpid(), signal.SIGHUP)\n"
+    )
     command = f"trap '' HUP; exec {sys.executable} -c '{code}print(1)'"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

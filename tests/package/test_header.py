@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from aot.package import build_library, fetch_toolchain, read_templates
-from aot.target import load_target
+from aot.core.target import load_target
+from aot.package.build import build_library, fetch_toolchain, read_templates
 from tests.objects import small_manifest
 from tests.package.userland import aarch64_emulator
 

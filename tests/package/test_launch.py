@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.package import fetch_toolchain
-from aot.target import load_target
+from aot.core.target import load_target
+from aot.package.build import fetch_toolchain
 
 pytestmark = pytest.mark.package
 

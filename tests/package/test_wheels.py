@@ -16,9 +16,9 @@ import pip
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from aot.errors import PackageError
-from aot.package import build_library, build_wheel, read_templates
-from aot.target import load_target
+from aot.core.errors import PackageError
+from aot.core.target import load_target
+from aot.package.build import build_library, build_wheel, read_templates
 from tests.objects import small_manifest
 from tests.package.userland import aarch64_python
 

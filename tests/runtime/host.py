@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from aot.candidate import Candidate
-from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.kernel_library import ProblemStruct, TensorStruct
-from aot.package import dlpack_dir, read_templates, write
-from aot.problem import Dtype, Layout, Operation
-from aot.render import library_name, render
+from aot.core.candidate import Candidate
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.problem import Dtype, Layout, Operation
+from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.package.build import dlpack_dir, read_templates, write
+from aot.package.render import library_name, render
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 
 RECORDER = Path(__file__).with_name("recorder.cc")

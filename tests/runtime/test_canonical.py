@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from aot.dispatch import Tier
-from aot.operands import as_launched
-from aot.problem import Dtype, Layout, Operation, Problem
+from aot.core.dispatch import Tier
+from aot.core.operands import as_launched
+from aot.core.problem import Dtype, Layout, Operation, Problem
 from tests.runtime import host
 from tests.runtime.host import LAUNCH, problem
 from tests.runtime.reference import code, matrices, readings
@@ -181,7 +181,7 @@ def test_unknown_flags_are_refused(library):
 
 
 def check_as_launched(library, manifest):
-    """Compare with `aot.operands.as_launched`, which selections are counted and explained by."""
+    """Compare with `aot.core.operands.as_launched`, which selections are counted and explained by."""
     rng = random.Random(5)
     answers = set()
     for _ in range(20_000):

@@ -1,4 +1,4 @@
-"""The C++ look-up against aot.dispatch, over a million shapes and every edge, in random tables and in real ones."""
+"""The C++ look-up against aot.core.dispatch, over a million shapes and every edge, in random and real tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from aot import shipping
-from aot.cli import main
-from aot.dispatch import look_up, round_up
+from aot.cli.main import main
+from aot.core.dispatch import look_up, round_up
+from aot.core.problem import Problem
+from aot.core.target import load_target
 from aot.families import family_of
-from aot.problem import Problem
-from aot.selection import read_selection
-from aot.target import load_target
+from aot.select import shipping
+from aot.select.selection import read_selection
 from tests.golden.manifest import golden_manifest, kernel
 from tests.runtime import host
 from tests.runtime.host import problem

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.problem import Dtype, Layout, Operation, Problem
-from aot.shape_set import load_shape_set
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.shape_set import load_shape_set
 from tests.runtime import host
 from tests.runtime.host import LAUNCH, problem
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import tvm_ffi
 
-from aot.problem import Dtype, Layout, Operation
+from aot.core.problem import Dtype, Layout, Operation
 from tests.runtime.host import SYNCHRONIZE
 from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
 

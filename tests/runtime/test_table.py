@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from aot.dispatch import look_up
-from aot.limit import limit, mean_limit_us
-from aot.problem import Problem
-from aot.target import load_target
+from aot.core.dispatch import look_up
+from aot.core.problem import Problem
+from aot.core.target import load_target
+from aot.space.roofline import limit, mean_limit_us
 
 
 def test_plan_equals_the_reference(package, manifest):

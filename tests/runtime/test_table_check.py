@@ -14,8 +14,8 @@ from importlib import import_module
 
 import pytest
 
-from aot.dispatch import DispatchTable, Grid, Row, Section
-from aot.problem import Dtype, Operation
+from aot.core.dispatch import DispatchTable, Grid, Row, Section
+from aot.core.problem import Dtype, Operation
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 from tests.runtime import host
 from tests.runtime.exchange import Framework

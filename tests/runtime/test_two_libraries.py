@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.dispatch import look_up
-from aot.problem import Problem
+from aot.core.dispatch import look_up
+from aot.core.problem import Problem
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host
 

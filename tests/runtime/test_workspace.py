@@ -1,4 +1,4 @@
-"""The C++ workspace formula against aot.candidate.Workspace, and how the workspace reaches CUDA."""
+"""The C++ workspace formula against aot.core.candidate.Workspace, and how the workspace reaches CUDA."""
 
 from __future__ import annotations
 

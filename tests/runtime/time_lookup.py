@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from aot.selection import read_selection
-from aot.target import load_target
+from aot.core.target import load_target
+from aot.select.selection import read_selection
 from tests.golden.manifest import golden_manifest, kernel
 from tests.runtime import host
 

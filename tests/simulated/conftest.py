@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aot import bundle, pipeline
-from aot.candidate import Candidate
-from aot.cli import main
-from aot.target import load_target
-from aot.tuning_set import TuningSet, read_tuning_set
+from aot.cli.main import main
+from aot.core.candidate import Candidate
+from aot.core.target import load_target
+from aot.measure.tuning_set import TuningSet, read_tuning_set
+from aot.tune import bundle
 from tests.simulated import device as simulated
 
 CANDIDATES = (
@@ -58,7 +58,7 @@ class Tuning:
 def tune(*words):
     """Run `aot tune` for a Thor with a library over the simulated driver."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "build_library", simulated.build_library)
+        patch.setattr("aot.tune.tuning.build_library", simulated.build_library)
         kernels = ["--kernels", ",".join(CANDIDATES), "--prune", "1000"]
         return CliRunner().invoke(main, ["tune", "--target", "thor", *kernels, *map(str, words)])
 

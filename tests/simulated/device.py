@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from aot import cost
-from aot.package import read_templates, write
-from aot.render import render
+from aot.package.build import read_templates, write
+from aot.package.render import render
+from aot.space import cost
 from tests.objects import parameter_sizes
 from tests.package.userland import aarch64_python
 from tests.runtime.host import BINDING_SOURCES, REPLACED_SOURCES
@@ -48,7 +48,7 @@ void simulated_{kernel.entry_symbol}(void** arguments, int32_t count) {{
 
 
 def build_library(manifest, objects, out_dir, target, **_options):
-    """Stand in for `aot.package.build_library`: the same library over the simulated driver."""
+    """Stand in for `aot.package.build.build_library`: the same library over the simulated driver."""
     project = out_dir / "simulated"
     kernels = tuple(replace(x, entry_symbol=f"simulated_{x.entry_symbol}") for x in manifest.kernels)
     write(render(replace(manifest, kernels=kernels), read_templates()), project)

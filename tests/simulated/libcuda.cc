@@ -1,4 +1,4 @@
-// A simulated libcuda.so.1: the driver functions that aot/device.py calls, over host memory and a clock of its own.
+// A simulated libcuda.so.1: the driver functions that aot/measure/device.py calls, over host memory and a clock of its own.
 //
 // The file that AOT_SIMULATED_DEVICE names describes the device, one entry a line:
 //   name TEXT | capability MAJOR MINOR | sms N | l2 BYTES | integrated 0|1 | memory BYTES | noise SHARE

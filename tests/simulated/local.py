@@ -9,8 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from aot import pipeline
-from aot.cli import main
+from aot.cli.main import main
+from aot.tune import tuning as tunings
 
 
 def run(library):
@@ -20,7 +20,7 @@ def run(library):
         del objects, target, options
         return Path(shutil.copyfile(library, out_dir / f"lib{manifest.module}.so"))
 
-    pipeline.build_library = build_library
+    tunings.build_library = build_library
     return main()
 
 

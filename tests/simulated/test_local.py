@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.errors import DeviceError
-from aot.record import read_record
+from aot.core.errors import DeviceError
+from aot.select.record import read_record
 from tests.equivalence.kernels import STORE
 from tests.simulated.conftest import CANDIDATES
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from aot import pipeline, remote
-from aot.background import beside
-from aot.errors import DeviceError, RemoteError
-from aot.record import read_record
-from aot.store import open_store
+from aot.compile.workplace import ARTIFACTS
+from aot.core.errors import DeviceError, RemoteError
+from aot.measure.background import beside
+from aot.measure.store import open_store
+from aot.select.record import read_record
+from aot.tune import remote
 from tests.interrupts.moments import LIMIT_S
 from tests.simulated.conftest import CANDIDATES, tune
 from tests.simulated.sshd import Sshd
@@ -25,7 +26,7 @@ from tests.simulated.test_tuning import num_commits
 ROOT = Path(__file__).parents[2]
 RUN = """
 import sys
-from aot.interrupt import watch
+from aot.cli.interrupt import watch
 with watch():
     from tests.simulated.conftest import tune
     done = tune(*sys.argv[1:])
@@ -53,7 +54,7 @@ def words(sshd, tuning, tmp_path, monkeypatch):
     """Give the words of the command, to be run in tmp_path; the folder on the device is tmp_path / "there"."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "artifacts").symlink_to(ROOT / pipeline.ARTIFACTS)
+    (tmp_path / "build" / "artifacts").symlink_to(ROOT / ARTIFACTS)
     found = ["--on", f"{sshd.url}{tmp_path}/there", "--shapes", tuning.shapes]
     return [*map(str, found), "--record", str(tmp_path / "thor.jsonl.gz")]
 

@@ -12,14 +12,14 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from aot import measure
-from aot.cli import main
-from aot.errors import StoreError
-from aot.inputs import SOURCE_ELEMENTS
-from aot.measure import FLUSH_PROTOCOL, num_sets, plan_for, set_bytes
-from aot.record import from_store, read_record
-from aot.store import open_store
-from aot.wheel_check import read_wheel_manifest
+from aot.cli.main import main
+from aot.core.errors import StoreError
+from aot.measure import protocol as measure
+from aot.measure.inputs import SOURCE_ELEMENTS
+from aot.measure.protocol import FLUSH_PROTOCOL, num_sets, plan_for, set_bytes
+from aot.measure.store import open_store
+from aot.package.wheel_check import read_wheel_manifest
+from aot.select.record import from_store, read_record
 from tests.simulated.conftest import CANDIDATES
 from tests.simulated.device import Faults
 

@@ -6,10 +6,10 @@ from functools import cache
 
 from twins import BF16
 
-from aot.candidate import Accepted
+from aot.core.candidate import Accepted
+from aot.core.target import load_target
 from aot.families import families
-from aot.legality import check
-from aot.target import load_target
+from aot.space.legality import check
 
 
 @cache

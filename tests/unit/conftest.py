@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 import aot
-from aot.record import read_record
-from aot.times import measured_times
+from aot.select.record import read_record
+from aot.select.times import measured_times
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from aot import cli
+from aot.cli import main as cli
 
 SHAPES = """version = 1
 dtypes = ["bfloat16"]

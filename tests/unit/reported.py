@@ -9,14 +9,14 @@ from xml.etree import ElementTree as ET
 from twins import BF16, problem_of
 from twins import CONDITIONS as TWIN
 
-from aot.candidate import Candidate, KernelKey
-from aot.cost import NAME
-from aot.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.heldout import score
-from aot.measurement import Measurement, Record
-from aot.report_facts import SearchPoint, facts_of
-from aot.selection import SELECTION_VERSION, Curve, CurvePoint, Regret, Selection
-from aot.target import load_target
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.measurement import Measurement, Record
+from aot.core.target import load_target
+from aot.report.facts import SearchPoint, facts_of
+from aot.select.heldout import score
+from aot.select.selection import SELECTION_VERSION, Curve, CurvePoint, Regret, Selection
+from aot.space.cost import NAME
 
 THOR = load_target("thor")
 CONDITIONS = replace(TWIN, arch=THOR.arch)

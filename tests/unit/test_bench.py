@@ -3,8 +3,8 @@
 import ast
 from pathlib import Path
 
-from aot.problem import Dtype, Operation
-from aot.shape_set import load_shape_set
+from aot.core.problem import Dtype, Operation
+from aot.core.shape_set import load_shape_set
 
 BENCH = Path(__file__).parents[2] / "bench" / "bench.py"
 TUNED = ("representative", "offgrid", "between")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from aot.cli import COMMANDS
+from aot.cli.main import COMMANDS
 from tests.fuzz.command_line import fuzz
 
 

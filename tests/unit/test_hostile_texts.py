@@ -17,12 +17,12 @@ from functools import cache
 import pytest
 from test_escape import CPP_LITERAL, unescaped_cpp, unescaped_markdown
 
-from aot.errors import ManifestError, StoreError
-from aot.manifest import from_json
-from aot.package import read_templates
-from aot.record import from_store, read_record
-from aot.render import render
-from aot.store import read_store
+from aot.core.errors import ManifestError, StoreError
+from aot.measure.store import read_store
+from aot.package.build import read_templates
+from aot.package.manifest import from_json
+from aot.package.render import render
+from aot.select.record import from_store, read_record
 from tests.golden.manifest import golden_manifest
 from tests.hostile import HOSTILE, text_fields, text_places, with_text
 from tests.seeds import SEEDS, store_bytes
@@ -168,7 +168,7 @@ def test_a_hostile_text_of_a_store_is_refused_or_is_read_as_it_is(table, column,
 
 
 def test_a_compressed_file_of_no_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("aot.strict_json.MAX_BYTES", 10**6)
+    monkeypatch.setattr("aot.core.strict_json.MAX_BYTES", 10**6)
     (tmp_path / "r.jsonl.gz").write_bytes(gzip.compress(bytes(10**7)))
     with pytest.raises(StoreError, match="more than 1000000 bytes, which no file of ours has"):
         read_record(tmp_path / "r.jsonl.gz")

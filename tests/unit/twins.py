@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aot.candidate import Candidate, KernelKey
-from aot.errors import DeviceError
-from aot.gpu import OutOfMemoryError
-from aot.measurement import Conditions
-from aot.numerics import decode, encode
-from aot.problem import Dtype, Layout, Operation, Problem
-from aot.tuning_set import TunedKernel
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.errors import DeviceError
+from aot.core.measurement import Conditions
+from aot.core.numerics import decode, encode
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.measure.gpu import OutOfMemoryError
+from aot.measure.tuning_set import TunedKernel
 
 BF16 = Operation.of(Dtype.BFLOAT16)
 CONDITIONS = Conditions("Twin", "sm_90a", 4, "1.0", 1000, 2000, "100 W", "2026-11-20", "p1")
@@ -36,7 +36,7 @@ def memory(address: int, num_elements: int) -> np.ndarray:
 
 
 class TwinGpu:
-    """Satisfies `aot.gpu.Gpu`; addresses are host addresses."""
+    """Satisfies `aot.measure.gpu.Gpu`; addresses are host addresses."""
 
     def __init__(self, l2_bytes: int = 1 << 16):
         self.stream = 77
@@ -112,7 +112,7 @@ class TwinGpu:
 
 @dataclass
 class TwinKernels:
-    """Satisfies `aot.gpu.Kernels`. `faults` maps a kernel's name to a fault, or to (fault, least m that has it)."""
+    """Twin of aot.measure.gpu.Kernels. `faults` maps a kernel's name to a fault, or to (fault, least m that has it)."""
 
     gpu: TwinGpu
     kernels: list[TunedKernel]

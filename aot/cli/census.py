@@ -1,0 +1,75 @@
+"""The command `aot census`: compile a whole space, read every object, count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.cli.options import OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options, several
+from aot.compile.compiler import ArtifactStore, toolchain_versions
+from aot.compile.workplace import Workplace, compile_all
+from aot.core.errors import CompileError
+from aot.core.problem import Dtype, Layout
+from aot.core.target import load_target
+from aot.core.whole_file import write_whole
+from aot.studies import census
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+COMPILED, COUNTED = "without --count-only", "with --count-only"
+
+
+def _work(values: Mapping[str, Any]) -> str:
+    return COUNTED if values["count_only"] else COMPILED
+
+
+@click.command(name="census", cls=Command, axes=(Axis((COMPILED, COUNTED), _work),))
+@options(TARGET, jobs_option(only=[COMPILED]))
+@several("--dtype", Dtype, "Only these; by default all.")
+@several("--layout", Layout, "Only these; by default all.")
+@click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="JSON file to write; what it holds of others stays.")
+@click.option("--markdown", type=OUTPUT_FILE, help="Also write the table as Markdown.")
+def census_command(**values: Any) -> None:
+    """Compile every legal candidate of every family, check each object, and count. Needs no GPU; takes hours.
+
+    A legal candidate that does not compile, or whose object is refused, is a bug: it is named with its reason, and the
+    command ends with an error. What is compiled is kept in build/ (a gigabyte and more), so that an interrupted census
+    carries on, and `aot tune` finds its kernels there. A census may be made in parts, by --dtype and --layout into one
+    --output.
+    """
+    target = load_target(values["target"])
+    operations = [
+        operation
+        for operation in census.OPERATIONS
+        if operation.dtype.value in (values["dtypes"] or [x.value for x in Dtype])
+        and operation.layout.value in (values["layouts"] or [x.value for x in Layout])
+    ]
+    earlier = census.read_census(values["output"]) if values["output"] and values["output"].exists() else None
+    workplace = Workplace(jobs=values["jobs"])
+    if not values["count_only"]:
+        for number, operation in enumerate(operations, 1):
+            keys = census.legal_keys(operation, target)
+            click.echo(f"{operation.tag}: {len(keys):,} legal, operation {number} of {len(operations)}", err=True)
+            compile_all(keys, target, workplace)
+    store = ArtifactStore(workplace.artifacts)
+    found = census.count(operations, target, toolchain_versions(), lambda key: store.get(key, target))
+    if earlier:
+        found = census.merge(earlier, found)
+    if values["output"]:
+        write_whole(values["output"], f"{json.dumps(asdict(found), indent=1, sort_keys=True)}\n")
+    text = census.markdown(found)
+    if values["markdown"]:
+        write_whole(values["markdown"], text)
+    click.echo(text, nl=False)
+    failures = [name for row in found.rows for name in row.failures]
+    if failures:
+        raise CompileError(
+            f"{len(failures)} legal candidates did not compile or were refused, {failures[0]} among them; each is a "
+            "bug of legality or of its family"
+        )

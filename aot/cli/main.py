@@ -1,0 +1,153 @@
+"""The command `aot`: its commands, and the only place that exits.
+
+A command's module is imported when the command is called: none fails for want of what only another one needs, and
+`aot --help` needs click alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import io
+import os
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.cli.interrupt import INTERRUPTED, exit_code
+from aot.core.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMANDS = {
+    "build": ("aot.cli.build:build", "Compile a selection's kernels and build the wheel."),
+    "calibrate": ("aot.cli.search:calibrate_command", "Fit the cost model to a few recorded times."),
+    "census": ("aot.cli.census:census_command", "Compile every legal candidate and count; takes hours."),
+    "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
+    "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
+    "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
+    "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
+    "prior": ("aot.cli.prior:prior_command", "Show what the cost model assumes of a device."),
+    "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
+    "search": ("aot.cli.search:search", "Compare search strategies on recorded times."),
+    "select": ("aot.cli.select:select_command", "Choose the kernels to ship and their dispatch table."),
+    "shapes": ("aot.cli.space:shapes", "List a shape set."),
+    "smem": ("aot.cli.smem:smem_command", "Count a kernel's shared memory, and say what fits."),
+    "space": ("aot.cli.space:space", "Show the candidates, and why others are out."),
+    "targets": ("aot.cli.space:targets", "List the targets: device, host and limits."),
+    "tune": ("aot.cli.tune:tune", "Measure here, on a device by SSH, or make a bundle."),
+    "verify": ("aot.cli.build:verify", "Check a wheel, or its kernels on this GPU."),
+}
+"""By the command's name: where it is, and its line in `aot --help`."""
+
+EXIT_INTERNAL = 70
+"""An error that is none of the user's. Source: EX_SOFTWARE of sysexits.h."""
+EXIT_BROKEN_PIPE = 141
+"""The reader of the output ended, as shells report it: 128 and SIGPIPE."""
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: control characters but line ends are escaped."""
+    return "".join(x if x == "\n" or x.isprintable() else x.encode("unicode_escape").decode() for x in text)
+
+
+def _internal_error(error: Exception) -> str:
+    """Write the traceback of an unexpected error to a file; return the line to print."""
+    head = printable(f"{type(error).__name__}: {error}").splitlines() or [""]
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="aot-error-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"aot {' '.join(sys.argv[1:])}\n")
+            traceback.print_exception(error, file=file)
+    except OSError:
+        name = "what you did; its traceback could not be written"
+    return f"internal error: {head[0][:300]}; please report it with {name}"
+
+
+def _typed(error: Exception) -> AotError | None:
+    """Make an error of ours of one that Python raised for a reason that a user can act on; None for any other."""
+    if isinstance(error, ImportError):
+        return DependencyError(f"cannot import a package: {error}; {REPAIR}")
+    if isinstance(error, MemoryError):
+        return ResourceError("memory ran out; free some, or give a smaller --jobs, and run again")
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        text = f"{where}{error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            return ResourceError(f"{text}; free disk or memory and run again")
+        return OutputError(f"{text}; check the path and its permissions, and run again")
+    return None
+
+
+class _Group(click.Group):
+    """Loads commands when they are called, prints every error in one place and exits with its code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands' names."""
+        return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands' lines without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call a command; where the reader of its output has ended, end quietly."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(EXIT_BROKEN_PIPE)
+
+    def main(self, *arguments: Any, **extra: Any) -> Any:
+        """Run a command and exit with its code."""
+        extra["standalone_mode"] = False
+        sys.exit(_run(lambda: super(_Group, self).main(*arguments, **extra)))
+
+
+def _run(command: Callable[[], Any]) -> int:
+    """Run a command; return its exit code, after printing its error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it may have been closed by the caller
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be UTF-8
+    try:
+        code = command()
+        if sys.stdout is not None:  # else it was closed by the caller
+            sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        with suppress(OSError):
+            click.echo(INTERRUPTED, err=True, nl=False)
+        return exit_code()
+    except BrokenPipeError:
+        # What is buffered still cannot be written, and the interpreter will try once more.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last net: no input may give a traceback
+        ours = error if isinstance(error, AotError) else _typed(error)
+        text = f"error: {printable(str(ours))}" if ours else _internal_error(error)
+        with suppress(OSError):
+            click.echo(f"aot: {text}", err=True)
+        return ours.exit_code if ours else EXIT_INTERNAL
+    return code if isinstance(code, int) else 0
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="aot-kernels")
+def main() -> None:
+    """Tune GEMM kernels offline and package the winners, compiled, in a wheel."""

@@ -1,0 +1,217 @@
+"""Options that several commands have, and what an option or a command checks before any work is done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from aot.core.problem import Dtype, Layout
+from aot.core.whole_file import check_folder, check_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+Decorated = TypeVar("Decorated", bound="Callable[..., Any] | click.Command")
+
+
+class Decorator(Protocol):
+    """What puts an option on a command."""
+
+    def __call__(self, function: Decorated, /) -> Decorated:
+        """Put it on."""
+
+
+RECORDS = Path(__file__).parents[1] / "records"
+SELECTIONS = Path("build/selections")
+"""Where `aot select` writes, below the working directory."""
+
+MAX_HELDOUT_REGRET = (0.02, 0.20)
+"""Mean and worst cost of rounding, on problems that were held out, up to which `aot build` builds."""
+
+
+class Option(click.Option):
+    """An option that may have a meaning in some modes of its command only (see `Command`)."""
+
+    def __init__(self, *names: Any, only: Collection[str] = (), **attributes: Any) -> None:
+        """Make an option.
+
+        Args:
+            names: as click.Option takes them.
+            only: the modes in which it means something; none for all of them.
+            attributes: as click.Option takes them.
+        """
+        super().__init__(*names, **attributes)
+        self.only = tuple(only)
+
+
+def option(*names: str, only: Collection[str] = (), **attributes: Any) -> Decorator:
+    """Make the decorator of an `Option`."""
+    return click.option(*names, cls=Option, only=only, **attributes)
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Say whether a parameter was given, rather than left at its default."""
+    source = context.get_parameter_source(name)
+    return source not in (None, click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A choice that decides which options mean something: its modes, and what tells the mode by the values.
+
+    A mode is named as it stands in a sentence: `with --bundle`.
+    """
+
+    modes: tuple[str, ...]
+    mode: Callable[[Mapping[str, Any]], str]
+
+
+class Command(click.Command):
+    """A command that refuses the options which mean nothing in the modes that it is called in."""
+
+    def __init__(self, *arguments: Any, axes: tuple[Axis, ...], **attributes: Any) -> None:
+        """Make a command of what click.Command takes, and of the choices between its modes."""
+        super().__init__(*arguments, **attributes)
+        self.axes = axes
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check the options that were given against the modes, and run."""
+        for axis in self.axes:
+            mode = axis.mode(ctx.params)
+            for parameter in self.params:
+                only = [x for x in axis.modes if isinstance(parameter, Option) and x in parameter.only]
+                if only and mode not in only and is_given(ctx, parameter.name or ""):
+                    raise click.UsageError(_means_nothing(parameter.opts[-1], mode, only), ctx)
+        return super().invoke(ctx)
+
+
+def _means_nothing(name: str, mode: str, only: list[str]) -> str:
+    others = [x for x in only if name not in x.split()]
+    advice = f"leave it out, or use it {' or '.join(others)}" if others else "leave one of the two out"
+    return f"{name} means nothing {mode}; {advice}"
+
+
+class FiniteFloat(click.FloatRange):
+    """A number within a range; `nan` and the infinities are in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read a number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class _OutputFile(click.ParamType[Path]):
+    """A file to write, tried before anything else is done."""
+
+    name = "FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        del param, ctx
+        return check_output(Path(value))
+
+
+class _OutputFolder(click.ParamType[Path]):
+    """A folder to put files into, tried before anything else is done."""
+
+    name = "DIRECTORY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        del param, ctx
+        return check_folder(Path(value))
+
+
+OUTPUT_FILE, OUTPUT_FOLDER = _OutputFile(), _OutputFolder()
+
+
+def regrets_text(regrets: tuple[float, float]) -> str:
+    """Write a mean and a worst regret as the command line takes them: `2%,25%`."""
+    return ",".join(f"{100 * regret:g}%" for regret in regrets)
+
+
+class _Regrets(click.ParamType[tuple[float, float]]):
+    """A mean and a worst regret: `2%,10%`, or fractions; `none` where there is no limit."""
+
+    name = "MEAN,WORST"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value == "none":
+            return (float("inf"), float("inf"))
+        try:
+            mean, worst = (float(x.removesuffix("%")) / (100 if x.endswith("%") else 1) for x in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a mean and a worst regret, such as 2%,10%", param, ctx)
+        if not 0 <= mean <= worst:
+            self.fail(f"{value!r}: the mean must be at least 0 and at most the worst", param, ctx)
+        return (mean, worst)
+
+
+REGRETS = _Regrets()
+TARGET_HELP = "Device and host; see `aot targets`."
+SHAPES_HELP = "Shape set: a shipped name or a TOML file."
+TARGET = option("--target", default="thor", show_default=True, help=TARGET_HELP)
+
+
+def shapes_option(*, only: Collection[str] = (), text: str = SHAPES_HELP) -> Decorator:
+    """Make the option --shapes, which may have a meaning in some modes only."""
+    return option("--shapes", only=only, default="representative", show_default=True, help=text)
+
+
+SHAPES = shapes_option()
+KERNELS = option(
+    "--kernels",
+    default="",
+    help="Patterns on candidate names, separated by commas; a leading - excludes: 'sm100_*,-*256x256*'.",
+)
+DTYPE = option("--dtype", type=click.Choice([dtype.value for dtype in Dtype]), default="bfloat16", show_default=True)
+LAYOUT = option(
+    "--layout",
+    type=click.Choice([layout.value for layout in Layout]),
+    default="kk",
+    show_default=True,
+    help="Contiguous mode of A and of B; kk is torch's linear.",
+)
+
+
+def several(name: str, kind: type[Dtype | Layout], text: str) -> Decorator:
+    """Make an option that names members of an enumeration and may be given again."""
+    choice = click.Choice([x.value for x in kind])
+    return option(name, f"{name[2:]}s", multiple=True, type=choice, help=text)
+
+
+VERBOSE = option("--verbose", is_flag=True, help="Echo the commands that are run.")
+
+
+def jobs_option(*, only: Collection[str] = ()) -> Decorator:
+    """Make the option --jobs, which may have a meaning in some modes only."""
+    return option("--jobs", only=only, type=click.IntRange(1, 4096), help="Compiler processes; by default one a core.")
+
+
+JOBS = jobs_option()
+
+
+def calibration_option(*, only: Collection[str] = ()) -> Decorator:
+    """Make the option --calibration, which may have a meaning in some modes only."""
+    text = "The cost model's constants, as `aot calibrate` writes them."
+    return option("--calibration", only=only, type=click.Path(path_type=Path), help=text)
+
+
+CALIBRATION = calibration_option()
+
+
+def options(*options: Decorator) -> Decorator:
+    """Join options into one decorator, in the given order."""
+
+    def apply(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply

@@ -1,0 +1,95 @@
+"""The command `aot report`: one HTML page about a tuning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aot.cli.options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option
+from aot.cli.search import OUTPUT as SEARCHES
+from aot.cli.selection import (
+    COMMITTED,
+    LAST,
+    MODES,
+    NAMED,
+    RECORDED,
+    selection_of,
+    target_name,
+    told_mode,
+    told_options,
+)
+from aot.core.constraints import TargetName, Text, Version
+from aot.core.errors import StoreError
+from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.shape_set import load_shape_set
+from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.target import load_target
+from aot.core.whole_file import check_output, write_whole
+from aot.report.facts import SearchPoint, facts_of
+from aot.report.page import page
+from aot.select.record import read_record
+from aot.studies.replay import CURVE_VERSION, CurvePoint
+
+REPORTS = Path("build/report")
+"""Where `aot report` writes, below the working directory."""
+
+
+@dataclass(frozen=True)
+class _Searches:
+    """What `aot search` writes."""
+
+    version: Version
+    target: TargetName
+    record: Text
+    points: tuple[CurvePoint, ...]
+
+
+def read_searches(path: Path, target: str) -> list[SearchPoint]:
+    """Read the curves that `aot search` wrote.
+
+    Raises:
+        StoreError: the file cannot be read, is of another version, or is of another target.
+    """
+    try:
+        found = decode_version(_Searches, parse_json(read_content(path)), "version", CURVE_VERSION)
+    except DecodeError as error:
+        raise StoreError(f"cannot read the searches {path}: {error}; run `aot search` again") from error
+    if found.target != target:
+        raise StoreError(f"{path} is of {found.target}, not of {target}; give --search, or run `aot search` again")
+    return [SearchPoint(x.strategy, x.fraction, x.device_s, x.mean_regret, x.worst_regret) for x in found.points]
+
+
+@click.command(cls=Command, axes=(Axis(MODES, told_mode),))
+@told_options("Tell of what the cost model selects for --shapes.")
+@option("--target", default="h200", show_default=True, help=TARGET_HELP)
+@option(
+    "--heldout",
+    only=[NAMED, RECORDED, LAST, COMMITTED],
+    default="heldout",
+    show_default=True,
+    help="Shape set that the selection was scored on, if it was.",
+)
+@click.option("--search", type=click.Path(path_type=Path), help="What aot search wrote; default build/search/.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/report/.")
+@click.pass_context
+def report(context: click.Context, /, **values: Any) -> None:
+    """Write one HTML page about a tuning, to be read without a network.
+
+    Device and conditions, roofline, the kernel of each bucket and cell, regret in and out of sample, the portfolio's
+    curve, what lost and why, and the slowest cells. Without --selection, of the last selection made here, or else of
+    what `aot build` ships. A predicted selection says so throughout.
+    """
+    output = values["output"] or check_output(REPORTS / f"{load_target(target_name(context)).name}.html")
+    chosen = selection_of(context, told_mode(values))
+    path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
+    is_measured = chosen.provenance == PROVENANCE_MEASURED
+    record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
+    heldout = load_shape_set(values["heldout"]).sizes if chosen.heldout else ()
+    search = values["search"] or SEARCHES / f"{chosen.target}.json"
+    points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()
+    text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
+    write_whole(output, text)
+    click.echo(f"{output}: {output.stat().st_size / 2**20:.2f} MiB, {chosen.provenance}")

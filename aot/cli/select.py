@@ -1,0 +1,179 @@
+"""The commands that decide, and say what was decided: select, diff, explain."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.cli import tables
+from aot.cli.options import (
+    DTYPE,
+    KERNELS,
+    LAYOUT,
+    OUTPUT_FILE,
+    RECORDS,
+    REGRETS,
+    SELECTIONS,
+    SHAPES,
+    TARGET,
+    Axis,
+    Command,
+    FiniteFloat,
+    calibration_option,
+    is_given,
+    option,
+    options,
+)
+from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
+from aot.core.constraints import MAX_EXTENT
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.target import load_target
+from aot.core.whole_file import check_output
+from aot.select import shipping
+from aot.select.coverage import coverage
+from aot.select.explain import explanation
+from aot.select.selection import write_selection
+from aot.select.selector import NAMED_WEIGHT, SelectionLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIMITS = (
+    click.option(
+        "--max-kernels",
+        type=click.IntRange(1),
+        default=SelectionLimits.max_kernels,
+        show_default=True,
+        help="Kernels of layout kk.",
+    ),
+    click.option(
+        "--max-layout-kernels",
+        type=click.IntRange(4),
+        default=SelectionLimits.max_layout_kernels,
+        show_default=True,
+        help="Of each other layout.",
+    ),
+    click.option(
+        "--max-regret",
+        type=REGRETS,
+        help="Mean and worst regret of layout kk, such as 2%,10%: as few kernels as reach it, up to --max-kernels.",
+    ),
+    click.option(
+        "--named-weight",
+        type=FiniteFloat(1.0),
+        default=NAMED_WEIGHT,
+        show_default=True,
+        help="How often a problem of --shapes counts beside others measured.",
+    ),
+)
+
+MEASURED = "where a record is selected from"
+TIES, ANEW = "without --anew", "with --anew"
+
+
+def _source(values: Mapping[str, Any]) -> str:
+    is_predicted = values["predicted"] or not (
+        values["record"] or shipping.default_record(load_target(values["target"]), RECORDS)
+    )
+    return PREDICTED if is_predicted else MEASURED
+
+
+def _ties(values: Mapping[str, Any]) -> str:
+    return ANEW if values["anew"] else TIES
+
+
+@click.command(name="select", cls=Command, axes=(Axis((MEASURED, PREDICTED), _source), Axis((TIES, ANEW), _ties)))
+@options(TARGET, SHAPES, KERNELS, *LIMITS)
+@option(
+    "--record",
+    only=[MEASURED],
+    type=click.Path(path_type=Path),
+    help="Record to select from; by default the committed one.",
+)
+@option("--predicted", only=[PREDICTED], is_flag=True, help="Select by the cost model, as where there is no record.")
+@calibration_option(only=[PREDICTED])
+@option(
+    "--heldout",
+    only=[MEASURED],
+    default="heldout",
+    show_default=True,
+    help="Shape set to keep out and to score on; '' for none.",
+)
+@option(
+    "--shipped",
+    only=[TIES],
+    type=click.Path(path_type=Path),
+    help="Selection that ties go to; by default the committed.",
+)
+@click.option("--anew", is_flag=True, help="Let ties go to no earlier selection.")
+@click.option("--curve/--no-curve", default=True, show_default=True, help="Work out kernels against regret.")
+@click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/selections/.")
+@click.pass_context
+def select_command(context: click.Context, /, **values: Any) -> None:
+    """Choose the kernels to ship and build the dispatch table, from a record or from the cost model.
+
+    Says how: exactly, or by greedy choice and exchange beside a proven bound; what each number of kernels would cost;
+    what rounding costs on the problems that were held out; and how the problems of --shapes are answered. By the cost
+    model, a --shapes that is given has kernels of the layouts it asks for; the general kernel answers the others.
+    """
+    mean, worst = values["max_regret"] or (None, None)
+    device = load_target(values["target"])
+    path = values["output"] or check_output(SELECTIONS / f"{device.name}.json")
+    is_measured = _source(values) == MEASURED
+    request = Request(
+        device,
+        values["shapes"],
+        not is_given(context, "shapes"),
+        (values["record"] or shipping.default_record(device, RECORDS)) if is_measured else None,
+        SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst),
+        shipped=None if values["anew"] else values["shipped"] or shipping.shipped_selection(device),
+        **{x.name: values[x.name] for x in fields(Request) if x.name in _SAME_NAMES},
+    )
+    selection = select(request)
+    write_selection(path, selection)
+    click.echo(tables.selection_summary(selection))
+    click.echo(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
+    click.echo(shipping.coverage_text(selection.coverage))
+
+
+_SAME_NAMES = ("kernels", "calibration", "heldout", "named_weight", "curve")
+"""Options that a request has by the same name."""
+
+
+@click.command()
+@click.argument("old", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("new", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--record", "records", multiple=True, type=click.Path(path_type=Path), help="Times to judge by; may repeat."
+)
+@click.option("--show", type=click.IntRange(0), default=20, show_default=True, help="Changes to list.")
+def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
+    """Say what selection NEW dispatches otherwise than OLD, and what that costs.
+
+    By default judged by the committed record of the target; a change's cost is learned where it was not measured.
+    """
+    click.echo(tables.difference_table(shipping.compare_selections(old, new, records, RECORDS), show))
+
+
+@click.command(cls=Command, axes=(Axis(MODES, told_mode),))
+@options(TARGET, DTYPE, LAYOUT)
+@told_options("Explain what the cost model selects for --shapes.")
+@click.argument("m", type=click.IntRange(1, MAX_EXTENT))
+@click.argument("n", type=click.IntRange(1, MAX_EXTENT))
+@click.argument("k", type=click.IntRange(1, MAX_EXTENT))
+@click.pass_context
+def explain(context: click.Context, /, **values: Any) -> None:
+    """Say which kernel an M by N by K problem gets, and why.
+
+    From which bucket, at what time, what came second, how much of the hardware's limit is reached, and what there is
+    against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
+    """
+    chosen = selection_of(context, told_mode(values))
+    timed = shipping.times_behind(chosen, values["record"], RECORDS)
+    operation = Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
+    problem = Problem(operation, values["m"], values["n"], values["k"])
+    click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
+    click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)

@@ -1,0 +1,159 @@
+"""Which selection a command speaks of: the one named, the last one made here, the committed one, or a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.cli.options import SELECTIONS, Decorator, is_given, option, options, shapes_option
+from aot.core.errors import SelectionError
+from aot.core.shape_set import load_shape_set
+from aot.core.target import Target, load_target
+from aot.select import shipping
+from aot.select.selection import Selection, read_selection
+from aot.select.selector import NAMED_WEIGHT, SelectionLimits, Wishes
+from aot.space.calibration import constants_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMED = "with --selection"
+RECORDED = "with --record and without --selection"
+PREDICTED = "where the cost model selects, as with --predicted"
+LAST = "with the last selection in build/selections, which is taken by default"
+COMMITTED = "with the committed selection, which is taken by default"
+MODES = (NAMED, RECORDED, PREDICTED, LAST, COMMITTED)
+
+
+def told_options(predicted: str) -> Decorator:
+    """Make the options by which `aot explain` and `aot report` are told which selection to speak of."""
+    path = click.Path(path_type=Path)
+    return options(
+        shapes_option(only=[RECORDED, PREDICTED]),
+        option("--selection", type=path, help="Selection to speak of; default build/selections/."),
+        option("--record", only=[NAMED, RECORDED], type=path, help="Record to select from, or behind --selection."),
+        option("--predicted", only=[PREDICTED], is_flag=True, help=predicted),
+    )
+
+
+def target_name(context: click.Context) -> str:
+    """Return the name of the target: of the selection that is named, unless --target is given too."""
+    given = str(context.params["target"])
+    path = context.params.get("selection")
+    return given if path is None or is_given(context, "target") else read_selection(path).target
+
+
+def check_target(selection: Selection, device: Target, context: click.Context) -> None:
+    """Refuse a selection of another target than the one that was asked for.
+
+    Raises:
+        SelectionError: it is.
+    """
+    if is_given(context, "target") and selection.target != device.name:
+        raise SelectionError(
+            f"the selection is for {selection.target}, --target is {device.name}; give --target {selection.target}"
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a new selection is asked to be; the defaults are those of `aot select`, but for the curve."""
+
+    target: Target
+    shapes: str
+    is_default_shapes: bool
+    """Whether the shape set was not asked for: a wheel by the model then has kernels of every layout."""
+    record: Path | None = None
+    """None: by the cost model."""
+    limits: SelectionLimits = field(default_factory=SelectionLimits)
+    kernels: str = ""
+    calibration: Path | None = None
+    heldout: str = "heldout"
+    shipped: Path | None = None
+    """The selection that ties go to."""
+    named_weight: float = NAMED_WEIGHT
+    curve: bool = False
+
+
+def select(request: Request) -> Selection:
+    """Select, from a record or by the cost model.
+
+    Raises:
+        AotError: see aot.select.shipping.
+    """
+    shapes = load_shape_set(request.shapes)
+    wishes = Wishes(
+        request.limits,
+        read_selection(request.shipped) if request.shipped else None,
+        shapes,
+        request.named_weight,
+        with_curves=request.curve,
+        progress=lambda what: click.echo(f"... {what}", err=True),
+    )
+    if request.record is None:
+        constants = constants_of(request.calibration, request.target.name)
+        any_layout = request.is_default_shapes
+        return shipping.select_predicted(
+            shapes, request.target, wishes, request.kernels, constants, any_layout=any_layout
+        )
+    heldout = load_shape_set(request.heldout) if request.heldout else None
+    return shipping.select_measured(request.record, request.target, wishes, request.kernels, heldout)
+
+
+def _select_anew(context: click.Context, record: Path | None) -> Selection:
+    device = load_target(context.params["target"])
+    shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
+    return select(Request(device, shapes, is_default, record, shipped=shipping.shipped_selection(device)))
+
+
+def last_selection(target: str) -> Path | None:
+    """Return the path of the last selection that was made here for a target; None where there is none."""
+    path = SELECTIONS / f"{target}.json"
+    return path if path.exists() else None
+
+
+def shipped_mode(values: Mapping[str, Any]) -> str:
+    """Say which selection `aot build` takes."""
+    if values["selection"]:
+        return NAMED
+    committed = None if values["predicted"] else shipping.shipped_selection(load_target(values["target"]))
+    return PREDICTED if committed is None else COMMITTED
+
+
+def told_mode(values: Mapping[str, Any]) -> str:
+    """Say which selection `aot explain` and `aot report` speak of."""
+    if values["selection"]:
+        return NAMED
+    if values["predicted"]:
+        return PREDICTED
+    if values["record"]:
+        return RECORDED
+    return LAST if last_selection(values["target"]) else shipped_mode(values)
+
+
+def selection_of(context: click.Context, mode: str) -> Selection:
+    """Return the selection of a mode, and say on standard error which one it is.
+
+    Raises:
+        AotError: it cannot be read, made, or is of another target than the one asked for.
+    """
+    device = load_target(target_name(context))
+    committed = shipping.shipped_selection(device)
+    if mode in (RECORDED, PREDICTED):
+        if mode == PREDICTED and not context.params["predicted"]:
+            click.echo(f"{device.name} has no committed selection: selecting by the cost model", err=True)
+        return _select_anew(context, context.params["record"] if mode == RECORDED else None)
+    path = {NAMED: context.params["selection"], LAST: last_selection(device.name), COMMITTED: committed}[mode]
+    if path is None:
+        raise SelectionError(f"the selection {mode}, has been removed meanwhile; run again")
+    found = read_selection(path)
+    check_target(found, device, context)
+    if mode == LAST:
+        others = committed or "what the cost model selects"
+        click.echo(f"the selection is {path}, made here last; aot build ships {others} unless it is told", err=True)
+    elif mode == COMMITTED:
+        click.echo(f"the selection is the committed one, {path}", err=True)
+    return found

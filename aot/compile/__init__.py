@@ -1,0 +1,1 @@
+"""Candidates become objects in the artifact store."""

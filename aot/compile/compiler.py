@@ -1,0 +1,337 @@
+"""Compile candidates to objects, in parallel, into a store addressed by all that went in: resumable, no GPU needed.
+
+The only caller of `cute.compile` and `export_to_c`. Workers are fresh processes: CuTe DSL and quack read their
+architecture from the environment once, at import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from aot.compile.artifact import Artifact, CompileFailure, read_result
+from aot.compile.kernel import ManifestKernel
+from aot.compile.process_pool import Died, Pool
+from aot.core.candidate import Accepted
+from aot.core.constraints import one_line
+from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
+from aot.core.scratch import scratch_folder
+from aot.core.strict_json import DecodeError
+from aot.families import family_of
+from aot.space.legality import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aot.core.candidate import KernelKey
+    from aot.core.target import Target
+
+TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
+"""Distributions whose version decides what an object contains."""
+
+OBJECT_NAME = "kernel.o"
+RESULT_NAME = "result.json"
+
+FAMILIES = Path(__file__).parents[1] / "families"
+
+_BESIDE = re.compile(rb"^ *from aot\.families\.(\w+) import ", re.MULTILINE)
+"""How a family's module imports another of the folder."""
+
+SCRATCH = ".compiling-"
+"""How the folders are called that kernels are compiled in, beside the store's own."""
+
+MIN_FREE_BYTES = 16 * 2**20
+"""Below so much free disk, no failure is believed to be a kernel's own. An assumption: twenty times a large object."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""The DSL colours its messages, terminal or not."""
+
+
+@cache
+def toolchain_versions() -> dict[str, str]:
+    """Give the installed versions of what compiles the kernels."""
+    return {name: version(name) for name in TOOLCHAIN}
+
+
+@cache
+def family_sources(family: str, folder: Path = FAMILIES) -> str:
+    """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again."""
+    found, todo = {}, {"__init__", family}
+    while todo:
+        name = todo.pop()
+        found[name] = (folder / f"{name}.py").read_bytes()
+        todo |= {match.decode() for match in _BESIDE.findall(found[name])} - set(found)
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(found[name])
+    return digest.hexdigest()
+
+
+def _read_result(directory: Path, key: KernelKey) -> Artifact | CompileFailure | None:
+    """Read an entry of the store; it is damaged where this raises OSError or DecodeError, or returns None."""
+    result, path = read_result(directory / RESULT_NAME), directory / OBJECT_NAME
+    if result.kernel is None:
+        return CompileFailure(key.name, result.failure or "", result.seconds)
+    if result.kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != result.kernel.object_sha256:
+        return None
+    return Artifact(result.kernel, path, result.seconds)
+
+
+@dataclass(frozen=True)
+class ArtifactStore:
+    """A directory of objects, each under the hash of its candidate, operation, target, toolchain and sources."""
+
+    root: Path
+
+    def directory(self, key: KernelKey, target: Target) -> Path:
+        """Give the place of one kernel's object."""
+        inputs = {
+            "kernel": key.name,
+            "candidate": key.candidate.as_json(),
+            "target": asdict(target),
+            "toolchain": toolchain_versions(),
+            "sources": family_sources(key.candidate.family),
+        }
+        digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        return self.root / digest[:2] / digest[2:]
+
+    def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
+        """Give what an earlier run made of a kernel, or None; a damaged entry counts as none."""
+        try:
+            return _read_result(self.directory(key, target), key)
+        except (OSError, DecodeError):
+            return None
+
+
+def _export(key: KernelKey, target: Target, directory: Path) -> Path:
+    """Compile one kernel and write its object; imports CUTLASS."""
+    from cutlass import cute
+
+    family = family_of(key.candidate)
+    entry = family.entry(key.candidate, key.operation, target)
+    host = f"llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}"
+    options = f"--gpu-arch {target.arch} --host-target '{host}'"
+    compiled = cute.compile(entry.function, *entry.arguments, options=options)
+    compiled.export_to_c(file_path=str(directory), file_name="kernel", function_prefix=key.name)
+    return directory / OBJECT_NAME
+
+
+def _describe(key: KernelKey, target: Target, path: Path) -> ManifestKernel:
+    from aot.compile.object_file import inspect
+
+    family = family_of(key.candidate)
+    resources = family.resources(key.candidate, key.operation, target)
+    report = inspect(path, key.name, target, resources.num_threads)
+    m_multiple, n_multiple = family.multiples(key.candidate)
+    return ManifestKernel(
+        name=key.name,
+        operation=key.operation,
+        candidate=key.candidate,
+        object_sha256=report.sha256,
+        object_bytes=report.num_bytes,
+        entry_symbol=report.entry_symbol,
+        init_symbol=report.init_symbol,
+        load_symbol=report.load_symbol,
+        num_strides=family.num_strides,
+        m_multiple=m_multiple,
+        n_multiple=n_multiple,
+        workspace=family.workspace(key.candidate),
+        smem_bytes=resources.smem_bytes,
+        tmem_columns=resources.tmem_columns,
+        num_threads=resources.num_threads,
+        registers=report.registers,
+        spill_bytes=report.spill_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of compiling a kernel in a worker process."""
+
+    failure: CompileFailure | None = None
+    """The kernel's, stored or not; None where there is an artifact in the store now."""
+    machine: str = ""
+    """What the machine lacks, for which no kernel is to blame; empty where it lacks nothing."""
+    missing: str = ""
+    """The package that cannot be imported; likewise."""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """List an error and those that it was raised for."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        found = todo.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            todo += [found.__cause__, found.__context__, *getattr(found, "exceptions", ())]
+
+
+def _is_own(error: BaseException) -> bool:
+    """Say whether an error is one by which the compiler, or the second gate, refuses a kernel."""
+    return isinstance(error, CompileError) or any(
+        kind.__name__ == "DSLBaseError" and kind.__module__.startswith("cutlass.") for kind in type(error).__mro__
+    )
+
+
+def _judge(error: Exception, key: KernelKey, seconds: float, scratch: Path) -> tuple[_Outcome, bool]:
+    """Say what an error of the compiler means, and whether it is the kernel's own, so that it may be stored.
+
+    An error is the kernel's own only where it is recognised as such. What is not recognised is this run's result, and
+    is tried again by the next.
+    """
+    chain = list(_causes(error))
+    reason = f"{type(error).__name__}: {one_line(_COLOUR.sub('', str(error)), 600)}"
+    missing = next((x for x in chain if isinstance(x, ImportError)), None)
+    if missing is not None:
+        return _Outcome(missing=str(missing)), False
+    is_short = shutil.disk_usage(scratch).free < MIN_FREE_BYTES
+    if is_short or any(isinstance(x, OSError | MemoryError) or is_of_the_machine(str(x)) for x in chain):
+        told = next((str(x) for x in chain if isinstance(x, OSError | MemoryError)), "")
+        return _Outcome(machine=f"{key.name}: {reason}{f' ({told})' if told and told not in reason else ''}"), False
+    return _Outcome(CompileFailure(key.name, reason, seconds)), _is_own(error)
+
+
+def _store(scratch: Path, directory: Path, result: dict[str, Any]) -> None:
+    """Put a result, and what else is in a scratch folder, where the store keeps it."""
+    (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        scratch.rename(directory)
+    except OSError:
+        if not directory.is_dir():  # else another process compiled the same meanwhile: its entry is as good
+            raise
+
+
+def compile_one(key: KernelKey, target: Target, root: Path, workplace: Path) -> _Outcome:
+    """Compile one kernel into the store at `root`; a failure of its own is stored with its reason.
+
+    Runs in a worker process whose environment `_start_worker` has set. `workplace` is a folder on the file system of
+    the store, which somebody else removes.
+    """
+    start = time.process_time()
+    directory = ArtifactStore(root).directory(key, target)
+    try:
+        scratch = Path(tempfile.mkdtemp(dir=workplace))
+        try:
+            result: dict[str, Any] = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
+            outcome, is_stored = _Outcome(), True
+        except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
+            outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
+            result = {"failure": outcome.failure.reason if outcome.failure else ""}
+        if is_stored:
+            _store(scratch, directory, {**result, "seconds": round(time.process_time() - start, 3)})
+    except OSError as error:
+        return _Outcome(machine=f"{key.name}: {error}")
+    return outcome
+
+
+def _start_worker(arch: str, workplace: Path) -> None:
+    # The parent ends these processes; SIGINT is blocked in them from their first moment on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["CUTE_DSL_ARCH"] = arch
+    os.environ["QUACK_ARCH"] = arch.removeprefix("sm_").rstrip("af")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(workplace)  # what a killed compiler leaves goes with the folder
+
+
+def _refuse_illegal(keys: Sequence[KernelKey], target: Target) -> None:
+    for key in keys:
+        verdict = check(key.candidate, key.operation, target)
+        if not isinstance(verdict, Accepted):
+            raise CompileError(f"{key.name} is not legal on {target.name}: {verdict.message}")
+
+
+def compile_kernels(
+    keys: Sequence[KernelKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
+) -> tuple[list[Artifact], list[CompileFailure]]:
+    """Compile kernels that the store does not have yet.
+
+    Args:
+        keys: what to compile; each must be legal on the target.
+        target: device and host.
+        root: the store's directory; made if missing. What is done stays, whenever this is interrupted.
+        jobs: worker processes; by default one a core.
+        progress: whether to show a bar on standard error.
+
+    Returns:
+        The artifacts in the order of `keys`, without the failures, and the failures.
+
+    Raises:
+        CompileError: a key is not legal.
+        DependencyError: a compiler's package is not installed, or cannot be imported.
+        ResourceError: the machine is short of disk or memory, or a compiler was killed.
+    """
+    _refuse_illegal(keys, target)
+    store = ArtifactStore(root)
+    todo = [key for key in dict.fromkeys(keys) if store.get(key, target) is None]
+    failed: dict[KernelKey, CompileFailure] = {}
+    if todo:
+        root.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(SCRATCH, root.resolve()) as workplace:
+            num_processes = min(jobs or os.cpu_count() or 1, len(todo))
+            failed = _run_workers(todo, target, root.resolve(), workplace, num_processes, progress=progress)
+    results = [failed.get(key) or store.get(key, target) for key in keys]
+    lost = [key.name for key, result in zip(keys, results, strict=True) if result is None]
+    if lost:
+        raise ResourceError(f"no result for {', '.join(lost)}: something else removes files from {root}; run again")
+    artifacts = [result for result in results if isinstance(result, Artifact)]
+    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
+
+
+def _of_the_dead(key: KernelKey, died: Died) -> _Outcome:
+    """Say what it means that a compiler died: its own crash is this run's result, being killed is the machine's."""
+    number = -(died.exit_code or 0)
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+        return _Outcome(CompileFailure(key.name, f"the compiler crashed with signal {number}", 0.0))
+    how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {died.exit_code}"
+    return _Outcome(machine=f"{key.name}: the compiler {how}; is memory short? A smaller --jobs needs less")
+
+
+def _run_workers(
+    todo: Sequence[KernelKey], target: Target, root: Path, workplace: Path, num_processes: int, *, progress: bool
+) -> dict[KernelKey, CompileFailure]:
+    """Compile into the store; return the failures of this run.
+
+    Raises:
+        DependencyError: a compiler's package is not installed, or cannot be imported.
+        ResourceError: the machine is short of disk or memory, or a compiler was killed.
+    """
+    do = partial(compile_one, target=target, root=root, workplace=workplace)
+    pool: Pool[KernelKey, _Outcome] = Pool(num_processes, _start_worker, (target.arch, workplace), do)
+    interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
+    failed = {}
+    with (
+        tqdm(
+            total=len(todo), desc=f"compile {target.name}", unit="kernel", mininterval=interval, disable=not progress
+        ) as bar,
+        closing(pool.run(todo)) as results,
+    ):
+        for key, result in results:
+            outcome = _of_the_dead(key, result) if isinstance(result, Died) else result
+            if outcome.missing:
+                raise DependencyError(f"cannot compile: {outcome.missing}; {REPAIR}")
+            if outcome.machine:
+                raise ResourceError(
+                    f"compiling stopped: {outcome.machine}; free memory or disk and run again: what is done is kept"
+                )
+            if outcome.failure:
+                failed[key] = outcome.failure
+            bar.update()
+    return failed

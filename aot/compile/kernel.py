@@ -1,0 +1,46 @@
+"""A compiled kernel, as a manifest holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from aot.core.candidate import Candidate, KernelKey, Workspace
+from aot.core.constraints import Count, Extent, Identifier, KernelName, Range, Sha256
+from aot.core.problem import Operation
+from aot.families import family_of
+
+
+@dataclass(frozen=True)
+class ManifestKernel:
+    """One kernel that the wheel ships."""
+
+    name: KernelName
+    operation: Operation
+    candidate: Candidate
+    object_sha256: Sha256
+    object_bytes: Count
+    entry_symbol: Identifier
+    """The C entry that `export_to_c` made: `void entry(void** args, int32_t num_args)`."""
+    init_symbol: Identifier
+    load_symbol: Identifier
+    num_strides: Annotated[int, Range(1, 2)]
+    """Strides that the entry takes for each operand: 1, the leading one, or 2, both."""
+    m_multiple: Extent
+    n_multiple: Extent
+    workspace: Workspace
+    smem_bytes: Count
+    tmem_columns: Count
+    num_threads: Count
+    registers: Count
+    spill_bytes: Count
+
+    @property
+    def key(self) -> KernelKey:
+        """Give the kernel's operation and candidate."""
+        return KernelKey(self.operation, self.candidate)
+
+    @property
+    def reads_b_early(self) -> bool:
+        """Say whether the entry takes an int32 before the stream: may B be read before the kernel in front ends."""
+        return family_of(self.candidate).reads_b_early

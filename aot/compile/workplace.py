@@ -1,0 +1,40 @@
+"""Where kernels are compiled to, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.compile.compiler import compile_kernels
+from aot.core.candidate import KernelKey
+from aot.core.errors import REPAIR, DependencyError
+from aot.core.target import Target
+
+ARTIFACTS = Path("build/artifacts")
+"""The artifact store, below the working directory."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where compiling keeps its results and how it runs."""
+
+    artifacts: Path = ARTIFACTS
+    jobs: int | None = None
+    progress: bool = True
+    verbose: bool = False
+
+
+def compile_all(
+    keys: Sequence[KernelKey], target: Target, workplace: Workplace
+) -> tuple[list[Artifact], list[CompileFailure]]:
+    """Compile kernels into the workplace's store; see `compile_kernels`.
+
+    Raises:
+        DependencyError: a compiler's package is not installed.
+    """
+    try:
+        return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+    except ImportError as error:
+        raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error

@@ -1,0 +1,167 @@
+"""How a problem may be computed: a candidate of a kernel family, and what legality says of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Annotated, Any
+
+from aot.core.constraints import FamilyName, Range, Schedule, Word
+from aot.core.problem import Operation
+
+Tile = Annotated[int, Range(1, 4096)]
+Cluster = Annotated[int, Range(1, 16)]
+Stages = Annotated[int, Range(0, 256)]
+Splits = Annotated[int, Range(1, 4096)]
+
+
+class SplitK(Word):
+    """How the partial sums of a split-K candidate are brought together."""
+
+    NONE = "none"
+    SERIAL = "serial"
+    """Splits add to a float32 region of the tile in order, guarded by a flag: deterministic."""
+    PARALLEL = "parallel"
+    """Splits add atomically in order of arrival: not deterministic; the workspace starts at zero."""
+    SEPARATE = "separate"
+    """Splits write float32 partials, a second kernel sums them in order: deterministic."""
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """One point of a family's space. What a field means is the family's to say; sizes are in elements or CTAs.
+
+    `tile_m` and `tile_n` are the kernel's own: with `swap_ab` the kernel computes the transpose, so that `tile_m` runs
+    along the problem's n.
+    """
+
+    family: FamilyName
+    tile_m: Tile
+    tile_n: Tile
+    cluster_m: Cluster = 1
+    cluster_n: Cluster = 1
+    schedule: Schedule = ""
+    num_stages: Stages = 0
+    """Stages of the A/B pipeline; 0 leaves the number to the family, which fills the shared memory."""
+    swap_ab: bool = False
+    use_2cta: bool = False
+    use_tma_store: bool = True
+    split_k: Splits = 1
+    split_k_mode: SplitK = SplitK.NONE
+
+    def __post_init__(self) -> None:
+        """Refuse a tile that two CTAs cannot share (ValueError): families halve it."""
+        if self.use_2cta and self.tile_m % 2:
+            raise ValueError(f"two CTAs cannot share a tile of {self.tile_m} rows; expected an even number")
+
+    @property
+    def name(self) -> str:
+        """Give the name by which users see and filter it: family, tile, cluster, then what differs from the default."""
+        parts = [self.family, f"{self.tile_m}x{self.tile_n}", f"c{self.cluster_m}x{self.cluster_n}"]
+        parts += [self.schedule] if self.schedule else []
+        parts += [f"st{self.num_stages}"] if self.num_stages else []
+        parts += ["2cta"] if self.use_2cta else []
+        parts += [] if self.use_tma_store else ["direct"]
+        parts += [f"{self.split_k_mode}{self.split_k}"] if self.split_k > 1 else []
+        parts += ["swap"] if self.swap_ab else []
+        return "_".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the fields as plain values, for manifests and records."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, order=True)
+class KernelKey:
+    """A candidate for one operation: what is compiled, measured, shipped and named."""
+
+    operation: Operation
+    candidate: Candidate
+
+    @property
+    def name(self) -> str:
+        """Give the kernel's stable name, also its symbol prefix, such as `bf16_kk_sm90_quack_128x256_c2x1_pingpong`."""
+        return f"{self.operation.tag}_{self.candidate.name}"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What a kernel needs beside A, B and D: one float32 tensor, sized from the problem.
+
+    The C++ twin is `workspace_bytes` in templates/src/runtime.cc; tests/runtime compares the two.
+    """
+
+    mode: SplitK = SplitK.NONE
+    split_k: Splits = 1
+    tile_m: Tile = 1
+    tile_n: Tile = 1
+    cluster_m: Cluster = 1
+    cluster_n: Cluster = 1
+    swap_ab: bool = False
+
+    def _num_tiles(self, m: int, n: int) -> int:
+        m, n = (n, m) if self.swap_ab else (m, n)
+        tiles_m = -(-m // (self.tile_m * self.cluster_m)) * self.cluster_m
+        tiles_n = -(-n // (self.tile_n * self.cluster_n)) * self.cluster_n
+        return tiles_m * tiles_n
+
+    def num_bytes(self, m: int, n: int) -> int:
+        """Give the bytes needed for a problem of m by n; 16-byte alignment is expected of the start."""
+        if self.mode == SplitK.NONE:
+            return 0
+        if self.mode == SplitK.SEPARATE:
+            return self.split_k * m * (-(-n // 4) * 4) * 4
+        flags = -(-self._num_tiles(m, n) * 4 // 16) * 16
+        return flags + self._num_tiles(m, n) * self.tile_m * self.tile_n * 4
+
+    def num_zero_bytes(self, m: int, n: int) -> int:
+        """Give the leading bytes that must be zero before each launch (the flags; in parallel mode, everything)."""
+        if self.mode == SplitK.SERIAL:
+            return -(-self._num_tiles(m, n) * 4 // 16) * 16
+        return self.num_bytes(m, n) if self.mode == SplitK.PARALLEL else 0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one CTA of a candidate takes, by the family's own arithmetic."""
+
+    smem_bytes: int
+    """Shared memory of a block, with what is set aside for barriers: an upper bound of what the launch asks for."""
+    stage_bytes: int
+    """The part of it that one A/B stage takes."""
+    num_threads: int
+    num_stages: int
+    tmem_columns: int = 0
+
+
+class Reason(Enum):
+    """Why a candidate is rejected before compiling."""
+
+    SMEM = "shared memory exceeded"
+    TMEM = "tensor memory exceeded"
+    CLUSTER = "cluster not allowed"
+    THREADS = "too many threads"
+    REGISTERS = "too many registers"
+    TILE = "tile not supported by the family"
+    LAYOUT = "layout not supported by the family"
+    COMBINATION = "combination not supported by the family"
+    ARCHITECTURE = "family is for another architecture"
+    PATTERN = "excluded by --kernels"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A candidate that may be compiled."""
+
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A candidate that may not, with the reason and the figures in the message."""
+
+    reason: Reason
+    message: str
+
+
+Verdict = Accepted | Rejected

@@ -1,0 +1,278 @@
+"""The dispatch table, its one rounding rule, and the reference look-up that the generated C++ must equal.
+
+Tier 1: an (n, k) that was tuned has its own ladder of m. Tier 2: any other shape rounds m, n and k onto a coarse grid
+whose every cell names a kernel. Adding a tuned (n, k) never changes what another shape gets. A row decides speed, never
+correctness: every kernel takes every aligned problem, or names another that does (`general`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Protocol
+
+from aot.core.constraints import Extent, Index, Microseconds
+from aot.core.measurement import Provenance
+from aot.core.problem import Operation, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ALIGNMENT_BYTES = 16
+"""Alignment of each operand's address and leading stride that the TMA kernels need. Source: CUDA driver API,
+cuTensorMapEncodeTiled: globalAddress and globalStrides are multiples of 16 bytes."""
+
+
+CELL_FRACTIONS = (0.5, 1.0)
+"""Where between a cell's edges its kernel is judged, in m; n and k at their upper edges, where weights lie."""
+
+
+class Tier(Enum):
+    """Which part of the table answered."""
+
+    TUNED = 1
+    GRID = 2
+    FALLBACK = 3
+
+
+def round_up(value: int, edges: tuple[int, ...]) -> int:
+    """Give the index of the first edge that is not below `value`; past the last edge, the last index.
+
+    This is the only rounding rule. `edges` ascends and is not empty.
+    """
+    return min(bisect_left(edges, value), len(edges) - 1)
+
+
+def between(edges: Sequence[int], index: int) -> list[int]:
+    """Give the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
+    low = edges[index - 1] if index else 0
+    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in CELL_FRACTIONS})
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one bucket or cell gets.
+
+    `kernel` indexes the manifest's kernels; `general` is the kernel for problems that `kernel` cannot take because it
+    needs whole tiles (`m_multiple`, `n_multiple` of the manifest's kernel), and equals `kernel` where it takes all.
+    In a ladder `time_us` is of the bucket's upper edge; in a grid, the geometric mean over shapes of the cell.
+    """
+
+    kernel: Index
+    general: Index
+    time_us: Microseconds
+    provenance: Provenance
+    runner_up: Index
+    runner_up_us: Microseconds
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Tier 1 for one tuned (n, k): ascending upper edges of m and a row for each."""
+
+    n: Extent
+    k: Extent
+    m_edges: tuple[Extent, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tier 2: a row for each cell, cells ordered by m, then n, then k (k runs fastest)."""
+
+    m_edges: tuple[Extent, ...]
+    n_edges: tuple[Extent, ...]
+    k_edges: tuple[Extent, ...]
+    cells: tuple[Row, ...]
+
+    def cell(self, m: int, n: int, k: int) -> int:
+        """Give the index of the cell that a shape rounds to."""
+        i = round_up(m, self.m_edges)
+        j = round_up(n, self.n_edges)
+        return (i * len(self.n_edges) + j) * len(self.k_edges) + round_up(k, self.k_edges)
+
+    def place(self, cell: int) -> tuple[int, int, int]:
+        """Give the indices of a cell's upper edges in m, n and k: what `cell` joins."""
+        rest, k = divmod(cell, len(self.k_edges))
+        return *divmod(rest, len(self.n_edges)), k
+
+    def judged(self, cell: int) -> list[tuple[int, int, int]]:
+        """List the (m, n, k) whose mean a cell's time is."""
+        i, j, k = self.place(cell)
+        return [(m, self.n_edges[j], self.k_edges[k]) for m in between(self.m_edges, i)]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The table of one operation. Ladders ascend by (n, k). `fallback` takes what is not aligned."""
+
+    operation: Operation
+    ladders: tuple[Ladder, ...]
+    grid: Grid
+    fallback: Index
+
+
+@dataclass(frozen=True)
+class DispatchTable:
+    """One section for each operation that is shipped."""
+
+    sections: tuple[Section, ...]
+
+    def section(self, operation: Operation) -> Section:
+        """Give the section of an operation.
+
+        Raises:
+            KeyError: the table has none.
+        """
+        for section in self.sections:
+            if section.operation == operation:
+                return section
+        raise KeyError(operation.tag)
+
+
+class TableKernel(Protocol):
+    """What a table may be held against of a kernel: the manifest's kernel has it, a selection's families say it."""
+
+    @property
+    def operation(self) -> Operation:
+        """What it computes."""
+
+    @property
+    def num_strides(self) -> int:
+        """Strides that it takes for each operand; 2 of a kernel that takes any alignment and layout."""
+
+    @property
+    def m_multiple(self) -> int:
+        """What m must be a multiple of."""
+
+    @property
+    def n_multiple(self) -> int:
+        """What n must be a multiple of."""
+
+
+def _takes_all(kernel: TableKernel) -> bool:
+    return (kernel.m_multiple, kernel.n_multiple) == (1, 1)
+
+
+def _row_fault(row: Row, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    for name, index in (("kernel", row.kernel), ("general kernel", row.general), ("runner-up", row.runner_up)):
+        if not 0 <= index < len(kernels):
+            return f"its {name} is {index}; there are {len(kernels)} kernels"
+        if kernels[index].operation != operation:
+            return f"its {name} {index} is for {kernels[index].operation.tag}"
+    if not _takes_all(kernels[row.general]):
+        m, n = kernels[row.general].m_multiple, kernels[row.general].n_multiple
+        return (
+            f"its general kernel {row.general} takes only multiples of {m} in m and {n} in n; it must take all shapes"
+        )
+    if row.provenance == Provenance.MEASURED and not 0 < row.time_us < inf:
+        return f"it was measured at {row.time_us} us; a time is above 0"
+    return ""
+
+
+def _fallback_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
+    if not 0 <= section.fallback < len(kernels):
+        return f"the fallback is kernel {section.fallback}; there are {len(kernels)} kernels"
+    fallback = kernels[section.fallback]
+    if fallback.operation.dtype is not section.operation.dtype:
+        return f"the fallback {section.fallback} is for {fallback.operation.dtype.value}"
+    if fallback.num_strides != 2 or not _takes_all(fallback):
+        return f"the fallback {section.fallback} must take both strides of its operands, and all shapes"
+    return ""
+
+
+def _rows_fault(place: str, rows: Sequence[Row], operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    faults = ((i, _row_fault(row, operation, kernels)) for i, row in enumerate(rows))
+    return next((f"{place} {i}: {fault}" for i, fault in faults if fault), "")
+
+
+def _ascends(edges: Sequence[int]) -> bool:
+    return bool(edges) and edges[0] >= 1 and all(low < high for low, high in pairwise(edges))
+
+
+def _ladder_fault(ladder: Ladder, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    place = f"ladder n {ladder.n} k {ladder.k}"
+    if not _ascends(ladder.m_edges):
+        return f"{place}: its edges in m must ascend from 1 or more, and not be empty"
+    if len(ladder.rows) != len(ladder.m_edges):
+        return f"{place}: {len(ladder.rows)} rows for {len(ladder.m_edges)} edges in m"
+    return _rows_fault(f"{place}, row", ladder.rows, operation, kernels)
+
+
+def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    for axis, edges in (("m", grid.m_edges), ("n", grid.n_edges), ("k", grid.k_edges)):
+        if not _ascends(edges):
+            return f"grid: its edges in {axis} must ascend from 1 or more, and not be empty"
+    cells = len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges)
+    if cells != len(grid.cells):
+        return f"the grid has {len(grid.cells)} cells, its edges give {cells}"
+    return _rows_fault("grid, cell", grid.cells, operation, kernels)
+
+
+def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
+    if [(x.n, x.k) for x in section.ladders] != sorted({(x.n, x.k) for x in section.ladders}):
+        return "its ladders must ascend by (n, k), each once"
+    faults = [_fallback_fault(section, kernels), _grid_fault(section.grid, section.operation, kernels)]
+    faults += [_ladder_fault(ladder, section.operation, kernels) for ladder in section.ladders]
+    return next(filter(None, faults), "")
+
+
+def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
+    """Say what is wrong with a table, with the section and the row; empty if nothing is.
+
+    The one check of a table, of a selection and of a manifest, when it is read and when it is written.
+
+    Args:
+        table: what is to be looked up.
+        kernels: by the index that the table uses.
+    """
+    if not table.sections or not kernels:
+        return f"{len(kernels)} kernels in {len(table.sections)} sections; expected at least one of each"
+    tags = [section.operation.tag for section in table.sections]
+    if len(set(tags)) != len(tags):
+        return f"{max(tags, key=tags.count)}: the table has more than one section for it"
+    faults = ((section, _section_fault(section, kernels)) for section in table.sections)
+    return next((f"{section.operation.tag}: {fault}" for section, fault in faults if fault), "")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The answer of a look-up. `index` counts the section's ladder rows in order (tier 1) or its cells (tier 2)."""
+
+    kernel: int
+    tier: Tier
+    index: int
+
+
+def takes(problem: Problem, m_multiple: int, n_multiple: int) -> bool:
+    """Say whether a kernel that needs whole tiles takes the problem."""
+    return problem.m % m_multiple == 0 and problem.n % n_multiple == 0
+
+
+def look_up(section: Section, problem: Problem, multiples: tuple[tuple[int, int], ...], aligned: bool = True) -> Choice:
+    """Choose the kernel for a problem: the reference for `choose` in templates/src/dispatch.cc.
+
+    Args:
+        section: the table of the problem's operation.
+        problem: m, n and k of at least 1.
+        multiples: (m_multiple, n_multiple) of every kernel of the manifest.
+        aligned: whether all addresses and leading strides are multiples of ALIGNMENT_BYTES.
+    """
+    if not aligned:
+        return Choice(section.fallback, Tier.FALLBACK, 0)
+    first = 0
+    row, tier, index = None, Tier.GRID, 0
+    for ladder in section.ladders:
+        if (ladder.n, ladder.k) == (problem.n, problem.k):
+            index = round_up(problem.m, ladder.m_edges)
+            row, tier, index = ladder.rows[index], Tier.TUNED, first + index
+            break
+        first += len(ladder.rows)
+    if row is None:
+        index = section.grid.cell(problem.m, problem.n, problem.k)
+        row = section.grid.cells[index]
+    kernel = row.kernel if takes(problem, *multiples[row.kernel]) else row.general
+    return Choice(kernel, tier, index)

@@ -1,0 +1,129 @@
+"""What was measured, under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.constraints import Arch, Count, Date, Error, Extent, Index, Label, Microseconds, Positive, Protocol, Word
+from aot.core.problem import Operation, Problem
+from aot.core.strict_json import DecodeError
+
+
+class Provenance(Word):
+    """Where a time comes from."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+
+
+PROVENANCE_MEASURED = Provenance.MEASURED
+PROVENANCE_PREDICTED = Provenance.PREDICTED
+
+Times = Mapping[Problem, Mapping[Candidate, float]]
+"""Microseconds of one operation by problem and candidate, measured or predicted."""
+
+OperationTimes = Mapping[Operation, Times]
+"""The same of several operations; empty where there is no record."""
+
+
+CONDITIONS_KEY = ("device", "arch", "num_sms", "mig", "power_mode", "protocol")
+"""The conditions by which measurements are kept apart."""
+CONDITIONS_KEY_TEXT = "device, arch, SMs, MIG profile, power mode, protocol"
+
+
+def mig_profile(device: str) -> str | None:
+    """Give the profile of a MIG slice from the name that CUDA has for it, such as `NVIDIA H200 MIG 1g.18gb`.
+
+    Source: NVIDIA Multi-Instance GPU user guide, device names.
+    """
+    return device.partition(" MIG ")[2] or None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The device and its state during a tuning: what makes two sets of times comparable.
+
+    Clocks are in MHz as read just after load; `None` where the device does not answer (a Jetson's `nvidia-smi`).
+    """
+
+    device: Label
+    arch: Arch
+    num_sms: Positive
+    driver: Label
+    sm_clock_mhz: Count | None
+    memory_clock_mhz: Count | None
+    power_mode: Label | None
+    """Jetson: what `nvpmodel -q` says; a discrete GPU: its enforced power limit in watts."""
+    date: Date
+    """ISO date of the start of the tuning."""
+    protocol: Protocol
+    """Version of the timing protocol, such as `graph-cold-l2-pdl-v1`; times of different protocols are not compared."""
+    mig: Label | None = None
+    """Profile of the MIG slice, such as `1g.18gb`; None: the whole GPU."""
+
+    @property
+    def key(self) -> tuple[str | int | None, ...]:
+        """Give what has to be equal for times to be comparable, in the order of CONDITIONS_KEY."""
+        return tuple(getattr(self, name) for name in CONDITIONS_KEY)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Time of one kernel on one problem: what one launch takes inside a CUDA graph with a cold L2.
+
+    `median_us` is the median over rounds; `low_us` and `high_us` the quartiles; `status` is `ok`, or the reason why
+    there is no time (the three times are then 0).
+    """
+
+    kernel: KernelKey
+    problem: Problem
+    median_us: float
+    low_us: float
+    high_us: float
+    num_rounds: int
+    relative_error: float
+    """Frobenius norm of the error over that of the float64 reference, on the rows checked."""
+    status: str = "ok"
+
+    @property
+    def ok(self) -> bool:
+        """Say whether the kernel gave the right result and a time."""
+        return self.status == "ok"
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """What a row of a record and one of a store have alike; `kernel` is the number of one that stands elsewhere."""
+
+    kernel: Index
+    m: Extent
+    n: Extent
+    k: Extent
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+    num_rounds: Count
+    relative_error: Error
+
+    def measurement(self, key: KernelKey, status: str) -> Measurement:
+        """Return the measurement of the row's kernel.
+
+        Raises:
+            DecodeError: it is a time, and median and quartiles do not ascend from above 0.
+        """
+        times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
+        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, status)
+        if found.ok and not 0 < self.low_us <= self.median_us <= self.high_us:
+            raise DecodeError(f"the times {self.low_us}, {self.median_us}, {self.high_us} do not ascend from above 0")
+        return found
+
+
+@dataclass(frozen=True)
+class Record:
+    """A committed set of measurements of one device."""
+
+    target: str
+    conditions: tuple[Conditions, ...]
+    measurements: tuple[Measurement, ...]

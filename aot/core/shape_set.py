@@ -1,0 +1,253 @@
+"""Shape sets: the TOML files that say which problems matter, read with exact errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise, product, starmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from aot.core.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, Version
+from aot.core.errors import ShapeFileError
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.strict_json import DecodeError, read_content, text_of
+from aot.core.strict_toml import TomlError, parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION = 1
+
+MAX_SIZES = 1_000_000
+"""Most sizes of a set, (n, k, m): a thousand times those of the shipped sets, and what a machine goes through in a
+minute."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight matrix of a model: n output features by k input features."""
+
+    name: Label
+    n: Extent
+    k: Extent
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's weights and the numbers of rows, m, that they meet."""
+
+    name: str
+    description: str
+    weights: tuple[Weight, ...]
+    m: tuple[int, ...]
+    operations: tuple[Operation, ...] = ()
+    """The only ones that it is for; empty where it is for any that is asked for."""
+    counts: tuple[int, ...] = ()
+    """How often each m was launched, as a wheel's miss log says; may be empty."""
+
+    def is_for(self, operation: Operation) -> bool:
+        """Say whether an operation meets the model."""
+        return not self.operations or operation in self.operations
+
+    @property
+    def sizes(self) -> set[tuple[int, int, int]]:
+        """Give the distinct (n, k, m)."""
+        return {(weight.n, weight.k, m) for weight in self.weights for m in self.m}
+
+
+@dataclass(frozen=True)
+class ShapeSet:
+    """Models, element types and layouts: the cross product is the set of problems."""
+
+    dtypes: tuple[Dtype, ...]
+    layouts: tuple[Layout, ...]
+    models: tuple[Model, ...]
+    num_dropped: int = 0
+    """Launches of further problems, which a miss log had no room for."""
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """List the operations that some model is for."""
+        crossed = (Operation.of(dtype, layout) for dtype in self.dtypes for layout in self.layouts)
+        return tuple(operation for operation in crossed if any(model.is_for(operation) for model in self.models))
+
+    def tuned(self, dtypes: tuple[Dtype, ...], layouts: tuple[Layout, ...]) -> tuple[Operation, ...]:
+        """List the operations to tune when these element types and layouts are asked for.
+
+        Where none are: of a set whose models all say what they are for, as those of a miss log do, every operation;
+        else bfloat16 and linear's layout.
+
+        Raises:
+            ShapeFileError: the set has no problem of any of them.
+        """
+        if not dtypes and not layouts and all(model.operations for model in self.models):
+            return self.operations
+        asked = list(starmap(Operation.of, product(dtypes or (Dtype.BFLOAT16,), layouts or (Layout.KK,))))
+        found = tuple(operation for operation in asked if any(model.is_for(operation) for model in self.models))
+        if not found:
+            known, names = (", ".join(operation.tag for operation in x) for x in (self.operations, asked))
+            raise ShapeFileError(f"the shape set has no problem of {names}; it has {known}; give --dtype and --layout")
+        return found
+
+    @property
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """List the distinct (n, k, m), ascending."""
+        return sorted(set[tuple[int, int, int]]().union(*(model.sizes for model in self.models)))
+
+    def problems(self, operation: Operation) -> list[Problem]:
+        """List an operation's problems by n, k, m, each once."""
+        sizes = (model.sizes for model in self.models if model.is_for(operation))
+        return [Problem(operation, m, n, k) for n, k, m in sorted(set[tuple[int, int, int]]().union(*sizes))]
+
+    @property
+    def launches(self) -> dict[Problem, int]:
+        """Give how often each problem was launched, where models have counts."""
+        found: dict[Problem, int] = {}
+        for model in self.models:
+            for operation, weight in product(model.operations, model.weights):
+                for m, count in zip(model.m, model.counts, strict=bool(model.counts)):
+                    problem = Problem(operation, m, weight.n, weight.k)
+                    found[problem] = found.get(problem, 0) + count
+        return found
+
+
+def _refuse_empty(**lists: Sequence[object] | None) -> None:
+    for key, items in lists.items():
+        if items is not None and not items:
+            raise DecodeError("expected one or more", (key,))
+
+
+def _refuse_repeated(**lists: Sequence[object] | None) -> None:
+    for key, items in lists.items():
+        repeated = next((i for i, x in enumerate(items or ()) if x in (items or ())[:i]), None)
+        if repeated is not None:
+            raise DecodeError("expected each once, this is there before", (key, repeated))
+
+
+def _refuse_descending(key: str, items: Sequence[int] | None) -> None:
+    pairs = enumerate(pairwise(items or ()), 1)
+    wrong = next(((i, low, high) for i, (low, high) in pairs if low >= high), None)
+    if wrong is not None:
+        i, low, high = wrong
+        raise DecodeError(f"expected ascending numbers, each once, got {high} after {low}", (key, i))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A [[model]] of a file."""
+
+    name: Label
+    weights: tuple[Weight, ...]
+    description: Text | None = None
+    m: tuple[Extent, ...] | None = None
+    dtypes: tuple[Dtype, ...] | None = None
+    layouts: tuple[Layout, ...] | None = None
+    counts: tuple[Annotated[int, Range(1, MAX_COUNT)], ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse empty and repeating lists (DecodeError)."""
+        _refuse_empty(weights=self.weights, m=self.m, dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_descending("m", self.m)
+
+
+@dataclass(frozen=True)
+class _ShapeSet:
+    """A file. What stands here is for every model that has none of its own."""
+
+    version: Version
+    model: tuple[_Model, ...]
+    dtypes: tuple[Dtype, ...] | None = None
+    layouts: tuple[Layout, ...] | None = None
+    m: tuple[Extent, ...] | None = None
+    dropped: Count | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse empty and repeating lists (DecodeError)."""
+        _refuse_empty(model=self.model, m=self.m, dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_descending("m", self.m)
+        self.models()
+
+    def models(self) -> tuple[Model, ...]:
+        """Make the models (DecodeError, with the place, where one is none)."""
+        models, num_sizes = [], 0
+        for i, entry in enumerate(self.model):
+            try:
+                models.append(_model(entry, self))
+            except DecodeError as error:
+                raise error.inside(i).inside("model") from error
+            num_sizes += len(models[-1].weights) * len(models[-1].m)
+            if num_sizes > MAX_SIZES:
+                raise DecodeError(f"the set has more than {MAX_SIZES:,} sizes up to here; expected fewer", ("model", i))
+        return tuple(models)
+
+
+def _check_counts(entry: _Model, m: Sequence[int]) -> None:
+    if entry.counts is None:
+        return
+    if len(entry.counts) != len(m) or len(entry.weights) != 1:
+        raise DecodeError(
+            f"expected {len(m)} numbers, one for each `m`, and one weight, got {len(entry.counts)} for "
+            f"{len(entry.weights)} weights",
+            ("counts",),
+        )
+    if entry.dtypes is None or entry.layouts is None:
+        raise DecodeError("expected `dtypes` and `layouts` of the model's own beside it", ("counts",))
+
+
+def _model(entry: _Model, whole: _ShapeSet) -> Model:
+    m, dtypes, layouts = entry.m or whole.m, entry.dtypes or whole.dtypes, entry.layouts or whole.layouts
+    if m is None or dtypes is None or layouts is None:
+        missing = next(key for key, value in (("m", m), ("dtypes", dtypes), ("layouts", layouts)) if value is None)
+        raise DecodeError(f"needs `{missing}`, which the set has none of for all models")
+    _check_counts(entry, m)
+    is_own = entry.dtypes is not None or entry.layouts is not None
+    operations = tuple(Operation.of(dtype, layout) for dtype, layout in product(dtypes, layouts)) if is_own else ()
+    return Model(entry.name, entry.description or "", entry.weights, m, operations, entry.counts or ())
+
+
+def parse_shape_set(text: str, where: str) -> ShapeSet:
+    """Read a shape set from TOML.
+
+    `dtypes`, `layouts` and `m` stand at the head of the set for all models, in a model for it alone, or in both.
+
+    Raises:
+        ShapeFileError: with the file, the line, the place, what was expected and the value got.
+    """
+    try:
+        whole = parse_toml(text, where, _ShapeSet, VERSION)
+    except TomlError as error:
+        raise ShapeFileError(str(error)) from error
+    models = whole.models()
+    named = [operation for model in models for operation in model.operations]
+    return ShapeSet(
+        tuple(dict.fromkeys([*(whole.dtypes or ()), *(operation.dtype for operation in named)])),
+        tuple(dict.fromkeys([*(whole.layouts or ()), *(operation.layout for operation in named)])),
+        models,
+        whole.dropped or 0,
+    )
+
+
+def shape_set_names() -> list[str]:
+    """List the shape sets that the package ships."""
+    files = resources.files("aot").joinpath("shapes").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def load_shape_set(name_or_path: str) -> ShapeSet:
+    """Load a shipped shape set by name, or any by path.
+
+    Raises:
+        ShapeFileError: there is none, or it is not a shape set.
+    """
+    if name_or_path in shape_set_names():
+        file = resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")
+        return parse_shape_set(file.read_text(encoding="utf-8"), str(file))
+    try:
+        text = text_of(read_content(Path(name_or_path)))
+    except DecodeError as error:
+        known = ", ".join(shape_set_names())
+        raise ShapeFileError(f"{name_or_path}: {error}; give a path or one of: {known}") from error
+    return parse_shape_set(text, name_or_path)

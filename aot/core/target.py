@@ -1,0 +1,102 @@
+"""A target: the device and host that kernels are built for, read from a data file in aot/targets/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+from aot.core.candidate import Cluster
+from aot.core.constraints import Arch, Count, Grammar, Positive, Rate, TargetName, Text
+from aot.core.errors import TargetError
+from aot.core.problem import Dtype
+from aot.core.strict_toml import TomlError, parse_toml
+
+Triple = Annotated[str, Grammar(r"[a-z0-9_]+(-[a-z0-9_.]+){1,3}", "an LLVM triple, such as x86_64-unknown-linux-gnu")]
+Cpu = Annotated[str, Grammar(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a CPU as LLVM names it, such as x86-64-v2")]
+Glibc = Annotated[str, Grammar(r"[0-9]{1,3}\.[0-9]{1,3}", "a version of glibc, such as 2.28")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Limits and rates of one device and the host beside it. Each entry's source stands in the target's file."""
+
+    name: TargetName
+    description: Text
+    arch: Arch
+    """Architecture as ptxas names it, such as `sm_90a`."""
+    compute_capability: tuple[Count, Count]
+    num_sms: Positive
+    smem_bytes_per_block: Positive
+    smem_bytes_per_sm: Positive
+    tmem_columns: Count
+    """Tensor memory columns an SM has (512 bytes each); 0 where the architecture has none."""
+    max_threads_per_block: Positive
+    max_threads_per_sm: Positive
+    registers_per_sm: Positive
+    l2_bytes: Positive
+    bandwidth_bytes_per_s: Rate
+    flops_per_s: Rate
+    """Dense bf16/fp16 rate with float32 accumulation that the cost model starts from."""
+    launch_us: Rate
+    """Time from one kernel's start to the next one's in a back-to-back stream of empty kernels, in microseconds."""
+    clusters: tuple[tuple[Cluster, Cluster], ...]
+    """Cluster shapes (m, n) that candidates may use."""
+    host_triple: Triple
+    """LLVM triple of the machine that loads the wheel."""
+    host_cpu: Cpu
+    """Oldest CPU that the host code must run on, as LLVM names it."""
+    glibc: Glibc
+    """Oldest glibc that the wheel runs on; gives the manylinux tag."""
+    integrated: bool
+    """Whether the GPU shares the CPU's memory."""
+
+    @property
+    def machine(self) -> str:
+        """Give the host's machine name, as `uname -m` prints it."""
+        return self.host_triple.split("-")[0]
+
+    @property
+    def platform_tag(self) -> str:
+        """Give the wheel's platform tag, such as `manylinux_2_28_aarch64`."""
+        return f"manylinux_{self.glibc.replace('.', '_')}_{self.machine}"
+
+    @property
+    def dtypes(self) -> tuple[Dtype, ...]:
+        """Give the element types that the families can build for it."""
+        return tuple(Dtype)
+
+
+def parse_target(text: str, where: str) -> Target:
+    """Read a target from TOML; unknown and missing keys are errors.
+
+    Raises:
+        TargetError: the text is not a target.
+    """
+    try:
+        return parse_toml(text, where, Target)
+    except TomlError as error:
+        raise TargetError(f"{error}; mend the entry") from error
+
+
+def target_names() -> list[str]:
+    """List the targets that the package ships."""
+    files = resources.files("aot").joinpath("targets").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+@cache
+def load_target(name: str) -> Target:
+    """Load a shipped target by name.
+
+    Raises:
+        TargetError: there is no such target, or its file is damaged.
+    """
+    if name not in target_names():
+        raise TargetError(f"no target {name!r}; there are: {', '.join(target_names())}; see `aot targets`")
+    file = resources.files("aot").joinpath("targets", f"{name}.toml")
+    found = parse_target(file.read_text(encoding="utf-8"), str(file))
+    if found.name != name:
+        raise TargetError(f"{file} is of the target {found.name!r}; expected {name}, as the file is called")
+    return found

@@ -1,0 +1,1 @@
+"""Everything that travels to the device: it verifies and times kernels."""

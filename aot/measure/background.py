@@ -1,0 +1,177 @@
+"""A run of a bundle that outlives the connection which started it: started, looked at, stopped and fetched from afar.
+
+Beside the results lie `.lock`, held as long as the run or its worker lives, with the run's process id; `.log`, what it
+says; and `.exit`, its exit code once it has ended by itself. aot.tune.remote asks over SSH and gets a line of JSON.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot.core.errors import StoreError
+from aot.measure.store import copy_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ACTIONS = ("start", "serve", "status", "stop", "fetch")
+START_S = 30.0
+"""How long a run may take from its start to its lock: imports, on a slow disk."""
+LOG_PIECE_BYTES = 1 << 16
+"""Most of the log that one answer carries."""
+
+
+def beside(out: Path, suffix: str) -> Path:
+    """Name a file that belongs to a results file."""
+    return out.with_name(f"{out.name}.{suffix}")
+
+
+@contextmanager
+def hold_lock(out: Path, wait_s: float) -> Iterator[int]:
+    """Hold the lock of a results file; gives a descriptor that a child may inherit, and then holds it too.
+
+    Raises:
+        StoreError: another run, or what one left behind, holds it for longer than `wait_s`.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(beside(out, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        end = time.monotonic() + wait_s
+        while not _try_lock(descriptor):
+            if time.monotonic() >= end:
+                holder = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+                raise StoreError(f"process {holder} is measuring into {out}; wait for it, or stop it with kill -INT")
+            time.sleep(0.1)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def holder(out: Path) -> int | None:
+    """Give the process id of the run that holds the lock of a results file; None where nobody does."""
+    try:
+        descriptor = os.open(beside(out, "lock"), os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        if _try_lock(descriptor):
+            return None
+        return int(os.read(descriptor, 64) or b"0")
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class State:
+    """How a run is doing, and what it said since the offset asked for."""
+
+    running: bool
+    exit_code: int | None
+    offset: int
+    log: str
+
+
+def status(out: Path, offset: int) -> State:
+    """Look at a run: whether it lives, and its log from a byte offset on."""
+    running, exit_code, piece = holder(out) is not None, None, b""
+    ended, log = beside(out, "exit"), beside(out, "log")
+    if ended.exists() and not running:
+        exit_code = int(ended.read_text(encoding="ascii"))
+    if log.exists():
+        with log.open("rb") as file:
+            offset = offset if offset <= file.seek(0, os.SEEK_END) else 0
+            file.seek(offset)
+            piece = file.read(LOG_PIECE_BYTES)
+    return State(running, exit_code, offset + len(piece), piece.decode(errors="replace"))
+
+
+def start(out: Path, command: list[str]) -> State:
+    """Start a run that nothing but itself, a signal or the machine ends; where one goes on, leave it.
+
+    Args:
+        out: the results file.
+        command: runs `serve` for it.
+
+    Raises:
+        StoreError: it did not start.
+    """
+    if holder(out) is None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside(out, "exit").unlink(missing_ok=True)
+        with beside(out, "log").open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        end = time.monotonic() + START_S
+        while holder(out) is None and not beside(out, "exit").exists():
+            if process.poll() is not None or time.monotonic() >= end:
+                text = beside(out, "log").read_text(errors="replace")[-2000:]
+                raise StoreError(f"the run did not start (exit code {process.poll()}): {text or 'it said nothing'}")
+            time.sleep(0.05)
+    return status(out, 0)
+
+
+def serve(out: Path, measure: Callable[[], int]) -> int:
+    """Measure in this process, and leave the exit code behind."""
+    # A shell may have started us with interrupts ignored; `stop` sends one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = measure()
+    partial = beside(out, "exit.partial")
+    partial.write_text(f"{code}\n", encoding="ascii")
+    partial.replace(beside(out, "exit"))
+    return code
+
+
+def stop(out: Path) -> None:
+    """Ask a run to end in good order, as Ctrl-C would."""
+    process = holder(out)
+    if process:
+        os.kill(process, signal.SIGINT)
+
+
+def fetch(out: Path) -> None:
+    """Write a whole copy of the results to stdout, after a line of JSON with its size and digest.
+
+    Raises:
+        StoreError: there are no results, or they are damaged.
+    """
+    with tempfile.TemporaryDirectory(prefix="aot-fetch-") as scratch:
+        copy = Path(scratch, out.name)
+        copy_store(out, copy)
+        content = copy.read_bytes()
+    head = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + content)
+    sys.stdout.buffer.flush()
+
+
+def answer(action: str, out: Path, offset: int, command: list[str]) -> None:
+    """Do what was asked from afar and print the answer."""
+    if action == "fetch":
+        fetch(out)
+        return
+    if action == "stop":
+        stop(out)
+    state = start(out, command) if action == "start" else status(out, offset)
+    sys.stdout.write(json.dumps(asdict(state)) + "\n")

@@ -1,0 +1,99 @@
+"""What measuring needs of a GPU and of a kernel library: two seams, each with an in-memory twin in the tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from aot.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aot.core.numerics import Bits
+    from aot.core.operands import GemmCall
+
+Handle: TypeAlias = Any
+"""What the device or the library gives to be handed back to it: a graph, a bound call."""
+
+
+class ContextLostError(DeviceError):
+    """An error after which this process cannot use the GPU any more; another process can."""
+
+
+class OutOfMemoryError(DeviceError):
+    """Too little device memory: nothing that a kernel is to blame for."""
+
+
+class Gpu(Protocol):
+    """One device and one stream of our own; addresses are plain integers, sizes are in bytes."""
+
+    @property
+    def stream(self) -> int:
+        """Give the handle of the stream that everything runs on."""
+
+    @property
+    def l2_bytes(self) -> int:
+        """Give the size of the L2 cache."""
+
+    def alloc(self, num_bytes: int) -> int:
+        """Allocate device memory, aligned to 256 bytes."""
+
+    def free(self, address: int) -> None:
+        """Free what `alloc` gave."""
+
+    def upload(self, address: int, bits: Bits) -> None:
+        """Copy a contiguous host array to the device and wait for it."""
+
+    def download(self, address: int, bits: Bits) -> None:
+        """Copy from the device into a contiguous host array and wait for it."""
+
+    def copy(self, target: int, source: int, num_bytes: int) -> None:
+        """Copy from device to device, in stream order."""
+
+    def fill(self, address: int, value: int, num_bytes: int) -> None:
+        """Set every byte to `value`, in stream order."""
+
+    def synchronize(self) -> None:
+        """Wait for the stream."""
+
+    def time_us(self, launch: Callable[[], None]) -> float:
+        """Time what `launch` puts on the stream, in microseconds."""
+
+    def flushed_us(self, launch: Callable[[int], None], count: int, flush: int, flush_bytes: int) -> list[float]:
+        """Time each of `count` launches alone, in microseconds, after a write of `flush_bytes` at `flush`."""
+
+    def capture(self, launch: Callable[[], None]) -> Handle:
+        """Record what `launch` puts on the stream as a graph that can be replayed."""
+
+    def replay_us(self, graph: Handle) -> float:
+        """Replay a graph twice, the first time to warm up, and time the second, in microseconds."""
+
+    def destroy(self, graph: Handle) -> None:
+        """Free a graph."""
+
+    def is_lost(self) -> bool:
+        """Say whether the context is beyond use after an error."""
+
+
+class Kernels(Protocol):
+    """A library of kernels that take any problem of their operation."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give the kernels' names in the order of their index."""
+
+    def bind(self, call: GemmCall) -> Handle:
+        """Prepare a call once, so that launching it costs little."""
+
+    def workspace_bytes(self, kernel: int, bound: Handle) -> int:
+        """Give the workspace that a kernel needs for a call."""
+
+    def max_active_clusters(self, kernel: int, bound: Handle, workspace: int, workspace_bytes: int) -> int | None:
+        """Give how many of a kernel's clusters the device can run at once for a call; None without clusters."""
+
+    def launch(self, kernel: int, bound: Handle, workspace: int, workspace_bytes: int, stream: int) -> None:
+        """Put a kernel on the stream.
+
+        Raises:
+            DeviceError: the library refused the call or the launch failed.
+        """

@@ -1,0 +1,144 @@
+"""Call a built kernel library through its C API, templates/include/aot_gemm.h, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from aot.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aot.core.operands import GemmCall, Matrix
+
+
+class TensorStruct(ctypes.Structure):
+    """`aot_gemm_tensor_t`."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2))
+
+
+class ProblemStruct(ctypes.Structure):
+    """`aot_gemm_problem_t`; tests/unit/test_kernel_library.py compares it with the header through the C compiler."""
+
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
+        ("dtype", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("m", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("a", TensorStruct),
+        ("b", TensorStruct),
+        ("d", TensorStruct),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+B_CONSTANT = 1
+"""Flag of a problem whose B nothing writes meanwhile. Source: aot_gemm.h, AOT_GEMM_B_CONSTANT."""
+
+
+CURRENT_DEVICE = -1
+"""What `device` is for the calling thread's current device. Source: aot_gemm.h, aot_gemm_problem_t."""
+
+_POINTER = ctypes.POINTER(ProblemStruct)
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "aot_gemm_num_kernels": (ctypes.c_int32, []),
+    "aot_gemm_kernel_name": (ctypes.c_char_p, [ctypes.c_int32]),
+    "aot_gemm_kernel_workspace_bytes": (ctypes.c_int, [ctypes.c_int32, _POINTER, ctypes.POINTER(ctypes.c_size_t)]),
+    "aot_gemm_launch_kernel": (
+        ctypes.c_int,
+        [ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p],
+    ),
+    "aot_gemm_kernel_max_active_clusters": (
+        ctypes.c_int,
+        [ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)],
+    ),
+    "aot_gemm_last_error": (ctypes.c_char_p, []),
+    "aot_gemm_arch": (ctypes.c_char_p, []),
+}
+
+
+def _strides(matrix: Matrix) -> tuple[int, int]:
+    return matrix.row_stride, matrix.column_stride
+
+
+class KernelLibrary:
+    """A kernel library that is loaded; satisfies `aot.measure.gpu.Kernels`.
+
+    Raises:
+        DeviceError: the file cannot be loaded, or is not a kernel library.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path.resolve()))
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(self._library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise DeviceError(f"cannot load the kernel library {path}: {error}; build the bundle again") from error
+        self._launch = self._library.aot_gemm_launch_kernel
+        count = self._library.aot_gemm_num_kernels()
+        self.names: tuple[str, ...] = tuple(self._library.aot_gemm_kernel_name(i).decode() for i in range(count))
+        self.arch: str = self._library.aot_gemm_arch().decode()
+
+    def bind(self, call: GemmCall) -> ProblemStruct:
+        """Make the C struct of a call."""
+        problem = call.problem
+        return ProblemStruct(
+            ctypes.sizeof(ProblemStruct),
+            problem.operation.dtype.code,
+            CURRENT_DEVICE,
+            problem.m,
+            problem.n,
+            problem.k,
+            TensorStruct(call.a, _strides(call.a_matrix)),
+            TensorStruct(call.b, _strides(call.b_matrix)),
+            TensorStruct(call.d, _strides(call.d_matrix)),
+            B_CONSTANT,
+        )
+
+    def _raise(self, what: str, kernel: int, status: int) -> None:
+        text = self._library.aot_gemm_last_error()
+        message = text.decode(errors="replace") if text else "no message"
+        raise DeviceError(f"{what} of {self.names[kernel]} gave status {status}: {message}")
+
+    def workspace_bytes(self, kernel: int, bound: ProblemStruct) -> int:
+        """Give the workspace in bytes that a kernel needs for a call.
+
+        Raises:
+            DeviceError: the kernel does not take the call.
+        """
+        size = ctypes.c_size_t()
+        status = self._library.aot_gemm_kernel_workspace_bytes(kernel, bound, ctypes.byref(size))
+        if status:
+            self._raise("the workspace query", kernel, status)
+        return size.value
+
+    def max_active_clusters(
+        self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int
+    ) -> int | None:
+        """Give how many of a kernel's clusters the device can run at once for a call; None without clusters.
+
+        Raises:
+            DeviceError: the kernel does not take the call, or the device does not answer.
+        """
+        count = ctypes.c_int32()
+        ask = self._library.aot_gemm_kernel_max_active_clusters
+        status = ask(kernel, bound, workspace or None, workspace_bytes, ctypes.byref(count))
+        if status:
+            self._raise("the query of active clusters", kernel, status)
+        return None if count.value < 0 else count.value
+
+    def launch(self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int, stream: int) -> None:
+        """Put a kernel on a stream.
+
+        Raises:
+            DeviceError: the kernel does not take the call, or the launch failed.
+        """
+        status = self._launch(kernel, bound, workspace or None, workspace_bytes, stream)
+        if status:
+            self._raise("the launch", kernel, status)

@@ -1,0 +1,372 @@
+"""Measurements in SQLite: append-only, one commit each, so that a killed run loses only what was in flight.
+
+Tables: runs (conditions), clocks (readings of a run), kernels (name and object), measurements, verified, quarantine,
+finished (problems measured to the end), searches (what a strategy measured and left out of them), voided
+(measurements that count no more), anchors (times of aot.measure.drift) and in_flight, the one row that is overwritten:
+what is running on the GPU now, for whoever finds the process dead.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from aot.core.candidate import KernelKey
+from aot.core.constraints import one_line
+from aot.core.errors import StoreError
+from aot.core.measurement import CONDITIONS_KEY, CONDITIONS_KEY_TEXT, Conditions, Measurement
+from aot.core.problem import Problem
+from aot.core.strict_json import DecodeError, decode_row
+from aot.measure.store_sql import (
+    APPLICATION_ID,
+    INSERT_MEASUREMENT,
+    INSERT_RUN,
+    INSERT_VOIDED,
+    RUN_COLUMNS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SELECT_MEASUREMENTS,
+    UPGRADES,
+    InFlight,
+    KernelRow,
+    MeasurementRow,
+    NoteRow,
+    RunRow,
+    SearchEnd,
+    TimeRow,
+    VerifiedRow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aot.measure.tuning_set import TunedKernel
+
+
+T = TypeVar("T")
+
+MAGIC = b"SQLite format 3\0"
+"""What a file of SQLite starts with. Source: SQLite database file format, section 1.3."""
+
+
+def _problem_values(problem: Problem) -> tuple[str, str, int, int, int]:
+    operation = problem.operation
+    return operation.dtype_name, operation.layout_name, problem.m, problem.n, problem.k
+
+
+def _conditions_values(conditions: Conditions) -> tuple[str | int | None, ...]:
+    return tuple(getattr(conditions, name) for name in RUN_COLUMNS.split(", "))
+
+
+class Store:
+    """An open store. Use `open_store` or `read_store`, which close it and turn SQLite's errors into StoreError."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def _insert(self, sql: str, values: tuple[str | float | None, ...]) -> int:
+        with self._db:
+            return int(self._db.execute(sql, values).lastrowid or 0)
+
+    def _rows(self, kind: type[T], sql: str, values: tuple[str | float | None, ...] = ()) -> list[T]:
+        """Decode every row of a query: a file may hold anything.
+
+        All at once: a cursor that an error leaves half read keeps the file locked for as long as the error is kept.
+        """
+        with closing(self._db.execute(sql, values)) as cursor:
+            rows = cursor.fetchall()
+        try:
+            return [decode_row(kind, row) for row in rows]
+        except DecodeError as error:
+            raise error.inside(kind.__name__.removesuffix("Row").lower()) from error
+
+    def add_run(self, target: str, seed: int, conditions: Conditions) -> int:
+        """Start a run and give its id.
+
+        Raises:
+            StoreError: the store holds measurements of another target, or under other conditions: see CONDITIONS_KEY.
+        """
+        query = f"SELECT target, {', '.join(CONDITIONS_KEY)} FROM runs ORDER BY id DESC LIMIT 1"  # noqa: S608
+        there, here = self._db.execute(query).fetchone(), (target, *conditions.key)
+        if there is not None and there != here:
+            raise StoreError(
+                f"the store was measured as {there}, this run is {here} (target, {CONDITIONS_KEY_TEXT}); times under "
+                "different conditions are not comparable: give another --out"
+            )
+        return self._insert(INSERT_RUN, (target, seed, *_conditions_values(conditions)))
+
+    def add_clocks(self, run: int, sm_clock_mhz: int | None, memory_clock_mhz: int | None) -> None:
+        """Append clocks in MHz read just after load."""
+        self._insert("INSERT INTO clocks VALUES (?, ?, ?)", (run, sm_clock_mhz, memory_clock_mhz))
+
+    def kernel_id(self, kernel: TunedKernel) -> int:
+        """Give the id of a kernel's object, new or known."""
+        query = "SELECT id FROM kernels WHERE name = ? AND object_sha256 = ?"
+        row = self._db.execute(query, (kernel.name, kernel.object_sha256)).fetchone()
+        if row is not None:
+            return int(row[0])
+        operation = kernel.key.operation
+        candidate = json.dumps(kernel.key.candidate.as_json(), sort_keys=True)
+        return self._insert(
+            "INSERT INTO kernels (name, dtype, layout, candidate, object_sha256) VALUES (?, ?, ?, ?, ?)",
+            (kernel.name, operation.dtype_name, operation.layout_name, candidate, kernel.object_sha256),
+        )
+
+    def set_in_flight(self, run: int, kernel: int, what: str) -> None:
+        """Note what is about to be launched."""
+        self._insert("INSERT OR REPLACE INTO in_flight VALUES (1, ?, ?, ?)", (run, kernel, one_line(what)))
+
+    def clear_in_flight(self) -> None:
+        """Note that nothing is running."""
+        with self._db:
+            self._db.execute("DELETE FROM in_flight")
+
+    def in_flight(self) -> InFlight | None:
+        """Give what was running when the store was last written."""
+        return next(iter(self._rows(InFlight, "SELECT run, kernel, what FROM in_flight")), None)
+
+    def add_measurement(self, run: int, kernel: int, measurement: Measurement) -> None:
+        """Append one measurement."""
+        values = (
+            *_problem_values(measurement.problem),
+            measurement.median_us,
+            measurement.low_us,
+            measurement.high_us,
+            measurement.num_rounds,
+            measurement.relative_error,
+            one_line(measurement.status),
+        )
+        self._insert(INSERT_MEASUREMENT, (run, kernel, *values))
+
+    def add_verified(self, run: int, kernel: int, relative_error: float) -> None:
+        """Note that a kernel passed the edge shapes, with its largest relative error."""
+        self._insert("INSERT INTO verified VALUES (?, ?, ?)", (run, kernel, relative_error))
+
+    def verified(self) -> dict[int, float]:
+        """Give the kernels that passed, with their relative error."""
+        query = "SELECT kernel, max(relative_error) FROM verified GROUP BY kernel"
+        return {row.kernel: row.relative_error for row in self._rows(VerifiedRow, query)}
+
+    def quarantine(self, run: int, kernel: int, reason: str) -> None:
+        """Take a kernel out of this tuning."""
+        self._insert("INSERT INTO quarantine VALUES (?, ?, ?)", (run, kernel, one_line(reason)))
+
+    def quarantined(self) -> dict[int, str]:
+        """Give the kernels taken out, with the first reason."""
+        query = "SELECT kernel, reason FROM quarantine ORDER BY rowid DESC"
+        return {row.id: row.text for row in self._rows(NoteRow, query)}
+
+    def finish(self, run: int, problem: Problem) -> None:
+        """Note that a problem was measured to the end, final rounds included."""
+        self._insert("INSERT INTO finished VALUES (?, ?, ?, ?, ?, ?)", (run, *_problem_values(problem)))
+
+    def is_finished(self, problem: Problem) -> bool:
+        """Say whether a problem was measured to the end."""
+        query = "SELECT 1 FROM finished WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)"
+        return self._db.execute(query, _problem_values(problem)).fetchone() is not None
+
+    def add_search(
+        self,
+        run: int,
+        problem: Problem,
+        strategy: str,
+        num_measured: int,
+        num_skipped: int,
+        reason: str,
+        seconds: float,
+    ) -> None:
+        """Note how the search on a problem ended."""
+        values = (run, *_problem_values(problem), strategy, num_measured, num_skipped, reason, seconds)
+        self._insert("INSERT INTO searches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def searches(self, problem: Problem) -> list[SearchEnd]:
+        """Give how the searches on a problem ended, oldest first."""
+        query = """
+            SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
+            WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"""
+        return self._rows(SearchEnd, query, _problem_values(problem))
+
+    def search(self, problem: Problem) -> SearchEnd | None:
+        """Give how the latest search on a problem ended."""
+        return next(reversed(self.searches(problem)), None)
+
+    def _kernels(self) -> dict[int, KernelKey]:
+        rows = self._rows(KernelRow, "SELECT id, dtype, layout, candidate FROM kernels")
+        return {row.id: row.key() for row in rows}
+
+    def void(self, run: int, problem: Problem, reason: str) -> None:
+        """Let what was measured of a problem so far count no more; it stays in the file."""
+        self._insert(INSERT_VOIDED, (run, one_line(reason), *_problem_values(problem)))
+
+    def voided(self) -> list[tuple[int, str]]:
+        """Give the measurements that count no more, by number, with the reason."""
+        query = "SELECT measurement, reason FROM voided ORDER BY measurement"
+        return [(row.id, row.text) for row in self._rows(NoteRow, query)]
+
+    def add_anchor(self, run: int, kernel: int, problem: Problem, us: float) -> None:
+        """Note what a kernel took on a problem as the anchor."""
+        values = (run, kernel, *_problem_values(problem), us)
+        self._insert("INSERT INTO anchors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def anchors(self, kernel: int, problem: Problem) -> list[float]:
+        """Give what a kernel took on a problem as the anchor, oldest first, in microseconds."""
+        query = "SELECT us FROM anchors WHERE (kernel, dtype, layout, m, n, k) = (?, ?, ?, ?, ?, ?) ORDER BY rowid"
+        return [row.us for row in self._rows(TimeRow, query, (kernel, *_problem_values(problem)))]
+
+    def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
+        kernels = self._kernels()
+        query = SELECT_MEASUREMENTS.format(condition=condition)
+        for row in self._rows(MeasurementRow, query, values):
+            kernel = kernels.get(row.kernel)
+            if kernel is None or kernel.operation != row.operation:
+                raise DecodeError(
+                    f"a product of {row.operation.tag} was measured with kernel {row.kernel}, none of its own"
+                )
+            yield row.kernel, row.measurement(kernel, row.status)
+
+    def latest(self, problem: Problem) -> dict[int, Measurement]:
+        """Give each kernel's latest measurement of a problem, by the kernel's id."""
+        return dict(self._measurements("AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)", _problem_values(problem)))
+
+    def measurements(self) -> list[tuple[int, Measurement]]:
+        """Give every measurement with its kernel's id, oldest first."""
+        return list(self._measurements("", ()))
+
+    def targets(self) -> list[str]:
+        """Give the targets measured; one, unless stores were merged wrongly."""
+        return [row.target for row in self._rows(RunRow, "SELECT DISTINCT target FROM runs ORDER BY target")]
+
+    def conditions(self) -> tuple[Conditions, ...]:
+        """Give the different conditions of the runs that measured something, with the clocks last read under load."""
+        query = """
+            SELECT device, arch, num_sms, driver, coalesce(c.sm_clock_mhz, runs.sm_clock_mhz),
+                   coalesce(c.memory_clock_mhz, runs.memory_clock_mhz), power_mode, date, protocol, mig
+            FROM runs LEFT JOIN clocks c ON c.rowid = (SELECT max(rowid) FROM clocks WHERE run = runs.id)
+            WHERE EXISTS (SELECT 1 FROM measurements WHERE run = runs.id) ORDER BY runs.id"""
+        return tuple(dict.fromkeys(self._rows(Conditions, query)))
+
+
+def _upgrade(connection: sqlite3.Connection) -> int:
+    """Bring the file of an older aot up to date, unless another process has done so meanwhile; give its version."""
+    connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for statement in UPGRADES.get(version, ()):
+        connection.execute(statement)
+    connection.commit()
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, is_new: bool) -> int:
+    """Give a file's schema version; refuse another program's file before anything is written to it."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID and not (is_new and application == version == 0):
+        raise StoreError(f"{path} is a SQLite file of another program; give another path")
+    if version != SCHEMA_VERSION and version not in UPGRADES and not is_new:
+        raise StoreError(
+            f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "
+            "measure into another file"
+        )
+    return int(version)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA busy_timeout = 10000")
+    (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if num_tables == 0:
+        _refuse_foreign(connection, path, is_new=True)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # Another process may be making the same tables: the statements wait for it, and then find them there.
+        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+    if _refuse_foreign(connection, path, is_new=False) in UPGRADES:
+        _upgrade(connection)
+    # A commit then costs no fsync: a killed process loses nothing, a power cut the last measurements at most.
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def _typed(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the decoder refuse into StoreError."""
+    try:
+        yield
+    except DecodeError as error:
+        raise StoreError(f"{path}: {error}; move the file away and measure again") from error
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        why = one_line(str(error))
+        raise StoreError(f"{path}: {why}; if the file is damaged, move it away and measure again") from error
+
+
+@contextmanager
+def open_store(path: Path) -> Iterator[Store]:
+    """Open a store to write to, made when it is not there, and close it.
+
+    Raises:
+        StoreError: the file is damaged, newer or another program's; and whatever SQLite refuses while it is open.
+    """
+    with _typed(path), closing(sqlite3.connect(path)) as connection:
+        _prepare(connection, path)
+        yield Store(connection)
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a file that nothing is written to, nor beside.
+
+    Raises:
+        StoreError: it is absent, or no file of SQLite.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except OSError as error:
+        text = f"{path}: {error.strerror}; run `aot tune`, or `run.py` of a bundle, first, and give its results file"
+        raise StoreError(text) from error
+    if head != MAGIC:
+        what = "is empty" if not head else "is no file of SQLite"
+        raise StoreError(f"{path} {what}; expected the results of `aot tune` or of a bundle's `run.py`")
+    # Without a log beside it nobody is writing, and SQLite would make one if it were not told so.
+    is_at_rest = not any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal"))
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_at_rest else ''}"
+    return sqlite3.connect(uri, uri=True)
+
+
+def _refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StoreError(f"{path} is damaged: {one_line(str(verdict))}; move it away and measure again")
+    row = connection.execute("PRAGMA foreign_key_check").fetchone()
+    if row is not None:
+        table, number, parent, _ = row
+        raise StoreError(
+            f"{path} is damaged: row {number} of {table} names a row of {parent} that is not there; move it away and "
+            "measure again"
+        )
+
+
+@contextmanager
+def read_store(path: Path) -> Iterator[Store]:
+    """Open a store to read, as it is at one moment: a copy in memory, so that nothing is written to the file.
+
+    Raises:
+        StoreError: the file is absent, damaged, newer or another program's; and whatever of it cannot be read.
+    """
+    with _typed(path), closing(sqlite3.connect(":memory:")) as memory:
+        with closing(_connect_to_read(path)) as source:
+            _refuse_foreign(source, path, is_new=False)
+            source.backup(memory)
+        _refuse_damaged(memory, path)
+        _prepare(memory, path)
+        yield Store(memory)
+
+
+def copy_store(path: Path, copy: Path) -> None:
+    """Copy a store that may be written meanwhile, as it is at one moment.
+
+    Raises:
+        StoreError: it is absent or damaged.
+    """
+    with _typed(path), closing(_connect_to_read(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)

@@ -1,0 +1,168 @@
+"""The store's tables, the statements that write and read them, and what a row read must be."""
+
+# ruff: noqa: S608 - statements are put together of this file's constants only
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.constraints import Count, Error, Label, Microseconds, Positive, Seconds, TargetName, Text
+from aot.core.measurement import TimedRow
+from aot.core.problem import Dtype, Layout, Operation
+from aot.core.strict_json import DecodeError, decode, parse_json
+
+SCHEMA_VERSION = 3
+"""Raised whenever a table changes; kept in the file's `user_version`."""
+
+APPLICATION_ID = 0x414F5447
+"""`AOTG`, kept in the file's `application_id`, so that another program's SQLite file is not written to."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+  id INTEGER PRIMARY KEY, target TEXT NOT NULL, seed INTEGER NOT NULL UNIQUE, device TEXT NOT NULL, arch TEXT NOT NULL,
+  num_sms INTEGER NOT NULL, driver TEXT NOT NULL, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER, power_mode TEXT,
+  date TEXT NOT NULL, protocol TEXT NOT NULL, mig TEXT) STRICT;
+CREATE TABLE IF NOT EXISTS clocks (
+  run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
+CREATE TABLE IF NOT EXISTS kernels (
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL, dtype TEXT NOT NULL, layout TEXT NOT NULL, candidate TEXT NOT NULL,
+  object_sha256 TEXT NOT NULL, UNIQUE (name, object_sha256)) STRICT;
+CREATE TABLE IF NOT EXISTS measurements (
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
+  dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+  median_us REAL NOT NULL, low_us REAL NOT NULL, high_us REAL NOT NULL, num_rounds INTEGER NOT NULL,
+  relative_error REAL NOT NULL, status TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS by_problem ON measurements (dtype, layout, m, n, k, kernel);
+CREATE TABLE IF NOT EXISTS verified (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
+  relative_error REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS quarantine (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, reason TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS finished (
+  run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
+  n INTEGER NOT NULL, k INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS voided (
+  measurement INTEGER PRIMARY KEY REFERENCES measurements, run INTEGER NOT NULL REFERENCES runs,
+  reason TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS anchors (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, dtype TEXT NOT NULL,
+  layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, us REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS searches (
+  run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
+  n INTEGER NOT NULL, k INTEGER NOT NULL, strategy TEXT NOT NULL, num_measured INTEGER NOT NULL,
+  num_skipped INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS in_flight (
+  id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
+"""
+
+_ADD_MIG = (
+    "ALTER TABLE runs ADD COLUMN mig TEXT",
+    "UPDATE runs SET mig = substr(device, instr(device, ' MIG ') + 5) WHERE instr(device, ' MIG ')",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+UPGRADES = {1: (*SCHEMA.split(";")[:-1], *_ADD_MIG), 2: _ADD_MIG}
+"""The statements that bring a file of an older version up to date: version 1 lacks tables, 1 and 2 the MIG profile."""
+
+RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol, mig"
+MEASUREMENT_COLUMNS = "dtype, layout, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
+
+
+INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_MEASUREMENT = f"""
+INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SELECT_MEASUREMENTS = """
+SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, dtype, layout FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided) {condition} ORDER BY id
+"""
+INSERT_VOIDED = """
+INSERT INTO voided SELECT id, ?, ? FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided) AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)
+"""
+
+
+@dataclass(frozen=True)
+class SearchEnd:
+    """How the search on a problem ended: what was measured, what was left out and why, and how long it took."""
+
+    strategy: Label
+    num_measured: Count
+    num_skipped: Count
+    reason: Text
+    seconds: Seconds
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """What was on the GPU when a process ended: ids of run and kernel, and a description."""
+
+    run: Positive
+    kernel: Positive
+    what: Text
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """What is asked of a run alone."""
+
+    target: TargetName
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kernel; `candidate` is JSON."""
+
+    id: Positive
+    dtype: Dtype
+    layout: Layout
+    candidate: Text
+
+    def key(self) -> KernelKey:
+        """Return the kernel.
+
+        Raises:
+            DecodeError: the JSON is no candidate.
+        """
+        try:
+            candidate = decode(Candidate, parse_json(self.candidate))
+        except DecodeError as error:
+            raise error.inside("candidate").inside(self.id).inside("kernel") from error
+        return KernelKey(Operation.of(self.dtype, self.layout), candidate)
+
+
+@dataclass(frozen=True)
+class VerifiedRow:
+    """A kernel's largest relative error on the edge shapes."""
+
+    kernel: Positive
+    relative_error: Error
+
+
+@dataclass(frozen=True)
+class NoteRow:
+    """What is noted of a kernel or a measurement, by its id."""
+
+    id: Positive
+    text: Text
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """A time of the anchor."""
+
+    us: Microseconds
+
+
+@dataclass(frozen=True)
+class MeasurementRow(TimedRow):
+    """A measurement; SELECT_MEASUREMENTS has these columns."""
+
+    status: Text
+    dtype: Dtype
+    layout: Layout
+
+    @property
+    def operation(self) -> Operation:
+        """Return the operation that was measured, which is to be the kernel's."""
+        return Operation.of(self.dtype, self.layout)

@@ -1,0 +1,249 @@
+"""What a tuning is to measure, as the two JSON files of a bundle: kernels.json and problems.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, TypeVar
+
+from aot.core.candidate import Candidate, KernelKey, SplitK
+from aot.core.constraints import Arch, Extent, Index, KernelName, Microseconds, Sha256, TargetName, Version
+from aot.core.dispatch import takes
+from aot.core.errors import StoreError
+from aot.core.operands import is_aligned
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+
+KERNELS_FILE = "kernels.json"
+PROBLEMS_FILE = "problems.json"
+TUNING_SET_VERSION = 2
+"""Raised whenever a file's content changes its meaning."""
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """One kernel of a tuning library."""
+
+    key: KernelKey
+    object_sha256: str
+    """Digest of the compiled object: a kernel that is compiled anew is measured anew."""
+    m_multiple: int = 1
+    n_multiple: int = 1
+    is_fallback: bool = False
+    """Whether it takes operands of any alignment and layout; such a kernel is verified and never timed."""
+
+    @property
+    def name(self) -> str:
+        """Give the kernel's name in the library."""
+        return self.key.name
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Say whether two runs must give the same bits."""
+        return self.key.candidate.split_k_mode != SplitK.PARALLEL
+
+    def takes(self, problem: Problem) -> bool:
+        """Say whether the kernel is to be timed on the problem, with packed operands."""
+        if self.is_fallback or problem.operation != self.key.operation or not is_aligned(problem):
+            return False
+        return takes(problem, self.m_multiple, self.n_multiple)
+
+
+@dataclass(frozen=True)
+class TuningSet:
+    """Kernels, in the order to try them, and problems for one target."""
+
+    target: str
+    arch: str
+    kernels: tuple[TunedKernel, ...]
+    problems: tuple[Problem, ...]
+    chosen: Mapping[Problem, frozenset[str]] = field(default_factory=dict)
+    """Names of the kernels to measure a problem with; a problem that is not in it is measured with all."""
+
+    predicted_us: Mapping[Problem, Mapping[str, float]] = field(default_factory=dict)
+    """The cost model's times by problem and kernel's name, of the kernels chosen; what a search is ordered by."""
+
+    def is_wanted(self, kernel: TunedKernel, problem: Problem) -> bool:
+        """Say whether a kernel is to be timed on a problem."""
+        return kernel.takes(problem) and (problem not in self.chosen or kernel.name in self.chosen[problem])
+
+    def filtered(self, kernels: str | None, problems: str | None) -> TuningSet:
+        """Keep what the patterns match (`matches`); no pattern keeps all.
+
+        Raises:
+            StoreError: nothing is left.
+        """
+        left = TuningSet(
+            self.target,
+            self.arch,
+            tuple(kernel for kernel in self.kernels if kernels is None or matches(kernels, kernel.name)),
+            tuple(problem for problem in self.problems if problems is None or matches(problems, problem.name)),
+            self.chosen,
+            self.predicted_us,
+        )
+        if not left.kernels or not left.problems:
+            raise StoreError(
+                f"--kernels {kernels!r} and --problems {problems!r} leave {len(left.kernels)} kernels and "
+                f"{len(left.problems)} problems; names look like {self.kernels[0].name!r} and "
+                f"{self.problems[0].name!r}"
+            )
+        return left
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Say whether a name contains the pattern, or fits it where it has wildcards (`*`, `?`, `[...]`)."""
+    return fnmatchcase(name, pattern) if any(c in pattern for c in "*?[") else pattern in name
+
+
+@dataclass(frozen=True)
+class OperationEntry:
+    """An operation as it stands in the files of a bundle and in a record."""
+
+    dtype: Dtype
+    layout: Layout
+
+    @property
+    def operation(self) -> Operation:
+        """Return the operation."""
+        return Operation.of(self.dtype, self.layout)
+
+
+def operation_json(operation: Operation) -> dict[str, str]:
+    """Return an operation as plain values, those of `OperationEntry`."""
+    return {"dtype": operation.dtype_name, "layout": operation.layout_name}
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    name: KernelName
+    operation: OperationEntry
+    candidate: Candidate
+    object_sha256: Sha256
+    m_multiple: Extent
+    n_multiple: Extent
+    is_fallback: bool
+
+    @property
+    def kernel(self) -> TunedKernel:
+        key = KernelKey(self.operation.operation, self.candidate)
+        return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, self.is_fallback)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    operation: OperationEntry
+    m: Extent
+    n: Extent
+    k: Extent
+    kernels: tuple[Index, ...] | None
+    predicted_us: tuple[tuple[Index, Microseconds], ...] | None
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.operation.operation, self.m, self.n, self.k)
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    version: Version
+    target: TargetName
+    arch: Arch
+    kernels: tuple[_Kernel, ...]
+
+
+@dataclass(frozen=True)
+class _Problems:
+    version: Version
+    target: TargetName
+    arch: Arch
+    problems: tuple[_Problem, ...]
+
+
+def _predicted_json(tuning: TuningSet, problem: Problem, index: Mapping[str, int]) -> list[list[float]] | None:
+    """Give pairs of a kernel's index and its predicted time."""
+    if problem not in tuning.predicted_us:
+        return None
+    return sorted([index[name], us] for name, us in tuning.predicted_us[problem].items())
+
+
+def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
+    """Write kernels.json and problems.json; equal sets are equal bytes."""
+    kernels = [
+        {
+            "name": kernel.name,
+            "operation": operation_json(kernel.key.operation),
+            "candidate": kernel.key.candidate.as_json(),
+            "object_sha256": kernel.object_sha256,
+            "m_multiple": kernel.m_multiple,
+            "n_multiple": kernel.n_multiple,
+            "is_fallback": kernel.is_fallback,
+        }
+        for kernel in tuning.kernels
+    ]
+    index = {kernel.name: i for i, kernel in enumerate(tuning.kernels)}
+    problems = [
+        {
+            "operation": operation_json(problem.operation),
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "kernels": sorted(index[name] for name in tuning.chosen[problem]) if problem in tuning.chosen else None,
+            "predicted_us": _predicted_json(tuning, problem, index),
+        }
+        for problem in tuning.problems
+    ]
+    head = {"version": TUNING_SET_VERSION, "target": tuning.target, "arch": tuning.arch}
+    for name, rows in ((KERNELS_FILE, {"kernels": kernels}), (PROBLEMS_FILE, {"problems": problems})):
+        content = {**head, **rows}
+        text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def _read(kind: type[T], path: Path) -> T:
+    try:
+        return decode_version(kind, parse_json(read_content(path)), "version", TUNING_SET_VERSION)
+    except DecodeError as error:
+        raise StoreError(f"cannot read {path}: {error}; make the bundle again") from error
+
+
+def _fault(head: _Kernels, rows: _Problems) -> str:
+    """Say what keeps two files from being one tuning set; empty if nothing does."""
+    if (head.target, head.arch) != (rows.target, rows.arch):
+        return f"{KERNELS_FILE} is for {head.target}, {head.arch}, {PROBLEMS_FILE} for {rows.target}, {rows.arch}"
+    names = [entry.kernel.name for entry in head.kernels]
+    renamed = next((entry.name for entry, name in zip(head.kernels, names, strict=True) if entry.name != name), "")
+    if renamed or len(set(names)) != len(names):
+        return f"{KERNELS_FILE}: {renamed or max(names, key=names.count)} is not the name of one kernel"
+    if len({entry.problem for entry in rows.problems}) != len(rows.problems):
+        return f"{PROBLEMS_FILE}: a problem is there twice"
+    used = {i for entry in rows.problems for i in (*(entry.kernels or ()), *(i for i, _ in entry.predicted_us or ()))}
+    return f"{PROBLEMS_FILE} names kernel {max(used)} of {len(names)}" if max(used, default=-1) >= len(names) else ""
+
+
+def read_tuning_set(directory: Path) -> TuningSet:
+    """Read kernels.json and problems.json.
+
+    Raises:
+        StoreError: a file is missing, damaged or of another version, or they are not of one set.
+    """
+    head, rows = _read(_Kernels, directory / KERNELS_FILE), _read(_Problems, directory / PROBLEMS_FILE)
+    fault = _fault(head, rows)
+    if fault:
+        raise StoreError(f"{directory} is not a tuning set: {fault}; make the bundle again")
+    kernels = tuple(entry.kernel for entry in head.kernels)
+    chosen, predicted = {}, {}
+    for entry in rows.problems:
+        if entry.kernels is not None:
+            chosen[entry.problem] = frozenset(kernels[i].name for i in entry.kernels)
+        if entry.predicted_us is not None:
+            predicted[entry.problem] = {kernels[i].name: us for i, us in entry.predicted_us}
+    return TuningSet(
+        head.target, head.arch, kernels, tuple(entry.problem for entry in rows.problems), chosen, predicted
+    )

@@ -1,0 +1,120 @@
+"""The process that a bundle's supervisor starts: it touches the GPU, reports each step on stdout, and is expendable."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aot.core.errors import DeviceError
+from aot.measure.conditions import make_conditions, read_state
+from aot.measure.device import CudaGpu, read_properties
+from aot.measure.gpu import ContextLostError
+from aot.measure.kernel_library import KernelLibrary
+from aot.measure.protocol import plan_for
+from aot.measure.store import open_store
+from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP
+from aot.measure.tuning_set import read_tuning_set
+from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aot.measure.options import Options
+    from aot.measure.tuning_set import TuningSet
+
+LIBRARY_FILE = "kernels.so"
+PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+def step_reporter(interval_s: float = 0.1) -> Callable[[int, int, str], None]:
+    """Make a `report` that prints steps on stdout for the supervisor, at most one in an interval."""
+    last = 0.0
+
+    def report(done: int, total: int, what: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= interval_s or done == total:
+            last = now
+            # Unbuffered, and it fails when the supervisor is gone: no worker outlives it.
+            os.write(1, f"{STEP}{done} {total} {what}\n".encode())
+
+    return report
+
+
+def warn(text: str) -> None:
+    """Give the supervisor a line to show."""
+    os.write(1, f"warning: {text}\n".encode())
+
+
+def interrupt_flag() -> Callable[[], bool]:
+    """Let Ctrl-C set a flag, so that no measurement or commit is cut in two; give what asks for the flag."""
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
+    return lambda: bool(seen)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its supervisor dies, even while it waits for a hung GPU."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it died before that
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def finish_worker(worker: Worker) -> int:
+    """Run a worker to its end and give its process's exit code."""
+    try:
+        worker.run()
+    except StoppedError:
+        return EXIT_INTERRUPTED
+    except ContextLostError as error:
+        sys.stderr.write(f"\nquarantined {error}\n")
+        return EXIT_CONTEXT_LOST
+    except BrokenPipeError:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def work(options: Options) -> int:
+    """Measure in this process, the only kind that touches the GPU."""
+    end_with_parent()
+    is_interrupted = interrupt_flag()
+    stop = deadline_stop(options.budget_s, is_interrupted)
+    tuning = read_tuning_set(options.bundle).filtered(options.kernels, options.problems)
+    properties = read_properties()
+    check_arch(tuning, properties.compute_capability, properties.name)
+    gpu = CudaGpu(properties)
+    kernels = KernelLibrary(options.bundle / LIBRARY_FILE)
+    plan = plan_for(properties.l2_bytes, integrated=properties.integrated)
+    if options.settle_s is not None:
+        plan = replace(plan, settle_s=options.settle_s)
+    state = read_state(properties.pci_bus_id)
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    seed = secrets.randbits(62)
+    with open_store(options.out) as store:
+        run = store.add_run(tuning.target, seed, make_conditions(properties, state, tuning.arch, plan.protocol, date))
+        session = Session(gpu, kernels, tuning, store, run, seed, plan, step_reporter(), stop, warn=warn)
+        session.strategy, session.search_budget = options.strategy, options.search_budget
+        code = finish_worker(Worker(session))
+        if code != EXIT_CONTEXT_LOST:
+            state = read_state(properties.pci_bus_id)
+            store.add_clocks(run, state.sm_clock_mhz, state.memory_clock_mhz)
+    return 0 if code == EXIT_INTERRUPTED and not is_interrupted() else code
+
+
+def check_arch(tuning: TuningSet, capability: tuple[int, int], name: str) -> None:
+    """Compare a tuning's architecture with the device's.
+
+    Raises:
+        DeviceError: they differ.
+    """
+    there = f"sm_{capability[0]}{capability[1]}"
+    if tuning.arch.rstrip("af") != there:
+        raise DeviceError(f"the kernels are for {tuning.arch}, {name} is {there}; make a bundle for this target")

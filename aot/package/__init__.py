@@ -1,0 +1,1 @@
+"""From a selection to a wheel."""

@@ -1,0 +1,386 @@
+"""Build what is shipped: fetch the link-time files, write the rendered project, run the build, inspect the result."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from tqdm import tqdm
+
+from aot.core.errors import DependencyError, OutputError, PackageError
+from aot.core.process import run
+from aot.core.scratch import scratch_folder
+from aot.core.target import Target
+from aot.package.manifest import Manifest
+from aot.package.render import FileSet, library_name, render
+from aot.package.wheel_file import inspect_library, inspect_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
+"""Headers and libcudart_static.a. Source: JetPack 7 and driver 580 are CUDA 13.0, and a newer runtime asks for more."""
+CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
+"""The crt/ headers that those of the runtime include."""
+TOOLCHAIN_CACHE = Path("build/toolchain")
+"""Where the fetched files stay, below the working directory."""
+ZIG_CACHE = "zig"
+"""Folder of the cache where zig keeps its C++ library and headers, some 250 MB, unless ZIG_GLOBAL_CACHE_DIR is set."""
+FILE_MODE = 0o644
+SOURCE_DATE_EPOCH = "1577836800"
+"""2020-01-01: the time stamp of every file in a wheel, so that equal manifests give equal bytes."""
+_STEP = re.compile(r"\[(\d+)/(\d+)\]")
+"""How ninja counts the steps of a build."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What the libraries are built from beside their own sources."""
+
+    cuda_dir: Path
+    """Holds include/ and lib/ of the target's machine."""
+    dlpack_dir: Path
+    """Holds dlpack/dlpack.h, which is the same on every machine."""
+
+
+def _platform_options(target: Target) -> list[str]:
+    newest = int(target.glibc.split(".")[1])
+    tags = [f"manylinux_2_{minor}_{target.machine}" for minor in range(newest, 16, -1)]
+    return [word for tag in [*tags, f"manylinux2014_{target.machine}"] for word in ("--platform", tag)]
+
+
+def _fetch(requirements: tuple[str, ...], target: Target, cache: Path, *, verbose: bool) -> Path:
+    """Unpack wheels of the target's machine into one folder of the cache, once."""
+    name = "+".join(x.replace("==", "-") for x in requirements)
+    unpacked = (cache / f"{name}-{target.machine}").resolve()
+    if unpacked.is_dir():
+        return unpacked
+    cache.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(".fetch-", cache) as scratch:
+        wheels, content = scratch / "wheels", scratch / "content"
+        options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(wheels)]
+        download = [sys.executable, "-m", "pip", "download", *options, *_platform_options(target)]
+        env = os.environ | {"TMPDIR": str(scratch)}
+        try:
+            run([*download, *requirements], f"fetching {' and '.join(requirements)}", env=env, verbose=verbose)
+        except PackageError as error:
+            advice = f"check pip's index and the network; they are needed once, then kept in {unpacked}"
+            raise PackageError(f"{error}\n  next: {advice}") from error
+        for wheel in sorted(wheels.glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(content)
+        try:
+            content.rename(unpacked)
+        except OSError:
+            if not unpacked.is_dir():  # else another build put the same there meanwhile
+                raise
+    return unpacked
+
+
+def dlpack_dir() -> Path:
+    """Find DLPack's header in the TVM-FFI that is installed here, which is not imported.
+
+    Raises:
+        PackageError: it is not there.
+    """
+    spec = importlib.util.find_spec("tvm_ffi")
+    roots = [] if spec is None else [Path(x, "include") for x in spec.submodule_search_locations or ()]
+    found = [root for root in roots if (root / "dlpack" / "dlpack.h").is_file()]
+    if not found:
+        raise PackageError(f"no dlpack/dlpack.h in {roots}; expected that of apache-tvm-ffi; install aot again")
+    return found[0]
+
+
+def fetch_toolchain(target: Target, cache: Path = TOOLCHAIN_CACHE, *, verbose: bool = False) -> Toolchain:
+    """Fetch what is linked against, for the target's machine, with pip's own index; from the cache once it is there.
+
+    Raises:
+        PackageError: a download failed.
+    """
+    cuda = _fetch((CUDA_RUNTIME, CUDA_HEADERS), target, cache, verbose=verbose)
+    return Toolchain(cuda / "nvidia" / "cu13", dlpack_dir())
+
+
+def read_templates() -> dict[str, bytes]:
+    """Read the templates: beside the package where it is installed, else from the checkout.
+
+    Raises:
+        PackageError: there are none.
+    """
+    here = Path(__file__).resolve().parents[1]
+    root = next((x for x in (here / "templates", here.parent / "templates") if x.is_dir()), None)
+    if root is None:
+        raise PackageError(f"no templates beside {here}; expected templates/; install aot again")
+    files = [x for x in root.rglob("*") if x.is_file() and "__pycache__" not in x.parts]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def write(files: FileSet, directory: Path) -> None:
+    """Write a rendered project."""
+    for path, content in files.items():
+        _write(directory / path, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file of a project; its mode, which goes into the wheel, is the same whatever the umask."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(FILE_MODE)
+
+
+def _installed(package: str) -> Path:
+    """Find the folder of a build tool that is a Python package.
+
+    Raises:
+        DependencyError: it is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise DependencyError(
+            f"{package} is not installed, which links the libraries; `make setup` installs what is missing"
+        )
+    return Path(spec.origin).parent
+
+
+def _ninja() -> Path:
+    """Find ninja.
+
+    Raises:
+        DependencyError: it is not installed.
+    """
+    try:
+        import ninja
+    except ImportError as error:
+        raise DependencyError(f"{error}: it links the libraries; `make setup` installs what is missing") from error
+    return Path(ninja.BIN_DIR) / "ninja"
+
+
+def _toolchain_file(target: Target) -> str:
+    """Give the CMake toolchain file: zig as a cross compiler, which brings the target's libc at the glibc wanted."""
+    zig = _installed("ziglang") / "zig"
+    cpu = target.host_cpu.replace("-", "_")
+    arguments = f"c++ -target {target.machine}-linux-gnu.{target.glibc} -mcpu={cpu}"
+    compiler = " ".join(f'"{x}"' for x in [str(zig), *arguments.split()])
+    return (
+        "set(CMAKE_SYSTEM_NAME Linux)\n"
+        f"set(CMAKE_SYSTEM_PROCESSOR {target.machine})\n"
+        f"set(CMAKE_CXX_COMPILER {compiler})\n"
+    )
+
+
+def _write_project(manifest: Manifest, objects: Mapping[str, Path], target: Target, directory: Path) -> None:
+    """Write the rendered project, its toolchain file and the kernels' objects, checked against the manifest."""
+    if manifest.platform_tag != target.platform_tag or manifest.arch != target.arch:
+        raise PackageError(
+            f"the manifest is for {manifest.arch} on {manifest.platform_tag}, target {target.name} is {target.arch} on "
+            f"{target.platform_tag}; build with the manifest's own target, {manifest.target}"
+        )
+    write(render(manifest, read_templates()), directory)
+    _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
+    for kernel in manifest.kernels:
+        if kernel.name not in objects:
+            raise PackageError(f"no object for kernel {kernel.name}; expected one for each kernel; compile it again")
+        content = objects[kernel.name].read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
+        if sha256 != kernel.object_sha256:
+            raise PackageError(
+                f"object {objects[kernel.name]} has sha256 {sha256}; the manifest says {kernel.object_sha256}; "
+                "compile it again, or build the manifest again from this object"
+            )
+        _write(directory / "objects" / f"{kernel.name}.o", content)
+
+
+def _write_licences(directory: Path, toolchain: Toolchain) -> None:
+    """Put the licence of the CUDA runtime, which is linked in, beside the project; its terms ask for that."""
+    found = sorted(toolchain.cuda_dir.parents[1].glob("nvidia_cuda_runtime-*.dist-info/licenses/License.txt"))
+    if not found:
+        raise PackageError(f"no licence in {toolchain.cuda_dir.parents[1]}; remove that folder to fetch it again")
+    _write(directory / "licenses" / "NVIDIA-CUDA-Runtime.txt", found[0].read_bytes())
+
+
+def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
+    return {
+        "CMAKE_TOOLCHAIN_FILE": str(directory / "toolchain.cmake"),
+        "AOT_CUDA_DIR": str(toolchain.cuda_dir),
+        "AOT_DLPACK_DIR": str(toolchain.dlpack_dir),
+    }
+
+
+def _environment(target: Target, cache: Path, scratch: Path) -> dict[str, str]:
+    """Return the environment of a build: the caller's, less what would reach the compiler, plus what fixes the result.
+
+    Zig keeps what it builds once, its C++ library, in a folder of the cache, not in the home folder, which there may
+    not be; where ZIG_GLOBAL_CACHE_DIR is set it stays.
+    """
+    dropped = {"CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "CC", "CXX", "CMAKE_ARGS", "CMAKE_GENERATOR"}
+    kept = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith("SKBUILD_")}
+    zig = {
+        "ZIG_GLOBAL_CACHE_DIR": str((cache / ZIG_CACHE).resolve()),
+        "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
+    }
+    (scratch / "tmp").mkdir(parents=True, exist_ok=True)
+    return (
+        kept
+        | {key: value for key, value in zig.items() if not kept.get(key)}
+        | {
+            "TMPDIR": str(scratch / "tmp"),  # what is left there by a killed tool goes with the folder
+            "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
+            "_PYTHON_HOST_PLATFORM": target.platform_tag,
+            "PYTHONHASHSEED": "0",
+        }
+    )
+
+
+def _move_into(path: Path, directory: Path) -> Path:
+    """Put a file into a folder so that it is there whole or not at all, whatever file system it comes from."""
+    partial = directory / f".{path.name}.{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(path, partial)
+            return partial.replace(directory / path.name)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {directory / path.name}: {error.strerror}; give another folder") from error
+
+
+@contextmanager
+def _ticking(bar: tqdm[NoReturn]) -> Iterator[None]:
+    """Let a terminal see the time pass while a step lasts."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1.0):
+            bar.refresh()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    if sys.stderr.isatty() and not bar.disable:
+        ticker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+@contextmanager
+def _progress(what: str, *, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Show how far a build is; gives what is to be called with each line that it prints."""
+    interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
+    with tqdm(desc=what, unit="step", mininterval=interval, disable=not shown) as bar, _ticking(bar):
+
+        def see(line: str) -> None:
+            found = _STEP.search(line)
+            if found:
+                bar.total = int(found[2])
+                bar.update(int(found[1]) - bar.n)
+
+        yield see
+        bar.update((bar.total or 1) - bar.n)
+
+
+def _first_time(cache: Path) -> str:
+    is_first = not os.environ.get("ZIG_GLOBAL_CACHE_DIR") and not (cache / ZIG_CACHE).is_dir()
+    return " (zig builds its C++ library the first time: about a minute)" if is_first else ""
+
+
+def build_library(
+    manifest: Manifest,
+    objects: Mapping[str, Path],
+    out_dir: Path,
+    target: Target,
+    *,
+    cache: Path = TOOLCHAIN_CACHE,
+    verbose: bool = False,
+    progress: bool = False,
+) -> Path:
+    """Build the C library alone, as a tuning bundle carries it.
+
+    Args:
+        manifest: kernels and table; the table of a bundle needs no more than a fallback.
+        objects: each kernel's object file, by the kernel's name.
+        out_dir: where lib<module>.so is put.
+        target: the machine to build for.
+        cache: where the files that are linked against are kept.
+        verbose: echo the commands to standard error.
+        progress: show how far the build is on standard error.
+
+    Raises:
+        OutputError: the result cannot be put where it belongs.
+        PackageError: the build failed, or the library is not what it must be.
+    """
+    toolchain = fetch_toolchain(target, cache, verbose=verbose)
+    what = f"link {len(manifest.kernels)} kernels{_first_time(cache)}"
+    with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
+        project, build = scratch / "project", scratch / "build"
+        _write_project(manifest, objects, target, project)
+        definitions = _definitions(project, toolchain) | {
+            "CMAKE_BUILD_TYPE": "Release",
+            "CMAKE_MAKE_PROGRAM": str(_ninja()),
+            "AOT_BUILD_BINDING": "OFF",
+        }
+        options = [f"-D{key}={value}" for key, value in definitions.items()]
+        cmake, env = [sys.executable, "-m", "cmake"], _environment(target, cache, scratch)
+        run(
+            [*cmake, "-S", str(project), "-B", str(build), "-G", "Ninja", *options],
+            "configuring the library",
+            env=env,
+            verbose=verbose,
+        )
+        run([*cmake, "--build", str(build)], "building the library", env=env, verbose=verbose, each_line=see)
+        library = build / library_name(manifest)
+        inspect_library(library.name, library.read_bytes(), target)
+        return _move_into(library, out_dir)
+
+
+def build_wheel(
+    manifest: Manifest,
+    objects: Mapping[str, Path],
+    dist_dir: Path,
+    target: Target,
+    *,
+    cache: Path = TOOLCHAIN_CACHE,
+    verbose: bool = False,
+    progress: bool = False,
+) -> Path:
+    """Build the wheel and inspect it; it is in `dist_dir` whole, or not at all.
+
+    Args:
+        manifest: what the wheel is made from.
+        objects: each kernel's object file, by the kernel's name.
+        dist_dir: where the wheel is put.
+        target: the machine to build for.
+        cache: where the files that are linked against are kept.
+        verbose: echo the commands to standard error.
+        progress: show how far the build is on standard error.
+
+    Raises:
+        OutputError: the result cannot be put where it belongs.
+        PackageError: the build failed, or the wheel is not what it must be.
+    """
+    toolchain = fetch_toolchain(target, cache, verbose=verbose)
+    what = f"link {len(manifest.kernels)} kernels and package them{_first_time(cache)}"
+    with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
+        project, out = scratch / "project", scratch / "dist"
+        _write_project(manifest, objects, target, project)
+        _write_licences(project, toolchain)
+        definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]
+        env = _environment(target, cache, scratch)
+        run([*command, str(project)], "building the wheel", env=env, verbose=verbose, each_line=see)
+        wheels = list(out.iterdir())
+        if len(wheels) != 1:
+            raise PackageError(f"the build made {[x.name for x in wheels]}; expected one wheel")
+        inspect_wheel(wheels[0], manifest, target)
+        return _move_into(wheels[0], dist_dir)

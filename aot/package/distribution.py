@@ -1,0 +1,95 @@
+"""The name and the version of a wheel: what they may be, and what a version says of the wheel's selection."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import keyword
+import re
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from aot.core.errors import PackageError
+from aot.core.measurement import PROVENANCE_MEASURED
+
+if TYPE_CHECKING:
+    from aot.select.selection import Selection
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+MAX_NAME = 64
+"""Longest name in characters: the wheel's file name has three more parts within the 255 bytes of a file system."""
+MAX_VERSION = 30
+HASH_DIGITS = 12
+RANKS = {"predicted": 0, PROVENANCE_MEASURED: 1}
+"""What decides between two wheels of one version: a measured table is preferred to a predicted one."""
+
+_OURS = {"aot", "torch", "numpy", "jax", "cupy", "pip"}
+"""Import names that such a wheel would take from the packages that it is used with, or that install it."""
+
+
+def check_name(name: str) -> str:
+    """Check the name of a distribution, from which its import name is made; return it.
+
+    Raises:
+        PackageError: a wheel of this name could not be built, installed or imported.
+    """
+    expected = "expected lower-case words with hyphens between, such as aot-gemm; give another --package"
+    if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
+        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
+        raise PackageError(f"--package {shown!r} ({len(name)} characters, at most {MAX_NAME}); {expected}")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module):
+        raise PackageError(f"--package {name!r} is a keyword of Python, so that it cannot be imported; {expected}")
+    if module in sys.stdlib_module_names or module in _OURS:
+        raise PackageError(f"--package {name!r} would hide the module {module} that Python has already; {expected}")
+    return name
+
+
+def check_version(version: str) -> str:
+    """Check the version that a wheel gets before the part that says what its table is; return it.
+
+    Raises:
+        PackageError: it is no public version of PEP 440 in normal form.
+    """
+    what = f"--version {version[:MAX_VERSION]!r}"
+    try:
+        found = Version(version) if len(version) <= MAX_VERSION else None
+    except InvalidVersion:
+        found = None
+    if found is None:
+        raise PackageError(f"{what} is no version of PEP 440; expected one such as 1.2.0 or 1.2.0rc1")
+    if found.epoch:
+        raise PackageError(f"{what} has an epoch; expected a version without one, such as 1.2.0")
+    if found.local:
+        raise PackageError(f"{what} has a local part, +{found.local}; what the table is stands there; leave it out")
+    if str(found) != version:
+        raise PackageError(f"{what} is not in normal form; expected {str(found)!r}")
+    return version
+
+
+def selection_hash(selection: Selection) -> str:
+    """Return the first digits of the SHA-256 of a selection's canonical JSON."""
+    content = json.dumps(asdict(selection), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def _last_date(selection: Selection) -> int:
+    """Return the day of the latest measurement as a number, such as 20261121; 0 where none is known."""
+    days = [x.date.replace("-", "") for x in selection.conditions]
+    return max((int(day) for day in days if len(day) == 8 and day.isascii() and day.isdigit()), default=0)
+
+
+def wheel_version(version: str, selection: Selection) -> str:
+    """Return the version of a wheel: the toolchain's, or the user's, and what its table is.
+
+    `0.1.0+thor.0.predicted.h0a1b2c3d4e5f` sorts below `0.1.0+thor.1.measured.20261121.h5f4e3d2c1b0a`: a measured
+    table above a predicted one, later measurements above earlier ones. Different selections have different versions,
+    so that installing another one replaces what is there. A changed runtime is a changed toolchain: another `version`.
+    """
+    rank = RANKS[selection.provenance]
+    day = f".{_last_date(selection)}" if selection.provenance == PROVENANCE_MEASURED else ""
+    target = selection.target.replace("_", ".").replace("-", ".")
+    return f"{version}+{target}.{rank}.{selection.provenance}{day}.h{selection_hash(selection)}"

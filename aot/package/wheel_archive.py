@@ -1,0 +1,99 @@
+"""Read a wheel whole: its members, and that all else in the archive is as the build writes it."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NoReturn
+
+from aot.core.errors import PackageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_ARCHIVE_BYTES = 400 * 1000**2
+"""Four times what a package index takes."""
+MAX_UNPACKED_BYTES = 2 * 1000**3
+"""Of all members together: 20 times what a package index takes of the archive."""
+
+_LOCAL = struct.Struct("<IHHHHHIIIHH")
+_CENTRAL = struct.Struct("<IHHHHHHIIIHHHHHII")
+_END = struct.Struct("<IHHHHIIH")
+"""Source: APPNOTE.TXT of PKWARE, 4.3.7, 4.3.12 and 4.3.16."""
+_LOCAL_SIGNATURE, _CENTRAL_SIGNATURE, _END_SIGNATURE = 0x04034B50, 0x02014B50, 0x06054B50
+_MADE_BY = 3 << 8 | 20
+"""Unix, version 2.0."""
+_NEEDS = 20
+_NO_FLAGS = 0
+_DEFLATED = 8
+_TIME = 0
+_DATE = (2020 - 1980) << 9 | 1 << 5 | 1
+"""2020-01-01 00:00, the time stamp of every member: package.SOURCE_DATE_EPOCH."""
+_MODES = {0o100644, 0o100664, 0o100755}
+"""What CMake and scikit-build-core give to libraries and files."""
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError, ValueError, EOFError)
+"""What zipfile raises over a damaged archive. Source: bits flipped in one, thousands of times."""
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise PackageError(f"{name}: {what}; expected a wheel that `aot build` made, whole; build or download it again")
+
+
+def read_wheel(path: Path) -> dict[str, bytes]:
+    """Read every member of a wheel.
+
+    Beside the members' content, whose hashes are the wheel's own to tell, the whole archive is determined by names,
+    sizes and modes, so that it is compared byte by byte: local headers too, which unpackers that read a stream go by.
+
+    Raises:
+        PackageError: the file is no wheel, is damaged, or is not laid out as the build writes it.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_ARCHIVE_BYTES + 1)  # a device may have no end
+        if len(content) > MAX_ARCHIVE_BYTES:
+            _refuse(path.name, f"it has more than {MAX_ARCHIVE_BYTES:,} bytes")
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            num_bytes = sum(member.file_size for member in members)
+            if num_bytes > MAX_UNPACKED_BYTES:
+                _refuse(path.name, f"its members have {num_bytes:,} bytes, more than {MAX_UNPACKED_BYTES:,}")
+            others = [member.filename for member in members if member.compress_type != _DEFLATED]
+            if others:
+                _refuse(path.name, f"{others[0]} is not deflated")
+            read = {member.filename: archive.read(member) for member in members}
+    except _UNREADABLE as error:
+        raise PackageError(f"{path.name} is not a wheel: {error}; build or download it again") from error
+    if len(read) != len(members):
+        _refuse(path.name, "it has two members of one name")
+    _check_layout(path.name, content, members, read)
+    return read
+
+
+def _check_layout(wheel: str, content: bytes, members: list[zipfile.ZipInfo], read: dict[str, bytes]) -> None:
+    """Compare all that is no member's content with what the build writes."""
+    offset, directory = 0, b""
+    modes: dict[str, int] = {}
+    for member in members:
+        name, mode = member.filename, member.external_attr >> 16
+        if not name.isascii() or ".." in PurePosixPath(name).parts or name.startswith("/"):
+            _refuse(wheel, f"the name of its member {name!a} is not one that the build gives")
+        if mode not in _MODES or modes.setdefault(name.split("/")[0], mode) != mode:
+            _refuse(wheel, f"{name} has mode {mode:o}")
+        size = (zlib.crc32(read[name]), member.compress_size, len(read[name]))
+        common = (_NEEDS, _NO_FLAGS, _DEFLATED, _TIME, _DATE, *size, len(name), 0)
+        header = _LOCAL.pack(_LOCAL_SIGNATURE, *common) + name.encode()
+        start = offset + len(header)
+        if content[offset:start] != header:
+            _refuse(wheel, f"the header of {name} is damaged")
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        inflate.decompress(content[start : start + member.compress_size])
+        if not inflate.eof or inflate.unused_data:
+            _refuse(wheel, f"{name} is damaged")
+        directory += _CENTRAL.pack(_CENTRAL_SIGNATURE, _MADE_BY, *common, 0, 0, 0, mode << 16, offset) + name.encode()
+        offset = start + member.compress_size
+    end = _END.pack(_END_SIGNATURE, 0, 0, len(members), len(members), len(directory), offset, 0)
+    if content[offset:] != directory + end:
+        _refuse(wheel, "its directory is damaged")

@@ -1,0 +1,299 @@
+"""What a report tells of a selection, worked out from it, its record and its target. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.dispatch import Section, Tier
+from aot.core.errors import SelectionError
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.problem import Operation, Problem
+from aot.select.heldout import LookUp, look_ups
+from aot.select.portfolio import MISSING_RATIO, Matrix
+from aot.select.selection import Curve, HeldOut, Regret, Selection
+from aot.select.times import measured_times, split, with_stand_ins
+from aot.space.enumeration import FamilyCensus, Patterns, census
+from aot.space.roofline import Limit, limit
+
+if TYPE_CHECKING:
+    from aot.core.measurement import Measurement, OperationTimes, Record, Times
+    from aot.core.target import Target
+
+NO_TIMES: OperationTimes = {}
+_NUMBER = re.compile(r"\d[\d,.]*")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of tier 1: m above `after`, up to its problem's."""
+
+    problem: Problem
+    after: int
+    is_last: bool
+    kernel: int
+    time_us: float
+    is_measured: bool
+    limit: Limit
+
+    @property
+    def fraction(self) -> float:
+        """Give the share of the limit that is reached: the limit's time over the row's."""
+        return self.limit.time_us / self.time_us
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A look-up of a problem, and whether both of its times were measured in the problem's own element type."""
+
+    found: LookUp
+    is_own: bool
+
+
+@dataclass(frozen=True)
+class Unchosen:
+    """A kernel that was measured and is not shipped: what the operation's problems would gain if it were.
+
+    Gains are fractions of the best time known: how far the mean, and one problem's, regret would fall.
+    """
+
+    candidate: Candidate
+    num_problems: int
+    num_best: int
+    """Problems on which no other kernel known is faster."""
+    mean_gain: float
+    largest_gain: float
+    largest_problem: Problem
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Pairs of a kernel and a problem that have no time, for one reason; its figures are left out where they differ."""
+
+    reason: str
+    num_pairs: int
+    num_kernels: int
+    example: str
+
+
+@dataclass(frozen=True)
+class OperationFacts:
+    """What there is to tell of one operation."""
+
+    section: Section
+    kernels: tuple[KernelKey, ...]
+    """Of the whole selection, by the index that the table uses."""
+    provenance: str
+    regret: Regret | None
+    curve: Curve | None
+    heldout: tuple[HeldOut, ...]
+    cells: tuple[Cell, ...]
+    inside: tuple[Scored, ...]
+    """The problems that were selected on; empty without a record, as the next three."""
+    outside: tuple[LookUp, ...]
+    """The problems that were held out, in both tiers."""
+    failures: tuple[Failure, ...]
+    unchosen: tuple[Unchosen, ...]
+    """Those with most to gain first."""
+    families: tuple[FamilyCensus, ...]
+
+    @property
+    def operation(self) -> Operation:
+        """Give the operation."""
+        return self.section.operation
+
+    @property
+    def measured(self) -> list[Cell]:
+        """List the rows whose time was measured."""
+        return [cell for cell in self.cells if cell.is_measured]
+
+    def outside_of(self, tier: Tier) -> list[LookUp]:
+        """List the held-out problems that fell to a tier."""
+        return [item for item in self.outside if item.tier is tier]
+
+
+@dataclass(frozen=True)
+class SearchPoint:
+    """A search strategy at a budget, replayed on a record; fractions, and seconds of device time."""
+
+    strategy: str
+    fraction: float
+    """Of the candidates, measured."""
+    device_s: float
+    mean_regret: float
+    worst_regret: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What there is to tell of a tuning."""
+
+    selection: Selection
+    target: Target
+    operations: tuple[OperationFacts, ...]
+    """The one with most rows measured first."""
+    searches: tuple[SearchPoint, ...]
+    num_measurements: int
+
+    @property
+    def is_predicted(self) -> bool:
+        """Say whether nothing here was measured."""
+        return self.selection.provenance == PROVENANCE_PREDICTED
+
+
+def _cells(section: Section, target: Target) -> tuple[Cell, ...]:
+    cells = []
+    for ladder in section.ladders:
+        after = 0
+        for m, row in zip(ladder.m_edges, ladder.rows, strict=True):
+            problem = Problem(section.operation, m, ladder.n, ladder.k)
+            is_measured = row.provenance == PROVENANCE_MEASURED
+            is_last = m == ladder.m_edges[-1]
+            cells.append(Cell(problem, after, is_last, row.kernel, row.time_us, is_measured, limit(problem, target)))
+            after = m
+    return tuple(cells)
+
+
+def unchosen(times: Times, shipped: Collection[Candidate]) -> tuple[Unchosen, ...]:
+    """List the kernels that are not shipped and would be the fastest of the shipped somewhere, most gain first.
+
+    Args:
+        times: microseconds by problem and candidate.
+        shipped: the operation's kernels.
+    """
+    matrix = Matrix.of(times)
+    columns = [j for j, candidate in enumerate(matrix.candidates) if candidate in shipped]
+    if not columns:
+        return ()
+    best = matrix.ratios[:, columns].min(axis=1)
+    known = matrix.ratios < MISSING_RATIO
+    gains = np.where(known & (best < MISSING_RATIO)[:, None], np.maximum(best[:, None] - matrix.ratios, 0.0), 0.0)
+    means = gains.mean(axis=0)
+    found = []
+    for j in np.flatnonzero(means > 0).tolist():
+        largest = int(gains[:, j].argmax())
+        num_best = int((matrix.ratios[:, j] <= 1.0).sum())
+        numbers = int(known[:, j].sum()), num_best, float(means[j]), float(gains[largest, j])
+        found.append(Unchosen(matrix.candidates[j], *numbers, matrix.problems[largest]))
+    return tuple(sorted(found, key=lambda x: (-x.mean_gain, x.candidate)))
+
+
+def _joint(texts: Collection[str]) -> str:
+    """Write texts that differ in their figures as one, an ellipsis for each figure that is not the same in all."""
+    figures = list(zip(*(_NUMBER.findall(text) for text in sorted(texts)), strict=True))
+    parts = _NUMBER.split(min(texts))
+    shown = [values[0] if len(set(values)) == 1 else "\N{HORIZONTAL ELLIPSIS}" for values in figures]
+    return "".join(part + figure for part, figure in zip(parts, [*shown, ""], strict=True))
+
+
+def failures(measurements: Sequence[Measurement]) -> tuple[Failure, ...]:
+    """Group what has no time by its reason, the most frequent first."""
+    groups: dict[str, list[Measurement]] = {}
+    for item in measurements:
+        if not item.ok:
+            groups.setdefault(_NUMBER.sub("#", item.status), []).append(item)
+    found = []
+    for items in groups.values():
+        first = min(items, key=lambda item: (item.problem, item.kernel))
+        example = f"{first.kernel.candidate.name} on {first.problem.name.partition(' ')[2]}: {first.status}"
+        reason = _joint({item.status for item in items})
+        found.append(Failure(reason, len(items), len({item.kernel for item in items}), example))
+    return tuple(sorted(found, key=lambda x: (-x.num_pairs, x.reason)))
+
+
+def _inside(section: Section, selection: Selection, own: Times, filled: Times) -> tuple[Scored, ...]:
+    found = look_ups(section, selection.kernels, filled)
+    return tuple(Scored(x, x.chosen in own[x.problem] and x.best in own[x.problem]) for x in found)
+
+
+def _same_heldout(stated: Sequence[HeldOut], outside: Sequence[LookUp], record: str) -> None:
+    """Refuse held-out problems that are not those that the selection was scored on.
+
+    Raises:
+        SelectionError: their numbers differ.
+    """
+    for x in stated:
+        expected = x.num_problems + x.num_unmeasured
+        count = sum(item.tier.value == x.tier for item in outside)
+        if count != expected:
+            raise SelectionError(
+                f"{x.operation.tag}, tier {x.tier}: the record {record} and the held-out shapes give {count} problems, "
+                f"the selection was scored on {expected}; give the --record and the --heldout that it was made with"
+            )
+
+
+def _operation(
+    section: Section, selection: Selection, target: Target, times: tuple[Times, Times, Times], record: Record | None
+) -> OperationFacts:
+    """Work out one operation; `times` are its own, those with stand-ins, and those held out."""
+    own, filled, held = times
+    operation = section.operation
+    stated = tuple(x for x in selection.heldout if x.operation == operation)
+    outside = tuple(look_ups(section, selection.kernels, held)) if stated else ()
+    _same_heldout(stated, outside, selection.record)
+    shipped = {key.candidate for key in selection.kernels if key.operation == operation}
+    return OperationFacts(
+        section,
+        selection.kernels,
+        selection.provenance,
+        next((x for x in selection.regrets if x.operation == operation), None),
+        next((x for x in selection.curves if x.operation == operation), None),
+        stated,
+        _cells(section, target),
+        _inside(section, selection, own, filled) if own else (),
+        outside,
+        failures([x for x in record.measurements if x.problem.operation == operation]) if record else (),
+        unchosen(filled, shipped) if own else (),
+        tuple(census(operation, target, Patterns())),
+    )
+
+
+def _rank(facts: OperationFacts) -> tuple[int, int, int]:
+    """Put what was measured most first, then linear's layout, then bfloat16."""
+    return -len(facts.measured), facts.operation.layout.code, facts.operation.dtype.code
+
+
+def facts_of(
+    selection: Selection,
+    target: Target,
+    record: Record | None,
+    heldout: Collection[tuple[int, int, int]] = (),
+    searches: Sequence[SearchPoint] = (),
+) -> Facts:
+    """Work out what a report tells.
+
+    Args:
+        selection: kernels and table.
+        target: the selection's device.
+        record: what the selection was made from; None if it is predicted.
+        heldout: (n, k, m) of the problems that the selection was scored on; ignored if it was scored on none.
+        searches: strategies that were replayed, if any were.
+
+    Raises:
+        SelectionError: the record or the held-out problems are not those of the selection.
+    """
+    is_measured = selection.provenance == PROVENANCE_MEASURED
+    if is_measured and record is None:
+        raise SelectionError(f"the selection rests on the record {selection.record}, which is not here; give --record")
+    if record is not None and record.conditions != selection.conditions:
+        raise SelectionError(
+            f"the selection was made from {len(selection.conditions)} runs of the record {selection.record}, whose "
+            f"conditions are not those of the {len(record.conditions)} here; give its own --record, or select again"
+        )
+    record = record if is_measured else None
+    times = measured_times(record) if record else NO_TIMES
+    inside, outside = split(times, frozenset(heldout if selection.heldout else ()))
+    filled = with_stand_ins(inside)
+
+    def facts(section: Section) -> OperationFacts:
+        three = tuple(rows.get(section.operation, {}) for rows in (inside, filled, outside))
+        return _operation(section, selection, target, (three[0], three[1], three[2]), record)
+
+    found = sorted(map(facts, selection.table.sections), key=_rank)
+    count = sum(len(row) for rows in times.values() for row in rows.values())
+    return Facts(selection, target, tuple(found), tuple(searches), count)

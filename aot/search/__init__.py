@@ -1,0 +1,1 @@
+"""Strategies that decide which candidate is measured next."""

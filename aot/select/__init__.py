@@ -1,0 +1,1 @@
+"""From measured times to the kernels that are shipped and their dispatch table."""

@@ -1,0 +1,156 @@
+"""How a selection answers the problems that it is made for: by a time, by a prediction, or by the general kernel.
+
+Pure: a table and problems in, counts out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aot.core.constraints import Count, Positive, Text
+from aot.core.dispatch import Tier, look_up
+from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.operands import as_launched, misalignment
+from aot.families import family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aot.core.candidate import KernelKey
+    from aot.core.dispatch import DispatchTable, Row, Section
+    from aot.core.problem import Operation, Problem
+    from aot.core.shape_set import ShapeSet
+
+NUM_REASONS = 4
+"""Most reasons that a line names; the others are counted."""
+
+MEASURED = "measured"
+PREDICTED = "predicted"
+GENERAL = "general"
+REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How one problem is answered: one of the four words above, and why where it is one of the last two."""
+
+    kind: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many problems are answered how."""
+
+    num_measured: Count
+    """By the kernel that was the best choice when all were timed on this very problem."""
+    num_predicted: Count
+    first_predicted: Text
+    """The name of the first of them; empty where there is none."""
+    general: dict[Text, Positive]
+    """By the slow general kernel, which takes what no tuned kernel takes: numbers of problems by reason."""
+    refused: dict[Text, Positive]
+    """Not at all: numbers of problems by reason."""
+
+    @property
+    def num_general(self) -> int:
+        """Count the problems that the general kernel answers."""
+        return sum(self.general.values())
+
+    @property
+    def num_refused(self) -> int:
+        """Count the problems that are not answered."""
+        return sum(self.refused.values())
+
+    @property
+    def num_problems(self) -> int:
+        """Count all problems."""
+        return self.num_measured + self.num_predicted + self.num_general + self.num_refused
+
+    @property
+    def is_measured(self) -> bool:
+        """Say whether every problem is answered by a kernel that was chosen by times of it."""
+        return self.num_measured == self.num_problems
+
+    @property
+    def text(self) -> str:
+        """Say it in a line: `16 problems: 12 measured, 3 predicted, 1 by the slow general kernel: n 7 is not ...`."""
+        parts = [f"{self.num_measured} measured"]
+        if self.num_predicted:
+            parts.append(f"{self.num_predicted} predicted (first {self.first_predicted})")
+        if self.num_general:
+            parts.append(f"{self.num_general} by the slow general kernel: {_reasons(self.general)}")
+        if self.num_refused:
+            parts.append(f"{self.num_refused} not answered: {_reasons(self.refused)}")
+        return f"{self.num_problems} {'problem' if self.num_problems == 1 else 'problems'}: {', '.join(parts)}"
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    most = sorted(counts, key=lambda reason: (-counts[reason], reason))
+    named = [reason if len(counts) == 1 else f"{reason} ({counts[reason]})" for reason in most[:NUM_REASONS]]
+    return "; ".join([*named, *([f"and {len(most) - NUM_REASONS} more reasons"] if len(most) > NUM_REASONS else [])])
+
+
+def untuned(operations: Sequence[Operation], shapes: ShapeSet) -> dict[str, int]:
+    """Count the problems that no tuned kernel of some operations takes, by reason."""
+    reasons: Counter[str] = Counter()
+    for operation in operations:
+        layouts = [x.layout for x in operations if x.dtype is operation.dtype]
+        asked = shapes.problems(operation)
+        reasons.update(misalignment(problem) for problem in asked if as_launched(problem, layouts) is None)
+    return dict(reasons)
+
+
+def why_general(problem: Problem) -> str:
+    """Say why no tuned kernel of a table takes a problem that the table leaves to the general kernel."""
+    reason = misalignment(problem)
+    return reason or f"no kernels of layout {problem.operation.layout.value}: they were not asked for"
+
+
+def _row(section: Section, problem: Problem) -> Row | None:
+    """Return the row of a ladder whose upper edge is the problem; None where there is none."""
+    for ladder in section.ladders:
+        if (ladder.n, ladder.k) == (problem.n, problem.k) and problem.m in ladder.m_edges:
+            return ladder.rows[ladder.m_edges.index(problem.m)]
+    return None
+
+
+def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem: Problem) -> Answer:
+    """Say how a table answers a packed problem.
+
+    Args:
+        table: the dispatch table.
+        multiples: (m_multiple, n_multiple) of every kernel of the selection.
+        problem: what is asked for.
+    """
+    dtype = problem.operation.dtype
+    sections = {x.operation.layout: x for x in table.sections if x.operation.dtype is dtype}
+    if not sections:
+        return Answer(REFUSED, f"no kernels of {dtype.value}")
+    launched = as_launched(problem, sections)
+    if launched is None:
+        return Answer(GENERAL, why_general(problem))
+    section = sections[launched.operation.layout]
+    choice, row = look_up(section, launched, multiples), _row(section, launched)
+    is_own = choice.tier is Tier.TUNED and row is not None and choice.kernel == row.kernel
+    return Answer(MEASURED if is_own and row and row.provenance == PROVENANCE_MEASURED else PREDICTED)
+
+
+def coverage(table: DispatchTable, kernels: Sequence[KernelKey], problems: Iterable[Problem]) -> Coverage:
+    """Count how a table answers problems.
+
+    Args:
+        table: the dispatch table.
+        kernels: the selection's, by the index that the table uses.
+        problems: packed, each once.
+    """
+    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
+    answers = [(problem, answer(table, multiples, problem)) for problem in problems]
+    counts = Counter(x.kind for _, x in answers)
+    first = next((problem.name for problem, x in answers if x.kind == PREDICTED), "")
+    general, refused = (Counter(x.reason for _, x in answers if x.kind == kind) for kind in (GENERAL, REFUSED))
+    return Coverage(
+        counts[MEASURED], counts[PREDICTED], first, dict(sorted(general.items())), dict(sorted(refused.items()))
+    )

@@ -1,0 +1,61 @@
+"""What a number of kernels costs: regret and bytes of portfolios of every size, so that a size can be chosen. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.select.portfolio import Aim, choose
+from aot.select.selection import Curve, CurvePoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aot.core.candidate import Candidate
+    from aot.core.measurement import Times
+    from aot.core.problem import Operation, Problem
+
+SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
+"""Numbers of kernels that a curve has points for, and the one that was chosen."""
+
+
+def portfolio_bytes(candidates: tuple[Candidate, ...], known: Mapping[Candidate, int]) -> tuple[int, bool]:
+    """Add up what kernels take in the wheel, and say whether some are an estimate: the mean of those that are known."""
+    sizes = [known[candidate] for candidate in candidates if candidate in known]
+    mean = sum(known.values()) / len(known) if known else 0.0
+    missing = len(candidates) - len(sizes)
+    return sum(sizes) + round(mean * missing), missing > 0
+
+
+def curve(
+    operation: Operation,
+    times: Times,
+    beside: Times,
+    chosen: int,
+    kernel_bytes: Mapping[Candidate, int],
+    *,
+    is_general: Callable[[Candidate], bool],
+    weights: Mapping[Problem, float] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Curve:
+    """Choose portfolios of all sizes and give the regret and the bytes of each.
+
+    Args:
+        operation: whose kernels.
+        times: microseconds by problem and candidate, measured or learned; a small portfolio needs all of them.
+        beside: further problems that the choice counts, as in `choose`.
+        chosen: a size that must have a point.
+        kernel_bytes: compressed bytes of the kernels that are compiled.
+        is_general: as in `choose`.
+        weights: as in `choose`.
+        progress: told each size before it is tried.
+    """
+    points: list[CurvePoint] = []
+    for size in sorted({*SIZES, chosen}):
+        progress(size)
+        found = choose(times, Aim(size), beside=beside, weights=weights, is_general=is_general)
+        num_bytes, is_estimate = portfolio_bytes(found.candidates, kernel_bytes)
+        regrets = round(found.mean_regret, 5), round(found.worst_regret, 5), round(found.mean_bound, 5)
+        if points and len(found.candidates) <= points[-1].num_kernels:
+            break  # no more kernels help
+        points.append(CurvePoint(len(found.candidates), *regrets, num_bytes, is_estimate))
+    return Curve(operation, tuple(points))

@@ -1,0 +1,106 @@
+"""What rounding costs, on problems that no step of the selection saw. Pure: a table and measured times in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.dispatch import Tier, look_up
+from aot.core.operands import is_aligned
+from aot.families import family_of
+from aot.select.selection import HeldOut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aot.core.candidate import Candidate, KernelKey
+    from aot.core.dispatch import Section
+    from aot.core.measurement import Times
+    from aot.core.problem import Problem
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """What the table gives one problem, beside the best that is known; times in microseconds."""
+
+    problem: Problem
+    tier: Tier
+    chosen: Candidate
+    time_us: float | None
+    """Of `chosen`; None where it was not timed on the problem."""
+    best_shipped_us: float
+    """Least of the kernels that are shipped; as the next, infinite where none was timed."""
+    best: Candidate
+    best_us: float
+
+    @property
+    def rounding(self) -> float | None:
+        """Give what rounding costs, as a fraction: the time over the best shipped kernel's, minus 1."""
+        return None if self.time_us is None else self.time_us / self.best_shipped_us - 1
+
+    @property
+    def regret(self) -> float | None:
+        """Give the time over the best known of any kernel, minus 1."""
+        return None if self.time_us is None else self.time_us / self.best_us - 1
+
+
+def look_ups(section: Section, kernels: Sequence[KernelKey], times: Times) -> list[LookUp]:
+    """Look every aligned problem up.
+
+    Args:
+        section: the table of the problems' operation.
+        kernels: by the index that the table uses.
+        times: microseconds by problem and candidate, of at least one candidate each.
+    """
+    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
+    shipped = {key.candidate for key in kernels if key.operation == section.operation}
+    found = []
+    for problem in sorted(times):
+        if not is_aligned(problem):
+            continue
+        row = times[problem]
+        choice = look_up(section, problem, multiples)
+        chosen = kernels[choice.kernel].candidate
+        best_shipped_us = min((time for other, time in row.items() if other in shipped), default=float("inf"))
+        best_us, best = min((time, other) for other, time in row.items())
+        found.append(LookUp(problem, choice.tier, chosen, row.get(chosen), best_shipped_us, best, best_us))
+    return found
+
+
+def score(section: Section, kernels: Sequence[KernelKey], times: Times) -> tuple[HeldOut, ...]:
+    """Score a table's look-ups on held-out problems, tier 1 and tier 2 apart.
+
+    Args:
+        section: the table of the problems' operation.
+        kernels: by the index that the table uses.
+        times: measured microseconds by problem and candidate.
+
+    Returns:
+        An entry for each tier that some problem fell to. A problem whose kernel was not timed on it is counted in
+        `num_unmeasured` and in no regret.
+    """
+    found = look_ups(section, kernels, times)
+    scored = []
+    for tier in (Tier.TUNED, Tier.GRID):
+        of_tier = [item for item in found if item.tier is tier]
+        rows = [(x.rounding, x.regret, x.problem) for x in of_tier if x.rounding is not None and x.regret is not None]
+        if not of_tier:
+            continue
+        rounding, regret = np.array([[a, b] for a, b, _ in rows] or [[0.0, 0.0]]).T
+        worst = max(rows, default=None, key=lambda row: row[0])
+        scored.append(
+            HeldOut(
+                operation=section.operation,
+                tier=tier.value,
+                num_problems=len(rows),
+                num_unmeasured=len(of_tier) - len(rows),
+                rounding_mean=round(float(rounding.mean()), 5),
+                rounding_worst=round(float(rounding.max()), 5),
+                mean=round(float(regret.mean()), 5),
+                worst=round(float(regret.max()), 5),
+                worst_problem="" if worst is None else worst[2].name,
+            )
+        )
+    return tuple(scored)

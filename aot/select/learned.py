@@ -1,0 +1,159 @@
+"""Times of any candidate on any problem, learned from a record: what buckets are judged by between measured problems.
+
+Boosted trees correct the cost model: they learn the logarithm of measured over modelled time from the sizes, the tile,
+the waves and what of the last tiles lies outside the operands. Against corrections of the nearest measured problems,
+tried first, they cut what rounding costs on shapes of foreign n and k from 4.2 to 0.7 percent (docs/selection.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from aot.core.candidate import SplitK
+from aot.space.cost import DEFAULTS, Constants, Operands, estimate, num_tiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from aot.core.candidate import Candidate
+    from aot.core.measurement import OperationTimes
+    from aot.core.problem import Problem
+    from aot.core.target import Target
+
+    Array = NDArray[np.float64]
+
+NUM_TREES = 300
+LEARNING_RATE = 0.1
+MAX_LEAVES = 63
+MIN_SAMPLES = 5
+"""Of a leaf: fewer times than this say nothing, and the cost model stands."""
+NEAR_BEST = 2.0
+"""A time weighs with this power of the best time on its problem over it: what is far from winning need not be exact.
+Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
+(docs/selection.md); none was searched for."""
+
+_MODES = list(SplitK)
+
+
+class Model(Protocol):
+    """Gives times of candidates on problems, in microseconds."""
+
+    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+        """Give an array (problem, candidate); the problems are of one operation."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The cost model alone: what a target without a record has."""
+
+    target: Target
+    constants: Constants = DEFAULTS
+
+    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+        """Predict by the cost model."""
+        total: Array = estimate(candidates, problems, self.target, self.constants).total_us
+        return total
+
+
+def _features(
+    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, names: Sequence[str]
+) -> tuple[Array, Array]:
+    """Give (problem, candidate, feature), and the logarithm of the modelled time."""
+    modelled = estimate(candidates, problems, target)
+    x = Operands.of(candidates, problems)
+    tiles_m = num_tiles(x.rows, x.cta_m, x.cluster_m)
+    tiles_n = num_tiles(x.columns, x.tile_n, x.cluster_n)
+    waves = tiles_m * tiles_n * np.array([c.split_k for c in candidates]) / target.num_sms
+    operation = problems[0].operation
+    of_candidate = (
+        [names.index(c.family) if c.family in names else -1 for c in candidates],
+        [c.split_k for c in candidates],
+        [_MODES.index(SplitK(c.split_k_mode)) for c in candidates],
+        [names.index(c.schedule) if c.schedule in names else -1 for c in candidates],
+        [c.swap_ab for c in candidates],
+        [c.use_2cta for c in candidates],
+        [c.use_tma_store for c in candidates],
+        [c.num_stages for c in candidates],
+    )
+    found = (
+        np.log(modelled.total_us),
+        np.log(modelled.compute_us / modelled.total_us),
+        np.log(modelled.memory_us / modelled.total_us),
+        np.log(x.rows),
+        np.log(x.columns),
+        np.log(x.k),
+        np.log(np.array([[float(problem.m)] for problem in problems])),
+        x.cta_m,
+        x.tile_n,
+        x.cluster_m,
+        x.cluster_n,
+        np.log(waves),
+        np.ceil(waves) / waves,
+        tiles_m - x.rows / x.cta_m,
+        tiles_n - x.columns / x.tile_n,
+        *(np.array(values, dtype=np.float64) for values in of_candidate),
+        np.float64(operation.dtype.code),
+        np.float64(operation.layout.code),
+    )
+    shape = modelled.total_us.shape
+    return np.stack([np.broadcast_to(feature, shape) for feature in found], axis=-1), found[0]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The cost model corrected by what a record holds."""
+
+    target: Target
+    names: tuple[str, ...]
+    """Families and schedules; their index is the feature."""
+    regressor: Any
+    """scikit-learn's HistGradientBoostingRegressor."""
+
+    @staticmethod
+    def fit(times: OperationTimes, target: Target) -> Learned:
+        """Learn from times in microseconds by operation, problem and candidate. Equal times give equal answers.
+
+        Raises:
+            ValueError: there are no times.
+        """
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        known_candidates = {c for rows in times.values() for row in rows.values() for c in row}
+        names = tuple(sorted({name for c in known_candidates for name in (c.family, c.schedule)}))
+        features, residuals, weights = [], [], []
+        for operation in sorted(times):
+            rows = times[operation]
+            problems = sorted(rows)
+            candidates = sorted({candidate for row in rows.values() for candidate in row})
+            measured = np.array([[rows[p].get(c, np.nan) for c in candidates] for p in problems])
+            known = ~np.isnan(measured)
+            found, modelled = _features(candidates, problems, target, names)
+            features.append(found[known])
+            residuals.append((np.log(measured) - modelled)[known])
+            weights.append(((np.nanmin(measured, axis=1, keepdims=True) / measured) ** NEAR_BEST)[known])
+        regressor = HistGradientBoostingRegressor(
+            max_iter=NUM_TREES,
+            learning_rate=LEARNING_RATE,
+            max_leaf_nodes=MAX_LEAVES,
+            min_samples_leaf=MIN_SAMPLES,
+            l2_regularization=1.0,
+            early_stopping=False,
+            random_state=0,
+        )
+        with threadpool_limits(1):
+            regressor.fit(np.concatenate(features), np.concatenate(residuals), np.concatenate(weights))
+        return Learned(target, names, regressor)
+
+    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+        """Predict times in microseconds, (problem, candidate)."""
+        found, modelled = _features(candidates, problems, self.target, self.names)
+        with threadpool_limits(1):
+            residual = self.regressor.predict(found.reshape(-1, found.shape[-1]))
+        predicted: Array = np.exp(modelled + residual.reshape(modelled.shape))
+        return predicted

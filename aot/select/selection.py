@@ -1,0 +1,179 @@
+"""A selection: the kernels to ship and their table, decided but not compiled. Versioned JSON, strict both ways."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from aot.core.candidate import KernelKey
+from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Range, TargetName, Version
+from aot.core.dispatch import DispatchTable, table_fault
+from aot.core.errors import CandidateError, SelectionError
+from aot.core.measurement import Conditions, Provenance
+from aot.core.problem import Operation
+from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.whole_file import write_whole
+from aot.families import family_of
+from aot.select.coverage import Coverage
+
+SELECTION_VERSION = 2
+"""Raised whenever a field is added without a default, dropped, or changes its meaning."""
+
+
+ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How far one operation's kernels are from the best times known, over the problems that they were selected on.
+
+    Regrets are fractions: 0.02 is 2 percent above the best.
+    """
+
+    operation: Operation
+    num_problems: Count
+    num_kernels: Count
+    mean: Excess
+    worst: Excess
+    method: Label
+    """How the kernels were chosen: `exact`, or `greedy and exchange`."""
+    mean_bound: Excess
+    """Proven: no portfolio of as many kernels has a lower mean regret over these problems."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a number of kernels costs in regret and in bytes, on the problems that were selected on."""
+
+    num_kernels: Extent
+    mean: Excess
+    worst: Excess
+    mean_bound: Excess
+    """Proven: no portfolio of this size has a lower mean."""
+    wheel_bytes: Count
+    """What the kernels take in the wheel, compressed."""
+    is_estimate: bool
+    """Whether some of the kernels were not compiled here, so that their bytes are the others' mean."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One operation's regret against its number of kernels, ascending."""
+
+    operation: Operation
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What the table costs on problems that no step of the selection saw: measured, not predicted.
+
+    `rounding_*` is the time of the kernel that the table names over the best shipped kernel's time on the very shape:
+    what rounding costs. `mean` and `worst` are regrets: over the best time known of any kernel.
+    """
+
+    operation: Operation
+    tier: Annotated[int, Range(1, 2)]
+    """1: tuned (n, k) at another m; 2: foreign (n, k)."""
+    num_problems: Count
+    num_unmeasured: Count
+    """Held-out problems besides, whose kernel was not timed on them."""
+    rounding_mean: Excess
+    rounding_worst: Excess
+    mean: Excess
+    worst: Excess
+    worst_problem: ProblemName
+    """Name of the problem of `rounding_worst`."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What `aot select` decides and `aot build` compiles."""
+
+    selection_version: Version
+    target: TargetName
+    provenance: Provenance
+    record: Label
+    """Name of the record, or version of the cost model."""
+    conditions: tuple[Conditions, ...]
+    regrets: tuple[Regret, ...]
+    curves: tuple[Curve, ...]
+    """Of the operations whose problems are many; may be empty."""
+    heldout: tuple[HeldOut, ...]
+    """Empty where nothing was held out, as in a predicted selection."""
+    kernels: tuple[KernelKey, ...]
+    """By the index that the table uses."""
+    table: DispatchTable
+    coverage: Coverage | None = None
+    """How the problems that it was made for are answered; None in selections that do not say it."""
+
+
+@dataclass(frozen=True)
+class FamilyKernel:
+    """What the families say of a kernel, for `aot.core.dispatch.table_fault`: what the manifest will hold of it."""
+
+    operation: Operation
+    num_strides: int
+    m_multiple: int
+    n_multiple: int
+
+    @staticmethod
+    def of(key: KernelKey) -> FamilyKernel:
+        """Ask a kernel's family.
+
+        Raises:
+            CandidateError: there is no such family.
+        """
+        family = family_of(key.candidate)
+        return FamilyKernel(key.operation, family.num_strides, *family.multiples(key.candidate))
+
+
+def _check(selection: Selection) -> None:
+    """Refuse kernels and tables that no wheel can have (DecodeError)."""
+    names = [key.name for key in selection.kernels]
+    if len(set(names)) != len(names):
+        raise DecodeError(f"two kernels have the name {max(names, key=names.count)}")
+    try:
+        kernels = [FamilyKernel.of(key) for key in selection.kernels]
+    except CandidateError as error:
+        raise DecodeError(str(error)) from error
+    fault = table_fault(selection.table, kernels)
+    if fault:
+        raise DecodeError(fault)
+
+
+def parse_selection(content: bytes, where: str) -> Selection:
+    """Read a selection's JSON.
+
+    Raises:
+        SelectionError: it is of another version, or not a selection.
+    """
+    try:
+        selection = decode_version(Selection, parse_json(content), "selection_version", SELECTION_VERSION)
+        _check(selection)
+    except DecodeError as error:
+        raise SelectionError(f"{where}: {error}; run `aot select` again") from error
+    return selection
+
+
+def read_selection(path: Path) -> Selection:
+    """Read a selection file; see `parse_selection`."""
+    try:
+        content = read_content(path)
+    except DecodeError as error:
+        raise SelectionError(f"cannot read the selection {path}: {error}; run `aot select`") from error
+    return parse_selection(content, str(path))
+
+
+def write_selection(path: Path, selection: Selection) -> None:
+    """Write a selection, compressed where the path ends with `.gz`; equal selections are equal bytes.
+
+    Raises:
+        SelectionError: it is none that could be read again.
+    """
+    content = (json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n").encode()
+    parse_selection(content, f"the selection for {path}")
+    write_whole(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)

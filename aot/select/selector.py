@@ -1,0 +1,263 @@
+"""From times to a selection: each operation's kernels, their table, what they cost, and what rounding costs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.dispatch import DispatchTable, look_up
+from aot.core.errors import SelectionError
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
+from aot.core.operands import as_launched, is_aligned
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.families import family_of
+from aot.select.coverage import Coverage, coverage
+from aot.select.curve import curve
+from aot.select.foreign import foreign_problems
+from aot.select.heldout import score
+from aot.select.learned import Learned, Model, Prior
+from aot.select.portfolio import MODELLED_TIE, TIE, Aim, Portfolio, Shipped, choose
+from aot.select.selection import SELECTION_VERSION, Curve, Regret, Selection
+from aot.select.table import Timed, build_section, is_general
+from aot.select.times import with_stand_ins
+from aot.space.cost import DEFAULTS, Constants
+from aot.space.enumeration import fallback
+
+if TYPE_CHECKING:
+    from aot.core.dispatch import Section
+    from aot.core.measurement import Record
+    from aot.core.shape_set import ShapeSet
+    from aot.core.target import Target
+
+NUM_FOREIGN = 600
+"""Problems that no shape set names, with predicted times, that a portfolio is chosen for beside those measured, where
+those are many. Source: on the committed H200 record, with a quarter of (n, k) left out, 24 kernels have a mean regret
+of 5.0 percent there without, 3.5 with (docs/selection.md)."""
+
+MIN_MEASURED = 100
+"""Problems from which on the learned times are trusted with foreign ones."""
+
+NAMED_WEIGHT = 8.0
+"""How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and foreign
+ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
+foreign ones that would outvote them (docs/selection.md)."""
+
+CURVE_MIN_PROBLEMS = 30
+"""Problems from which on a curve of kernels against regret says something."""
+
+
+@dataclass(frozen=True)
+class SelectionLimits:
+    """How many kernels an operation may have, or which regret; the latter counts in linear's layout."""
+
+    max_kernels: int = 24
+    max_layout_kernels: int = 8
+    max_mean: float | None = None
+    """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
+    max_worst: float | None = None
+
+    def of(self, operation: Operation) -> Aim:
+        """Give the aim of one operation."""
+        if operation.layout is not Layout.KK:
+            return Aim(self.max_layout_kernels)
+        return Aim(self.max_kernels, self.max_mean, self.max_worst)
+
+
+def _no_progress(_what: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times that a selection is made from, in microseconds, and what is known of them."""
+
+    times: OperationTimes
+    spreads: OperationTimes = field(default_factory=dict)
+    """Relative half-distance of the quartiles."""
+    heldout: OperationTimes = field(default_factory=dict)
+    """Times that are only scored on."""
+    record: Record | None = None
+    """Where they were measured; None if they are predicted."""
+    constants: Constants = DEFAULTS
+    """Of the cost model that predicted them; where they were measured, of none."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a selection is to be like."""
+
+    limits: SelectionLimits = field(default_factory=SelectionLimits)
+    shipped: Selection | None = None
+    """The selection that ties go to."""
+    shapes: ShapeSet | None = None
+    """What the wheel is for."""
+    named_weight: float = NAMED_WEIGHT
+    """How often the problems of `shapes` count."""
+    with_curves: bool = False
+    kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
+    """Compressed bytes of the kernels that are compiled, for the curves."""
+    progress: Callable[[str], None] = _no_progress
+    """Told what is being done."""
+
+    def weights(self, operation: Operation) -> dict[Problem, float]:
+        """Return how much the problems count that the wheel is for, as the table will be asked for them."""
+        if self.shapes is None:
+            return {}
+        launched = (as_launched(problem, [operation.layout]) for problem in self.shapes.problems(operation))
+        return {problem: self.named_weight for problem in launched if problem}
+
+    def covered(self, table: DispatchTable, kernels: Sequence[KernelKey]) -> Coverage | None:
+        """Count how a table answers what the wheel is for; None where that is not known."""
+        if self.shapes is None:
+            return None
+        asked = (problem for operation in self.shapes.operations for problem in self.shapes.problems(operation))
+        return coverage(table, kernels, asked)
+
+
+def fallback_key(dtype: Dtype, target: Target) -> KernelKey:
+    """Give the kernel that takes an element type's unaligned problems, whatever their layout."""
+    operation = Operation.of(dtype, Layout.KK)
+    return KernelKey(operation, fallback(operation, target))
+
+
+def _kept_section(selection: Selection | None, operation: Operation) -> Section | None:
+    sections = () if selection is None else selection.table.sections
+    return next((section for section in sections if section.operation == operation), None)
+
+
+def shipped_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
+    """Make a function that gives what a selection dispatches an operation's problems to; None where it has no table."""
+    section = _kept_section(selection, operation)
+    if selection is None or section is None:
+        return lambda _problem: None
+    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+    return lambda problem: selection.kernels[look_up(section, problem, multiples).kernel].candidate
+
+
+def _shipped(selection: Selection | None, operation: Operation, times: Times) -> Shipped:
+    if selection is None:
+        return Shipped()
+    kernel = shipped_kernel(selection, operation)
+    solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
+    return Shipped(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """One operation's portfolio, and the times it was chosen by."""
+
+    operation: Operation
+    portfolio: Portfolio
+    times: Times
+    beside: Times
+
+
+def _choose(operation: Operation, filled: Times, measured: Measured, model: Model, wishes: Wishes) -> _Chosen:
+    beside: dict[Problem, dict[Candidate, float]] = {}
+    if measured.record is not None and len(filled) >= MIN_MEASURED:
+        candidates = sorted({candidate for row in filled.values() for candidate in row})
+        problems = foreign_problems(operation, NUM_FOREIGN)
+        rows = model.times_us(candidates, problems).tolist()
+        beside = {p: dict(zip(candidates, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+    portfolio = choose(
+        filled,
+        wishes.limits.of(operation),
+        beside=beside,
+        weights=wishes.weights(operation),
+        spreads=measured.spreads.get(operation),
+        tie=MODELLED_TIE if measured.record is None else TIE,
+        shipped=_shipped(wishes.shipped, operation, filled),
+        is_general=is_general,
+    )
+    return _Chosen(operation, portfolio, filled, beside)
+
+
+def _learned_where_missing(times: Times, model: Model) -> Times:
+    """Give each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
+    candidates = sorted({candidate for row in times.values() for candidate in row})
+    problems = sorted(times)
+    rows = model.times_us(candidates, problems).tolist()
+    return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
+
+
+def _curve(chosen: _Chosen, wishes: Wishes, model: Model) -> Curve | None:
+    if not wishes.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
+        return None
+    operation = chosen.operation
+    known = {key.candidate: size for key, size in wishes.kernel_bytes.items() if key.operation == operation}
+    return curve(
+        operation,
+        _learned_where_missing(chosen.times, model),
+        chosen.beside,
+        len(chosen.portfolio.candidates),
+        known,
+        is_general=is_general,
+        weights=wishes.weights(operation),
+        progress=lambda size: wishes.progress(f"{operation.tag}: the curve at {size} kernels"),
+    )
+
+
+def _regret(chosen: _Chosen) -> Regret:
+    found = chosen.portfolio
+    figures = round(found.mean_regret, 5), round(found.worst_regret, 5), found.method, round(found.mean_bound, 5)
+    return Regret(chosen.operation, len(chosen.times), len(found.candidates), *figures)
+
+
+def _aligned(times: OperationTimes) -> OperationTimes:
+    """Leave out what no tuned kernel takes: the fallback answers it, which was not timed, whatever a table says."""
+    kept = {operation: {x: row for x, row in rows.items() if is_aligned(x)} for operation, rows in times.items()}
+    return {operation: rows for operation, rows in kept.items() if rows}
+
+
+def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_name: str) -> Selection:
+    """Choose each operation's kernels and build its section.
+
+    Args:
+        measured: times, and what is held out of them.
+        target: the device that the times are of.
+        wishes: limits, and what is shipped already.
+        record_name: the record's name, or the cost model's.
+
+    Raises:
+        SelectionError: there are no times, no kernel takes every shape, or no portfolio is within the limits.
+    """
+    times = _aligned(measured.times)
+    if not times:
+        raise SelectionError(f"{record_name} has no usable times; tune first")
+    provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
+    wishes.progress("learning from the times")
+    model: Model = Prior(target, measured.constants) if measured.record is None else Learned.fit(times, target)
+    dtypes = sorted({operation.dtype for operation in times}, key=lambda dtype: dtype.code)
+    kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in dtypes]
+    fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}
+    sections: list[Section] = []
+    found: list[_Chosen] = []
+    filled = with_stand_ins(times)
+    for operation in sorted(times, key=lambda x: (x.dtype.code, x.layout.code)):
+        wishes.progress(f"{operation.tag}: choosing kernels")
+        chosen = _choose(operation, filled[operation], measured, model, wishes)
+        indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
+        kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
+        wishes.progress(f"{operation.tag}: building the table")
+        shipped = shipped_kernel(wishes.shipped, operation)
+        kept = _kept_section(wishes.shipped, operation)
+        timed = Timed(times[operation], filled[operation], provenance, model, shipped, kept)
+        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.dtype]))
+        found.append(chosen)
+    curves = [_curve(chosen, wishes, model) for chosen in found]
+    table = DispatchTable(tuple(sections))
+    return Selection(
+        SELECTION_VERSION,
+        target.name,
+        provenance,
+        record_name,
+        () if measured.record is None else measured.record.conditions,
+        tuple(_regret(chosen) for chosen in found),
+        tuple(item for item in curves if item is not None),
+        tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
+        tuple(kernels),
+        table,
+        wishes.covered(table, kernels),
+    )

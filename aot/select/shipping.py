@@ -1,0 +1,245 @@
+"""From a record, or for want of one the cost model, to what a target ships; and what two selections differ in."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot.compile.artifact import Artifact
+from aot.compile.compiler import ArtifactStore
+from aot.compile.workplace import ARTIFACTS
+from aot.core.errors import CoverageError, SelectionError, StoreError
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes
+from aot.core.operands import misalignment
+from aot.core.target import Target, load_target
+from aot.select.coverage import NUM_REASONS, Coverage, coverage
+from aot.select.diff import Difference, compare
+from aot.select.learned import Learned
+from aot.select.record import read_record
+from aot.select.selection import Selection, read_selection
+from aot.select.selector import Measured, Wishes, select_kernels
+from aot.select.table import Timed
+from aot.select.times import measured_times, predicted_times, split, spreads
+from aot.space import cost
+from aot.space.cost import DEFAULTS, Constants
+from aot.space.enumeration import Patterns
+
+if TYPE_CHECKING:
+    from aot.core.candidate import KernelKey
+    from aot.core.problem import Operation
+    from aot.core.shape_set import ShapeSet
+
+
+def default_record(target: Target, records: Path) -> Path | None:
+    """Give the committed record of a target, or None."""
+    path = records / f"{target.name}.jsonl.gz"
+    return path if path.exists() else None
+
+
+SHIPPED = Path(__file__).parents[1] / "selections"
+"""What the project ships for each target that has a record."""
+
+
+def shipped_selection(target: Target) -> Path | None:
+    """Give the committed selection of a target, or None."""
+    path = SHIPPED / f"{target.name}.json.gz"
+    return path if path.exists() else None
+
+
+def compiled_bytes(keys: Collection[KernelKey], target: Target, artifacts: Path = ARTIFACTS) -> dict[KernelKey, int]:
+    """Give the compressed bytes of those kernels that are compiled here."""
+    store = ArtifactStore(artifacts)
+    found = {key: store.get(key, target) for key in keys}
+    return {key: len(zlib.compress(x.path.read_bytes(), 9)) for key, x in found.items() if isinstance(x, Artifact)}
+
+
+MAX_UNMEASURED = 0.25
+"""Largest share of an operation's held-out problems whose kernel may have no time there. Those are not left out at
+random: the cost model pruned the kernel there, so that it is likelier slow than where it was timed; with more than a
+quarter unscored, the scores say little of the whole. Source: the committed H200 selection has 15 percent in fp16."""
+
+
+def _check_scored(selection: Selection) -> None:
+    """Refuse a selection of which too little was scored.
+
+    Raises:
+        SelectionError: of an operation's held-out problems, too many have no time of the kernel they get.
+    """
+    for operation in dict.fromkeys(x.operation for x in selection.heldout):
+        scores = [x for x in selection.heldout if x.operation == operation]
+        unscored = sum(x.num_unmeasured for x in scores)
+        total = unscored + sum(x.num_problems for x in scores)
+        if unscored > MAX_UNMEASURED * total:
+            raise SelectionError(
+                f"{operation.tag}: on {unscored} of {total} held-out problems ({unscored / total:.0%}) the kernel "
+                "picked was not timed, so that what rounding costs there is not known; expected at most "
+                f"{MAX_UNMEASURED:.0%}; measure them with `aot tune --shapes heldout --selection ... --prune 100`, "
+                "import and select again, or give --max-heldout-regret none"
+            )
+
+
+def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> None:
+    """Refuse a selection whose rounding costs too much on the problems that were held out, or is not known there.
+
+    Args:
+        selection: a predicted one has nothing to hold out, and passes.
+        max_mean: the most that rounding may cost in the mean, as a fraction.
+        max_worst: the same of the worst problem. Where both are infinite, nothing is asked of a selection.
+
+    Raises:
+        SelectionError: it costs more, or more than `MAX_UNMEASURED` of an operation's problems are not scored.
+    """
+    if math.isinf(max_mean) and math.isinf(max_worst):
+        return
+    _check_scored(selection)
+    for x in selection.heldout:
+        if x.rounding_mean > max_mean or x.rounding_worst > max_worst:
+            raise SelectionError(
+                f"{x.operation.tag}, tier {x.tier}: on {x.num_problems} held-out problems rounding costs "
+                f"{100 * x.rounding_mean:.2f}% in the mean and {100 * x.rounding_worst:.1f}% at worst "
+                f"({x.worst_problem}); expected at most {100 * max_mean:.1f}% and {100 * max_worst:.1f}%; tune more "
+                "problems near it and select again, or raise --max-heldout-regret"
+            )
+
+
+SHIPPED_SHAPES = "representative"
+"""The shape set that the committed selections are made for; they do not say it themselves."""
+
+
+def covered(selection: Selection, shapes: ShapeSet | None) -> Coverage | None:
+    """Return how a selection answers the problems that it was made for, by its own account or for a shape set.
+
+    None where neither says what it was made for.
+    """
+    if selection.coverage is not None or shapes is None:
+        return selection.coverage
+    asked = (x for operation in shapes.operations for x in shapes.problems(operation))
+    return coverage(selection.table, selection.kernels, asked)
+
+
+UNKNOWN_COVERAGE = "the selection does not say which problems it was made for; make it again with aot select"
+
+
+def coverage_text(found: Coverage | None) -> str:
+    """Say in a line how a selection answers what it was made for."""
+    return UNKNOWN_COVERAGE if found is None else found.text
+
+
+def require_measured(found: Coverage | None) -> None:
+    """Refuse what is not wholly measured.
+
+    Raises:
+        CoverageError: some problem is predicted, left to the general kernel, or not answered; or that is not known.
+    """
+    if found is None:
+        raise CoverageError(f"--require-measured: {UNKNOWN_COVERAGE}")
+    if not found.is_measured:
+        raise CoverageError(
+            f"--require-measured: {found.text}; measure the rest (aot tune --shapes FILE, aot import, aot select), pad "
+            "what is not aligned, or take it out of the shape set"
+        )
+
+
+def compare_selections(old: Path, new: Path, records: Sequence[Path], committed: Path) -> Difference:
+    """Compare two selections by the times of records, or of the committed record of their target.
+
+    Raises:
+        SelectionError: a selection cannot be read, or they are of two targets.
+        StoreError: a record cannot be read.
+    """
+    before, after = read_selection(old), read_selection(new)
+    if before.target != after.target:
+        raise SelectionError(f"{old} is for {before.target}, {new} for {after.target}; compare two of one target")
+    target = load_target(before.target)
+    default = default_record(target, committed)
+    times: dict[Operation, list[Timed]] = {}
+    for path in records or ([default] if default else []):
+        found = measured_times(read_record(path))
+        model = Learned.fit(found, target)
+        for operation, rows in found.items():
+            times.setdefault(operation, []).append(Timed(rows, rows, PROVENANCE_MEASURED, model))
+    return compare(before, after, times)
+
+
+def select_measured(path: Path, target: Target, wishes: Wishes, kernels: str, heldout: ShapeSet | None) -> Selection:
+    """Select from a record.
+
+    Args:
+        path: the record's file.
+        target: what it must be of.
+        wishes: limits, and what is shipped already.
+        kernels: include and exclude patterns on candidate names.
+        heldout: problems that are kept out of the selection and scored on.
+
+    Raises:
+        StoreError: the record cannot be read, or is another target's.
+        SelectionError: nothing can be selected.
+    """
+    record = read_record(path)
+    if record.target != target.name:
+        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
+    patterns = Patterns.parse(kernels)
+    kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
+    unseen = frozenset(heldout.sizes if heldout else ())
+    inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
+    measured = Measured(inside, spreads(record), outside, record)
+    if wishes.with_curves:
+        wishes = replace(wishes, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
+    return select_kernels(measured, target, wishes, path.name.removesuffix(".jsonl.gz"))
+
+
+def select_predicted(
+    shapes: ShapeSet,
+    target: Target,
+    wishes: Wishes,
+    kernels: str,
+    constants: Constants = DEFAULTS,
+    *,
+    any_layout: bool = False,
+) -> Selection:
+    """Select by the cost model, for want of a record.
+
+    Args:
+        shapes: what the wheel is for; the operations that it does not ask for are left to the fallback.
+        target: the device.
+        wishes: limits, and what is shipped already.
+        kernels: include and exclude patterns on candidate names.
+        constants: the cost model's.
+        any_layout: select kernels of the layouts too that the shape set does not ask for.
+
+    Raises:
+        CandidateError: no candidate is left for an operation that the shape set asks for.
+        SelectionError: there is nothing to select for, or no portfolio is within the limits.
+    """
+    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout)
+    if not times:
+        asked = [x for operation in shapes.operations for x in shapes.problems(operation)]
+        reasons = "; ".join(list(dict.fromkeys(map(misalignment, asked)))[:NUM_REASONS])
+        raise SelectionError(
+            f"no tuned kernel takes any of the {len(asked)} problems of the shape set: {reasons}; every wheel computes "
+            "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
+        )
+    name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
+    return select_kernels(Measured(times, constants=constants), target, wishes, name)
+
+
+def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:
+    """Give the measured times that a selection rests on, as far as they are at hand.
+
+    Args:
+        selection: kernels and table.
+        record: the record's file, or None for the committed one of the name that the selection gives.
+        records: where committed records are.
+
+    Raises:
+        StoreError: the record cannot be read.
+    """
+    path = record or records / f"{selection.record}.jsonl.gz"
+    if selection.provenance == PROVENANCE_PREDICTED or not (record or path.exists()):
+        return {}
+    found = read_record(path)
+    return measured_times(found) if record or found.conditions == selection.conditions else {}

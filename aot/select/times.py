@@ -1,0 +1,158 @@
+"""Times by operation, problem and candidate: measured ones from a record, predicted ones from the cost model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import median
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Candidate
+from aot.core.errors import CandidateError
+from aot.core.operands import as_launched
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.select.table import is_general
+from aot.space import cost
+from aot.space import enumeration as space
+from aot.space.cost import DEFAULTS, Constants
+from aot.space.shortlist import shortlist
+
+if TYPE_CHECKING:
+    from aot.core.measurement import OperationTimes, Record
+    from aot.core.shape_set import ShapeSet
+    from aot.core.target import Target
+
+PREDICTED_CANDIDATES = 240
+"""Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
+
+_Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
+"""Times while they are filled in."""
+
+
+def measured_times(record: Record) -> OperationTimes:
+    """Arrange a record's sound measurements by operation and problem."""
+    times: _Growing = {}
+    for item in record.measurements:
+        if item.ok:
+            rows = times.setdefault(item.problem.operation, {})
+            rows.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
+    return times
+
+
+def spreads(record: Record) -> OperationTimes:
+    """Give the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
+    found: _Growing = {}
+    for item in record.measurements:
+        if item.ok and item.num_rounds > 1:
+            rows = found.setdefault(item.problem.operation, {})
+            spread = (item.high_us - item.low_us) / (2 * item.median_us)
+            rows.setdefault(item.problem, {})[item.kernel.candidate] = spread
+    return found
+
+
+def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tuple[OperationTimes, OperationTimes]:
+    """Part times into those to select by and those to hold out.
+
+    Args:
+        times: microseconds by operation, problem and candidate.
+        unseen: (n, k, m) of the problems to hold out.
+    """
+    inside: dict[Operation, dict[Problem, Mapping[Candidate, float]]] = {}
+    outside: dict[Operation, dict[Problem, Mapping[Candidate, float]]] = {}
+    for operation, rows in times.items():
+        for problem, row in rows.items():
+            part = outside if (problem.n, problem.k, problem.m) in unseen else inside
+            part.setdefault(operation, {})[problem] = row
+    return inside, outside
+
+
+def with_stand_ins(times: OperationTimes) -> OperationTimes:
+    """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
+
+    The types are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit
+    fp16 takes some percent longer. So another type's times of a problem are levelled first, by the median ratio of the
+    kernels that both were timed with there. A stand-in helps to choose kernels; a row that rests on one is called
+    predicted.
+    """
+    filled: _Growing = {}
+    for operation, rows in times.items():
+        others = [x for x in times if x != operation and x.layout is operation.layout]
+        filled[operation] = {}
+        for problem, row in rows.items():
+            kin = [_levelled(times[other].get(replace(problem, operation=other), {}), row) for other in others]
+            filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
+    return filled
+
+
+def _levelled(times: Mapping[Candidate, float], row: Mapping[Candidate, float]) -> dict[Candidate, float]:
+    """Scale times so that those of the candidates in `row` too agree with it, in the median."""
+    common = times.keys() & row.keys()
+    ratio = median(row[candidate] / times[candidate] for candidate in common) if common else 1.0
+    return {candidate: time * ratio for candidate, time in times.items()}
+
+
+@lru_cache(maxsize=8)
+def _predicted_candidates(
+    layout: Layout, target: Target, patterns: space.Patterns, constants: Constants
+) -> tuple[Candidate, ...]:
+    """Choose the candidates for a predicted table; the model sees element types of one size alike.
+
+    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
+    """
+    operation = Operation.of(Dtype.BFLOAT16, layout)
+    problems = [Problem(operation, m, n, n) for m in (1, 16, 64, 128, 256, 512, 2048) for n in (1024, 4096, 8192)]
+    legal = [candidate for candidate in space.legal(operation, target, patterns) if is_general(candidate)]
+    return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
+
+
+def launched_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict[Operation, list[Problem]]:
+    """List the problems that tables of some operations are asked for when a shape set is computed, by operation.
+
+    What only the fallback computes is left out.
+    """
+    found: dict[Operation, set[Problem]] = {}
+    for operation in operations:
+        layouts = [x.layout for x in operations if x.dtype is operation.dtype]
+        for problem in shapes.problems(operation):
+            launched = as_launched(problem, layouts)
+            if launched is not None:
+                found.setdefault(launched.operation, set()).add(launched)
+    return {x: sorted(found[x], key=lambda y: (y.n, y.k, y.m)) for x in operations if x in found}
+
+
+def predicted_times(
+    shapes: ShapeSet,
+    target: Target,
+    patterns: space.Patterns,
+    constants: Constants = DEFAULTS,
+    *,
+    any_layout: bool = False,
+) -> OperationTimes:
+    """Predict the times of the model's best candidates on a shape set.
+
+    Args:
+        shapes: the problems.
+        target: the device.
+        patterns: which candidates there are.
+        constants: the cost model's.
+        any_layout: predict also for the layouts that the shape set does not ask for, where there are candidates.
+
+    Raises:
+        CandidateError: no candidate is left for an operation that the shape set asks for.
+    """
+    asked = shapes.operations
+    more = [Operation.of(dtype, layout) for dtype in shapes.dtypes for layout in Layout] if any_layout else []
+    times: _Growing = {}
+    for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():
+        try:
+            candidates = _predicted_candidates(operation.layout, target, patterns, constants)
+        except CandidateError:
+            if operation in asked:
+                raise
+            continue
+        rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()
+        times[operation] = {
+            problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
+        }
+    return times

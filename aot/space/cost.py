@@ -1,0 +1,246 @@
+"""An analytic time of a candidate on a problem: an order to try candidates in, never a measured time.
+
+The model knows tiles, waves of tiles over the SMs, the rates of the tensor cores, of L2 and of device memory, what rows
+outside the operands cost, and what split-K adds. `aot` calls every time that comes from it `predicted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.core.candidate import Candidate, SplitK
+from aot.core.constraints import Rate
+from aot.families import family_of
+
+if TYPE_CHECKING:
+    from aot.core.problem import Operation, Problem
+    from aot.core.target import Target
+
+NAME = "cost-model-v1"
+"""Version of the model, recorded with every predicted row."""
+
+CLOCK_HZ = {"sm_90a": 1.6e9, "sm_110a": 1.575e9}
+"""SM clock under load. Source: 1440 to 1590 MHz read from H200s just after the benchmark; Thor's highest power mode."""
+
+REFERENCE_LAUNCH_US = 2.0
+"""The launch time of the target that `ramp_us` was set on (aot/targets/h200.toml)."""
+
+ROW_BYTES = 128
+"""Bytes of k that a TMA load brings of each row of a tile: a pipeline stage (`TILE_K_BYTES` of the families)."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The model's numbers that no data sheet gives; aot.studies.calibrate fits them to measurements. All are above 0.
+
+    The defaults were set by hand on an H200's bf16 tables (tiles 64x16 to 256x208), unless a field says otherwise.
+    """
+
+    mma_half_edge: Rate = 22.0
+    """Tile edge, in elements, whose cost is as if it were added to both sides: what a small tile loses in the tensor
+    cores' operand traffic."""
+    blocking_epilogue: Rate = 0.35
+    """Share of the epilogue that is not hidden behind the next tile where the multiplying warps store too
+    (cooperative), or where D leaves the registers without TMA. Source: for stores without TMA an assumption."""
+    hidden_epilogue: Rate = 0.1
+    """The same share where the epilogue overlaps the next tile."""
+    l2_bytes_a_clock_an_sm: Rate = 64.0
+    """Bytes that an SM reads from L2 in a clock. Source: an assumption, of the size that microbenchmarks publish."""
+    sm_share_of_bandwidth: Rate = 2.6
+    """How much more than its even share of the device's bandwidth one SM can draw."""
+    ramp_us: Rate = 2.2
+    """From a block's start to its first multiplication, and from its last one to the end of its stores; scaled to other
+    targets by their launch time."""
+    memory_latency_us: Rate = 1.0
+    """From a load's issue to its data, with memory busy. Source: an assumption, of the size that microbenchmarks of
+    Hopper publish; it only orders pipelines of different depth."""
+    outside_row_ns: Rate = 1.6
+    """What TMA takes to fill one row of a tile that lies outside the operand, more than to load it. Source: the
+    committed H200 record: m 192 against 256 with 64x128 tiles, m 384 against 512 with 64x256 give 1.9 to 2.6 ns where
+    nothing hides it (a tile half outside takes up to 1.8 times as long as a whole one); 1.6 orders the record's
+    candidates best."""
+    unhidden_share: Rate = 0.15
+    """Share of the smaller of compute and memory time that does not overlap the larger."""
+    serial_handover_us: Rate = 0.7
+    """What each further split waits for the one before it."""
+    flops_share: Rate = 1.0
+    """Rate of the tensor cores over the target's `flops_per_s`."""
+    bandwidth_share: Rate = 1.0
+    """Rate of device memory over the target's `bandwidth_bytes_per_s`."""
+
+
+DEFAULTS = Constants()
+"""What every target starts with."""
+
+Column = NDArray[np.float64]
+
+
+def _columns(candidates: Sequence[Candidate], name: str) -> Column:
+    return np.array([float(getattr(candidate, name)) for candidate in candidates])
+
+
+def _rows(values: Sequence[int]) -> Column:
+    return np.array(values, dtype=np.float64)[:, None]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Arrays that broadcast to (problem, candidate): the problem's extents as the kernel sees them, and its tiles."""
+
+    rows: Column
+    columns: Column
+    k: Column
+    cta_m: Column
+    tile_n: Column
+    cluster_m: Column
+    cluster_n: Column
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Operands:
+        """Look at problems as candidates do: with `swap_ab` m and n change places."""
+        m, n, k = (_rows([getattr(problem, name) for problem in problems]) for name in ("m", "n", "k"))
+        swap = _columns(candidates, "swap_ab") > 0
+        return Operands(
+            np.where(swap, n, m),
+            np.where(swap, m, n),
+            np.ceil(k / _columns(candidates, "split_k")),
+            _columns(candidates, "tile_m") / np.where(_columns(candidates, "use_2cta") > 0, 2.0, 1.0),
+            _columns(candidates, "tile_n"),
+            _columns(candidates, "cluster_m"),
+            _columns(candidates, "cluster_n"),
+        )
+
+    def num_ctas(self) -> Column:
+        """Count the CTAs of one split, whole clusters."""
+        tiles: Column = num_tiles(self.rows, self.cta_m, self.cluster_m)
+        return tiles * num_tiles(self.columns, self.tile_n, self.cluster_n)
+
+
+def num_tiles(extent: Column, tile: Column, cluster: Column) -> Column:
+    """Count the tiles of an axis, whole clusters."""
+    tiles: Column = np.ceil(np.ceil(extent / tile) / cluster) * cluster
+    return tiles
+
+
+def _outside_us(x: Operands, waves: Column, item: int, constants: Constants) -> Column:
+    """Give what loading rows outside the operands adds to the SM that has most of them.
+
+    The last tile of an axis has some; a cluster that reaches past the last tile has a CTA with nothing else, which its
+    neighbours wait for. An SM meets such a tile at least once, or once in as many tiles as the axis has.
+    """
+    total = np.zeros(np.broadcast_shapes(x.rows.shape, x.cta_m.shape))
+    for extent, tile, cluster in ((x.rows, x.cta_m, x.cluster_m), (x.columns, x.tile_n, x.cluster_n)):
+        tiles = num_tiles(extent, tile, cluster)
+        outside = np.minimum(tiles * tile - extent, tile)
+        total += outside * np.maximum(waves / tiles, 1.0)
+    return total * x.k * item / ROW_BYTES * constants.outside_row_ns / 1e3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted times and what they are made of, in microseconds: arrays of (problem, candidate)."""
+
+    total_us: Column
+    compute_us: Column
+    memory_us: Column
+    overhead_us: Column
+    num_waves: Column
+
+
+def _tile_us(x: Operands, candidates: Sequence[Candidate], target: Target, item: int, constants: Constants) -> Column:
+    """Give the time of one tile on one SM: the slower of its multiplications and its loads from L2, and its stores."""
+    tile_m = _columns(candidates, "tile_m")
+    edge = constants.mma_half_edge
+    efficiency = tile_m * x.tile_n / ((tile_m + edge) * (x.tile_n + edge))
+    best = (256 / (256 + edge)) ** 2
+    flops_per_s = constants.flops_share * target.flops_per_s / target.num_sms
+    mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
+    l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
+    l2_us = (x.cta_m / x.cluster_n + x.tile_n / x.cluster_m) * x.k * item / l2_bytes_per_us
+    store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
+    blocking = np.array([x.schedule == "cooperative" or not x.use_tma_store for x in candidates])
+    exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
+    tile_us: Column = np.maximum(mma_us, l2_us) + exposed * store_us
+    return tile_us
+
+
+def _workspace_bytes(candidates: Sequence[Candidate], problems: Sequence[Problem], *, zero: bool) -> Column:
+    """Count workspace, or what of it is cleared; zero for most candidates, which are not asked."""
+    found = np.zeros((len(problems), len(candidates)))
+    for j, candidate in enumerate(candidates):
+        if candidate.split_k > 1:
+            workspace = family_of(candidate).workspace(candidate)
+            count = workspace.num_zero_bytes if zero else workspace.num_bytes
+            found[:, j] = [count(problem.m, problem.n) for problem in problems]
+    return found
+
+
+def estimate(
+    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, constants: Constants = DEFAULTS
+) -> Estimate:
+    """Predict the times of one launch with a cold L2.
+
+    Args:
+        candidates: legal candidates.
+        problems: sizes in elements, all of one element size.
+        target: rates and limits of the device.
+        constants: what the target's rates leave open.
+
+    Returns:
+        Arrays with a row for each problem and a column for each candidate.
+    """
+    x = Operands.of(candidates, problems)
+    item = problems[0].operation.dtype.num_bytes
+    cluster = x.cluster_m * x.cluster_n
+    slots = np.floor(target.num_sms / cluster) * cluster
+    ctas = x.num_ctas() * _columns(candidates, "split_k")
+    waves = np.ceil(ctas / slots)
+    reaches = np.array([float(family_of(candidate).loads_outside) for candidate in candidates])
+    outside_us = reaches * _outside_us(x, waves, item, constants)
+    compute_us = waves * _tile_us(x, candidates, target, item, constants) + outside_us
+    modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
+    # Partial sums are written once and read once, whoever adds them up.
+    moved = _rows([problem.num_bytes for problem in problems])
+    moved = moved + 2 * _workspace_bytes(candidates, problems, zero=False)
+    bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
+    share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * constants.sm_share_of_bandwidth)
+    share = share * _depth(candidates, problems[0].operation, target, constants)
+    memory_us = moved / (bytes_per_s * share) * 1e6
+    ramp_us = constants.ramp_us * target.launch_us / REFERENCE_LAUNCH_US
+    overhead_us = ramp_us + _split_us(modes, candidates, problems, target, constants)
+    hidden = constants.unhidden_share * np.minimum(compute_us, memory_us)
+    total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
+    return Estimate(total_us, compute_us, memory_us, overhead_us, waves)
+
+
+def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants) -> Column:
+    """Give the share of an SM's bandwidth that a pipeline's bytes in flight sustain, over that of a full block's."""
+    latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * constants.memory_latency_us / 1e6
+    full = target.smem_bytes_per_block / (target.smem_bytes_per_block + latency_bytes)
+    used = [family_of(candidate).resources(candidate, operation, target) for candidate in candidates]
+    flight = np.array([float(x.num_stages * x.stage_bytes) for x in used])
+    depth: Column = np.minimum(flight / (flight + latency_bytes) / full, 1.0)
+    return depth
+
+
+def _split_us(
+    modes: Sequence[SplitK],
+    candidates: Sequence[Candidate],
+    problems: Sequence[Problem],
+    target: Target,
+    constants: Constants,
+) -> Column:
+    """Give what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
+    fixed = []
+    for mode, candidate in zip(modes, candidates, strict=True):
+        handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1
+        in_place = target.launch_us + constants.serial_handover_us * handovers
+        fixed.append({SplitK.NONE: 0.0, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
+    cleared = _workspace_bytes(candidates, problems, zero=True) / target.bandwidth_bytes_per_s * 1e6
+    total: Column = np.array(fixed) + cleared
+    return total

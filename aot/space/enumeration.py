@@ -1,0 +1,111 @@
+"""The space of candidates: enumeration of every family, legality, and the user's include and exclude patterns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
+from aot.core.errors import CandidateError
+from aot.families import families_for
+from aot.space.legality import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.problem import Operation
+    from aot.core.target import Target
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Include and exclude patterns on candidate names, in shell style: `sm100_*,-*256x256*`.
+
+    A name is kept if some include matches (or there is none) and no exclude does.
+    """
+
+    includes: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(text: str) -> Patterns:
+        """Read comma-separated patterns; a leading `-` excludes.
+
+        Raises:
+            CandidateError: a pattern is empty.
+        """
+        parts = [part.strip() for part in text.split(",")] if text else []
+        if any(part in ("", "-") for part in parts):
+            raise CandidateError(f"empty pattern in {text!r}; write for example 'sm100_*,-*256x256*'")
+        includes = tuple(part for part in parts if not part.startswith("-"))
+        return Patterns(includes, tuple(part[1:] for part in parts if part.startswith("-")))
+
+    def keep(self, name: str) -> bool:
+        """Say whether a name is kept."""
+        included = not self.includes or any(fnmatchcase(name, pattern) for pattern in self.includes)
+        return included and not any(fnmatchcase(name, pattern) for pattern in self.excludes)
+
+
+def judge(operation: Operation, target: Target, patterns: Patterns) -> Iterator[tuple[Candidate, Verdict]]:
+    """Give every candidate of every family for the target, with its verdict; fallback families are not tuned."""
+    for family in families_for(target):
+        if family.is_fallback:
+            continue
+        for candidate in family.candidates(operation, target):
+            if patterns.keep(candidate.name):
+                yield candidate, check(candidate, operation, target)
+            else:
+                yield candidate, Rejected(Reason.PATTERN, f"{candidate.name} is excluded by --kernels")
+
+
+def legal(operation: Operation, target: Target, patterns: Patterns | None = None) -> list[Candidate]:
+    """List the candidates that may be compiled, in the families' order.
+
+    Raises:
+        CandidateError: none is left.
+    """
+    pairs = judge(operation, target, patterns or Patterns())
+    found = [candidate for candidate, verdict in pairs if isinstance(verdict, Accepted)]
+    if not found:
+        hint = f"see `aot space --target {target.name} --explain`"
+        raise CandidateError(f"no candidate of {operation.tag} on {target.name} is left; {hint}")
+    return found
+
+
+def fallback(operation: Operation, target: Target) -> Candidate:
+    """Give the candidate that takes what no other does.
+
+    Raises:
+        CandidateError: no fallback family compiles for the target.
+    """
+    for family in families_for(target):
+        if family.is_fallback:
+            return next(iter(family.candidates(operation, target)))
+    raise CandidateError(f"no fallback family compiles for {target.arch}; a table without one is not total")
+
+
+@dataclass(frozen=True)
+class FamilyCensus:
+    """How one family's candidates fared: counts, and for each reason one example with its figures."""
+
+    family: str
+    num_accepted: int
+    num_rejected: dict[Reason, int]
+    examples: dict[Reason, str]
+
+
+def census(operation: Operation, target: Target, patterns: Patterns) -> list[FamilyCensus]:
+    """Count verdicts by family and reason."""
+    accepted: Counter[str] = Counter()
+    rejected: dict[str, Counter[Reason]] = {}
+    examples: dict[str, dict[Reason, str]] = {}
+    for candidate, verdict in judge(operation, target, patterns):
+        rejected.setdefault(candidate.family, Counter())
+        if isinstance(verdict, Accepted):
+            accepted[candidate.family] += 1
+        else:
+            rejected[candidate.family][verdict.reason] += 1
+            examples.setdefault(candidate.family, {}).setdefault(verdict.reason, verdict.message)
+    return [FamilyCensus(name, accepted[name], dict(rejected[name]), examples.get(name, {})) for name in rejected]

@@ -1,0 +1,89 @@
+"""The only statement of what is legal: whether a candidate fits a target, decided before anything is compiled.
+
+This is the answer to CUTLASS's build failure "SMEM usage exceeded capacity" (cutlass issue 2784): a kernel that cannot
+fit is found by arithmetic, explained in bytes, and left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources, SplitK, Verdict
+from aot.families import family_of
+
+if TYPE_CHECKING:
+    from aot.core.problem import Operation
+    from aot.core.target import Target
+
+
+def _smem(candidate: Candidate, resources: Resources, target: Target) -> Rejected | None:
+    limit = target.smem_bytes_per_block
+    if resources.smem_bytes <= limit:
+        return None
+    fixed = resources.smem_bytes - resources.num_stages * resources.stage_bytes
+    fit = max(limit - fixed, 0) // resources.stage_bytes
+    fits = {0: "no stage fits; take a smaller tile", 1: "1 stage fits; take a smaller tile"}.get(
+        fit, f"{fit} stages fit"
+    )
+    text = (
+        f"{candidate.name} needs {resources.smem_bytes:,} bytes of shared memory with {resources.num_stages} stages "
+        f"of {resources.stage_bytes:,}; {target.arch} gives {limit:,} a block; {fits}"
+    )
+    return Rejected(Reason.SMEM, text)
+
+
+def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejected | None:
+    if resources.tmem_columns > target.tmem_columns:
+        text = (
+            f"{candidate.name} needs {resources.tmem_columns} columns of tensor memory; "
+            f"{target.arch} has {target.tmem_columns}; take a smaller tile_n"
+        )
+        return Rejected(Reason.TMEM, text)
+    if resources.num_threads > target.max_threads_per_block:
+        text = (
+            f"{candidate.name} needs {resources.num_threads} threads; "
+            f"{target.arch} takes {target.max_threads_per_block} a block"
+        )
+        return Rejected(Reason.THREADS, text)
+    cluster = (candidate.cluster_m, candidate.cluster_n)
+    if cluster not in target.clusters:
+        allowed = ", ".join(f"{m}x{n}" for m, n in target.clusters)
+        text = f"{candidate.name}: cluster {cluster[0]}x{cluster[1]} is not one of {target.name}'s: {allowed}"
+        return Rejected(Reason.CLUSTER, text)
+    return None
+
+
+def _split_k(candidate: Candidate) -> Rejected | None:
+    """Refuse a split without a mode and a mode without a split: the workspace would not be the kernel's."""
+    modes = [mode.value for mode in SplitK]
+    is_split = candidate.split_k_mode != SplitK.NONE.value
+    if candidate.split_k_mode in modes and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
+        return None
+    text = f"{candidate.name}: split_k {candidate.split_k} in mode '{candidate.split_k_mode}'"
+    one, *others = modes
+    return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {one}, 2 and more with {', '.join(others)}")
+
+
+def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict:
+    """Decide whether a candidate may be compiled for an operation on a target.
+
+    Returns:
+        Accepted with the resources of one CTA, or Rejected with the first reason found and its figures.
+
+    Raises:
+        CandidateError: there is no such family.
+    """
+    family = family_of(candidate)
+    if target.arch not in family.archs:
+        text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
+        return Rejected(Reason.ARCHITECTURE, text)
+    wrong = _split_k(candidate)
+    if wrong:
+        return wrong
+    resources = family.resources(candidate, operation, target)
+    rejected = (
+        _smem(candidate, resources, target)
+        or family.check(candidate, operation, target)
+        or _limits(candidate, resources, target)
+    )
+    return rejected or Accepted(resources)

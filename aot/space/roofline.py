@@ -1,0 +1,40 @@
+"""The least time that a problem can take on a target: its work at the rate of the slower of tensor cores and memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aot.core.problem import Problem
+    from aot.core.target import Target
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A time in microseconds, and what sets it: `compute` or `memory`.
+
+    No launch is in it, no ramp and no second reading of an operand, so that small problems stay far from it. The rates
+    are what the target's file gives, measured or published; a kernel may exceed a rate that was measured low.
+    """
+
+    time_us: float
+    bound: str
+
+
+def limit(problem: Problem, target: Target) -> Limit:
+    """Give a problem's limit with a cold L2: every operand moves once, and every multiplication runs at the full rate.
+
+    Source: S. Williams et al., Roofline, CACM 52(4), 2009.
+    """
+    compute_us = problem.flops / target.flops_per_s * 1e6
+    memory_us = problem.num_bytes / target.bandwidth_bytes_per_s * 1e6
+    return Limit(compute_us, "compute") if compute_us > memory_us else Limit(memory_us, "memory")
+
+
+def mean_limit_us(problems: Sequence[Problem], target: Target) -> float:
+    """Give the geometric mean of the limits, as the time of a table's cell is one over the cell's shapes."""
+    return math.exp(math.fsum(math.log(limit(problem, target).time_us) for problem in problems) / len(problems))

@@ -1,0 +1,1 @@
+"""What no build needs: the census, the SMEM calculator, the replay of searches, the calibration."""

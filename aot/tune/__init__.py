@@ -1,0 +1,1 @@
+"""A tuning: its request, its bundle, and the device that it runs on."""

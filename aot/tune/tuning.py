@@ -1,0 +1,215 @@
+"""A tuning: what is measured, the bundle that measures it, and the record that its results come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.compile.compiler import toolchain_versions
+from aot.compile.workplace import Workplace, compile_all
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
+from aot.core.errors import CompileError, DeviceError, ShapeFileError, TargetError
+from aot.core.measurement import PROVENANCE_PREDICTED, Record
+from aot.core.problem import Operation, Problem
+from aot.core.scratch import scratch_folder
+from aot.core.shape_set import ShapeSet
+from aot.core.target import Target, target_names
+from aot.core.whole_file import check_output
+from aot.families import family_of
+from aot.measure.options import Options
+from aot.measure.preflight import read_machine
+from aot.measure.runner import run_bundle
+from aot.measure.tuning_set import TunedKernel, TuningSet
+from aot.package.build import build_library
+from aot.package.manifest import MANIFEST_VERSION, Manifest
+from aot.search.strategy import MODEL
+from aot.select.coverage import untuned
+from aot.select.record import from_store, merge, read_record, write_record
+from aot.select.selector import fallback_key
+from aot.select.times import launched_problems
+from aot.space import cost
+from aot.space import enumeration as space
+from aot.space.cost import DEFAULTS, Constants
+from aot.space.shortlist import shortlist, within
+from aot.tune.bundle import Bundle, make_bundle
+from aot.tune.remote import check_machine
+
+
+@dataclass(frozen=True)
+class TuningRequest:
+    """What to tune.
+
+    `limit` is how many candidates of each operation the model may put forward; `ratio` leaves a pair of kernel and
+    problem out where the model says that the kernel takes this many times its best.
+    """
+
+    shapes: ShapeSet
+    operations: tuple[Operation, ...]
+    patterns: space.Patterns
+    limit: int
+    ratio: float
+    candidates: tuple[Candidate, ...] = ()
+    """If given, what to measure, whatever the model says: the kernels of an earlier selection, say."""
+    constants: Constants = DEFAULTS
+    """The cost model's, as a calibration found them."""
+
+
+def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
+    """Choose the candidates of one operation to measure."""
+    legal = space.legal(operation, target, request.patterns)
+    if request.candidates:
+        return [candidate for candidate in legal if candidate in set(request.candidates)]
+    if len(legal) <= request.limit:
+        return legal
+    return shortlist(legal, request.shapes.problems(operation), target, request.limit, request.constants)
+
+
+def _library_manifest(artifacts: Sequence[Artifact], target: Target) -> Manifest:
+    """Make the manifest of a tuning library: every kernel, and a table with no more than a fallback."""
+    row = Row(0, 0, 0.0, PROVENANCE_PREDICTED, 0, 0.0)
+    section = Section(artifacts[0].kernel.operation, (), Grid((1,), (1,), (1,), (row,)), 0)
+    return Manifest(
+        manifest_version=MANIFEST_VERSION,
+        package="aot-tuning",
+        version="0",
+        target=target.name,
+        arch=target.arch,
+        platform_tag=target.platform_tag,
+        provenance=PROVENANCE_PREDICTED,
+        record="",
+        conditions=(),
+        regrets=(),
+        heldout=(),
+        flops_per_s=target.flops_per_s,
+        bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
+        cell_fractions=CELL_FRACTIONS,
+        bigger_tiles={},
+        toolchain=toolchain_versions(),
+        kernels=tuple(artifact.kernel for artifact in artifacts),
+        table=DispatchTable((section,)),
+    )
+
+
+def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Target) -> TuningSet:
+    """List kernels, problems, and which kernels each problem is to be measured with."""
+    kernels = tuple(
+        TunedKernel(
+            artifact.kernel.key,
+            artifact.kernel.object_sha256,
+            artifact.kernel.m_multiple,
+            artifact.kernel.n_multiple,
+            family_of(artifact.kernel.candidate).is_fallback,
+        )
+        for artifact in artifacts
+    )
+    problems: list[Problem] = []
+    chosen: dict[Problem, frozenset[str]] = {}
+    predicted: dict[Problem, dict[str, float]] = {}
+    for operation, launched in launched_problems(request.operations, request.shapes).items():
+        candidates = [x.key.candidate for x in kernels if x.key.operation == operation and not x.is_fallback]
+        for problem in launched:
+            problems.append(problem)
+            near = within(candidates, problem, target, request.ratio, request.constants)
+            chosen[problem] = frozenset(KernelKey(operation, candidate).name for candidate in near)
+            times = cost.estimate(near, [problem], target, request.constants).total_us[0].tolist()
+            predicted[problem] = {
+                KernelKey(operation, candidate).name: round(us, 4) for candidate, us in zip(near, times, strict=True)
+            }
+    return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen, predicted)
+
+
+def check_problems(request: TuningRequest) -> list[str]:
+    """Find the problems that no tuned kernel takes, before anything is compiled; return a line for each reason.
+
+    Raises:
+        ShapeFileError: there are no others.
+    """
+    asked = sum(len(request.shapes.problems(operation)) for operation in request.operations)
+    reasons = untuned(request.operations, request.shapes)
+    lines = [f"{count} of {asked} problems are not tuned: {reason}" for reason, count in reasons.items()]
+    if sum(reasons.values()) == asked:
+        raise ShapeFileError(
+            f"there is nothing to tune: {'; '.join(lines)}; every wheel computes them with its general kernel, which "
+            "is not timed; pad the extents to multiples of 8, or add problems to --shapes"
+        )
+    return lines
+
+
+def tuning_library(
+    request: TuningRequest, target: Target, out_dir: Path, workplace: Workplace
+) -> tuple[Path, TuningSet, list[CompileFailure]]:
+    """Compile a tuning's kernels and link them into one library.
+
+    Raises:
+        CompileError: not one kernel compiled.
+    """
+    dtypes = dict.fromkeys(operation.dtype for operation in request.operations)
+    keys = [fallback_key(dtype, target) for dtype in dtypes]
+    for operation in request.operations:
+        keys += [KernelKey(operation, candidate) for candidate in tuning_candidates(request, target, operation)]
+    artifacts, failures = compile_all(keys, target, workplace)
+    if not artifacts:
+        raise CompileError(f"none of {len(keys)} kernels compiled; the first: {failures[0].name}: {failures[0].reason}")
+    objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
+    manifest = _library_manifest(artifacts, target)
+    library = build_library(manifest, objects, out_dir, target, verbose=workplace.verbose, progress=workplace.progress)
+    return library, tuning_set(request, artifacts, target), failures
+
+
+def make_tuning_bundle(
+    request: TuningRequest, target: Target, directory: Path, workplace: Workplace
+) -> tuple[Bundle, list[CompileFailure]]:
+    """Make the directory that measures a tuning: its library, problems and runner.
+
+    Raises:
+        CompileError: not one kernel compiled.
+        StoreError: the directory holds something else.
+    """
+    with scratch_folder("aot-bundle-") as scratch:
+        library, tuning, failures = tuning_library(request, target, scratch, workplace)
+        return make_bundle(directory, library, tuning), failures
+
+
+def check_this_machine(target: Target, say: Callable[[str], None]) -> None:
+    """Compare this machine with the target, before anything is compiled for it; say what it is and what to mind.
+
+    Raises:
+        DeviceError: it has no GPU, or another than the target's.
+    """
+    try:
+        check_machine(read_machine(), target, say)
+    except DeviceError as error:
+        raise DeviceError(f"{error}; or measure elsewhere: --on ssh://user@host, or --bundle DIR") from error
+
+
+def measure_here(
+    directory: Path, results: Path, budget_s: float | None, strategy: str = MODEL, search_budget: float = 1.0
+) -> int:
+    """Measure a bundle on this machine's GPU; give the runner's exit code."""
+    return run_bundle(Options(directory, results, budget_s=budget_s, strategy=strategy, search_budget=search_budget))
+
+
+def import_results(results: Sequence[Path], record: Path | None, records: Path) -> tuple[Record, Path]:
+    """Merge result stores, and the record if it is there, into the record; return it and its path.
+
+    Args:
+        results: the stores.
+        record: the record to write; by default the one of the stores' target among `records`.
+        records: the folder of the targets' records.
+
+    Raises:
+        StoreError: a store cannot be read, or they are not of one target, device and protocol.
+        TargetError: the stores are of a target that there is not.
+    """
+    found = [from_store(path) for path in results]
+    target = found[0].target
+    if target not in target_names():
+        known = ", ".join(target_names())
+        raise TargetError(f"{results[0]} was measured for the target {target!r}; there are: {known}; see `aot targets`")
+    path = check_output(record or records / f"{target}.jsonl.gz")
+    merged = merge([*([read_record(path)] if path.exists() else []), *found])
+    write_record(path, merged)
+    return merged, path

@@ -1,0 +1,464 @@
+"""The command as users meet it: what it prints, its exit codes, and that it leaves nothing half-written."""
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+
+import pytest
+from invoked import SHAPES, aot, succeed
+from twins import CONDITIONS, problem_of
+
+from aot.cli import space as cli_space
+from aot.cli.main import COMMANDS
+from aot.compile import compiler as compile_module
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.core import errors
+from aot.core.candidate import KernelKey
+from aot.core.measurement import Measurement
+from aot.core.shape_set import shape_set_names
+from aot.core.target import load_target
+from aot.measure.preflight import Machine
+from aot.measure.store import open_store
+from aot.measure.tuning_set import TunedKernel
+from aot.package.wheel import toolchain_version
+from aot.select import shipping
+from aot.select.selection import read_selection, write_selection
+from tests.golden.manifest import KK, golden_manifest
+
+MISSES = """version = 1
+[[model]]
+name = "grid"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "w", n = 4096, k = 4096 }]
+m = [3]
+counts = [2]
+"""
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes.toml").write_text(SHAPES)
+    return tmp_path
+
+
+def test_help_and_version():
+    commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
+    commands += ["calibrate", "census", "diff", "prior", "report", "search", "smem"]
+    listed = succeed("-h").partition("Commands:\n")[2].splitlines()
+    assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)
+    for command in commands:
+        assert f"Usage: main {command} " in succeed(command, "-h")
+    assert succeed("--version").endswith(f"version {toolchain_version()}\n")
+
+
+def test_targets():
+    assert [line.split()[:2] for line in succeed("targets").splitlines()[2:]] == [
+        ["h200", "sm_90a"],
+        ["thor", "sm_110a"],
+    ]
+
+
+def test_shapes():
+    result = aot("shapes", "--shapes", "shapes.toml")
+    assert result.stdout.splitlines()[2:] == ["tiny   w       4096  4096  1 4096", "2 problems for each of bf16_kk"]
+    assert result.stderr == f"shipped shape sets: {', '.join(shape_set_names())}\n"
+    lines = succeed("shapes", "--shapes", "shapes.toml", "--problems").splitlines()
+    assert lines[2].split() == ["bf16_kk", "1", "4096", "4096", "0.03", "33.57"]
+
+
+def test_shapes_says_what_no_tuned_kernel_takes(workplace):
+    (workplace / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7"))
+    lines = succeed("shapes", "--shapes", "odd.toml").splitlines()
+    assert lines[-2:] == [
+        "2 problems for each of bf16_kk",
+        "2 of them by the slow general kernel, whatever is tuned: n 7 is not a multiple of 8",
+    ]
+
+
+def test_space():
+    lines = succeed("space", "--target", "thor", "--kernels", "sm100_tgv_*").splitlines()
+    assert lines[-1] == "sm100_tgv         12     3  3 shared memory exceeded"
+    text = succeed("space", "--target", "thor", "--explain")
+    assert "sm100_tgv: 3 out: shared memory exceeded\n    sm100_tgv_64x16_c1x1_st12_direct_swap needs 246,784" in text
+    rows = [line.split() for line in succeed("space", "--list", "--kernels", "*64x8_*st8_*").splitlines()]
+    assert ["sm100_tgv_64x8_c1x1_st8_direct_swap", "in", "148,480", "B,", "8", "stages"] in rows
+
+
+def test_import_and_select(tmp_path):
+    kernel = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.split_k > 1))
+    candidate = replace(kernel.candidate, family="sm90_quack", tile_m=128, tile_n=128, schedule="pingpong")
+    key = KernelKey(KK, replace(candidate, split_k=1, split_k_mode="none"))
+    with open_store(tmp_path / "results.sqlite") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(TunedKernel(key, "ab"))
+        problem = problem_of(16, 4096, 4096)
+        store.add_measurement(run, number, Measurement(key, problem, 9.0, 8.0, 10.0, 7, 1e-3))
+        store.add_clocks(run, 1500, None)
+        store.finish(run, problem)
+    text = succeed("import", "results.sqlite", "--record", "mine.jsonl.gz")
+    assert text.splitlines()[-2].split() == ["bf16_kk", "1", "1", "1", "0"]
+    assert text.endswith("wrote mine.jsonl.gz; next: aot select --target h200 --record mine.jsonl.gz\n")
+    text = succeed("select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/s.json")
+    assert text.splitlines()[0] == "h200: 2 kernels, measured (mine)"
+    assert "9.0 us measured" in succeed("explain", "--selection", "out/s.json", "16", "4096", "4096")
+
+
+def test_compile_prints_failures_and_exits_with_one(monkeypatch):
+    made = [Artifact(golden_manifest().kernels[0], None)]
+    monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))
+    result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "failed: k: why")
+
+
+def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_path):
+    bundle = type("Bundle", (), {"directory": tmp_path, "num_bytes": 2**20})
+    monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", lambda *_: (bundle, [CompileFailure("k", "why")]))
+    monkeypatch.setattr("aot.cli.tune.measure_here", lambda *_: 75)
+    monkeypatch.setattr("aot.cli.tune.check_this_machine", lambda *_: None)
+    result = aot("tune", "--shapes", "shapes.toml")
+    assert (result.exit_code, result.stderr) == (75, "not compiled: k: why\n")
+    text = succeed("tune", "--bundle", "b")
+    assert text.splitlines()[-1] == f"on the device: python {tmp_path.name}/run.py --out results.sqlite"
+
+
+NO_GPU = Machine("x86_64", "3.12.3", "2.39", True, "", "", None, [], 8, None, "", None, 0, False, "", "no driver")
+H200 = replace(NO_GPU, gpu="NVIDIA H200", compute_capability=(9, 0), num_sms=132, driver="CUDA 13.0", gpu_error="")
+THOR_IS = "target thor is (11, 0) on aarch64"
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (NO_GPU, "the device has no usable GPU: no driver"),
+        (H200, f"NVIDIA H200 on x86_64 has compute capability (9, 0); {THOR_IS}; give the device's own --target"),
+    ],
+)
+def test_this_machine_is_checked_before_anything_is_compiled(monkeypatch, workplace, machine, message):
+    monkeypatch.setattr("aot.tune.tuning.read_machine", lambda: machine)
+    before = sorted(workplace.rglob("*"))
+    result = aot("tune", "--shapes", "shapes.toml")
+    assert result.exit_code == errors.DeviceError.exit_code
+    assert result.stderr.splitlines()[-1] == (
+        f"aot: error: {message}; or measure elsewhere: --on ssh://user@host, or --bundle DIR"
+    )
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(compile_module, "TOOLCHAIN", ("no-such-compiler",))
+    compile_module.toolchain_versions.cache_clear()
+    try:
+        result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*")
+    finally:
+        compile_module.toolchain_versions.cache_clear()
+    assert result.exit_code == errors.DependencyError.exit_code
+    assert result.stderr.startswith("aot: error: cannot compile: ")
+    assert result.stderr.endswith(f"no-such-compiler; {errors.REPAIR}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "ratio"), [([], 2.0), (["--prune", "3"], 3.0), (["--selection"], math.inf), (["--selection", "4"], 4.0)]
+)
+def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_path, options, ratio):
+    if "--selection" in options:
+        write_selection(tmp_path / "s.json", read_selection(shipping.shipped_selection(load_target("h200"))))
+        options = ["--selection", tmp_path / "s.json", *(["--prune", *options[1:]] if options[1:] else [])]
+    requests = []
+
+    def refuse(request, *rest):
+        del rest
+        requests.append(request)
+        raise errors.CompileError("enough")
+
+    monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", refuse)
+    monkeypatch.setattr("aot.cli.tune.check_this_machine", lambda *_: None)
+    assert (
+        aot("tune", "--target", "h200", "--shapes", "shapes.toml", *options).exit_code == errors.CompileError.exit_code
+    )
+    assert [x.ratio for x in requests] == [ratio]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["shapes", "--shapes", "absent.toml"], 3, "absent.toml: No such file or directory; give a path or one of: "),
+        (
+            ["shapes", "--shapes", "bad.toml"],
+            3,
+            "bad.toml:4: m[0]: expected a whole number from 1 to 2147483647, got 0",
+        ),
+        (["space", "--target", "orin"], 4, "no target 'orin'; there are: h200, thor; see `aot targets`"),
+        (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),
+        (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
+        (["select", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
+        (["import", "shapes.toml"], 8, "shapes.toml is no file of SQLite; expected the results of `aot tune` or of a"),
+        (["explain", "1", "1", "1", "--selection", "x.json"], 9, "cannot read the selection x.json: "),
+        (["explain", "1", "1", "1", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
+        (
+            ["tune", "--shapes", "shapes.toml", "--layout", "kn", "--dtype", "float16", "--shapes", "misses.toml"],
+            3,
+            "the shape set has no problem of fp16_kn; it has bf16_kk; give --dtype and --layout",
+        ),
+        (["tune", "--on", "thor"], 13, "cannot read 'thor'; expected ssh://user@host or ssh://user@host:port/folder"),
+        (["build", "--selection", "bad.toml"], 9, "bad.toml: not JSON: "),
+        (
+            ["verify", "shapes.toml"],
+            11,
+            "shapes.toml is not a wheel: File is not a zip file; build or download it again",
+        ),
+    ],
+)
+def test_an_error_has_its_code_and_its_next_step(workplace, arguments, code, message):
+    (workplace / "bad.toml").write_text(SHAPES.replace("[1, 4096]", "[0, 4096]"))
+    (workplace / "misses.toml").write_text(MISSES)
+    before = sorted(workplace.rglob("*"))
+    result = aot(*arguments)
+    assert result.exit_code == code
+    assert result.stderr.startswith(f"aot: error: {message}")
+    assert "Traceback" not in result.output
+    assert sorted(workplace.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "0", "1", "1"],
+        ["explain", "1", "1"],
+        ["space", "--dtype", "int8"],
+        ["select", "--max-kernels", "0"],
+        ["select", "--max-regret", "10%,2%"],
+        ["build", "--max-heldout-regret", "2%"],
+        ["diff", "absent.json", "absent.json"],
+        ["tune", "--prune", "0.5"],
+        ["verify", "absent.whl"],
+        ["import"],
+        ["nonsense"],
+    ],
+)
+def test_a_wrong_usage_exits_with_two(arguments):
+    result = aot(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    "kind", [x for x in vars(errors).values() if isinstance(x, type) and issubclass(x, errors.AotError)]
+)
+def test_every_kind_of_error_exits_with_its_code(monkeypatch, kind):
+    def fail():
+        raise kind("what, and the next step")
+
+    monkeypatch.setattr(cli_space, "target_names", fail)
+    result = aot("targets")
+    assert (result.exit_code, result.stdout) == (kind.exit_code, "")
+    assert result.stderr == "aot: error: what, and the next step\n"
+
+
+def test_an_interrupt_says_that_what_was_done_is_kept(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_space, "target_names", interrupt)
+    result = aot("targets")
+    assert result.exit_code == 130
+    assert result.stderr == "\naot: interrupted; what was done is kept, and the same command carries on\n"
+
+
+def test_an_unexpected_error_is_one_line_and_a_file(monkeypatch, tmp_path):
+    def fail():
+        raise RuntimeError("first\nsecond \x1b[31m")
+
+    monkeypatch.setattr(cli_space, "target_names", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    result = aot("targets")
+    (report,) = set(tmp_path.iterdir()) - before
+    assert (result.exit_code, result.stdout) == (70, "")
+    assert result.stderr == f"aot: internal error: RuntimeError: first; please report it with {report}\n"
+    assert "in fail\n" in report.read_text()
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    assert aot("targets").stderr.endswith("please report it with what you did; its traceback could not be written\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError(28, "No space left on device", "/x/y"), 16, "/x/y: No space left on device; free disk or memory and"),
+        (
+            PermissionError(13, "Permission denied", "/x"),
+            15,
+            "/x: Permission denied; check the path and its permissions",
+        ),
+        (MemoryError(), 16, "memory ran out; free some, or give a smaller --jobs, and run again"),
+        (ModuleNotFoundError("No module named 'ninja'"), 14, "cannot import a package: No module named 'ninja'; `make"),
+    ],
+)
+def test_what_python_raises_for_a_reason_of_the_machine_is_typed(monkeypatch, error, code, message):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli_space, "target_names", fail)
+    result = aot("targets")
+    assert result.exit_code == code
+    assert result.stderr.startswith(f"aot: error: {message}")
+
+
+def test_what_a_terminal_would_obey_is_escaped():
+    result = aot("shapes", "--shapes", "\x1b[31m\x07\u202e.toml")
+    assert result.stderr.startswith("aot: error: \\x1b[31m\\x07\\u202e.toml: No such file or directory; give a path")
+
+
+PACKAGES = (
+    "ninja",
+    "ziglang",
+    "nvidia",
+    "elftools",
+    "cutlass",
+    "quack",
+    "torch",
+    "triton",
+    "tvm_ffi",
+    "optuna",
+    "cuda",
+)
+WITHOUT = """
+import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+from aot.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-h"],
+        ["targets"],
+        ["shapes"],
+        ["space", "--kernels", "sm100_tgv_*"],
+        ["smem"],
+        ["explain", "--target", "h200", "8", "4096", "4096"],
+        ["tune", "-h"],
+        ["build", "-h"],
+        ["select", "-h"],
+    ],
+)
+def test_no_command_needs_what_only_another_one_needs(arguments):
+    command = [sys.executable, "-c", WITHOUT, ",".join(PACKAGES), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("aot: error")) == (0, 0), done.stderr
+
+
+def test_a_missing_package_is_an_error_that_names_it():
+    command = [sys.executable, "-c", WITHOUT, "numpy", "select", "--predicted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == errors.DependencyError.exit_code
+    assert done.stderr.startswith("aot: error: cannot import a package: ")
+    assert done.stderr.endswith(f"; {errors.REPAIR}\n")
+
+
+def test_a_reader_that_ends_ends_the_command_quietly():
+    command = f"{sys.executable} -m aot space --list | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "/dev/zero"],
+        ["import", "/dev/zero"],
+        ["shapes", "--shapes", "/dev/zero"],
+        ["diff", "/dev/zero", "/dev/zero"],
+        ["select", "--record", "/dev/zero"],
+        ["tune", "--bundle", "b", "--calibration", "/dev/zero"],
+        ["tune", "--bundle", "b", "--selection", "/dev/zero"],
+        ["report", "--search", "/dev/zero"],
+    ],
+)
+def test_a_file_without_an_end_is_an_error(arguments):
+    result = aot(*arguments)
+    assert result.exit_code in {errors.PackageError.exit_code, *range(3, 10)}, result.output
+    assert result.stderr.startswith(("aot: error: ", "the selection is the committed one"))
+
+
+def test_a_path_that_is_no_text_is_printed_all_the_same(workplace):
+    name = os.fsdecode(b"\xff.jsonl.gz")
+    key = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.swap_ab))
+    with open_store(workplace / "results.sqlite") as store:
+        run, problem = store.add_run("h200", 1, CONDITIONS), problem_of(16, 4096, 4096)
+        number = store.kernel_id(TunedKernel(key, "ab" * 32))
+        store.add_measurement(run, number, Measurement(key, problem, 9.0, 8.0, 10.0, 7, 1e-3))
+        store.finish(run, problem)
+    text = succeed("import", "results.sqlite", "--record", name)
+    assert text.splitlines()[-1].startswith("wrote \\udcff.jsonl.gz; next: ")
+    assert (workplace / name).exists()
+
+
+def test_an_output_that_is_closed_is_no_error():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m aot targets >&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_summary_is_cut():
+    text = succeed("-h")
+    assert "..." not in text.partition("Commands:")[2]
+    for name, (place, summary) in COMMANDS.items():
+        assert f"  {name} " in text
+        assert summary.endswith(".")
+        assert max(map(len, text.splitlines())) <= 80
+        module, _, attribute = place.partition(":")
+        assert getattr(importlib.import_module(module), attribute).name == name
+
+
+def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monkeypatch, workplace):
+    monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: pytest.fail("compiled"))
+    (workplace / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7").replace("[1, 4096]", "[16, 4096]"))
+    result = aot("tune", "--shapes", "odd.toml", "--bundle", "b")
+    assert result.exit_code == errors.ShapeFileError.exit_code
+    assert result.stderr == (
+        "aot: error: there is nothing to tune: 2 of 2 problems are not tuned: n 7 is not a multiple of 8; every wheel "
+        "computes them with its general kernel, which is not timed; pad the extents to multiples of 8, or add problems "
+        "to --shapes\n"
+    )
+    more = 'weights = [{ name = "a", n = 7, k = 4096 }, '
+    (workplace / "odd.toml").write_text(SHAPES.replace("weights = [", more).replace("[1, 4096]", "[16, 4096]"))
+    monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", raise_enough)
+    result = aot("tune", "--shapes", "odd.toml", "--bundle", "b")
+    assert result.stderr == "2 of 4 problems are not tuned: n 7 is not a multiple of 8\naot: error: enough\n"
+
+
+def raise_enough(*_):
+    raise errors.CompileError("enough")
+
+
+def test_a_selection_of_another_target_is_not_tuned(tmp_path):
+    path = shipping.shipped_selection(load_target("h200"))
+    result = aot("tune", "--target", "thor", "--selection", path, "--bundle", "b")
+    assert result.exit_code == errors.SelectionError.exit_code
+    assert result.stderr == f"aot: error: {path} is for h200, --target is thor; give --target h200\n"
+
+
+@pytest.mark.parametrize("target", ["../../../evil", "orin", ""])
+def test_results_of_an_unknown_target_are_not_imported(tmp_path, target):
+    with open_store(tmp_path / "results.sqlite") as store:
+        run = store.add_run(target, 1, CONDITIONS)
+        problem, key = problem_of(16, 4096, 4096), KernelKey(KK, golden_manifest().kernels[2].candidate)
+        number = store.kernel_id(TunedKernel(key, "ab"))
+        store.add_measurement(run, number, Measurement(key, problem, 9.0, 8.0, 10.0, 7, 1e-3))
+        store.finish(run, problem)
+    before = sorted(tmp_path.rglob("*"))
+    for words in ([], ["--record", "mine.jsonl.gz"]):
+        result = aot("import", "results.sqlite", *words)
+        assert result.exit_code in (errors.TargetError.exit_code, errors.StoreError.exit_code), result.output
+        assert "there are: h200, thor" in result.stderr or "target" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,77 @@
+"""The command `aot census`, on a space of one kernel that is really compiled."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from aot.cli.main import main
+from aot.core.errors import CompileError, StoreError
+from aot.core.target import load_target
+from aot.families import families_for
+from aot.studies import census
+
+FAMILIES = tuple(family for family in families_for(load_target("thor")) if family.is_fallback)
+
+
+@pytest.fixture
+def one_family(monkeypatch, tmp_path):
+    """Leave the fallback alone in the space, and run in a fresh folder."""
+    monkeypatch.setattr(census, "families_for", lambda target: [x for x in FAMILIES if target.arch in x.archs])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("one_family")
+def test_compiles_counts_and_writes(tmp_path):
+    words = ["census", "--dtype", "bfloat16", "--layout", "kk"]
+    before = CliRunner().invoke(main, [*words, "--count-only"])
+    assert before.exit_code == 0, before.output
+    assert "1 legal, 0 compiled and passed the gate, 0 failed, 1 not compiled" in before.output
+    files = ["-o", "new/census.json", "--markdown", "new/census.md"]
+    done = CliRunner().invoke(main, [*words, *files, "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    assert "1 legal, 1 compiled and passed the gate, 0 failed, 0 not compiled" in done.output
+    found = census.read_census(tmp_path / "new" / "census.json")
+    (row,) = found.rows
+    assert row.num_untried == 0
+    assert row.cpu_s
+    assert (tmp_path / "new" / "census.md").read_text() == census.markdown(found)
+
+
+@pytest.mark.usefixtures("one_family")
+def test_a_surprise_ends_with_an_error(monkeypatch):
+    def refuse(keys, *args, **kwargs):
+        del keys, args, kwargs
+
+    monkeypatch.setattr("aot.cli.census.compile_all", refuse)
+    real = census.count
+
+    def failing(*args):
+        found = real(*args)
+        rows = tuple(replace(row, failures={"k": "CompileError: too large"}) for row in found.rows)
+        return replace(found, rows=rows)
+
+    monkeypatch.setattr(census, "count", failing)
+    done = CliRunner().invoke(main, ["census", "--dtype", "bfloat16", "--layout", "kk"])
+    assert done.exit_code == CompileError.exit_code
+    assert "aot: error: 1 legal candidates did not compile or were refused, k among them" in done.output
+    assert "- `k`: CompileError: too large" in done.output
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot read the census"),
+        (json.dumps({"version": 1}), "Census needs the key arch, which is missing"),
+        (
+            json.dumps({"version": 9, "target": "t", "arch": "a", "toolchain": {}, "rows": []}),
+            "version: expected 1, got 9; make it again: aot census -o ",
+        ),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path, content, message):
+    path = tmp_path / "census.json"
+    path.write_text(content)
+    with pytest.raises(StoreError, match=message):
+        census.read_census(path)

@@ -1,0 +1,202 @@
+"""The commands that decide and build, as users meet them: select, diff, build, explain."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from invoked import SHAPES, aot, succeed
+
+from aot.cli import options as cli_options
+from aot.package.wheel import BuiltWheel
+from aot.select import shipping
+from aot.select.selection import HeldOut, read_selection, write_selection
+from aot.select.selector import SelectionLimits
+
+PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes.toml").write_text(SHAPES)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory):
+    """Select for Thor by the model, once; gives what was written."""
+    folder = tmp_path_factory.mktemp("predicted")
+    (folder / "shapes.toml").write_text(SHAPES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED)
+    return (folder / cli_options.SELECTIONS / "thor.json").read_bytes()
+
+
+@pytest.fixture
+def selection(predicted):
+    """Give the path of a selection where `aot select` leaves it."""
+    path = cli_options.SELECTIONS / "thor.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(predicted)
+    return path
+
+
+def test_select_explain(selection):
+    chosen = read_selection(selection)
+    assert (chosen.target, chosen.provenance, chosen.record) == ("thor", "predicted", "cost-model-v1")
+    assert [x.name for x in selection.parent.iterdir()] == ["thor.json"]
+    text = succeed("explain", "1", "4096", "4096")
+    assert text.splitlines()[0] == "bf16_kk m1 n4096 k4096"
+    assert "tier 1: ladder of (n 4096, k 4096), bucket m 1 to 1, 1 of " in text
+    assert "us predicted for the bucket's upper edge" in text
+    assert "  limit      122.97 us for this problem, by memory (0.273 TB/s)" in text
+    assert "of the limit of the bucket's upper edge" in text
+    assert "  bigger tiles of the family, all else equal" in text
+    assert "fallback   k 4095 is not a multiple of 8" in succeed(
+        "explain", "1", "4096", "4095", "--selection", selection
+    )
+
+
+def test_explain_selects_anew_where_nothing_was_selected(monkeypatch, workplace):
+    monkeypatch.setattr(shipping, "shipped_selection", lambda _: None)
+    before = sorted(workplace.rglob("*"))
+    result = aot("explain", "1", "4096", "4096", "--shapes", "shapes.toml")
+    assert result.stderr.startswith("thor has no committed selection: selecting by the cost model\n")
+    assert "us predicted for the bucket's upper edge" in result.stdout
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_diff(selection, workplace):
+    old = selection.rename(workplace / "old.json")
+    assert succeed("diff", old, old).splitlines()[0].endswith("entries have another kernel (0.00%)")
+    # What is shipped is what ties go to: selecting again changes nothing.
+    succeed("select", "--shapes", "shapes.toml", "--predicted", "--shipped", old, *PREDICTED)
+    assert selection.read_bytes() == old.read_bytes()
+    succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED[:-1], "1")
+    lines = succeed("diff", old, selection, "--show", "1").splitlines()
+    kernels = [{key.name for key in read_selection(path).kernels} for path in (old, selection)]
+    added, dropped = ", ".join(sorted(kernels[1] - kernels[0])), ", ".join(sorted(kernels[0] - kernels[1]))
+    assert lines[1:3] == [f"kernels added: {added or 'none'}", f"kernels dropped: {dropped or 'none'}"]
+    assert dropped
+    assert len(lines) == 3 + 2 + 1
+    assert not lines[0].endswith("(0.00%)")
+    assert lines[-1].split()[-1] == "-"  # no record of Thor, so no cost
+
+
+def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):
+    chosen = read_selection(selection)
+    scored = HeldOut(chosen.table.sections[0].operation, 2, 9, 0, 0.03, 0.2, 0.03, 0.2, "bf16_kk m1 n8 k8")
+    write_selection(selection, replace(chosen, heldout=(scored,)))
+    result = aot("build", "--target", "thor", "--selection", selection)
+    assert result.exit_code == 9
+    assert result.stderr == (
+        "aot: error: bf16_kk, tier 2: on 9 held-out problems rounding costs 3.00% in the mean and 20.0% at worst "
+        "(bf16_kk m1 n8 k8); expected at most 2.0% and 20.0%; tune more problems near it and select again, or raise "
+        "--max-heldout-regret\n"
+    )
+
+
+def test_a_selection_of_another_target_is_not_built(selection):
+    result = aot("build", "--target", "h200", "--selection", selection)
+    assert result.exit_code == 9
+    assert result.stderr == "aot: error: the selection is for thor, --target is h200; give --target thor\n"
+
+
+def test_a_failed_selection_leaves_the_old_one(selection):
+    before = selection.read_bytes()
+    assert aot("select", "--predicted", "--kernels", "none", "--shapes", "shapes.toml").exit_code == 5
+    assert selection.read_bytes() == before
+    document = json.loads(before)
+    document["table"]["sections"][0]["fallback"] = 99
+    selection.write_text(json.dumps(document))
+    result = aot("explain", "1", "1", "1")
+    assert (result.exit_code, "bf16_kk: the fallback is kernel 99; there are" in result.stderr) == (9, True)
+
+
+def test_options_show_the_defaults_of_what_they_set():
+    text = " ".join(succeed("select", "-h").split())
+    assert f"[default: {SelectionLimits.max_kernels}; x>=1]" in text
+    assert f"[default: {SelectionLimits.max_layout_kernels}; x>=4]" in text
+    assert "[default: (2%,20%)]" in " ".join(succeed("build", "-h").split())
+
+
+ALIGNED = "2 problems: 0 measured, 2 predicted (first bf16_kk m1 n4096 k4096)\n"
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Replace compiling and linking; gives what was to be built."""
+    calls = []
+
+    def build(chosen, device, dist, workplace, **more):
+        calls.append((chosen, device.name, more))
+        path = dist / "x.whl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"wheel")
+        manifest = type("Manifest", (), {"kernels": chosen.kernels})
+        return BuiltWheel(path, manifest)
+
+    monkeypatch.setattr("aot.cli.build.make_wheel", build)
+    return calls
+
+
+def test_every_command_that_chooses_ends_with_how_the_problems_are_answered(selection, built):
+    assert succeed("select", "--predicted", "--shapes", "shapes.toml", *PREDICTED).endswith(f"\n{ALIGNED}")
+    assert succeed("build", "--selection", selection).endswith(f"\n{ALIGNED}")
+    assert built[0][1] == "thor"
+    assert succeed("explain", "1", "4096", "4096").endswith(
+        "\n1 problem: 0 measured, 1 predicted (first bf16_kk m1 n4096 k4096)\n"
+    )
+
+
+def test_what_is_not_measured_is_not_built_where_that_is_asked(selection, built):
+    result = aot("build", "--selection", selection, "--require-measured")
+    assert (result.exit_code, result.stdout, built) == (17, "", [])
+    assert result.stderr.startswith(f"aot: error: --require-measured: {ALIGNED[:-1]}; measure the rest (aot tune")
+
+
+def test_the_committed_selection_is_measured_and_says_so(built, selection):
+    result = aot("build", "--target", "h200", "--require-measured")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "408 problems: 408 measured"
+    assert f"the selection is the committed one, {shipping.SHIPPED / 'h200.json.gz'}\n" in result.stderr
+    assert "made here" not in result.stderr
+
+
+def test_a_newer_selection_than_the_committed_is_pointed_out(built, selection):
+    newer = selection.with_name("h200.json")
+    write_selection(newer, read_selection(shipping.SHIPPED / "h200.json.gz"))
+    result = aot("build", "--target", "h200")
+    assert f"{newer} is another, made here; to build it: --selection {newer}\n" in result.stderr
+    result = aot("explain", "--target", "h200", "1", "4096", "4096")
+    assert result.stderr.startswith(f"the selection is {newer}, made here last; aot build ships ")
+
+
+def test_the_target_is_the_selections_unless_another_is_given(selection, built):
+    other = selection.rename(selection.with_name("mine.json"))
+    succeed("build", "--selection", other)
+    assert built[0][1] == "thor"
+    for command in (["explain", "1", "1", "1"], ["report"], ["build"]):
+        result = aot(*command, "--selection", other, "--target", "h200")
+        assert result.exit_code == 9
+        assert "the selection is for thor, --target is h200; give --target thor" in result.stderr
+
+
+def test_a_predicted_selection_shows_no_regret_against_itself(selection):
+    text = succeed("select", "--predicted", "--shapes", "shapes.toml", *PREDICTED)
+    assert "regret  " not in text
+    assert "the cost model chose them; nothing was measured, so that no regret is known" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--package", "class"], "--package 'class' is a keyword of Python"),
+        (["--package", "x" * 300], "(300 characters, at most 64)"),
+        (["--version", "true"], "--version 'true' is no version of PEP 440"),
+    ],
+)
+def test_a_name_or_version_that_cannot_be_is_refused_first(built, words, message):
+    result = aot("build", "--target", "h200", *words)
+    assert (result.exit_code, message in result.stderr, built) == (11, True, [])

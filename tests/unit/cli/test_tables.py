@@ -1,0 +1,168 @@
+from dataclasses import replace
+from pathlib import Path
+
+from reported import DIRECT, SELECTION, TMA
+from twins import BF16, CONDITIONS, problem_of
+
+from aot.cli import tables
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import Tier
+from aot.core.measurement import Measurement, Record
+from aot.core.problem import Dtype, Operation
+from aot.core.shape_set import parse_shape_set
+from aot.core.target import load_target
+from aot.select.diff import Change, Difference
+from aot.select.selection import Curve, CurvePoint, HeldOut
+from tests.golden.manifest import BIG, golden_manifest
+
+
+def test_numbers_stand_right_and_texts_left():
+    assert tables.table(("name", "count"), [("a", "1,000"), ("long", 2.5)]) == (
+        "name  count\n----  -----\na     1,000\nlong    2.5"
+    )
+    assert tables.table(("name",), []) == "name\n----"
+
+
+def test_targets():
+    lines = tables.targets_table([load_target("thor")]).splitlines()
+    assert lines[2].split() == [
+        *("thor", "sm_110a", "20", "232,448", "512", "32", "273", "258"),
+        *("aarch64-unknown-linux-gnu", "manylinux_2_28_aarch64"),
+    ]
+
+
+MISSES = parse_shape_set(
+    """version = 1
+dropped = 5
+[[model]]
+name = "grid"
+dtypes = ["bfloat16"]
+layouts = ["kk"]
+weights = [{ name = "w", n = 16, k = 8 }]
+m = [3, 40]
+counts = [2, 1000]
+[[model]]
+name = "plain"
+dtypes = ["float16"]
+layouts = ["kn"]
+weights = [{ name = "w", n = 24, k = 8 }]
+m = [8]
+""",
+    "x",
+)
+
+
+def test_a_miss_log_shows_its_launches():
+    assert tables.shapes_table(MISSES).splitlines() == [
+        "model  weight   n  k  launches  m x launches",
+        "-----  ------  --  -  --------  ------------",
+        "grid   w       16  8  1002      3x2 40x1000",
+        "plain  w       24  8  -         8",
+        "2 problems of bf16_kk, 1 problems of fp16_kn; 5 launches of others that the log had no room for",
+    ]
+    assert [line.split() for line in tables.problems_table(MISSES).splitlines()[2:]] == [
+        ["bf16_kk", "3", "16", "8", "0.00", "0.00", "2"],
+        ["bf16_kk", "40", "16", "8", "0.00", "0.00", "1000"],
+        ["fp16_kn", "8", "24", "8", "0.00", "0.00", "-"],
+    ]
+
+
+def test_a_selection_without_more():
+    assert tables.selection_summary(SELECTION).splitlines() == [
+        "thor: 3 kernels, measured (thor)",
+        "",
+        "operation  problems  kernels  mean regret  at least  worst regret  chosen by",
+        "---------  --------  -------  -----------  --------  ------------  ---------",
+        "bf16_kk           2        2  1.25%        1.00%     10.00%        exact",
+        "",
+        "nothing was held out: what rounding costs is not known",
+    ]
+
+
+def test_a_selection_with_its_curve_and_what_was_held_out():
+    points = (
+        CurvePoint(1, 0.05, 0.25, 0.04, 10 * 1024, False),
+        CurvePoint(2, 0.0125, 0.1, 0.01, 30 * 1024, True),
+        CurvePoint(4, 0.0, 0.0, 0.0, 61 * 1024, True),
+    )
+    head, nearby, foreign = "worst rounding at", "bf16_kk m9 n256 k512", "bf16_kk m5 n8 k8"
+    heldout = (
+        HeldOut(BF16, 1, 30, 2, 0.0021, 0.031, 0.004, 0.05, nearby),
+        HeldOut(BF16, 2, 7, 0, 0.01, 0.02, 0.03, 0.04, foreign),
+    )
+    text = tables.selection_summary(replace(SELECTION, curves=(Curve(BF16, points),), heldout=heldout))
+    assert text.splitlines()[5:] == [
+        "",
+        "bf16_kk",
+        "kernels  mean regret  at least  worst regret  KiB in the wheel  mean regret",
+        "-------  -----------  --------  ------------  ----------------  ----------------------------------------",
+        "      1  5.00%        4.00%     25.00%        10                ########################################",
+        "      2  1.25%        1.00%     10.00%        ~30               ########## <- chosen",
+        "      4  0.00%        0.00%     0.00%         ~61               #",
+        "~ some kernels are not compiled here: the others' mean",
+        "",
+        f"held out                         problems  no time  rounding: mean  worst  regret: mean  worst  {head}",
+        f"--------  ---------------------  --------  -------  --------------  -----  ------------  -----  {20 * '-'}",
+        f"bf16_kk   tuned (n, k), other m        30        2  0.21%           3.10%  0.40%         5.00%  {nearby}",
+        f"bf16_kk   other (n, k)                  7        0  1.00%           2.00%  3.00%         4.00%  {foreign}",
+    ]
+
+
+def test_a_curve_of_kernels_that_cost_nothing_has_bars_and_no_note():
+    text = tables.curve_table(Curve(BF16, (CurvePoint(2, 0.0, 0.0, 0.0, 1024, False),)), SELECTION)
+    assert text.splitlines()[3:] == ["      2  0.00%        0.00%     0.00%                        1  # <- chosen"]
+
+
+CHANGES = (
+    Change(Tier.TUNED, problem_of(16, 256, 512), TMA, DIRECT, 0.002, True),
+    Change(Tier.GRID, problem_of(64, 512, 128), DIRECT, TMA, 0.05, False),
+    Change(Tier.GRID, problem_of(64, 1024, 128), DIRECT, TMA, -0.01, False),
+    Change(Tier.GRID, problem_of(256, 1024, 128), DIRECT, TMA, None, False),
+)
+
+
+def test_a_difference_shows_the_costliest_changes():
+    found = Difference(200, CHANGES, ("a", "b"), (), (Operation.of(Dtype.FLOAT16),))
+    tma, direct = TMA.name, DIRECT.name
+    lines = tables.difference_table(found, 3).splitlines()
+    assert lines[:5] == [
+        "4 of 200 entries have another kernel (2.00%)",
+        "kernels added: a, b",
+        "kernels dropped: none",
+        "only in one of the two: fp16_kk",
+        "the changes cost 1.40% in the mean, 5.00% at worst; 1 over 1%",
+    ]
+    assert [line.split() for line in lines[7:]] == [
+        ["2", "bf16_kk", "m64", "n512", "k128", direct, tma, "+5.00%", "learned"],
+        ["1", "bf16_kk", "m16", "n256", "k512", tma, direct, "+0.20%", "measured"],
+        ["2", "bf16_kk", "m256", "n1024", "k128", direct, tma, "-"],
+    ]
+    assert len(tables.difference_table(found, 9).splitlines()) == 5 + 2 + 4
+
+
+def test_no_difference_and_no_costs_are_said_in_few_lines():
+    assert tables.difference_table(Difference(7, (), (), (), ()), 20).splitlines() == [
+        "0 of 7 entries have another kernel (0.00%)",
+        "kernels added: none",
+        "kernels dropped: none",
+    ]
+    assert len(tables.difference_table(Difference(7, CHANGES[3:], (), ("x",), ()), 0).splitlines()) == 3
+
+
+def test_records():
+    good = Measurement(KernelKey(BF16, TMA), problem_of(1, 8, 8), 2.0, 1.0, 3.0, 7, 1e-3)
+    bad = replace(good, problem=problem_of(2, 8, 8), status="hung")
+    assert tables.record_summary(Record("thor", (CONDITIONS,), (good, bad))).splitlines() == [
+        "Twin, 4 SMs, driver 1.0, p1",
+        "operation  problems  kernels  times  failures",
+        "---------  --------  -------  -----  --------",
+        "bf16_kk           2        1      1         1",
+    ]
+
+
+def test_artifacts_and_failures():
+    kernel = next(x for x in golden_manifest().kernels if x.candidate == BIG)
+    lines = tables.artifacts_table([Artifact(kernel, Path("x"))], [CompileFailure("k", "why")]).splitlines()
+    assert lines[2].split() == [kernel.name, "35000", "229376", "0", "168", "0"]
+    assert lines[3] == "failed: k: why"

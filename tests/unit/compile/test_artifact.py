@@ -1,0 +1,60 @@
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from aot.compile.artifact import Artifact, CompileFailure, StoredResult, read_result
+from aot.core.strict_json import DecodeError
+from tests.golden.manifest import golden_manifest
+
+
+def test_artifacts_and_failures_are_values():
+    kernel = golden_manifest().kernels[0]
+    assert Artifact(kernel, Path("a")) == Artifact(kernel, Path("a")) != Artifact(kernel, Path("b"))
+    assert {CompileFailure("k", "why"), CompileFailure("k", "why")} == {CompileFailure("k", "why")}
+
+
+KERNEL = json.loads(json.dumps(asdict(golden_manifest().kernels[3])))
+
+
+def written(path, value):
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_results_are_read(tmp_path):
+    path = tmp_path / "result.json"
+    assert read_result(written(path, {"seconds": 2, "failure": "why"})) == StoredResult(2.0, failure="why")
+    assert read_result(written(path, {"seconds": 0.5, "kernel": KERNEL})) == StoredResult(
+        0.5, golden_manifest().kernels[3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, "StoredResult needs the key seconds, which is missing"),
+        (None, "expected an object of StoredResult, got None"),
+        ([], "expected an object of StoredResult, got []"),
+        ({"seconds": 1}, "expected a kernel or a failure"),
+        ({"seconds": 1, "kernel": KERNEL, "failure": "why"}, "expected a kernel or a failure"),
+        ({"seconds": -1, "failure": "why"}, "seconds: expected a number from 0 to 1e+12, got -1"),
+        (
+            {"seconds": 1, "failure": ["why"]},
+            "failure: expected one line of printable text of at most 4000 characters, g",
+        ),
+        (
+            {"seconds": 1, "failure": "a\x1b[31m"},
+            "failure: expected one line of printable text of at most 4000 characters",
+        ),
+        (
+            {"seconds": 1, "kernel": {**KERNEL, "registers": None}},
+            "kernel.registers: expected a whole number from 0 to",
+        ),
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path, value, message):
+    with pytest.raises(DecodeError) as caught:
+        read_result(written(tmp_path / "result.json", value))
+    assert str(caught.value).startswith(message)

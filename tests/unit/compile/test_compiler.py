@@ -1,0 +1,354 @@
+"""Real compilations, without a GPU: a kernel of each family into a new store, and what may go wrong."""
+
+import ast
+import errno
+import os
+import re
+import shutil
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+
+import pytest
+from accepted import named
+from twins import BF16
+
+from aot.compile import compiler as compile_module
+from aot.compile.artifact import CompileFailure
+from aot.compile.compiler import RESULT_NAME, SCRATCH, ArtifactStore, compile_kernels, compile_one, family_sources
+from aot.compile.object_file import cubin_sm, cubins, inspect
+from aot.core import scratch
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.errors import CompileError, ResourceError
+from aot.core.target import load_target
+
+NAMES = {
+    "h200": [
+        "fallback_64x64_c1x1_direct",
+        "sm90_quack_64x16_c1x1_pingpong_swap",
+        "sm90_bounded_64x16_c2x1_pingpong",
+        "sm90_overlap_64x16_c2x1_pingpong",
+    ],
+    "thor": [
+        "sm100_persistent_64x32_c1x1_clc_swap",
+        "sm100_quack_64x32_c1x1_clc_swap",
+        "sm100_tgv_64x8_c1x1_st8_direct_swap",
+    ],
+}
+KEYS = {target: [KernelKey(BF16, named(name, target)) for name in names] for target, names in NAMES.items()}
+H200 = load_target("h200")
+SMALL = KEYS["h200"][1]
+TARGETS = {
+    "h200": H200,
+    "thor": load_target("thor"),
+    "no such host": replace(H200, host_triple="no-such-triple"),
+}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Compile for every target at once, each into a store of its own; gives the stores and the results to come."""
+    roots = {name: tmp_path_factory.mktemp("artifacts") for name in TARGETS}
+    with ThreadPoolExecutor(len(TARGETS)) as pool:
+        results = {
+            name: pool.submit(compile_kernels, KEYS.get(name, [SMALL]), target, roots[name], jobs=1, progress=False)
+            for name, target in TARGETS.items()
+        }
+    return roots, results
+
+
+@pytest.fixture(scope="session")
+def artifacts(runs):
+    """Give the artifacts of both shipped targets, by target and candidate name."""
+    _, results = runs
+    found = {}
+    for target in NAMES:
+        made, failures = results[target].result()
+        assert failures == []
+        found |= {(target, artifact.kernel.candidate.name): artifact for artifact in made}
+    return found
+
+
+@pytest.fixture
+def store(runs, tmp_path):
+    """Give a copy of the H200's store, to be spoilt."""
+    roots, _ = runs
+    return ArtifactStore(shutil.copytree(roots["h200"], tmp_path / "store"))
+
+
+@pytest.mark.parametrize(("target", "name"), [(target, name) for target, names in NAMES.items() for name in names])
+def test_objects_of_every_family(artifacts, target, name):
+    artifact, device = artifacts[target, name], TARGETS[target]
+    kernel, content = artifact.kernel, artifact.path.read_bytes()
+    assert kernel.name == f"bf16_kk_{name}"
+    assert (kernel.object_sha256, kernel.object_bytes) == (sha256(content).hexdigest(), len(content))
+    assert kernel.entry_symbol.startswith(f"_mlir_{kernel.name}__mlir_ciface_cutlass_")
+    assert kernel.init_symbol == f"_mlir_{kernel.name}_cuda_init"
+    assert kernel.load_symbol == f"_mlir_{kernel.name}_cuda_load_to_device"
+    assert 0 < kernel.registers <= 65536 // kernel.num_threads
+    assert kernel.spill_bytes == 0
+    assert [cubin_sm(image) for image in cubins(content)] == [{"h200": 90, "thor": 110}[target]]
+    report = inspect(artifact.path, kernel.name, device, kernel.num_threads)
+    assert (report.sha256, report.registers) == (kernel.object_sha256, kernel.registers)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_strides", "tmem_columns", "num_threads"),
+    [
+        (("h200", NAMES["h200"][0]), 2, 0, 256),
+        (("h200", NAMES["h200"][1]), 1, 0, 384),
+        (("h200", NAMES["h200"][2]), 1, 0, 384),
+        (("h200", NAMES["h200"][3]), 1, 0, 384),
+        (("thor", NAMES["thor"][0]), 1, 32, 224),
+        (("thor", NAMES["thor"][1]), 1, 32, 256),
+        (("thor", NAMES["thor"][2]), 1, 32, 256),
+    ],
+)
+def test_artifacts_say_what_a_launch_needs(artifacts, name, num_strides, tmem_columns, num_threads):
+    kernel = artifacts[name].kernel
+    assert (kernel.num_strides, kernel.tmem_columns, kernel.num_threads) == (num_strides, tmem_columns, num_threads)
+
+
+def test_what_is_there_is_not_compiled_again(store, monkeypatch):
+    monkeypatch.setattr(compile_module, "_run_workers", lambda *_, **__: pytest.fail("compiled again"))
+    made, failures = compile_kernels(KEYS["h200"][::-1], H200, store.root)
+    assert [artifact.kernel.key for artifact in made] == KEYS["h200"][::-1]
+    assert failures == []
+
+
+def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store):
+    good = artifacts["h200", SMALL.candidate.name].kernel
+    spoilt = store.get(SMALL, H200)
+    spoilt.path.write_bytes(spoilt.path.read_bytes()[:-1])
+    assert store.get(SMALL, H200) is None
+    other = store.get(KEYS["h200"][0], H200).path
+    before = other.stat().st_mtime_ns
+    made, _ = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
+    assert made[1].kernel == good
+    assert sha256(made[1].path.read_bytes()).hexdigest() == good.object_sha256
+    assert other.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"", b"{", b'{"failure"', b"{}", b"null", b"[]", b"3", b'"x"', b"\xff\xfe", b"[" * 5000, b"9" * 5000),
+        *(b'{"failure": "x"}', b'{"failure": 3, "seconds": 1}', b'{"failure": "x", "seconds": "y"}'),
+        *(b'{"kernel": {}, "seconds": 1}', b'{"kernel": null, "seconds": 1}', b'{"kernel": [], "seconds": null}'),
+    ],
+)
+def test_a_damaged_result_counts_as_none(store, damage):
+    path = store.directory(SMALL, H200) / RESULT_NAME
+    path.write_bytes(damage)
+    assert store.get(SMALL, H200) is None
+
+
+def test_a_result_that_is_a_folder_counts_as_none(store):
+    path = store.directory(SMALL, H200) / RESULT_NAME
+    path.unlink()
+    path.mkdir()
+    assert store.get(SMALL, H200) is None
+
+
+def test_another_kernels_result_counts_as_none(store):
+    place = store.directory(SMALL, H200)
+    shutil.rmtree(place)
+    shutil.copytree(store.directory(KEYS["h200"][0], H200), place)
+    assert store.get(SMALL, H200) is None
+
+
+def test_what_a_killed_run_left_is_swept(artifacts, store, monkeypatch):
+    old, used = store.root / f"{SCRATCH}old", store.root / f"{SCRATCH}used"
+    for folder in (old, used):
+        folder.mkdir()
+        (folder / "kernel.o").write_bytes(b"half")
+    monkeypatch.setattr(scratch, "MIN_AGE_S", 0.0)
+    descriptor = scratch._lock(used)
+    spoilt = store.directory(SMALL, H200)
+    shutil.rmtree(spoilt)
+    compile_kernels([SMALL], H200, store.root, progress=False)
+    os.close(descriptor)
+    assert [x.name for x in store.root.iterdir() if x.name.startswith(".")] == [used.name]
+
+
+def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
+    roots, results = runs
+    made, (failure,) = results["no such host"].result()
+    assert made == []
+    assert failure.name == SMALL.name
+    assert failure.reason.startswith("DSLRuntimeError: ")
+    assert "no-such-triple" in failure.reason
+    assert "\x1b" not in failure.reason
+    assert ArtifactStore(roots["no such host"]).get(SMALL, TARGETS["no such host"]) == failure
+
+
+def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp_path, monkeypatch):
+    foreign = artifacts["h200", NAMES["h200"][0]]
+    monkeypatch.setattr(compile_module, "_export", lambda *_: foreign.path)
+    compile_one(SMALL, H200, tmp_path, tmp_path)
+    prefix = f"_mlir_{SMALL.name}__mlir_ciface_"
+    reason = f"CompileError: the object has 0 symbols for its entry ({prefix}*), expected 1: []"
+    assert compile_kernels([SMALL], H200, tmp_path) == ([], [CompileFailure(SMALL.name, reason)])
+
+
+def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_module, "_start_worker", sys.exit)
+    message = f"compiling stopped: {SMALL.name}: the compiler ended with exit code 1; is memory short?"
+    with pytest.raises(ResourceError, match=re.escape(message)):
+        compile_kernels([SMALL], H200, tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "is_own"), [(signal.SIGKILL, False), (signal.SIGBUS, False), (signal.SIGSEGV, True)]
+)
+def test_a_killed_compiler_stops_the_command_and_a_crashed_one_fails_its_kernel(tmp_path, monkeypatch, number, is_own):
+    monkeypatch.setattr(compile_module, "_start_worker", partial(_kill_self, number))
+    if is_own:
+        failure = CompileFailure(SMALL.name, f"the compiler crashed with signal {number}", 0.0)
+        assert compile_kernels([SMALL], H200, tmp_path, progress=False) == ([], [failure])
+    else:
+        with pytest.raises(ResourceError, match=f"the compiler was killed by signal {number}; is memory short"):
+            compile_kernels([SMALL], H200, tmp_path, progress=False)
+    # Either way the next run tries again.
+    assert ArtifactStore(tmp_path).get(SMALL, H200) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def _kill_self(number, *_):
+    os.kill(os.getpid(), number)
+
+
+class DSLBaseError(Exception):
+    """As the compiler names it."""
+
+    __module__ = "cutlass.base_dsl.common"
+
+
+def raised(error, cause=None):
+    def fail(*_):
+        raise error from cause
+
+    return fail
+
+
+DISK = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind"),
+    [
+        (raised(DSLBaseError("unable to infer a layout")), "stored"),
+        (raised(CompileError("the object has 0 symbols")), "stored"),
+        (raised(ValueError("what is this")), "not stored"),
+        (raised(DSLBaseError("cannot write"), DISK), "machine"),
+        (raised(DSLBaseError("LLVM ERROR: IO failure on output stream: No space left on device")), "machine"),
+        (raised(CompileError("cuobjdump failed: Cannot allocate memory")), "machine"),
+        (raised(DSLBaseError("x"), MemoryError()), "machine"),
+        (raised(ExceptionGroup("x", [ValueError(), DISK])), "machine"),
+        (raised(FileNotFoundError(errno.ENOENT, "No such file", "ptxas")), "machine"),
+        (raised(ImportError("No module named 'quack'")), "missing"),
+        (raised(DSLBaseError("x"), ModuleNotFoundError("No module named 'cutlass'")), "missing"),
+    ],
+)
+def test_only_a_failure_that_is_the_kernels_own_is_stored(tmp_path, monkeypatch, fail, kind):
+    monkeypatch.setattr(compile_module, "_export", fail)
+    (tmp_path / "work").mkdir()
+    outcome = compile_one(SMALL, H200, tmp_path / "store", tmp_path / "work")
+    stored = ArtifactStore(tmp_path / "store").get(SMALL, H200)
+    found = "machine" if outcome.machine else "missing" if outcome.missing else "stored" if stored else "not stored"
+    assert found == kind
+    assert (outcome.failure is not None) == (kind in ("stored", "not stored"))
+    assert (stored == outcome.failure) == (kind in ("stored", "machine", "missing"))
+    assert (tmp_path / "store").exists() == (kind == "stored")
+
+
+def test_a_failure_on_a_full_disk_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_module, "_export", raised(CompileError("the object is cut")))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=compile_module.MIN_FREE_BYTES - 1))
+    outcome = compile_one(SMALL, H200, tmp_path / "store", tmp_path)
+    assert outcome.machine == f"{SMALL.name}: CompileError: the object is cut"
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_the_machine_lacks_stops_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        compile_module, "compile_one", lambda *_, **__: compile_module._Outcome(machine="k: No space left on device")
+    )
+    monkeypatch.setattr(compile_module.Pool, "run", run_here)
+    with pytest.raises(ResourceError) as caught:
+        compile_kernels([SMALL], H200, tmp_path, progress=False)
+    assert str(caught.value) == (
+        "compiling stopped: k: No space left on device; free memory or disk and run again: what is done is kept"
+    )
+
+
+def run_here(pool, tasks):
+    """Do a pool's tasks in this process."""
+    yield from ((task, pool.do(task)) for task in tasks)
+
+
+def test_an_illegal_kernel_is_not_tried(tmp_path):
+    key = KernelKey(BF16, Candidate("sm90_quack", 128, 256, schedule="pingpong"))
+    message = (
+        "bf16_kk_sm90_quack_128x256_c1x1_pingpong is not legal on h200: pingpong takes tile_n in steps of 16 up to 208"
+    )
+    with pytest.raises(CompileError, match=message):
+        compile_kernels([SMALL, key], H200, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_sms": 66}, {"host_cpu": "x86-64-v3"}, {"arch": "sm_100a"}, {"clusters": ((1, 1),)}]
+)
+def test_another_target_has_another_place(tmp_path, change):
+    store = ArtifactStore(tmp_path)
+    assert store.directory(SMALL, H200) == store.directory(SMALL, load_target("h200"))
+    assert store.directory(SMALL, replace(H200, **change)) != store.directory(SMALL, H200)
+
+
+def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
+    store = ArtifactStore(tmp_path)
+    before = store.directory(SMALL, H200)
+    monkeypatch.setattr(compile_module, "family_sources", lambda family: f"changed {family}")
+    changed = store.directory(SMALL, H200)
+    monkeypatch.setattr(compile_module, "toolchain_versions", dict)
+    assert len({before, changed, store.directory(SMALL, H200)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_other"), [("sm90_quack", True), ("_quack", True), ("__init__", True), ("sm100_tgv", False)]
+)
+def test_a_kernel_is_made_again_when_what_it_is_made_of_changes(tmp_path, changed, is_other):
+    shutil.copytree(compile_module.FAMILIES, tmp_path / "families")
+    before = family_sources("sm90_quack", tmp_path / "families")
+    assert before == family_sources("sm90_quack")
+    shutil.copytree(tmp_path / "families", tmp_path / "later")
+    with (tmp_path / "later" / f"{changed}.py").open("a") as file:
+        file.write("# more\n")
+    assert (family_sources("sm90_quack", tmp_path / "later") != before) is is_other
+
+
+def test_families_import_each_other_in_the_one_way_that_the_hash_follows():
+    for path in compile_module.FAMILIES.glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        beside = {
+            node.module.removeprefix("aot.families.")
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aot.families.")
+        }
+        found = {x.decode() for x in compile_module._BESIDE.findall(path.read_bytes())}
+        assert found == beside
+        assert not any(
+            isinstance(node, ast.ImportFrom) and node.module == "aot.families" and alias.name.startswith(("_", "sm"))
+            for node in ast.walk(ast.parse(source))
+            for alias in getattr(node, "names", ())
+        )
+
+
+def test_a_place_without_a_result_is_empty(tmp_path):
+    assert ArtifactStore(tmp_path / "absent").get(SMALL, H200) is None

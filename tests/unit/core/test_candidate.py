@@ -1,0 +1,86 @@
+import json
+
+import pytest
+from twins import BF16
+
+from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace
+from aot.core.strict_json import DecodeError, decode
+
+
+@pytest.mark.parametrize(
+    ("candidate", "name"),
+    [
+        (Candidate("f", 128, 256), "f_128x256_c1x1"),
+        (Candidate("f", 64, 16, 2, 4, "pingpong", swap_ab=True), "f_64x16_c2x4_pingpong_swap"),
+        (
+            Candidate("f", 64, 16, 1, 1, "clc", 7, True, True, False, 4, "serial"),
+            "f_64x16_c1x1_clc_st7_2cta_direct_serial4_swap",
+        ),
+    ],
+)
+def test_names_say_what_differs_from_the_default(candidate, name):
+    assert candidate.name == name
+    assert KernelKey(BF16, candidate).name == f"bf16_kk_{name}"
+
+
+def test_json_round_trip():
+    candidate = Candidate("f", 64, 16, 2, 4, "clc", 7, True, True, False, 4, "serial")
+    values = json.loads(json.dumps(candidate.as_json()))
+    assert decode(Candidate, values) == candidate
+    assert decode(Candidate, values).split_k_mode is SplitK.SERIAL
+
+
+GOOD = json.loads(json.dumps(Candidate("f", 64, 16).as_json()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speed": 1}, "speed: there is no such key in Candidate; it has family, tile_m, "),
+        ({"family": "../x"}, "family: expected the name of a kernel family, such as sm90_quack, got '../x'"),
+        ({"tile_m": -7}, "tile_m: expected a whole number from 1 to 4096, got -7"),
+        ({"tile_m": "x"}, "tile_m: expected a whole number from 1 to 4096, got 'x'"),
+        ({"cluster_n": 0}, "cluster_n: expected a whole number from 1 to 16, got 0"),
+        ({"swap_ab": 1}, "swap_ab: expected true or false, got 1"),
+        ({"split_k_mode": "x"}, "split_k_mode: expected one of none, serial, parallel, separate, got 'x'"),
+        ({"schedule": "a b"}, "schedule: expected a schedule, such as pingpong, got 'a b'"),
+    ],
+)
+def test_json_of_something_else_is_refused(change, message):
+    with pytest.raises(DecodeError) as caught:
+        decode(Candidate, {**GOOD, **change})
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", sorted(GOOD))
+def test_a_field_that_is_not_there_is_not_guessed(key):
+    with pytest.raises(DecodeError, match=f"Candidate needs the key {key}, which is missing"):
+        decode(Candidate, {name: value for name, value in GOOD.items() if name != key})
+
+
+def test_a_list_is_no_candidate():
+    with pytest.raises(DecodeError, match=r"expected an object of Candidate, got \[1, 2\]"):
+        decode(Candidate, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("mode", "swap_ab", "num_bytes", "num_zero_bytes"),
+    [
+        # m 100, n 70, tile 64x32, cluster 2x1: tiles of m round up to 2, of n to 3; swapped, to 2 and 4.
+        (SplitK.NONE, False, 0, 0),
+        (SplitK.SERIAL, False, 32 + 6 * 64 * 32 * 4, 32),
+        (SplitK.SERIAL, True, 32 + 8 * 64 * 32 * 4, 32),
+        (SplitK.PARALLEL, False, 32 + 6 * 64 * 32 * 4, 32 + 6 * 64 * 32 * 4),
+        (SplitK.SEPARATE, True, 3 * 100 * 72 * 4, 0),
+    ],
+)
+def test_workspace_counts_bytes(mode, swap_ab, num_bytes, num_zero_bytes):
+    workspace = Workspace(mode.value, 3, 64, 32, 2, 1, swap_ab)
+    assert workspace.num_bytes(100, 70) == num_bytes
+    assert workspace.num_zero_bytes(100, 70) == num_zero_bytes
+
+
+def test_flags_fill_whole_sixteen_bytes():
+    workspace = Workspace("serial", 2, 64, 64)
+    assert workspace.num_zero_bytes(1, 1) == 16
+    assert workspace.num_zero_bytes(64 * 5, 1) == 32

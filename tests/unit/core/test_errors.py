@@ -1,0 +1,50 @@
+import pytest
+
+from aot.core import errors
+from aot.core.errors import AotError, is_of_the_machine
+
+CODES = {
+    "AotError": 1,
+    "ShapeFileError": 3,
+    "TargetError": 4,
+    "CandidateError": 5,
+    "CompileError": 6,
+    "DeviceError": 7,
+    "StoreError": 8,
+    "SelectionError": 9,
+    "ManifestError": 10,
+    "PackageError": 11,
+    "VerificationError": 12,
+    "RemoteError": 13,
+    "DependencyError": 14,
+    "OutputError": 15,
+    "ResourceError": 16,
+    "CoverageError": 17,
+}
+"""Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""
+
+
+def test_each_error_has_its_exit_code():
+    found = {name: kind.exit_code for name, kind in vars(errors).items() if isinstance(kind, type)}
+    assert found == CODES
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_every_error_is_one_of_ours(name):
+    assert issubclass(getattr(errors, name), AotError)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DSLRuntimeError: cannot write x.o: No space left on device", True),
+        ("LLVM ERROR: out of memory", True),
+        ("std::bad_alloc", True),
+        ("[Errno 122] Disk quota exceeded", True),
+        ("Too many open files", True),
+        ("shared memory exceeds the limit of 232448 bytes", False),
+        ("unable to infer the layout of space X", False),
+    ],
+)
+def test_what_the_machine_is_to_blame_for_is_told_by_the_text(text, expected):
+    assert is_of_the_machine(text) is expected

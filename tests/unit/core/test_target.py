@@ -1,0 +1,67 @@
+from importlib import resources
+
+import pytest
+
+from aot.core.errors import TargetError
+from aot.core.target import load_target, parse_target, target_names
+
+TEXT = resources.files("aot").joinpath("targets", "thor.toml").read_text(encoding="utf-8")
+
+
+def test_shipped_targets():
+    assert target_names() == ["h200", "thor"]
+    thor, h200 = load_target("thor"), load_target("h200")
+    assert (thor.arch, thor.compute_capability, thor.num_sms, thor.tmem_columns) == ("sm_110a", (11, 0), 20, 512)
+    assert (h200.arch, h200.compute_capability, h200.num_sms, h200.tmem_columns) == ("sm_90a", (9, 0), 132, 0)
+    assert {x.smem_bytes_per_block for x in (thor, h200)} == {227 * 1024}
+    assert thor.platform_tag == "manylinux_2_28_aarch64"
+    assert h200.platform_tag == "manylinux_2_28_x86_64"
+    assert thor.clusters == ((1, 1), (2, 1), (1, 2))
+    assert isinstance(thor.launch_us, float)
+
+
+def test_an_unknown_target_is_answered_with_the_known():
+    with pytest.raises(TargetError, match=r"no target 'orin'; there are: h200, thor; see `aot targets`"):
+        load_target("orin")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 7, "),
+        ("num_sms = 20", "", "x.toml:1: Target needs the key num_sms, which is missing; mend the entry"),
+        (
+            "num_sms = 20",
+            "num_sms = 20\nspeed = 1",
+            "x.toml:8: speed: there is no such key in Target; it has name, description,",
+        ),
+        (
+            "num_sms = 20",
+            "num_sms = -1",
+            "x.toml:7: num_sms: expected a whole number from 1 to 9223372036854775807, got -1; mend",
+        ),
+        (
+            "num_sms = 20",
+            "num_sms = true",
+            "x.toml:7: num_sms: expected a whole number from 1 to 9223372036854775807, got True; mend",
+        ),
+        (
+            "launch_us = 4.0",
+            'launch_us = "4"',
+            "launch_us: expected a number above 0, at most 1e\\+24, got '4'; mend the entry",
+        ),
+        ("integrated = true", "integrated = 1", "integrated: expected true or false, got 1; mend the entry"),
+        ("[11, 0]", "11", r"x\.toml:5: compute_capability: expected a list of 2 values, got 11; mend the entry"),
+        ('glibc = "2.28"', 'glibc = "2.28; x"', "glibc: expected a version of glibc, such as 2.28, got '2.28; x'"),
+        ("2.73e11", "inf", "bandwidth_bytes_per_s: expected a number above 0, at most 1e.24, got inf"),
+        ("2.73e11", "nan", "bandwidth_bytes_per_s: expected a number above 0, at most 1e.24, got nan"),
+    ],
+)
+def test_a_damaged_target_is_refused(old, new, message):
+    assert old in TEXT
+    with pytest.raises(TargetError, match=message):
+        parse_target(TEXT.replace(old, new), "x.toml")
+
+
+def test_whole_numbers_serve_as_rates():
+    assert parse_target(TEXT.replace("launch_us = 4.0", "launch_us = 4"), "x").launch_us == 4.0

@@ -1,0 +1,49 @@
+from dataclasses import replace
+
+import pytest
+from accepted import named, reason, resources
+
+from aot.core.candidate import Reason, Workspace
+from aot.families.sm100_quack import FAMILY
+
+
+@pytest.mark.parametrize(
+    ("name", "smem_bytes", "stages", "tmem_columns"),
+    [
+        ("128x128_c1x1_clc", 229376, 6, 256),
+        ("256x256_c2x1_static_2cta", 229376, 6, 512),
+        ("128x64_c2x1_clc_2cta", 225280, 17, 64),
+        ("64x32_c1x1_clc_swap", 229376, 18, 32),
+        ("128x224_c1x1_clc", 229376, 4, 512),
+        ("64x256_c1x1_clc", 229376, 5, 256),
+        ("128x32_c1x1_clc_serial4", 229376, 10, 64),
+        ("128x32_c1x1_clc_separate4", 217088, 9, 64),
+    ],
+)
+def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, tmem_columns):
+    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-20.
+    assert resources(f"sm100_quack_{name}", "thor") == (smem_bytes, stages, 256, tmem_columns)
+
+
+@pytest.mark.parametrize(
+    ("tile_m", "use_2cta", "message"),
+    [
+        (256, False, "tcgen05 takes tile_m (64, 128) with use_2cta=False, got 256"),
+        (64, True, "tcgen05 takes tile_m (128, 256) with use_2cta=True, got 64"),
+    ],
+)
+def test_tiles_are_the_mmas(tile_m, use_2cta, message):
+    candidate = replace(named("sm100_quack_128x128_c2x1_clc_2cta", "thor"), tile_m=tile_m, use_2cta=use_2cta)
+    assert reason(candidate, "thor") == (Reason.TILE, message)
+
+
+def test_two_ctas_are_taken_where_the_tile_allows():
+    names = ["128x64_c2x1_clc_2cta", "256x64_c2x1_static_2cta", "64x64_c2x1_clc", "128x64_c1x2_clc"]
+    assert [named(f"sm100_quack_{x}", "thor").use_2cta for x in names] == [True, True, False, False]
+
+
+def test_a_workspace_region_is_one_ctas():
+    split = named("sm100_quack_256x64_c2x1_clc_2cta_serial4", "thor")
+    assert FAMILY.workspace(split) == Workspace("serial", 4, 128, 64, 2, 1, False)
+    assert FAMILY.multiples(split) == (1, 1)
+    assert FAMILY.multiples(named("sm100_quack_256x64_c2x1_clc_2cta_separate4", "thor")) == (1, 4)

@@ -1,0 +1,81 @@
+from dataclasses import replace
+
+import pytest
+from accepted import named, reason, resources
+
+from aot.core.candidate import Reason, Workspace
+from aot.core.problem import Dtype, Layout, Operation
+from aot.families._boxes import box_rows
+from aot.families.sm90_bounded import FAMILY
+from aot.families.sm90_quack import FAMILY as QUACK
+
+TILE = named("sm90_bounded_128x128_c1x1_pingpong", "h200")
+
+
+def test_clusters_of_several_rows_and_columns_are_refused():
+    """Where partial tiles are not shared, a stage of such a cluster counts as free too early: docs/safety.md."""
+    found, message = reason(named("sm90_bounded_128x128_c2x2_pingpong", "h200"), "h200")
+    assert found is Reason.COMBINATION
+    assert message.endswith("; got a cluster of 2x2, expected 1 x n or n x 1")
+    for cluster in ("2x1", "1x2", "4x1", "1x4"):
+        resources(f"sm90_bounded_128x128_c{cluster}_pingpong", "h200")
+    resources("sm90_quack_128x128_c2x2_pingpong", "h200")  # which shares every load
+
+
+@pytest.mark.parametrize(
+    ("tile", "rows"),
+    [
+        (16, (8,)),
+        (32, (8, 16)),
+        (80, (8, 16, 32, 48, 64)),
+        (128, (8, 16, 32, 48, 64, 80, 96, 112)),
+        (208, (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192)),
+        (320, (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
+    ],
+)
+def test_boxes_of_a_partial_tile(tile, rows):
+    assert box_rows(tile) == rows
+
+
+def test_boxes_are_whole_swizzle_atoms_that_tma_takes():
+    tiles = {x for candidate in _every_tile() for x in (candidate.tile_m, candidate.tile_n)}
+    assert all(box_rows(tile) for tile in tiles)
+    assert all(rows % 8 == 0 and rows <= min(tile - 1, 256) for tile in tiles for rows in box_rows(tile))
+
+
+def _every_tile():
+    return [named(f"sm90_bounded_{m}x{n}_c1x1_cooperative", "h200") for m in (64, 128, 192) for n in range(32, 257, 32)]
+
+
+@pytest.mark.parametrize(
+    ("name", "smem_bytes", "stages", "threads"),
+    [
+        ("128x128_c1x1_pingpong", 229376, 6, 384),
+        ("64x16_c1x1_pingpong_swap", 231424, 22, 384),
+        ("256x208_c1x1_cooperative", 231424, 3, 384),
+        ("192x96_c2x1_cooperative", 221184, 5, 512),
+        ("128x32_c1x1_pingpong_separate4_swap", 229376, 10, 384),
+        ("64x80_c2x1_cooperative_serial2", 231424, 12, 256),
+    ],
+)
+def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, threads):
+    # Source: shared_storage and stages that quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-20.
+    assert resources(f"sm90_bounded_{name}", "h200") == (smem_bytes, stages, threads, 0)
+
+
+@pytest.mark.parametrize("layout", [Layout.KN, Layout.MK, Layout.MN])
+def test_other_layouts_than_kk_are_refused(layout):
+    operation = Operation.of(Dtype.BFLOAT16, layout)
+    message = f"boxes are cut between rows along k, got {layout.value}"
+    assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
+
+
+def test_what_quack_cannot_build_is_refused():
+    message = "pingpong takes tile_n in steps of 16 up to 208 at tile_m 128, got 224"
+    assert reason(replace(TILE, tile_n=224), "h200") == (Reason.TILE, message)
+
+
+def test_workspace_and_multiples_are_quacks():
+    split = replace(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="serial")
+    assert FAMILY.workspace(split) == QUACK.workspace(split) == Workspace("serial", 4, 128, 128, 2, 1, True)
+    assert FAMILY.multiples(replace(split, split_k_mode="separate")) == (1, 4)

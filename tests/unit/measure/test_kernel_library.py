@@ -1,0 +1,124 @@
+import _ctypes
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from twins import problem_of
+
+from aot.core.errors import DeviceError
+from aot.core.operands import GemmCall, matrices
+from aot.core.problem import Dtype, Layout, Operation
+from aot.measure.kernel_library import KernelLibrary, ProblemStruct
+
+INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
+
+TWIN = r"""
+#include <string.h>
+#include "aot_gemm.h"
+static aot_gemm_problem_t last;
+static size_t last_bytes;
+static void *last_workspace, *last_stream;
+int32_t aot_gemm_num_kernels(void) { return 2; }
+const char* aot_gemm_kernel_name(int32_t i) { return i == 0 ? "first" : i == 1 ? "second" : 0; }
+const char* aot_gemm_last_error(void) { return "k is odd"; }
+const char* aot_gemm_arch(void) { return "sm_90a"; }
+aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* p, size_t* n) {
+  if (p->k % 2) return AOT_GEMM_ERROR_SHAPE;
+  *n = (size_t)(p->m * p->n) << (kernel * 32);
+  return AOT_GEMM_OK;
+}
+aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* p, void* w, size_t n, void* s) {
+  if (p->k % 2) return AOT_GEMM_ERROR_STRIDE;
+  last = *p; last_workspace = w; last_bytes = n + (size_t)kernel; last_stream = s;
+  return AOT_GEMM_OK;
+}
+aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* p, void* w, size_t n,
+                                                      int32_t* clusters) {
+  if (p->k % 2 || w != (void*)4096 || n != 8) return AOT_GEMM_ERROR_SHAPE;
+  *clusters = kernel == 0 ? -1 : 0;
+  return AOT_GEMM_OK;
+}
+size_t twin_size(void) { return sizeof(aot_gemm_problem_t); }
+int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
+const aot_gemm_problem_t* twin_last(void) { return &last; }
+int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("twin")
+    (folder / "twin.c").write_text(TWIN)
+    command = [compiler, "-Wall", "-Werror", "-shared", "-fPIC", f"-I{INCLUDE}", "-o", "twin.so", "twin.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "twin.so"
+
+
+def call_of(problem):
+    return GemmCall(problem, 1 << 40, 2 << 40, 3 << 40, *matrices(problem, 8))
+
+
+def test_library_tells_its_kernels(path):
+    library = KernelLibrary(path)
+    assert (library.names, library.arch) == (("first", "second"), "sm_90a")
+
+
+def test_struct_is_the_headers(path):
+    twin = ctypes.CDLL(str(path))
+    twin.twin_size.restype = ctypes.c_size_t
+    assert twin.twin_size() == ctypes.sizeof(ProblemStruct)
+
+
+def test_every_value_arrives(path):
+    library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
+    problem = problem_of(5, 6, 8, Operation.of(Dtype.FLOAT16, Layout.MN))
+    bound = library.bind(call_of(problem))
+    library.launch(1, bound, 4096, 99, 1 << 45)
+    twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
+    last = twin.twin_last().contents
+    assert (last.dtype, last.device, last.m, last.n, last.k) == (1, -1, 5, 6, 8)
+    assert last.struct_bytes == ctypes.sizeof(ProblemStruct)
+    tensors = (last.a, last.b, last.d)
+    assert [x.data for x in tensors] == [1 << 40, 2 << 40, 3 << 40]
+    assert [list(x.strides) for x in tensors] == [[1, 13], [1, 14], [14, 1]]
+    assert last.flags == twin.twin_b_constant()
+    twin.twin_has.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    assert twin.twin_has(4096, 100, 1 << 45)
+    library.launch(0, bound, 0, 0, 7)
+    assert twin.twin_has(None, 0, 7)
+
+
+def test_workspace_of_more_than_four_gib(path):
+    library = KernelLibrary(path)
+    assert library.workspace_bytes(0, library.bind(call_of(problem_of(5, 6, 8)))) == 30
+    assert library.workspace_bytes(1, library.bind(call_of(problem_of(5, 6, 8)))) == 30 << 32
+
+
+def test_active_clusters(path):
+    library = KernelLibrary(path)
+    bound = library.bind(call_of(problem_of(5, 6, 8)))
+    assert library.max_active_clusters(0, bound, 4096, 8) is None
+    assert library.max_active_clusters(1, bound, 4096, 8) == 0
+    with pytest.raises(DeviceError, match="the query of active clusters of second gave status 3: k is odd"):
+        library.max_active_clusters(1, library.bind(call_of(problem_of(5, 6, 7))), 4096, 8)
+
+
+def test_status_and_text_become_an_error(path):
+    library = KernelLibrary(path)
+    bound = library.bind(call_of(problem_of(5, 6, 7)))
+    with pytest.raises(DeviceError, match="the launch of second gave status 4: k is odd"):
+        library.launch(1, bound, 0, 0, 0)
+    with pytest.raises(DeviceError, match="the workspace query of first gave status 3: k is odd"):
+        library.workspace_bytes(0, bound)
+
+
+def test_file_that_is_no_library_is_refused(tmp_path):
+    with pytest.raises(DeviceError, match="cannot load the kernel library"):
+        KernelLibrary(tmp_path / "absent.so")
+    with pytest.raises(DeviceError, match="aot_gemm_num_kernels"):
+        KernelLibrary(Path(_ctypes.__file__))

@@ -1,0 +1,273 @@
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+from twins import CONDITIONS, kernel_of, problem_of
+
+from aot.core.errors import StoreError
+from aot.core.measurement import Measurement
+from aot.measure.store import copy_store, open_store, read_store
+from aot.measure.store_sql import InFlight
+
+KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
+
+
+def measured(median=10.0, rounds=1, *, kernel=KERNEL, problem=PROBLEM, status="ok"):
+    return Measurement(kernel.key, problem, median, median - 1, median + 1, rounds, 1e-3, status)
+
+
+def test_measurements_outlive_the_connection(tmp_path):
+    path = tmp_path / "r.sqlite"
+    with open_store(path) as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(KERNEL)
+        store.add_measurement(run, number, measured(10.0))
+        store.add_measurement(run, number, measured(9.0, 7))
+        store.finish(run, PROBLEM)
+    with open_store(path) as store:
+        assert store.latest(PROBLEM) == {number: measured(9.0, 7)}
+        assert store.measurements() == [(number, measured(10.0)), (number, measured(9.0, 7))]
+        assert store.is_finished(PROBLEM)
+        assert not store.is_finished(problem_of(2, 64, 64))
+        assert (store.targets(), store.conditions()) == (["h200"], (CONDITIONS,))
+    assert not (tmp_path / "r.sqlite-wal").exists()
+
+
+def test_uncommitted_work_of_another_connection_is_not_needed(tmp_path):
+    path = tmp_path / "r.sqlite"
+    with open_store(path) as writer:
+        run = writer.add_run("h200", 1, CONDITIONS)
+        writer.set_in_flight(run, writer.kernel_id(KERNEL), "verifying")
+        with open_store(path) as reader:
+            assert reader.in_flight() == InFlight(run, 1, "verifying")
+        writer.clear_in_flight()
+        assert writer.in_flight() is None
+
+
+def test_processes_may_make_the_store_at_once(tmp_path):
+    def open_one(_):
+        with open_store(tmp_path / "r.sqlite") as store:
+            return store.targets()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(open_one, range(16))) == [[]] * 16
+
+
+def test_kernel_compiled_anew_is_another_kernel(tmp_path):
+    with open_store(tmp_path / "r.sqlite") as store:
+        first, second = store.kernel_id(KERNEL), store.kernel_id(kernel_of(64, sha="cd"))
+        assert first != second == store.kernel_id(kernel_of(64, sha="cd"))
+        run = store.add_run("h200", 1, CONDITIONS)
+        store.quarantine(run, first, "wrong")
+        store.quarantine(run, first, "again")
+        store.add_verified(run, second, 2e-3)
+        assert store.quarantined() == {first: "wrong"}
+        assert store.verified() == {second: 2e-3}
+
+
+def test_clocks_under_load_replace_the_first_reading(tmp_path):
+    with open_store(tmp_path / "r.sqlite") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        assert store.conditions() == ()
+        store.add_measurement(run, store.kernel_id(KERNEL), measured())
+        store.add_clocks(run, 1500, None)
+        store.add_clocks(run, 1600, None)
+        assert store.conditions() == (replace(CONDITIONS, sm_clock_mhz=1600),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device": "Other"},
+        {"num_sms": 6},
+        {"mig": "1g.18gb"},
+        {"power_mode": "50 W"},
+        {"protocol": "p2"},
+        {"arch": "sm_110a"},
+    ],
+)
+def test_other_conditions_are_refused(tmp_path, change):
+    with open_store(tmp_path / "r.sqlite") as store:
+        store.add_run("h200", 1, CONDITIONS)
+        store.add_run("h200", 2, replace(CONDITIONS, date="2026-11-21", driver="2", sm_clock_mhz=5))
+        with pytest.raises(StoreError, match="give another --out"):
+            store.add_run("h200", 3, replace(CONDITIONS, **change))
+
+
+def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(b"SQLite format 3\0" + b"rubbish" * 500)
+    with pytest.raises(StoreError, match="move it away and measure again"), open_store(damaged):
+        pass
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    with pytest.raises(StoreError, match="of another program; give another path"), open_store(foreign):
+        pass
+    newer = tmp_path / "newer.sqlite"
+    with open_store(newer):
+        pass
+    with sqlite3.connect(newer) as connection:
+        connection.execute("PRAGMA user_version = 4")
+    connection.close()
+    with pytest.raises(StoreError, match="schema version 4, this aot reads 3"), open_store(newer):
+        pass
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_store_of_an_older_version_is_read_on(tmp_path, version):
+    path = tmp_path / "r"
+    fill(path, 1, 10.0)
+    with sqlite3.connect(path) as connection:
+        connection.executescript("ALTER TABLE runs DROP COLUMN mig; UPDATE runs SET device = 'Twin MIG 1g';")
+        connection.executescript("" if version == 2 else "DROP TABLE voided; DROP TABLE anchors;")
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    with open_store(path) as store:
+        assert [item.median_us for _, item in store.measurements()] == [10.0]
+        (found,) = store.conditions()
+        assert (found.device, found.mig, found.num_sms) == ("Twin MIG 1g", "1g", CONDITIONS.num_sms)
+        store.void(1, PROBLEM, "throttled")
+    with open_store(path) as store:
+        assert store.measurements() == []
+
+
+def test_what_is_voided_counts_no_more_and_stays(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(kernel_of(64))
+        store.add_measurement(run, number, measured(10.0))
+        store.add_measurement(run, number, measured(11.0))
+        store.void(run, PROBLEM, "the anchor takes 3 us, before it took 2 us")
+        assert store.latest(PROBLEM) == {}
+        store.add_measurement(run, number, measured(12.0))
+        assert [item.median_us for item in store.latest(PROBLEM).values()] == [12.0]
+        assert [item.median_us for _, item in store.measurements()] == [12.0]
+        store.void(run, PROBLEM, "again")
+        reasons = [(1, "the anchor takes 3 us, before it took 2 us"), (2, "the anchor takes 3 us, before it took 2 us")]
+        assert store.voided() == [*reasons, (3, "again")]
+
+
+def test_anchors_are_kept_in_order(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(kernel_of(64))
+        for us in (10.0, 12.0, 11.0):
+            store.add_anchor(run, number, PROBLEM, us)
+        assert store.anchors(number, PROBLEM) == [10.0, 12.0, 11.0]
+        assert store.anchors(number + 1, PROBLEM) == []
+
+
+def test_a_copy_is_whole_while_the_store_is_open(tmp_path):
+    fill(tmp_path / "r", 1, 10.0)
+    with open_store(tmp_path / "r") as store:
+        store.set_in_flight(1, 1, "x")
+        copy_store(tmp_path / "r", tmp_path / "copy")
+    with open_store(tmp_path / "copy") as store:
+        assert len(store.measurements()) == 1
+    with pytest.raises(StoreError, match="No such file or directory; run `aot tune`"):
+        copy_store(tmp_path / "absent", tmp_path / "x")
+
+
+def fill(path, seed, median):
+    kernel = kernel_of(64)
+    with open_store(path) as store:
+        run = store.add_run("h200", seed, CONDITIONS)
+        number = store.kernel_id(kernel)
+        store.add_measurement(run, number, measured(median))
+        store.add_verified(run, number, 1e-3)
+        store.add_clocks(run, 1700, 2000)
+        store.finish(run, PROBLEM)
+
+
+def listing(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; expected the results of `aot tune`"),
+        (b"SQLite", "is no file of SQLite; expected the results of"),
+        (b"SQLite format 3\0" + bytes(200), "if the file is damaged, move it away and measure again"),
+    ],
+)
+def test_a_file_that_is_read_is_not_written(tmp_path, content, message):
+    (tmp_path / "r").write_bytes(content)
+    for attempt in (
+        lambda: read_store(tmp_path / "r"),
+        lambda: nullcontext(copy_store(tmp_path / "r", tmp_path / "c")),
+    ):
+        with pytest.raises(StoreError, match=message), attempt():
+            pass
+    (tmp_path / "c").unlink(missing_ok=True)
+    assert listing(tmp_path) == {"r": content}
+
+
+@pytest.mark.parametrize("marks", ["PRAGMA application_id = 7", "CREATE TABLE t (x)", "PRAGMA user_version = 3"])
+@pytest.mark.parametrize("opened", [open_store, read_store])
+def test_another_programs_file_is_not_written(tmp_path, marks, opened):
+    with sqlite3.connect(tmp_path / "r") as connection:
+        connection.execute(marks)
+    connection.close()
+    before = listing(tmp_path)
+    with pytest.raises(StoreError, match="of another program; give another path"), opened(tmp_path / "r"):
+        pass
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["r?mode=rwc", "a b#c%20.sqlite"])
+def test_reading_an_older_store_leaves_it_as_it_is(tmp_path, name):
+    path = tmp_path / name
+    fill(path, 1, 10.0)
+    with sqlite3.connect(path) as connection:
+        connection.executescript("ALTER TABLE runs DROP COLUMN mig; PRAGMA user_version = 2;")
+    connection.close()
+    before = listing(tmp_path)
+    with read_store(path) as store:
+        assert [item.median_us for _, item in store.measurements()] == [10.0]
+        assert store.conditions()[0].mig is None
+    assert listing(tmp_path) == before
+
+
+def test_what_a_killed_process_wrote_is_read(tmp_path):
+    fill(tmp_path / "r", 1, 10.0)
+    with open_store(tmp_path / "r") as store:
+        store.void(1, PROBLEM, "throttled")
+        with read_store(tmp_path / "r") as reader:
+            assert reader.measurements() == []
+        for name in ("r", "r-wal"):
+            (tmp_path / f"killed_{name}").write_bytes((tmp_path / name).read_bytes())
+    with read_store(tmp_path / "killed_r") as reader:
+        assert reader.voided() == [(1, "throttled")]
+
+
+def test_texts_are_stored_as_one_line(tmp_path):
+    with open_store(tmp_path / "r") as store:
+        run, number = store.add_run("h200", 1, CONDITIONS), store.kernel_id(KERNEL)
+        store.quarantine(run, number, "a\nb\x1b[31m")
+        store.set_in_flight(run, number, "x\n" * 5000)
+        store.add_measurement(run, number, measured(5.0, status="failed:\n  why"))
+    with read_store(tmp_path / "r") as store:
+        assert store.quarantined() == {number: "a b?[31m"}
+        assert len(store.in_flight().what) == 4000
+        assert [item.status for _, item in store.measurements()] == ["failed: why"]
+
+
+def test_an_error_that_is_kept_does_not_keep_the_file_locked(tmp_path):
+    path = tmp_path / "r"
+    with open_store(path) as store:
+        for tile in (16, 32, 64):
+            store.kernel_id(kernel_of(tile))
+    connection = sqlite3.connect(path)
+    connection.executescript("PRAGMA journal_mode = DELETE; UPDATE kernels SET candidate = ''")
+    connection.close()
+    with pytest.raises(StoreError, match=r"kernel\[1\]\.candidate: not JSON: ") as kept, open_store(path) as store:
+        store.measurements()
+    connection = sqlite3.connect(path, timeout=0)
+    connection.execute("BEGIN EXCLUSIVE")
+    connection.close()
+    assert kept.value.__traceback__ is not None

@@ -1,0 +1,140 @@
+import json
+from dataclasses import replace
+
+import pytest
+from twins import BF16, kernel_of, problem_of
+
+from aot.core.errors import StoreError
+from aot.core.problem import Dtype, Layout, Operation
+from aot.measure.tuning_set import TuningSet, matches, read_tuning_set, write_tuning_set
+
+FP16_MK = Operation.of(Dtype.FLOAT16, Layout.MK)
+TUNING = TuningSet(
+    "h200",
+    "sm_90a",
+    (kernel_of(64, m_multiple=64), kernel_of(128, operation=FP16_MK, sha="cd"), kernel_of(8, 8, is_fallback=True)),
+    (problem_of(1, 64, 64), problem_of(16, 64, 128, FP16_MK)),
+)
+
+
+def test_written_sets_are_read_back(tmp_path):
+    write_tuning_set(tmp_path, TUNING)
+    assert read_tuning_set(tmp_path) == TUNING
+    first = (tmp_path / "kernels.json").read_bytes()
+    write_tuning_set(tmp_path, TUNING)
+    assert (tmp_path / "kernels.json").read_bytes() == first
+    assert json.loads(first)["kernels"][1]["name"] == "fp16_mk_twin_128x128_c1x1"
+
+
+def test_problem_may_name_its_kernels(tmp_path):
+    problem, other = TUNING.problems
+    tuning = replace(TUNING, problems=(problem, other), chosen={problem: frozenset({"bf16_kk_twin_64x128_c1x1"})})
+    write_tuning_set(tmp_path, tuning)
+    assert read_tuning_set(tmp_path) == tuning
+    assert tuning.filtered(None, "m1 ").chosen == tuning.chosen
+    wide = kernel_of(64)
+    assert tuning.is_wanted(wide, problem)
+    assert not tuning.is_wanted(kernel_of(256), problem)
+    assert tuning.is_wanted(TUNING.kernels[1], other)
+
+
+def test_predictions_are_carried(tmp_path):
+    problem = TUNING.problems[0]
+    tuning = replace(TUNING, predicted_us={problem: {"bf16_kk_twin_64x128_c1x1": 12.5}})
+    write_tuning_set(tmp_path, tuning)
+    assert read_tuning_set(tmp_path) == tuning
+    assert tuning.filtered(None, "m1 ").predicted_us == tuning.predicted_us
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: text[:50], "cannot read"),
+        (
+            lambda text: text.replace('"version": 2', '"version": 1'),
+            "version: expected 2, got 1; make the bundle again",
+        ),
+        (
+            lambda text: text.replace("object_sha256", "digest"),
+            "kernels[0].digest: there is no such key in Kernel; it has name, operation, ",
+        ),
+        (
+            lambda text: text.replace("bfloat16", "float8"),
+            "kernels[0].operation.dtype: expected one of bfloat16, float16, got 'float8'",
+        ),
+    ],
+)
+def test_damaged_sets_are_refused(tmp_path, edit, message):
+    write_tuning_set(tmp_path, TUNING)
+    path = tmp_path / "kernels.json"
+    path.write_text(edit(path.read_text()))
+    with pytest.raises(StoreError) as caught:
+        read_tuning_set(tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("kernels.json", ("version",), True, "version: expected 2, got True"),
+        ("kernels.json", ("target",), "../../evil", "target: expected the name of a target, such as h200, got"),
+        ("kernels.json", ("kernels", 0, "candidate"), [1, 2], "kernels[0].candidate: expected an object of Candidate"),
+        ("kernels.json", ("kernels", 0, "m_multiple"), 0, "kernels[0].m_multiple: expected a whole number from 1"),
+        ("kernels.json", ("kernels", 1, "name"), "bf16_kk_x_1x1", "bf16_kk_x_1x1 is not the name of one kernel"),
+        ("problems.json", ("problems", 0, "m"), -3, "problems[0].m: expected a whole number from 1 to 2147483647, got"),
+        ("problems.json", ("problems", 0, "kernels"), [3], "problems.json names kernel 3 of 3"),
+        ("problems.json", ("problems", 0, "predicted_us"), [[4, 1.0]], "problems.json names kernel 4 of 3"),
+        ("problems.json", ("problems", 0, "predicted_us"), [[0, -1.0]], "predicted_us[0][1]: expected a number from 0"),
+        ("problems.json", ("arch",), "sm_80", "kernels.json is for h200, sm_90a, problems.json for h200, sm_80"),
+    ],
+)
+def test_damage_is_named_with_its_place(tmp_path, name, place, value, message):
+    write_tuning_set(tmp_path, TUNING)
+    document = json.loads((tmp_path / name).read_text())
+    *parents, last = place
+    inner = document
+    for part in parents:
+        inner = inner[part]
+    inner[last] = value
+    (tmp_path / name).write_text(json.dumps(document))
+    with pytest.raises(StoreError) as caught:
+        read_tuning_set(tmp_path)
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("; make the bundle again")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("kernels.json", "kernels"), ("problems.json", "problems")])
+def test_nothing_is_there_twice(tmp_path, name, rows):
+    write_tuning_set(tmp_path, TUNING)
+    document = json.loads((tmp_path / name).read_text())
+    document[rows].append(document[rows][0])
+    (tmp_path / name).write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=f"{name}: .* is not the name of one kernel|{name}: a problem is there twice"):
+        read_tuning_set(tmp_path)
+
+
+def test_kernels_take_what_they_are_for():
+    whole_tiles, other, fallback = TUNING.kernels
+    assert whole_tiles.takes(problem_of(128, 64, 64))
+    assert not whole_tiles.takes(problem_of(100, 64, 64))
+    assert not whole_tiles.takes(problem_of(128, 64, 65))
+    assert not other.takes(problem_of(16, 64, 64, BF16))
+    assert other.takes(problem_of(16, 64, 64, FP16_MK))
+    assert not other.takes(problem_of(17, 64, 64, FP16_MK))
+    assert not fallback.takes(problem_of(128, 64, 64))
+
+
+def test_only_parallel_split_k_may_differ_between_runs():
+    assert kernel_of(split_k=2, split_k_mode="serial").is_reproducible
+    assert not kernel_of(split_k=2, split_k_mode="parallel").is_reproducible
+
+
+def test_filters():
+    assert matches("n64", "bf16_kk m1 n64 k64")
+    assert not matches("*n64", "bf16_kk m1 n64 k64")
+    assert matches("*n64 k*", "bf16_kk m1 n64 k64")
+    left = TUNING.filtered("fp16", "k128")
+    assert (left.kernels, left.problems) == (TUNING.kernels[1:2], TUNING.problems[1:])
+    assert TUNING.filtered(None, None) == TUNING
+    with pytest.raises(StoreError, match="leave 0 kernels and 2 problems; names look like 'bf16_kk_twin_64x128_c1x1'"):
+        TUNING.filtered("nothing", None)

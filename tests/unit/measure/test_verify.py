@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from twins import ALL_LAYOUTS, TwinGpu, TwinKernels, kernel_of
+
+from aot.core.errors import DeviceError, VerificationError
+from aot.core.operands import is_aligned
+from aot.core.problem import Layout
+from aot.measure import verify
+from aot.measure.verify import Verifier, edge_shapes
+
+
+def run(kernel, fault="", workspace=0):
+    gpu = TwinGpu()
+    kernels = TwinKernels(gpu, [kernel], faults={kernel.name: (fault, 0)}, workspace=workspace)
+    verifier = Verifier(gpu, kernels, np.random.default_rng(6))
+    try:
+        return verifier.verify(kernel, 0)
+    finally:
+        verifier.close()
+        assert gpu.num_allocations == 0
+
+
+@pytest.mark.parametrize("operation", ALL_LAYOUTS, ids=lambda operation: operation.tag)
+def test_right_kernel_passes_in_every_layout(operation):
+    error = run(kernel_of(operation=operation), workspace=48)
+    # No single rounding exceeds the unit roundoff, 2^-8 or 2^-11.
+    assert 1e-4 < error < (2**-8 if operation.dtype.tag == "bf16" else 2**-11)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("wrong", "wrong result on bf16_kk m1 n8 k8, strides padded by 0: relative error"),
+        ("unwritten", "wrong result on bf16_kk m2 n136 k64, strides padded by 8: 136 of 272 elements are not finite"),
+        ("unstable", "two runs differ in 1 of 8 elements on bf16_kk m1 n8 k8"),
+        ("guards", "wrote 1 elements outside D on bf16_kk m1 n8 k8"),
+        ("padding", "wrote 1 elements outside D on bf16_kk m2 n136 k64"),
+    ],
+)
+def test_faults_are_found(fault, message):
+    with pytest.raises(VerificationError) as caught:
+        run(kernel_of(), fault)
+    assert message in str(caught.value)
+
+
+def test_atomic_kernel_may_differ_between_runs_within_the_bound():
+    # One unit in the last place is within the bound.
+    assert run(kernel_of(split_k=2, split_k_mode="parallel"), "unstable") < 5e-3
+
+
+def test_launch_error_is_passed_on():
+    with pytest.raises(DeviceError, match="launch refused"):
+        run(kernel_of(), "error")
+
+
+@pytest.mark.parametrize("operation", ALL_LAYOUTS, ids=lambda operation: operation.tag)
+def test_aligned_shapes_keep_alignment_and_multiples(operation):
+    shapes = edge_shapes(kernel_of(operation=operation, m_multiple=64, n_multiple=48))
+    assert len(shapes) == len(verify.ALIGNED_SHAPES)
+    for shape in shapes:
+        assert is_aligned(shape.problem)
+        assert (shape.problem.m % 64, shape.problem.n % 48, shape.padding % 8, shape.offset) == (0, 0, 0, 0)
+
+
+def test_fallback_runs_unaligned_in_every_layout():
+    shapes = edge_shapes(kernel_of(is_fallback=True))
+    assert {shape.problem.operation.layout for shape in shapes} == set(Layout)
+    assert {shape.offset for shape in shapes} == {1}
+    assert all(1 <= x <= 70 for s in shapes for x in (s.problem.m, s.problem.n, s.problem.k))
+    assert run(kernel_of(is_fallback=True)) < 5e-3

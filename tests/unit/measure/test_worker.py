@@ -1,0 +1,227 @@
+from dataclasses import replace
+
+import pytest
+from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
+
+from aot.core.errors import StoreError
+from aot.measure import verify
+from aot.measure.gpu import ContextLostError
+from aot.measure.protocol import TimingPlan, num_sets, set_bytes
+from aot.measure.store import open_store
+from aot.measure.tuning_set import TuningSet
+from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
+
+KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
+NAMES = [kernel.name for kernel in KERNELS]
+PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
+PLAN = TimingPlan(min_survivors=3, max_launches=20, anchor_rounds=0)
+TIMES = {name: 10.0 * (1 + i) for i, name in enumerate(NAMES)}
+
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch):
+    monkeypatch.setattr(verify, "ALIGNED_SHAPES", verify.ALIGNED_SHAPES[:3])
+
+
+class Rig:
+    def __init__(self, path, faults=None, kernels=KERNELS, workspace=0, stop=lambda: False, plan=PLAN):
+        self.path, self.gpu = path, TwinGpu(l2_bytes=1 << 16)
+        self.kernels = TwinKernels(self.gpu, list(kernels), dict(TIMES), faults or {}, workspace)
+        self.tuning = TuningSet("h200", "sm_90a", tuple(kernels), PROBLEMS)
+        self.steps, self.stop, self.plan = [], stop, plan
+
+    def run(self, seed=1):
+        with open_store(self.path) as store:
+            run = store.add_run("h200", seed, CONDITIONS)
+            session = Session(
+                self.gpu,
+                self.kernels,
+                self.tuning,
+                store,
+                run,
+                seed,
+                self.plan,
+                self.note,
+                self.stop,
+                1 << 14,
+            )
+            Worker(session).run()
+
+    def note(self, done, total, what):
+        if what != "verifying":  # said between two edge shapes, only to show that the process lives
+            self.steps.append((done, total, what))
+
+    def rows(self, problem):
+        with open_store(self.path) as store:
+            return {item.kernel.name: item for item in store.latest(problem).values()}
+
+    def quarantined(self):
+        with open_store(self.path) as store:
+            names = {store.kernel_id(kernel): kernel.name for kernel in self.tuning.kernels}
+            return {names[number]: reason for number, reason in store.quarantined().items()}
+
+
+def test_all_are_screened_and_the_best_get_interleaved_rounds(tmp_path):
+    rig = Rig(tmp_path / "r")
+    rig.run()
+    for problem in PROBLEMS:
+        rows = rig.rows(problem)
+        assert {name: rows[name].median_us for name in NAMES} == pytest.approx(TIMES)
+        assert [rows[name].num_rounds for name in NAMES] == [7] * 3 + [1] * 9
+        assert all(row.ok and 0 < row.relative_error < 3e-3 for row in rows.values())
+    replays = rig.gpu.replayed
+    assert len(replays) == 2 * (12 + 7 * 3)
+    rounds = [replays[12 + 3 * i : 15 + 3 * i] for i in range(7)]
+    assert all(sorted(one) == sorted(NAMES[:3]) for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 1
+    assert rig.gpu.graphs == {}
+    assert rig.steps[-1][:2] == (12 + 24, 12 + 24)
+
+
+def test_only_the_kernels_chosen_for_a_problem_are_timed(tmp_path):
+    rig = Rig(tmp_path / "r")
+    rig.tuning = replace(rig.tuning, chosen={PROBLEMS[0]: frozenset(NAMES[4:6])})
+    rig.run()
+    assert sorted(rig.rows(PROBLEMS[0])) == sorted(NAMES[4:6])
+    assert sorted(rig.rows(PROBLEMS[1])) == sorted(NAMES)
+
+
+def test_finished_work_is_not_done_again(tmp_path):
+    Rig(tmp_path / "r").run()
+    again = Rig(tmp_path / "r")
+    again.run(2)
+    assert again.kernels.launches == []
+    assert again.gpu.replayed == []
+
+
+def test_stopped_run_carries_on_where_it_stopped(tmp_path):
+    first = Rig(tmp_path / "r", stop=lambda: len(first.steps) > 12 + 1 + 5)
+    with pytest.raises(StoppedError):
+        first.run()
+    done = set(first.rows(PROBLEMS[0]))
+    assert len(done) == 6
+    second = Rig(tmp_path / "r")
+    second.run(2)
+    screened = second.gpu.replayed[:6]
+    assert sorted(screened) == sorted(set(NAMES) - done)
+    assert [second.rows(PROBLEMS[0])[name].num_rounds for name in NAMES] == [7] * 3 + [1] * 9
+
+
+def test_new_kernel_alone_is_measured(tmp_path):
+    Rig(tmp_path / "r", kernels=KERNELS[:-1]).run()
+    second = Rig(tmp_path / "r")
+    second.run(2)
+    assert {name for name, _ in second.kernels.launches if name not in NAMES[:3]} == {NAMES[-1]}
+    assert second.rows(PROBLEMS[0])[NAMES[-1]].num_rounds == 1
+
+
+@pytest.mark.parametrize("fault", ["wrong", "unwritten", "unstable", "guards", "error"])
+def test_kernel_that_fails_verification_is_recorded_and_not_timed(tmp_path, fault):
+    rig = Rig(tmp_path / "r", faults={NAMES[0]: (fault, 0)})
+    rig.run()
+    row = rig.rows(PROBLEMS[0])[NAMES[0]]
+    assert (row.ok, row.num_rounds, row.median_us) == (False, 0, 0.0)
+    assert row.status.startswith("quarantined: verifying: ")
+    assert NAMES[0] not in rig.gpu.replayed
+    assert rig.rows(PROBLEMS[0])[NAMES[1]].num_rounds == 7
+
+
+def test_kernel_that_fails_on_a_problem_is_out_for_the_rest(tmp_path):
+    rig = Rig(tmp_path / "r", faults={NAMES[1]: ("wrong", 1200)})
+    rig.run()
+    assert rig.rows(PROBLEMS[0])[NAMES[1]].ok
+    status = rig.rows(PROBLEMS[1])[NAMES[1]].status
+    assert status.startswith("failed: measuring bf16_kk m1200 n16 k24: wrong result on sampled rows: relative error")
+    assert list(rig.quarantined()) == [NAMES[1]]
+
+
+def test_lost_context_ends_the_process_and_the_next_carries_on(tmp_path):
+    first = Rig(tmp_path / "r", faults={NAMES[4]: ("lost", 1000)})
+    with pytest.raises(ContextLostError, match=NAMES[4]):
+        first.run()
+    second = Rig(tmp_path / "r", faults={NAMES[4]: ("lost", 1000)})
+    second.run(2)
+    assert NAMES[4] not in {name for name, _ in second.kernels.launches}
+    assert second.rows(PROBLEMS[0])[NAMES[4]].status == ("quarantined: measuring bf16_kk m1000 n16 k16: launch refused")
+    assert sum(row.ok for row in second.rows(PROBLEMS[1]).values()) == 11
+
+
+def test_kernel_with_too_large_a_workspace_is_not_tried_and_not_blamed(tmp_path):
+    rig = Rig(tmp_path / "r", workspace=64, plan=replace(PLAN, workspace_limit_bytes=63))
+    rig.run()
+    assert {row.status for row in rig.rows(PROBLEMS[0]).values()} == {
+        "not tried: needs 64 bytes of workspace, the limit is 63"
+    }
+    assert rig.quarantined() == {}
+
+
+def test_kernel_that_the_library_refuses_for_a_problem_is_not_blamed(tmp_path):
+    rig = Rig(tmp_path / "r", faults={NAMES[0]: ("refused", 1200)})
+    rig.run()
+    assert rig.rows(PROBLEMS[0])[NAMES[0]].ok
+    assert rig.rows(PROBLEMS[1])[NAMES[0]].status == "not tried: at most 8 GiB can be addressed"
+    assert rig.quarantined() == {}
+
+
+def test_workspace_is_passed(tmp_path):
+    rig = Rig(tmp_path / "r", workspace=64)
+    rig.run()
+    assert all(row.ok for row in rig.rows(PROBLEMS[0]).values())
+
+
+def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path):
+    rig = Rig(tmp_path / "r", faults={NAMES[0]: ("clusters", 0)})
+    rig.run()
+    for problem in PROBLEMS:
+        assert rig.rows(problem)[NAMES[0]].status == "not tried: 0 active clusters of 1x1 on this device"
+        assert rig.rows(problem)[NAMES[1]].num_rounds == 7
+    assert rig.quarantined() == {}
+    assert NAMES[0] not in {name for name, _ in rig.kernels.launches}
+
+
+def test_problem_that_memory_is_too_short_for_is_left_out_with_its_reason(tmp_path):
+    rig = Rig(tmp_path / "r")
+    small, large = sorted(num_sets(x, rig.gpu.l2_bytes, PLAN) * set_bytes(x) for x in PROBLEMS)
+    rig.gpu.memory_bytes = max(small, 1 << 20)
+    rig.elements = 64
+    rig.plan = replace(PLAN, l2_multiple=200)
+    sizes = {x: num_sets(x, rig.gpu.l2_bytes, rig.plan) * set_bytes(x) for x in PROBLEMS}
+    largest = max(sizes, key=sizes.get)
+    rig.gpu.memory_bytes = sizes[largest] - 1
+    assert small < large
+    rig.run()
+    reason = f"not tried: cuMemAlloc of {sizes[largest]} bytes failed"
+    assert {row.status for row in rig.rows(largest).values()} == {reason}
+    (other,) = set(PROBLEMS) - {largest}
+    assert all(row.ok for row in rig.rows(other).values())
+    assert rig.quarantined() == {}
+    again = Rig(tmp_path / "r")
+    again.run(2)
+    assert again.kernels.launches == []
+
+
+def test_problem_is_measured_again_when_the_device_slows_down(tmp_path):
+    rig = Rig(tmp_path / "r", plan=replace(PLAN, anchor_rounds=1, settle_s=1.0))
+    # The first replay is the anchor's, then come 12 of screening and 21 of rounds; the last of them are slow.
+    rig.gpu.slow = dict.fromkeys(range(20, 36), 1.5)
+    rig.run()
+    with open_store(rig.path) as store:
+        assert {reason for _, reason in store.voided()} == {"the anchor takes 15.00 us, before it took 10.00 us"}
+        assert store.anchors(1, PROBLEMS[1]) == [10.0, 15.0, 10.0, 10.0, 10.0]
+    for problem in PROBLEMS:
+        assert {name: row.median_us for name, row in rig.rows(problem).items()} == pytest.approx(TIMES)
+    assert rig.quarantined() == {}
+
+
+def test_library_without_a_kernel_is_refused(tmp_path):
+    rig = Rig(tmp_path / "r")
+    rig.kernels.kernels.pop()
+    with pytest.raises(StoreError, match=f"lacks 1 kernels, first {NAMES[-1]}"):
+        rig.run()
+
+
+def test_deadline():
+    assert not deadline_stop(None, lambda: False)()
+    assert deadline_stop(None, lambda: True)()
+    assert deadline_stop(0.0, lambda: False)()
+    assert not deadline_stop(100.0, lambda: False)()

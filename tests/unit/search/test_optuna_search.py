@@ -1,0 +1,47 @@
+import sys
+
+import pytest
+from test_model import run, task
+from test_strategy import ended
+
+from aot.core.errors import DependencyError
+from aot.search.optuna_search import NUM_FIRST, PATIENCE, Bayesian, Evolutionary
+from aot.search.strategies import strategy_of
+from aot.search.strategy import EVOLUTIONARY
+
+
+@pytest.mark.parametrize("kind", [Evolutionary, Bayesian])
+def test_the_models_first_few_come_first_and_it_ends_without_gain(kind):
+    order, reason = run(kind(1), task(), task().predicted_us)
+    assert order[:NUM_FIRST] == list(range(NUM_FIRST))
+    assert len(order) == len(set(order)) == 1 + PATIENCE
+    assert reason == f"{PATIENCE} measurements brought no gain"
+
+
+@pytest.mark.parametrize("kind", [Evolutionary, Bayesian])
+def test_a_seed_gives_one_order(kind):
+    times = [us * (0.5 if i % 3 else 1.0) for i, us in enumerate(task().predicted_us)]
+    orders = [run(kind(seed), task(), times)[0] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_evolution_prefers_what_did_well():
+    # Candidates that are swapped take half: after the first generations most of what is tried is swapped.
+    times = [us * (0.5 if x.swap_ab else 1) for x, us in zip(task().candidates, task().predicted_us, strict=True)]
+    order, _ = run(Evolutionary(1), task(), times)
+    later = order[3 * NUM_FIRST :]
+    assert sum(task().candidates[i].swap_ab for i in later) > 0.55 * len(later)
+
+
+def test_candidates_that_fail_are_no_obstacle():
+    order, reason = ended(Evolutionary(1).search(task()), None)
+    assert len(order) == PATIENCE
+    assert reason == f"{PATIENCE} measurements brought no gain"
+
+
+def test_without_optuna_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(
+        DependencyError, match=r"need Optuna, which is not installed .*; pip install 'aot-kernels\[search\]'"
+    ):
+        strategy_of(EVOLUTIONARY)

@@ -1,0 +1,140 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from accepted import named
+from twins import BF16, CONDITIONS, problem_of
+
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section, Tier
+from aot.core.problem import Dtype, Operation
+from aot.select.diff import Change, Difference, compare
+from aot.select.selection import SELECTION_VERSION, Selection
+from aot.select.table import Timed
+
+FALLBACK = named("fallback_64x64_c1x1_direct", "h200")
+A, B, C = (
+    named(f"sm90_quack_{name}", "h200")
+    for name in ("128x128_c1x1_pingpong", "64x16_c1x1_pingpong_swap", "128x256_c2x1_cooperative")
+)
+FP16 = Operation.of(Dtype.FLOAT16)
+NAMES = {A: f"bf16_kk_{A.name}", B: f"bf16_kk_{B.name}", C: f"bf16_kk_{C.name}"}
+
+
+class Twice:
+    """A model by which the candidates take 1, 2, 3 ... us, in ascending order."""
+
+    def times_us(self, candidates, problems):
+        order = sorted([A, B, C])
+        return np.array([[1.0 + order.index(c) for c in candidates] for _ in problems])
+
+
+def timed(times, model=None):
+    return Timed(times, times, "measured", model or Twice())
+
+
+def selection(ladders, grid, operation=BF16, shipped=(A, B, C), edges=((16, 256), (1024,), (1024, 4096))):
+    """Make a selection: ladders as {(n, k): {m: kernel}}, the grid's cells as kernels."""
+    index = {candidate: 1 + i for i, candidate in enumerate(shipped)}
+
+    def row(candidate):
+        return Row(index[candidate], index[candidate], 1.0, "predicted", index[candidate], 1.0)
+
+    rungs = tuple(Ladder(n, k, tuple(x), tuple(map(row, x.values()))) for (n, k), x in sorted(ladders.items()))
+    section = Section(operation, rungs, Grid(*edges, tuple(map(row, grid))), 0)
+    kernels = tuple(KernelKey(operation, x) for x in (FALLBACK, *shipped))
+    return Selection(
+        SELECTION_VERSION, "h200", "measured", "r", (CONDITIONS,), (), (), (), kernels, DispatchTable((section,))
+    )
+
+
+OLD = selection({(512, 512): {64: A, 128: B}}, [A, A, B, B])
+
+
+def test_no_change_is_no_churn():
+    found = compare(OLD, OLD, {BF16: [timed({})]})
+    assert found == Difference(6, (), (), (), ())
+    assert (found.churn, found.worst_cost) == (0, 0)
+
+
+def test_the_order_of_the_kernels_does_not_matter():
+    new = selection({(512, 512): {64: A, 128: B}}, [A, A, B, B], shipped=(C, B, A))
+    assert compare(OLD, new, {}).changes == ()
+
+
+def test_a_changed_row_counts_once_with_its_cost_by_measured_times():
+    corner = problem_of(128, 512, 512)
+    new = selection({(512, 512): {64: A, 128: C}}, [A, A, B, B])
+    found = compare(OLD, new, {BF16: [timed({corner: {A: 1.0, B: 10.0, C: 12.0}})]})
+    assert found.changes == (Change(Tier.TUNED, corner, B, C, pytest.approx(0.2), True),)
+    assert (found.churn, found.worst_cost) == (1 / 6, pytest.approx(0.2))
+
+
+def test_a_changed_cell_without_a_time_is_judged_by_the_model():
+    first, second, third = sorted([A, B, C])
+    assert (first, second, third) == (B, A, C)
+    found = compare(OLD, selection({(512, 512): {64: A, 128: B}}, [A, C, B, B]), {BF16: [timed({})]})
+    assert found.changes == (Change(Tier.GRID, problem_of(16, 1024, 4096), A, C, pytest.approx(3 / 2 - 1), False),)
+    # One of the two times is known: the other is the model's, and the cost is called learned.
+    times = {problem_of(16, 1024, 4096): {A: 4.0}}
+    found = compare(OLD, selection({(512, 512): {64: A, 128: B}}, [A, C, B, B]), {BF16: [timed(times)]})
+    assert [(x.cost, x.is_measured) for x in found.changes] == [(pytest.approx(3 / 4 - 1), False)]
+    assert found.worst_cost == 0  # what gains costs nothing
+
+
+def test_several_records_judge_by_their_geometric_mean():
+    corner = problem_of(64, 512, 512)
+    new = selection({(512, 512): {64: B, 128: B}}, [A, A, B, B])
+    records = [timed({corner: {A: 10.0, B: 20.0}}), timed({corner: {A: 10.0, B: 12.5}})]
+    (change,) = compare(OLD, new, {BF16: records}).changes
+    assert (change.cost, change.is_measured) == (pytest.approx((2 * 1.25) ** 0.5 - 1), True)
+    (change,) = compare(OLD, new, {BF16: [records[0], timed({})]}).changes
+    assert (change.cost, change.is_measured) == (pytest.approx((2 * 0.5) ** 0.5 - 1), False)
+
+
+def test_without_times_a_change_has_no_cost():
+    new = selection({(512, 512): {64: B, 128: B}}, [A, A, B, B])
+    for times in ({}, {BF16: []}, {FP16: [timed({})]}):
+        found = compare(OLD, new, times)
+        assert [(x.old, x.new, x.cost, x.is_measured) for x in found.changes] == [(A, B, None, False)]
+        assert (found.churn, found.worst_cost) == (1 / 6, 0)
+
+
+def test_buckets_are_cut_where_either_table_has_an_edge():
+    new = selection({(512, 512): {32: A, 96: B, 128: B}}, [A, B], edges=((64, 256), (1024,), (4096,)))
+    found = compare(OLD, new, {})
+    # The ladder is cut at 32, 64, 96, 128; the grid at m 16, 64, 256 and k 1024, 4096.
+    assert found.num_entries == 4 + 3 * 2
+    assert [(x.tier, x.corner, x.old, x.new) for x in found.changes] == [
+        (Tier.TUNED, problem_of(64, 512, 512), A, B),
+        (Tier.GRID, problem_of(64, 1024, 1024), B, A),
+        (Tier.GRID, problem_of(64, 1024, 4096), B, A),
+    ]
+
+
+def test_edges_that_differ_and_change_nothing_are_no_change():
+    new = selection(
+        {(512, 512): {64: A, 100: B, 128: B}}, [A, A, A, A, B, B], edges=((8, 16, 256), (1024,), (1024, 4096))
+    )
+    found = compare(OLD, new, {})
+    assert (found.num_entries, found.changes) == (3 + 6, ())
+
+
+def test_a_ladder_that_only_one_has_is_no_entry_and_hides_no_cell():
+    new = selection({(512, 512): {64: A, 128: B}, (1024, 1024): {16: C}}, [B, A, B, B])
+    found = compare(OLD, new, {})
+    # The cells' corners at (n 1024, k 1024) are answered by the new ladder in one of the two: they are not compared.
+    assert (found.num_entries, found.changes) == (2 + 2, ())
+
+
+def test_kernels_and_operations_of_one_side_are_named():
+    old = selection({}, [A], shipped=(A, B), edges=((8,), (8,), (8,)))
+    new = selection({}, [A], shipped=(A, C), edges=((8,), (8,), (8,)))
+    found = compare(old, new, {})
+    assert (found.added, found.dropped, found.operations) == ((NAMES[C],), (NAMES[B],), ())
+    other = selection({}, [A], FP16, (A,), ((8,), (8,), (8,)))
+    found = compare(old, other, {})
+    assert (found.num_entries, found.changes, found.operations) == (0, (), (BF16, FP16))
+    assert found.churn == 0
+    both = replace(old, table=DispatchTable((*old.table.sections, *other.table.sections)))
+    assert compare(both, other, {}).operations == (BF16,)

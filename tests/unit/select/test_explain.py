@@ -1,0 +1,149 @@
+from dataclasses import replace
+
+import pytest
+from test_tables import DIRECT, SELECTION, TMA
+from twins import ALL_LAYOUTS, BF16, problem_of
+
+from aot.core import dispatch
+from aot.core.dispatch import DispatchTable
+from aot.core.errors import SelectionError
+from aot.core.problem import Dtype, Operation
+from aot.core.target import load_target
+from aot.select.explain import explanation
+
+THOR = load_target("thor")
+BIGGER = "  bigger tiles of the family, all else equal"
+WIDE = replace(TMA, tile_n=256)
+
+
+@pytest.fixture(autouse=True)
+def fractions(monkeypatch):
+    """Judge a cell at its middle and at its edge, whatever the tables are built with."""
+    monkeypatch.setattr(dispatch, "CELL_FRACTIONS", (0.5, 1.0))
+
+
+def lines_of(m, n, k, timed=None, selection=SELECTION):
+    return explanation(selection, problem_of(m, n, k), THOR, timed or {}).splitlines()
+
+
+def before_tiles(lines):
+    assert lines[-4] == BIGGER or BIGGER not in lines
+    return lines[: lines.index(BIGGER)] if BIGGER in lines else lines
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "lines"),
+    [
+        (
+            *(16, 256, 512),
+            [
+                "bf16_kk m16 n256 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m 1 to 16, 1 of 2",
+                "  time       4.0 us measured for the bucket's upper edge",
+                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
+                "  limit      1.05 us for this problem, by memory (0.273 TB/s)",
+                "  reached    26% of the limit of the bucket's upper edge, 1.05 us; measured",
+            ],
+        ),
+        (
+            *(4, 256, 512),
+            [
+                "bf16_kk m4 n256 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m 1 to 16, 1 of 2",
+                "  time       4.0 us measured for the bucket's upper edge",
+                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
+                "  limit      0.98 us for this problem, by memory (0.273 TB/s)",
+                "  reached    26% of the limit of the bucket's upper edge, 1.05 us; measured",
+            ],
+        ),
+        (
+            *(130, 256, 512),
+            [
+                "bf16_kk m130 n256 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m >= 17, 2 of 2",
+                f"  instead of bf16_kk_{DIRECT.name}, 6.0 us measured, which needs whole tiles",
+                "  time       none of this kernel in the table",
+                "  limit      1.69 us for this problem, by memory (0.273 TB/s)",
+            ],
+        ),
+        (
+            *(65, 512, 512),
+            [
+                "bf16_kk m65 n512 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 2: grid cell m <= 256, n <= 512, k <= 128",
+                "  time       12.0 us measured as the mean of the cell's shapes",
+                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 15.0 us (+25.0%)",
+                "  limit      2.41 us for this problem, by memory (0.273 TB/s)",
+                "  reached    12% of the limit of the cell's shapes, as a mean, 1.44 us; measured",
+            ],
+        ),
+        (
+            *(16, 256, 511),
+            [
+                "bf16_kk m16 n256 k511",
+                "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
+                "  fallback   k 511 is not a multiple of 8; the table has no time",
+                "  limit      1.05 us for this problem, by memory (0.273 TB/s)",
+            ],
+        ),
+    ],
+)
+def test_explanations(m, n, k, lines):
+    assert before_tiles(lines_of(m, n, k)) == lines
+
+
+def test_bigger_tiles_by_measurement_by_the_model_and_by_legality():
+    timed = {BF16: {problem_of(16, 256, 512): {WIDE: 4.4}}}
+    tiles = lines_of(4, 256, 512, timed)[-3:]
+    assert tiles[1] == "    128x256  legal: 4.4 us measured (+10.0%)"
+    assert tiles[0] == "    256x128  not legal: tcgen05 takes tile_m (64, 128) with use_2cta=False, got 256"
+    assert lines_of(4, 256, 512)[-2].endswith("% by the cost model, not timed here")
+    # A cell's time is a mean, so that no measurement of one shape is set against it.
+    assert lines_of(65, 512, 512, timed)[-2].endswith("% by the cost model, not timed here")
+
+
+def test_a_bigger_tile_that_is_shipped_says_so():
+    names = [*SELECTION.kernels, type(SELECTION.kernels[0])(BF16, WIDE)]
+    lines = lines_of(4, 256, 512, selection=replace(SELECTION, kernels=tuple(names)))
+    assert lines[-2].endswith("not timed here; it is shipped too")
+
+
+def test_a_bucket_with_one_kernel_has_no_runner_up():
+    (section,) = SELECTION.table.sections
+    (ladder,) = section.ladders
+    rows = tuple(replace(row, runner_up=row.kernel) for row in ladder.rows)
+    section = replace(section, ladders=(replace(ladder, rows=rows),))
+    lines = lines_of(16, 256, 512, selection=replace(SELECTION, table=DispatchTable((section,))))
+    assert lines[4] == "  runner-up  none: no other kernel has a time here"
+
+
+def test_a_layout_without_a_table_is_left_to_the_fallback():
+    lines = explanation(SELECTION, problem_of(16, 8, 8, ALL_LAYOUTS[3]), THOR, {}).splitlines()
+    assert lines[1:3] == [
+        "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
+        "  fallback   no kernels of layout mn: they were not asked for; the table has no time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("problem", "launched"),
+    [
+        (problem_of(1, 256, 512, ALL_LAYOUTS[2]), "bf16_kk m1 n256 k512"),
+        (problem_of(256, 1, 512), "bf16_kk m1 n256 k512"),
+    ],
+)
+def test_what_is_the_same_memory_in_another_layout_is_looked_up_there(problem, launched):
+    lines = explanation(SELECTION, problem, THOR, {}).splitlines()
+    assert lines[3] == f"  read as    {launched}, which is the same memory"
+    assert lines[1:3] == explanation(SELECTION, problem_of(1, 256, 512), THOR, {}).splitlines()[1:3]
+
+
+def test_an_element_type_without_a_table_is_an_error():
+    fp16 = Operation.of(Dtype.FLOAT16)
+    message = "the selection has no table for float16; its wheel refuses such operands"
+    with pytest.raises(SelectionError, match=message):
+        explanation(SELECTION, problem_of(1, 8, 8, fp16), THOR, {})

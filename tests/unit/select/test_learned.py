@@ -1,0 +1,151 @@
+from dataclasses import replace
+from math import exp
+
+import numpy as np
+import pytest
+from accepted import named
+from twins import BF16, problem_of
+
+from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.target import load_target
+from aot.select import learned as module
+from aot.select.learned import MIN_SAMPLES, Learned, Prior
+from aot.space.cost import DEFAULTS, estimate
+
+H200 = load_target("h200")
+FP16 = Operation.of(Dtype.FLOAT16)
+PINGPONG = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+SWAPPED = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+COOPERATIVE = named("sm90_quack_128x256_c2x1_cooperative", "h200")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
+CANDIDATES = (PINGPONG, SWAPPED, COOPERATIVE, SPLIT)
+PROBLEMS = [problem_of(m, n, k) for m in (8, 64, 256, 1024, 4096) for n in (1024, 4096, 8192) for k in (1024, 4096)]
+OTHERS = [problem_of(m, n, k) for m in (16, 700, 2048) for n in (2048, 6144) for k in (2048, 8192)]
+
+
+def planted(correction, problems=PROBLEMS, candidates=CANDIDATES):
+    """Make times: the model's times a correction of (problem, candidate)."""
+    modelled = estimate(candidates, problems, H200).total_us
+    return {
+        problem: {c: float(us) * correction(problem, c) for c, us in zip(candidates, row, strict=True)}
+        for problem, row in zip(problems, modelled, strict=True)
+    }
+
+
+@pytest.fixture
+def few_trees(monkeypatch):
+    monkeypatch.setattr(module, "NUM_TREES", 60)
+
+
+def test_the_prior_is_the_cost_model():
+    found = Prior(H200).times_us(CANDIDATES, OTHERS)
+    assert found.shape == (len(OTHERS), len(CANDIDATES))
+    assert (found == estimate(CANDIDATES, OTHERS, H200).total_us).all()
+
+
+def test_the_prior_is_the_calibrated_cost_model():
+    constants = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 7.0)
+    found = Prior(H200, constants).times_us(CANDIDATES, OTHERS)
+    assert (found == estimate(CANDIDATES, OTHERS, H200, constants).total_us).all()
+    assert (found > Prior(H200).times_us(CANDIDATES, OTHERS)).all()
+
+
+def test_a_few_times_scale_the_cost_model():
+    # Fewer than two leaves of MIN_SAMPLES: no split, so that every time gets the mean correction.
+    few = planted(lambda _p, c: 2.0 if c == PINGPONG else 0.5, PROBLEMS[:4], CANDIDATES[:2])
+    assert 2 * len(few) < 2 * MIN_SAMPLES
+    modelled = estimate(CANDIDATES, OTHERS, H200).total_us
+    factors = Learned.fit({BF16: few}, H200).times_us(CANDIDATES, OTHERS) / modelled
+    assert np.ptp(factors) == pytest.approx(0, abs=1e-12)
+    assert 0.5 < factors[0, 0] < 2.0
+    single = Learned.fit(
+        {BF16: {PROBLEMS[0]: {PINGPONG: 3 * float(estimate([PINGPONG], PROBLEMS[:1], H200).total_us[0, 0])}}}, H200
+    )
+    assert single.times_us(CANDIDATES, OTHERS) == pytest.approx(3 * modelled, rel=1e-6)
+
+
+def test_what_is_near_the_best_weighs_more():
+    # Two kernels on one problem, right and ten times too slow by the model: the mean of the logarithms by weight.
+    problem = PROBLEMS[0]
+    modelled = estimate([PINGPONG, SWAPPED], [problem], H200).total_us[0]
+    times = {problem: {PINGPONG: 5.0, SWAPPED: 50.0}}
+    logs = np.log(np.array([5.0, 50.0]) / modelled)
+    found = Learned.fit({BF16: times}, H200).times_us([PINGPONG, SWAPPED], [problem])[0]
+    assert found == pytest.approx(modelled * exp(np.average(logs, weights=(1.0, 0.1**2))), rel=1e-6)
+
+
+@pytest.mark.usefixtures("few_trees")
+@pytest.mark.parametrize(
+    ("correction", "off"),
+    [
+        (lambda _p, c: {"pingpong": 1.3, "cooperative": 0.8}[c.schedule], 0.01),
+        (lambda p, _c: 1.4 if p.m <= 64 else 0.9, 0.01),
+        (lambda _p, c: 1.25 if c.swap_ab else 1.0, 0.01),
+    ],
+    ids=["of a schedule", "of few rows", "of exchanged operands"],
+)
+def test_a_planted_correction_is_learned_for_problems_that_were_not_timed(correction, off):
+    problems = [
+        problem_of(m, n, k) for m in (8, 16, 64, 256, 700, 1024, 4096) for n in (1024, 4096) for k in (1024, 4096)
+    ]
+    found = Learned.fit({BF16: planted(correction, problems)}, H200).times_us(CANDIDATES, OTHERS)
+    wanted = np.array([list(row.values()) for row in planted(correction, OTHERS).values()])
+    assert np.abs(np.log(found / wanted)).max() < off
+    modelled = estimate(CANDIDATES, OTHERS, H200).total_us
+    assert np.abs(np.log(modelled / wanted)).max() > 0.09
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_operations_are_told_apart():
+    times = planted(lambda *_: 1.0)
+    fp16 = {replace(p, operation=FP16): {c: 1.5 * us for c, us in row.items()} for p, row in times.items()}
+    both = Learned.fit({BF16: times, FP16: fp16}, H200)
+    modelled = estimate(CANDIDATES, OTHERS, H200).total_us
+    assert both.times_us(CANDIDATES, OTHERS) == pytest.approx(modelled, rel=0.01)
+    assert both.times_us(CANDIDATES, [replace(p, operation=FP16) for p in OTHERS]) == pytest.approx(
+        1.5 * modelled, rel=0.01
+    )
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_equal_times_give_equal_answers_in_any_order(h200_times):
+    kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    times = {kn: h200_times[kn], FP16: dict(list(h200_times[FP16].items())[:40])}
+    backwards = {
+        o: {p: dict(reversed(row.items())) for p, row in reversed(rows.items())} for o, rows in reversed(times.items())
+    }
+    candidates = sorted({c for row in h200_times[kn].values() for c in row})
+    problems = [Problem(kn, m, n, k) for m, n, k in ((7, 1000, 520), (300, 5120, 2048), (8192, 8192, 8192))]
+    first, second = (Learned.fit(x, H200).times_us(candidates, problems) for x in (times, backwards))
+    assert (first == second).all()
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_the_record_is_closer_than_the_cost_model(h200_times):
+    # Half of the (n, k) of a layout is learned from, the other half is compared.
+    kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    weights = sorted({(p.n, p.k) for p in h200_times[kn]})
+    inside = {p: row for p, row in h200_times[kn].items() if (p.n, p.k) in weights[::2]}
+    outside = {p: row for p, row in h200_times[kn].items() if (p.n, p.k) in weights[1::2]}
+    candidates = sorted({c for row in inside.values() for c in row})
+
+    def error(model):
+        found = model.times_us(candidates, sorted(outside))
+        pairs = [
+            (found[i, candidates.index(c)], t) for i, p in enumerate(sorted(outside)) for c, t in outside[p].items()
+        ]
+        return float(np.median([abs(np.log(a / b)) for a, b in pairs]))
+
+    assert error(Learned.fit({kn: inside}, H200)) < 0.6 * error(Prior(H200))
+
+
+def test_a_name_that_no_time_was_of_is_predicted_too():
+    model = Learned.fit({BF16: planted(lambda *_: 1.0, candidates=(PINGPONG,))}, H200)
+    assert model.names == ("pingpong", "sm90_quack")
+    found = model.times_us([COOPERATIVE], OTHERS)
+    assert found == pytest.approx(estimate([COOPERATIVE], OTHERS, H200).total_us, rel=1e-3)
+
+
+def test_no_times_is_an_error():
+    with pytest.raises(ValueError, match="need at least one array to concatenate"):
+        Learned.fit({}, H200)

@@ -1,0 +1,191 @@
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+from twins import BF16, CONDITIONS
+
+from aot.core.candidate import Candidate
+from aot.core.dispatch import DispatchTable
+from aot.core.errors import SelectionError
+from aot.select.coverage import Coverage
+from aot.select.selection import (
+    SELECTION_VERSION,
+    Curve,
+    CurvePoint,
+    HeldOut,
+    Regret,
+    Selection,
+    read_selection,
+    write_selection,
+)
+from tests.golden.manifest import golden_manifest
+
+GOLDEN = golden_manifest()
+SELECTION = Selection(
+    SELECTION_VERSION,
+    "h200",
+    "measured",
+    "h200",
+    (CONDITIONS,),
+    (Regret(BF16, 204, 4, 0.0125, 0.5, "exact", 0.01),),
+    (Curve(BF16, (CurvePoint(4, 0.0125, 0.5, 0.01, 40_000, True),)),),
+    (HeldOut(BF16, 2, 9, 1, 0.01, 0.02, 0.03, 0.04, "bf16_kk m1 n8 k8"),),
+    tuple(kernel.key for kernel in GOLDEN.kernels),
+    GOLDEN.table,
+)
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "new" / "s.json"
+    write_selection(path, SELECTION)
+    assert read_selection(path) == SELECTION
+    first = path.read_bytes()
+    write_selection(path, SELECTION)
+    assert path.read_bytes() == first
+    assert [x.name for x in path.parent.iterdir()] == ["s.json"]
+
+
+def test_what_it_was_made_for_is_kept_and_may_be_missing(tmp_path):
+    path, coverage = tmp_path / "s.json", Coverage(3, 1, "bf16_kk m1 n8 k8", {"n 7 is not": 2}, {})
+    write_selection(path, replace(SELECTION, coverage=coverage))
+    assert read_selection(path).coverage == coverage
+    document = json.loads(path.read_text())
+    del document["coverage"]
+    path.write_text(json.dumps(document))
+    assert read_selection(path) == SELECTION
+
+
+def test_a_compressed_file_is_the_same_selection_in_fewer_bytes(tmp_path):
+    plain, compressed = tmp_path / "s.json", tmp_path / "s.json.gz"
+    for path in (plain, compressed):
+        write_selection(path, SELECTION)
+    assert read_selection(compressed) == SELECTION
+    assert gzip.decompress(compressed.read_bytes()) == plain.read_bytes()
+    first = compressed.read_bytes()
+    write_selection(compressed, SELECTION)
+    assert compressed.read_bytes() == first
+    compressed.write_bytes(first[:-9])
+    with pytest.raises(SelectionError) as caught:
+        read_selection(compressed)
+    assert str(caught.value).startswith(f"cannot read the selection {compressed}: Compressed file ended before the ")
+    assert str(caught.value).endswith("; run `aot select`")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "s.json"
+    write_selection(path, SELECTION)
+    with pytest.raises(TypeError):
+        write_selection(path, replace(SELECTION, target=object()))
+    strange = replace(SELECTION, table=DispatchTable((replace(SELECTION.table.sections[0], fallback=9),)))
+    with pytest.raises(SelectionError, match=r"the selection for .*: bf16_kk: the fallback is kernel 9; there are 5"):
+        write_selection(path, strange)
+    assert read_selection(path) == SELECTION
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("selection_version",), 7, ": selection_version: expected 2, got 7; run `aot select` again"),
+        (("target",), 1, ": target: expected the name of a target, such as h200, got 1; run `aot select` again"),
+        (
+            ("regrets", 0, "mean"),
+            "x",
+            ": regrets[0].mean: expected a number from -1 to 1e+12, got 'x'; run `aot select` again",
+        ),
+        (
+            ("curves", 0, "points", 0, "mean_bound"),
+            None,
+            ": curves[0].points[0].mean_bound: expected a number from -1 to 1e+12, got None; run",
+        ),
+        (
+            ("heldout", 0, "tier"),
+            "2",
+            ": heldout[0].tier: expected a whole number from 1 to 2, got '2'; run `aot select` again",
+        ),
+        (
+            ("kernels", 0, "operation", "layout_name"),
+            "zz",
+            ": kernels[0].operation.layout_name: expected one of kk, kn, mk, mn, got 'zz'; run",
+        ),
+        (("kernels",), [], ": 0 kernels in 2 sections; expected at least one of each; run `aot select` again"),
+        (
+            ("table", "sections", 0, "grid", "m_edges"),
+            [4, 3],
+            ": bf16_kk: grid: its edges in m must ascend from 1 or more, and not be empty; run",
+        ),
+        (("selection_version",), True, ": selection_version: expected 2, got True; run `aot select` again"),
+        (
+            ("provenance",),
+            'x"\nrun = "evil',
+            ": provenance: expected one of measured, predicted, got 'x\"\\nrun = \"evil'; run",
+        ),
+        (("record",), "a\nb", ": record: expected one line of 1 to 200 printable characters, got 'a\\nb'; run"),
+        (("target",), "../../evil", ": target: expected the name of a target, such as h200, got '../../evil'; run"),
+        (
+            ("kernels", 1, "candidate", "split_k_mode"),
+            "x",
+            ": kernels[1].candidate.split_k_mode: expected one of none, se",
+        ),
+        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: fallback, sm100_per"),
+        (
+            ("kernels", 1, "candidate", "schedule"),
+            "a;b",
+            ": kernels[1].candidate.schedule: expected a schedule, such as",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "time_us"),
+            -1.0,
+            ": table.sections[0].ladders[0].rows[1].time_us: ",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "time_us"),
+            0,
+            ": bf16_kk: ladder n 4096 k 4096, row 1: it was m",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "kernel"),
+            4,
+            ": bf16_kk: ladder n 4096 k 4096, row 1: its kernel 4 i",
+        ),
+        (
+            ("table", "sections", 0, "grid", "cells", 3, "runner_up"),
+            9,
+            ": bf16_kk: grid, cell 3: its runner-up is 9; there are",
+        ),
+        (("table", "sections", 1, "fallback"), 1, ": bf16_kn: the fallback 1 must take both strides of its operands"),
+        (("table", "sections", 0, "fallback"), 99, ": bf16_kk: the fallback is kernel 99; there are 5 kernels; run"),
+    ],
+)
+def test_damage_is_named_with_its_place(tmp_path, place, value, message):
+    path = tmp_path / "s.json"
+    write_selection(path, SELECTION)
+    document = json.loads(path.read_text())
+    *parents, last = place
+    inner = document
+    for part in parents:
+        inner = inner[part]
+    inner[last] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(SelectionError) as caught:
+        read_selection(path)
+    assert str(caught.value).startswith(f"{path}{message}")
+
+
+def test_a_general_kernel_takes_all_shapes_as_its_family_says(tmp_path):
+    keys = list(SELECTION.kernels)
+    keys[2] = replace(keys[2], candidate=Candidate("sm100_persistent", 128, 64, schedule="clc", use_tma_store=False))
+    with pytest.raises(
+        SelectionError, match="cell 0: its general kernel 2 takes only multiples of 128 in m and 64 in n"
+    ):
+        write_selection(tmp_path / "s.json", replace(SELECTION, kernels=tuple(keys)))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"\x1f\x8b"])
+def test_what_is_not_json_is_refused(tmp_path, content):
+    path = tmp_path / "s.json"
+    path.write_bytes(content)
+    with pytest.raises(SelectionError, match=r"s\.json: not (JSON|UTF-8 text): .*; run `aot select` again"):
+        read_selection(path)
+    with pytest.raises(SelectionError, match=r"cannot read the selection .*No such file.*; run `aot select`"):
+        read_selection(tmp_path / "absent.json")

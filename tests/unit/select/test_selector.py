@@ -1,0 +1,391 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from accepted import named
+from twins import BF16, CONDITIONS, problem_of
+
+from aot.core.candidate import KernelKey
+from aot.core.errors import SelectionError
+from aot.core.measurement import PROVENANCE_MEASURED, Record
+from aot.core.problem import Dtype, Layout, Operation
+from aot.core.shape_set import load_shape_set
+from aot.core.target import load_target
+from aot.select import learned, table
+from aot.select import selector as select
+from aot.select.diff import compare
+from aot.select.selector import (
+    NAMED_WEIGHT,
+    Measured,
+    SelectionLimits,
+    Wishes,
+    fallback_key,
+    select_kernels,
+    shipped_kernel,
+)
+from aot.select.table import Timed
+from aot.select.times import measured_times, spreads
+
+H200 = load_target("h200")
+FP16 = Operation.of(Dtype.FLOAT16)
+A = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+B = named("sm90_quack_128x64_c1x1_pingpong", "h200")
+C = named("sm90_quack_128x256_c1x1_cooperative", "h200")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
+NAMES = {A: "A", B: "B", C: "C"}
+RECORD = Record("h200", (CONDITIONS,), ())
+
+
+class Even:
+    """A model by which every kernel takes 10 us on everything but those that are faster."""
+
+    def __init__(self, *faster):
+        self.faster = faster
+
+    def times_us(self, candidates, problems):
+        return np.array([[9.0 if c in self.faster else 10.0 for c in candidates] for _ in problems])
+
+
+@pytest.fixture
+def believe(monkeypatch):
+    """Give what replaces the model that is learned; few fine steps, so that a table is quickly built."""
+    m_edges, edges = (16, 64, 256, 1024, 8192), (512, 4096)
+    for name, few in (("FINE_M", m_edges), ("FINE_GRID_M", m_edges), ("FINE_N", edges), ("FINE_K", edges)):
+        monkeypatch.setattr(table, name, few)
+
+    def replace_model(model):
+        monkeypatch.setattr(select.Learned, "fit", staticmethod(lambda *_: model))
+
+    replace_model(Even())
+    return replace_model
+
+
+def rows_of(*rows, n=1024, operation=BF16, kernels=(A, B, C)):
+    """Make times of m = 16, 32, ... : a row a problem, a column a kernel; 0 is a missing time."""
+    return {
+        operation: {
+            problem_of(16 * 2**i, n, 1024, operation): {c: float(us) for c, us in zip(kernels, row, strict=False) if us}
+            for i, row in enumerate(rows)
+        }
+    }
+
+
+def selected(times, wishes=None, **more):
+    return select_kernels(Measured(times, record=RECORD, **more), H200, wishes or Wishes(), "mine")
+
+
+def solutions(selection):
+    """Give the kernels of the ladders' rows, by their letters."""
+    rows = [row for section in selection.table.sections for x in section.ladders for row in x.rows]
+    return "".join(NAMES[selection.kernels[row.kernel].candidate] for row in rows)
+
+
+@pytest.mark.usefixtures("believe")
+@pytest.mark.parametrize(("weight", "letter"), [(1.0, "B"), (NAMED_WEIGHT, "A")])
+def test_what_the_wheel_is_for_counts_more(tmp_path, weight, letter):
+    shapes = tmp_path / "mine.toml"
+    model = '[[model]]\nname = "mine"\nweights = [{ name = "w", n = 1024, k = 1024 }]\n'
+    shapes.write_text(f'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [16, 32]\n\n{model}')
+    wishes = Wishes(SelectionLimits(1), shapes=load_shape_set(str(shapes)), named_weight=weight)
+    found = selected(rows_of((10, 11), (10, 11), (14, 10)), wishes)
+    assert [NAMES.get(key.candidate) for key in found.kernels[1:]] == [letter]
+
+
+@pytest.mark.usefixtures("believe")
+def test_a_selection_says_what_it_rests_on():
+    found = selected(rows_of((10, 20), (20, 10)))
+    assert (found.target, found.provenance, found.record, found.conditions) == (
+        "h200",
+        "measured",
+        "mine",
+        (CONDITIONS,),
+    )
+    assert [key.candidate.name for key in found.kernels] == ["fallback_64x64_c1x1_direct", A.name, B.name]
+    (regret,) = found.regrets
+    assert (regret.num_problems, regret.num_kernels, regret.mean, regret.worst, regret.method, regret.mean_bound) == (
+        *(2, 2, 0.0, 0.0),
+        *("exact", 0.0),
+    )
+    assert (found.curves, found.heldout) == ((), ())
+    assert solutions(found) == "AB"
+    predicted = select_kernels(Measured(rows_of((10, 20))), H200, Wishes(), "model")
+    assert (predicted.provenance, predicted.record, predicted.conditions) == ("predicted", "model", ())
+
+
+# Two tunings of one machine: the same kernels, half a percent of noise, so that another one is the fastest each time.
+ONCE = rows_of((10.0, 10.05), (10.0, 10.04), (10.0, 14.0), (14.0, 10.0))
+AGAIN = rows_of((10.05, 10.0), (10.03, 10.0), (10.0, 14.0), (14.0, 10.0))
+
+
+@pytest.mark.usefixtures("believe")
+def test_ties_go_to_what_is_shipped():
+    # A serves two problems alone and B two, after the third tuning; where both tie the shipped one stays.
+    first = selected(ONCE)
+    assert solutions(first) == "AAAB"
+    anew = selected(rows_of((10.05, 10.0), (10.03, 10.0), (14.0, 10.0), (10.0, 14.0)))
+    assert solutions(anew) == "BBBA"
+    again = selected(AGAIN, Wishes(shipped=first))
+    assert solutions(again) == "AAAB"
+    again = selected(AGAIN, Wishes(shipped=anew))
+    assert solutions(again)[:2] == "BB"
+    assert again.regrets[0].mean == 0
+
+
+@pytest.mark.usefixtures("believe")
+def test_what_is_shipped_gives_way_to_what_is_better_by_more_than_noise():
+    first = selected(ONCE)
+    assert solutions(selected(rows_of((10.5, 10.0), (10.0, 10.0), (10, 14), (14, 10)), Wishes(shipped=first))) == "BAAB"
+    times = rows_of((10.39, 10.0), (10.0, 10.0), (10, 14), (14, 10))
+    assert solutions(selected(times, Wishes(shipped=first))) == "AAAB"
+
+
+def test_a_cell_of_near_even_predictions_keeps_its_kernel(believe):
+    first = selected(ONCE)
+    before = {first.kernels[x.kernel].candidate for x in first.table.sections[0].grid.cells}
+    assert before == {A}
+    believe(Shades({A: 10.6, B: 10.0}))
+    again = selected(ONCE, Wishes(shipped=first))
+    assert {again.kernels[x.kernel].candidate for x in again.table.sections[0].grid.cells} == {A}
+    anew = selected(ONCE)
+    assert {anew.kernels[x.kernel].candidate for x in anew.table.sections[0].grid.cells} == {B}
+    believe(Shades({A: 10.65, B: 10.0}))
+    again = selected(ONCE, Wishes(shipped=first))
+    assert {again.kernels[x.kernel].candidate for x in again.table.sections[0].grid.cells} == {B}
+
+
+class Shades:
+    """A model by which each kernel takes a time of its own, 10 us unless it is said."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def times_us(self, candidates, problems):
+        return np.array([[self.times.get(c, 10.0) for c in candidates] for _ in problems])
+
+
+def test_foreign_problems_count_in_the_choice_but_not_in_the_regret(believe, monkeypatch):
+    monkeypatch.setattr(select, "NUM_FOREIGN", 40)
+    wishes = Wishes(SelectionLimits(1, 1))
+    times = rows_of((10, 11), (10, 11))
+    believe(Even(B))
+    assert solutions(selected(times, wishes)) == "AA"  # too few problems to trust what was learned
+    monkeypatch.setattr(select, "MIN_MEASURED", 2)
+    found = selected(times, wishes)
+    assert solutions(found) == "BB"
+    (regret,) = found.regrets
+    assert (regret.num_problems, regret.mean, regret.worst, regret.mean_bound) == (2, 0.1, 0.1, 0.0)
+    believe(Even())
+    assert solutions(selected(times, wishes)) == "AA"
+    monkeypatch.setattr(select, "MIN_MEASURED", 3)
+    believe(Even(B))
+    assert solutions(selected(times, wishes)) == "AA"
+
+
+@pytest.mark.usefixtures("believe")
+@pytest.mark.parametrize(
+    ("limits", "num_kernels"),
+    [
+        (SelectionLimits(), 3),
+        (SelectionLimits(max_mean=0.02), 2),
+        (SelectionLimits(max_worst=0.05), 2),
+        (SelectionLimits(max_mean=0.2), 1),
+        (SelectionLimits(max_worst=0.01), 3),
+        (SelectionLimits(2), 2),
+    ],
+)
+def test_a_regret_takes_the_fewest_kernels(limits, num_kernels):
+    (regret,) = selected(rows_of((100, 140, 140), (140, 100, 104), (140, 105, 100)), Wishes(limits)).regrets
+    assert regret.num_kernels == num_kernels
+    assert limits.max_mean is None or regret.mean <= limits.max_mean
+    assert limits.max_worst is None or regret.worst <= limits.max_worst
+
+
+@pytest.mark.usefixtures("believe")
+@pytest.mark.parametrize(
+    ("times", "limits", "message"),
+    [
+        ({}, SelectionLimits(), "mine has no usable times; tune first"),
+        (
+            rows_of((10,), kernels=(SPLIT,)),
+            SelectionLimits(),
+            "no kernel that was timed takes every shape; time one with a TMA store and no split-K",
+        ),
+        (
+            rows_of((10, 20, 20), (20, 10, 20), (20, 20, 10)),
+            SelectionLimits(2, max_worst=0.1),
+            (
+                "2 kernels: mean regret 0.3333, worst 1.0000; expected at most mean None, worst 0.1; raise "
+                "--max-kernels (the worst alone needs 3) or the limits"
+            ),
+        ),
+        (rows_of((10,)), SelectionLimits(0), "--max-kernels is 0; at least 1 is needed"),
+    ],
+)
+def test_what_cannot_be_selected_is_an_error(times, limits, message):
+    with pytest.raises(SelectionError) as caught:
+        selected(times, Wishes(limits))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("layout", "limit", "mean"), [(Layout.KK, 20, 0.1), *((x, 5, None) for x in (Layout.KN, Layout.MK, Layout.MN))]
+)
+def test_a_regret_counts_in_linears_layout_only(layout, limit, mean):
+    aim = SelectionLimits(20, 5, 0.1, 0.2).of(Operation.of(Dtype.FLOAT16, layout))
+    assert (aim.max_kernels, aim.max_mean, aim.max_worst) == (limit, mean, 0.2 if mean else None)
+
+
+@pytest.mark.usefixtures("believe")
+def test_a_row_that_rests_on_another_types_time_is_called_predicted():
+    times = {**rows_of((12, 10)), **rows_of((11, 0), operation=FP16)}
+    found = selected(times, Wishes(SelectionLimits(1, 1)))
+    rows = {x.operation: x.ladders[0].rows[0] for x in found.table.sections}
+    assert (rows[BF16].provenance, rows[BF16].time_us) == ("measured", 10.0)
+    assert (rows[FP16].provenance, rows[FP16].time_us) == ("predicted", pytest.approx(10 * 11 / 12, rel=1e-3))
+
+
+@pytest.mark.usefixtures("believe")
+def test_kernels_stand_fallbacks_first_then_by_operation():
+    kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    found = selected({**rows_of((11, 0), operation=FP16), **rows_of((0, 10), operation=kn), **rows_of((12,))})
+    assert found.kernels == (
+        fallback_key(Dtype.BFLOAT16, H200),
+        fallback_key(Dtype.FLOAT16, H200),
+        KernelKey(BF16, A),
+        KernelKey(kn, B),
+        KernelKey(FP16, A),
+    )
+    assert [(x.operation, x.fallback) for x in found.table.sections] == [(BF16, 0), (kn, 0), (FP16, 1)]
+
+
+@pytest.mark.usefixtures("believe")
+def test_held_out_problems_are_scored_and_not_learned_from(monkeypatch):
+    seen = []
+    monkeypatch.setattr(select.Learned, "fit", staticmethod(lambda times, _: seen.append(times) or Even()))
+    inside, outside = rows_of((10, 12), (10, 12)), rows_of((12, 10), n=2048)
+    found = selected(inside, heldout=outside)
+    assert seen == [inside]
+    (score,) = found.heldout
+    assert (score.tier, score.num_problems, score.rounding_worst, score.worst) == (2, 1, 0.0, 0.2)
+    assert replace(found, heldout=()) == selected(inside)
+
+
+@pytest.mark.usefixtures("believe")
+def test_a_curve_of_many_problems_goes_through_the_choice(monkeypatch):
+    monkeypatch.setattr(select, "CURVE_MIN_PROBLEMS", 3)
+    times = rows_of((10, 12, 11), (12, 10, 11), (10, 20, 20))
+    key = KernelKey(BF16, A)
+    wishes = Wishes(SelectionLimits(2), with_curves=True, kernel_bytes={key: 500, KernelKey(FP16, B): 900})
+    (curve,) = selected(times, wishes).curves
+    assert curve.operation == BF16
+    assert [(x.num_kernels, x.mean, x.wheel_bytes) for x in curve.points][:2] == [
+        (1, round(0.2 / 3, 5), 500),
+        (2, 0.0, 1000),
+    ]
+    assert selected(times).curves == ()
+    assert selected(rows_of((10, 12), (12, 10)), wishes).curves == ()
+
+
+@pytest.mark.usefixtures("believe")
+def test_what_a_selection_dispatches_is_its_shipped_kernel():
+    found = selected(rows_of((10, 20), (20, 10)))
+    kernel = shipped_kernel(found, BF16)
+    assert [kernel(problem_of(m, 1024, 1024)) for m in (1, 16, 17, 5000)] == [A, A, B, B]
+    assert shipped_kernel(found, FP16)(problem_of(1, 1024, 1024, FP16)) is None
+    assert shipped_kernel(None, BF16)(problem_of(1, 1024, 1024)) is None
+
+
+def noisy(record, seed):
+    """Give a record's times as another tuning would: each moved by its own spread, a single round's by a hundredth."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for item in record.measurements:
+        spread = (item.high_us - item.low_us) / (2 * item.median_us) if item.num_rounds > 1 else 0.01
+        by = float(np.exp(spread * rng.standard_normal()))
+        found.append(replace(item, low_us=by * item.low_us, median_us=by * item.median_us, high_us=by * item.high_us))
+    return replace(record, measurements=tuple(found))
+
+
+@pytest.fixture(scope="module")
+def noise(h200_record):
+    """Select from some of the H200's record, then from that with noise with the first selection shipped; compare."""
+    of_bf16 = [item for item in h200_record.measurements if item.ok and item.problem.operation == BF16]
+    kernels = set(sorted({item.kernel for item in of_bf16})[::7])
+    problems = set(sorted({item.problem for item in of_bf16})[::9])
+    kept = tuple(item for item in of_bf16 if item.kernel in kernels and item.problem in problems)
+    record = replace(h200_record, measurements=kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learned, "NUM_TREES", 40)
+        for name in ("FINE_M", "FINE_GRID_M", "FINE_N", "FINE_K"):
+            edges = getattr(table, name)
+            patch.setattr(table, name, tuple(sorted({*edges[::3], edges[-1]})))
+
+        def selection_of(record, shipped):
+            measured = Measured(measured_times(record), spreads(record), record=record)
+            return select_kernels(measured, H200, Wishes(SelectionLimits(12), shipped), "h200")
+
+        first = selection_of(record, None)
+        times = measured_times(record)[BF16]
+        timed = Timed(times, times, PROVENANCE_MEASURED, learned.Learned.fit({BF16: times}, H200))
+        again = compare(first, selection_of(record, first), {BF16: [timed]})
+        return len(problems), again, compare(first, selection_of(noisy(record, 1), first), {BF16: [timed]})
+
+
+def test_the_same_times_again_change_nothing(noise):
+    _, again, _ = noise
+    assert (again.changes, again.added, again.dropped) == ((), (), ())
+    assert again.num_entries > 500
+
+
+def test_another_tunings_noise_changes_no_kernel_and_hardly_a_measured_row(noise):
+    num_problems, _, found = noise
+    assert (found.added, found.dropped) == ((), ())
+    measured = [change for change in found.changes if change.is_measured]
+    assert len(measured) < 0.05 * num_problems
+    assert all(change.cost <= 0.03 for change in measured)
+
+
+def test_another_tunings_noise_changes_next_to_nothing(noise):
+    _, _, found = noise
+    assert found.churn < 0.005
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="what is learned moves with the noise by more than PREDICTED_TIE: 5 of 2,173 entries, all of them cells, "
+    "have another kernel, one 5.3 percent slower by the first model; on as much of h200.jsonl.gz none has",
+)
+def test_another_tunings_noise_costs_next_to_nothing(noise):
+    _, _, found = noise
+    assert found.worst_cost <= 0.01
+
+
+ODD = problem_of(16, 7, 1024)
+
+
+@pytest.mark.usefixtures("believe")
+def test_what_no_tuned_kernel_takes_has_no_ladder_and_no_regret():
+    times = rows_of((10, 20), (20, 10))
+    # Whatever a table of times says: the fallback answers it.
+    odd = {BF16: {**times[BF16], ODD: {A: 5.0, B: 500.0}}}
+    assert selected(odd) == selected(times)
+    only = Measured({BF16: {ODD: {A: 5.0}}}, record=RECORD)
+    with pytest.raises(SelectionError, match="mine has no usable times; tune first"):
+        select_kernels(only, H200, Wishes(), "mine")
+
+
+@pytest.mark.usefixtures("believe")
+def test_a_selection_says_how_what_it_is_for_is_answered(tmp_path):
+    shapes = tmp_path / "mine.toml"
+    weights = "weights = [{ name = 'w', n = 1024, k = 1024 }, { name = 'head', n = 7, k = 1024 }]"
+    shapes.write_text(
+        "version = 1\ndtypes = ['bfloat16', 'float16']\nlayouts = ['kk', 'kn']\nm = [16, 17]\n"
+        f"[[model]]\nname = 'mine'\n{weights}\n"
+    )
+    found = selected(rows_of((10, 20), (20, 10)), Wishes(shapes=load_shape_set(str(shapes))))
+    assert found.coverage.text == (
+        "16 problems: 1 measured, 1 predicted (first bf16_kk m17 n1024 k1024), 6 by the slow general kernel: n 7 is "
+        "not a multiple of 8 (4); no kernels of layout kn: they were not asked for (2), 8 not answered: no kernels of "
+        "float16"
+    )
+    assert selected(rows_of((10, 20), (20, 10))).coverage is None

@@ -1,0 +1,377 @@
+import gzip
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from accepted import named
+from twins import BF16, CONDITIONS, problem_of
+
+from aot.cli.options import MAX_HELDOUT_REGRET
+from aot.compile.artifact import Artifact
+from aot.core.candidate import KernelKey
+from aot.core.errors import CandidateError, CoverageError, SelectionError, StoreError
+from aot.core.measurement import Measurement, Record
+from aot.core.problem import Dtype, Operation
+from aot.core.shape_set import parse_shape_set
+from aot.core.strict_json import decode
+from aot.core.target import load_target
+from aot.select import learned, shipping, table
+from aot.select.coverage import Coverage
+from aot.select.diff import Difference
+from aot.select.record import write_record
+from aot.select.selection import HeldOut, write_selection
+from aot.select.selector import SelectionLimits, Wishes
+from aot.select.shipping import (
+    check_heldout,
+    compare_selections,
+    compiled_bytes,
+    coverage_text,
+    covered,
+    default_record,
+    require_measured,
+    select_measured,
+    select_predicted,
+    shipped_selection,
+    times_behind,
+)
+from aot.space.cost import DEFAULTS
+from tests.golden.manifest import kernel
+
+H200, THOR = load_target("h200"), load_target("thor")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+SHAPES = parse_shape_set(
+    'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
+    '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
+    "x",
+)
+HELDOUT = parse_shape_set(
+    'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [64]\n'
+    '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
+    "x",
+)
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch):
+    """Look at few fine steps and learn little, so that a selection is quickly made."""
+    for name, edges in (("FINE_M", (16, 256, 8192)), ("FINE_N", (512, 4096)), ("FINE_K", (512, 4096))):
+        monkeypatch.setattr(table, name, edges)
+    monkeypatch.setattr(learned, "NUM_TREES", 5)
+
+
+def measured(candidate, m, median_us, status="ok"):
+    problem = problem_of(m, 4096, 4096)
+    low, high = 0.99 * median_us, 1.01 * median_us
+    return Measurement(KernelKey(BF16, candidate), problem, median_us, low, high, 7, 1e-3, status)
+
+
+RECORD = Record(
+    "h200",
+    (CONDITIONS,),
+    (
+        measured(PLAIN, 1, 20.0),
+        measured(SMALL, 1, 10.0),
+        measured(PLAIN, 64, 20.0),
+        measured(SMALL, 64, 16.0),
+        measured(PLAIN, 4096, 200.0),
+        measured(SMALL, 4096, 0.0, "wrong result"),
+    ),
+)
+
+
+@pytest.fixture
+def record_path(tmp_path):
+    path = tmp_path / "records" / "mine.jsonl.gz"
+    write_record(path, RECORD)
+    return path
+
+
+def select(path, wishes=None, kernels="", heldout=HELDOUT, target=H200):
+    return select_measured(path, target, wishes or Wishes(), kernels, heldout)
+
+
+def rows_of(selection):
+    """Give (m, kernel, time, provenance) of the ladder's rows at the m that were tuned."""
+    (ladder,) = selection.table.sections[0].ladders
+    found = zip(ladder.m_edges, ladder.rows, strict=True)
+    return [(m, selection.kernels[x.kernel].candidate, x.time_us, x.provenance) for m, x in found if m in (1, 64, 4096)]
+
+
+def test_selects_from_a_record(record_path):
+    found = select(record_path)
+    names = ["fallback_64x64_c1x1_direct", PLAIN.name, SMALL.name]
+    assert [key.candidate.name for key in found.kernels] == names
+    assert (found.target, found.provenance, found.record, found.conditions) == (
+        *("h200", "measured", "mine"),
+        (CONDITIONS,),
+    )
+    (regret,) = found.regrets
+    assert (regret.num_problems, regret.num_kernels, regret.mean, regret.worst) == (2, 2, 0, 0)
+    assert rows_of(found) == [(1, SMALL, 10.0, "measured"), (4096, PLAIN, 200.0, "measured")]
+    assert found == select(record_path)
+
+
+def test_what_is_held_out_is_scored_on_and_else_selected_by(record_path):
+    (score,) = select(record_path).heldout
+    assert (score.tier, score.num_problems, score.num_unmeasured) == (1, 1, 0)
+    everything = select(record_path, heldout=None)
+    assert (everything.heldout, everything.regrets[0].num_problems) == ((), 3)
+    assert rows_of(everything)[1] == (64, SMALL, 16.0, "measured")
+
+
+def test_patterns_and_limits_narrow_a_selection(record_path):
+    assert [x.candidate for x in select(record_path, kernels="-*_swap").kernels[1:]] == [PLAIN]
+    assert [x.candidate for x in select(record_path, Wishes(SelectionLimits(1))).kernels[1:]] == [PLAIN]
+
+
+def test_a_selection_from_nothing_is_an_error(record_path):
+    with pytest.raises(SelectionError) as caught:
+        select(record_path, kernels="sm100_*")
+    assert str(caught.value) == "mine has no usable times; tune first"
+
+
+def test_a_record_of_another_target_is_refused(record_path):
+    with pytest.raises(StoreError) as caught:
+        select(record_path, target=THOR)
+    assert str(caught.value) == f"{record_path} is a record of h200, not of thor; give --target h200"
+
+
+def test_a_predicted_selection_says_so():
+    wishes = Wishes(SelectionLimits(2, 2))
+    found = select_predicted(SHAPES, H200, wishes, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*", any_layout=True)
+    assert (found.provenance, found.record, found.conditions, found.heldout) == ("predicted", "cost-model-v1", (), ())
+    assert [x.operation.tag for x in found.table.sections] == ["bf16_kk", "bf16_kn", "bf16_mk", "bf16_mn"]
+    rows = [row for x in found.table.sections for ladder in x.ladders for row in ladder.rows]
+    assert {row.provenance for row in rows} == {"predicted"}
+    check_heldout(found, 0.0, 0.0)
+
+
+FEW = "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
+
+
+def of(text):
+    head = 'version = 1\ndtypes = ["bfloat16"]\nm = [1, 16]\n'
+    return parse_shape_set(f'{head}[[model]]\nname = "x"\n{text}\n', "x")
+
+
+@pytest.mark.parametrize(("layouts", "tags"), [(["kk"], ["bf16_kk"]), (["kn", "mn"], ["bf16_kn", "bf16_mn"])])
+def test_only_the_layouts_that_are_asked_for_are_predicted(layouts, tags):
+    shapes = of(f"layouts = {layouts}\nweights = [{{ name = 'w', n = 4096, k = 4096 }}]")
+    found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4), shapes=shapes), FEW)
+    assert [x.operation.tag for x in found.table.sections] == tags
+    assert len(found.kernels) <= 1 + 4 * len(tags)
+    assert {key.operation.tag for key in found.kernels[1:]} == set(tags)
+
+
+def test_kernels_that_another_layout_lacks_are_no_error():
+    shapes, overlap = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }]"), "sm90_overlap_64x*"
+    for any_layout in (False, True):
+        found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4)), overlap, any_layout=any_layout)
+        assert [x.operation.tag for x in found.table.sections] == ["bf16_kk"]
+    shapes = of("layouts = ['kk', 'kn']\nweights = [{ name = 'w', n = 4096, k = 4096 }]")
+    with pytest.raises(CandidateError, match="no candidate of bf16_kn on h200 is left"):
+        select_predicted(shapes, H200, Wishes(), overlap)
+
+
+def test_a_predicted_selection_counts_only_what_a_tuned_kernel_takes():
+    shapes = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }, { name = 'h', n = 7, k = 4096 }]")
+    found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4), shapes=shapes), FEW)
+    ((regret,), (section,)) = found.regrets, found.table.sections
+    assert regret.num_problems == 2
+    assert [(x.n, x.k, x.m_edges[-1]) for x in section.ladders] == [(4096, 4096, 16)]
+    assert found.coverage == Coverage(0, 2, "bf16_kk m1 n4096 k4096", {"n 7 is not a multiple of 8": 2}, {})
+
+
+def test_a_selection_for_nothing_that_a_tuned_kernel_takes_is_an_error():
+    shapes = of("layouts = ['kk']\nweights = [{ name = 'h', n = 63, k = 65 }]")
+    with pytest.raises(SelectionError) as caught:
+        select_predicted(shapes, H200, Wishes(), "")
+    assert str(caught.value) == (
+        "no tuned kernel takes any of the 2 problems of the shape set: n 63 and k 65 are not a multiple of 8; "
+        "every wheel computes them with its general kernel, so that there is nothing to select; "
+        "pad the extents, or add problems"
+    )
+
+
+def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(record_path):
+    silent = select(record_path)
+    assert covered(silent, None) is None
+    assert coverage_text(None) == (
+        "the selection does not say which problems it was made for; make it again with aot select"
+    )
+    assert covered(silent, SHAPES).text == "2 problems: 2 measured"
+    own = select(record_path, Wishes(shapes=HELDOUT))
+    assert covered(own, SHAPES).text == "1 problem: 0 measured, 1 predicted (first bf16_kk m64 n4096 k4096)"
+
+
+def test_what_is_not_measured_is_refused_where_that_is_asked(record_path):
+    require_measured(covered(select(record_path), SHAPES))
+    for found, text in (
+        (None, "--require-measured: the selection does not say which problems it was made for"),
+        (
+            covered(select(record_path), HELDOUT),
+            "--require-measured: 1 problem: 0 measured, 1 predicted (first bf16_kk",
+        ),
+    ):
+        with pytest.raises(CoverageError, match=re.escape(text)):
+            require_measured(found)
+
+
+def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():
+    wishes, few = Wishes(SelectionLimits(2, 2)), "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
+    slower = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 50.0)
+    found, other = (select_predicted(SHAPES, H200, wishes, few, constants) for constants in (DEFAULTS, slower))
+    assert other.record == "cost-model-v1, calibrated"
+    for before, after in zip(found.table.sections, other.table.sections, strict=True):
+        assert after.ladders[0].rows[0].time_us > before.ladders[0].rows[0].time_us + 40
+        assert after.grid.cells[0].time_us > before.grid.cells[0].time_us + 40
+
+
+def test_a_target_has_a_committed_record_or_none(tmp_path):
+    records = Path(shipping.__file__).parents[1] / "records"
+    assert default_record(H200, records) == records / "h200.jsonl.gz"
+    assert default_record(H200, tmp_path) is None
+
+
+def test_a_target_has_a_committed_selection_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipping, "SHIPPED", tmp_path)
+    assert shipped_selection(H200) is None
+    (tmp_path / "h200.json.gz").write_bytes(b"")
+    assert (shipped_selection(H200), shipped_selection(THOR)) == (tmp_path / "h200.json.gz", None)
+
+
+GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        (
+            {"rounding_mean": 0.0234},
+            (
+                "bf16_kk, tier 1: on 30 held-out problems rounding costs 2.34% in the mean and 10.0% at worst "
+                "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
+                "again, or raise --max-heldout-regret"
+            ),
+        ),
+        (
+            {"rounding_worst": 0.1012, "tier": 2},
+            (
+                "bf16_kk, tier 2: on 30 held-out problems rounding costs 2.00% in the mean and 10.1% at worst "
+                "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
+                "again, or raise --max-heldout-regret"
+            ),
+        ),
+    ],
+)
+def test_a_selection_whose_rounding_costs_too_much_is_refused(record_path, changes, message):
+    selection = replace(select(record_path), heldout=(GOOD, replace(GOOD, **changes)))
+    if message is None:
+        check_heldout(selection, 0.02, 0.10)
+        return
+    with pytest.raises(SelectionError) as caught:
+        check_heldout(selection, 0.02, 0.10)
+    assert str(caught.value) == message
+    check_heldout(selection, float("inf"), float("inf"))
+
+
+@pytest.mark.parametrize(("tuned", "foreign"), [(6, 16), (0, 50), (50, 0)])
+def test_a_selection_that_is_scored_on_most_of_what_was_held_out_passes(record_path, tuned, foreign):
+    # Of 200 problems of one operation, a quarter at most are unscored, whichever tier they are of.
+    scores = [replace(GOOD, num_problems=100 - n, num_unmeasured=n) for n in (tuned, foreign)]
+    fp16 = [replace(x, operation=Operation.of(Dtype.FLOAT16), num_unmeasured=0) for x in scores]
+    check_heldout(replace(select(record_path), heldout=(*scores, *fp16)), 0.02, 0.10)
+
+
+def test_a_selection_that_is_scored_on_too_little_is_refused(record_path):
+    scores = [replace(GOOD, tier=i + 1, num_problems=100 - n, num_unmeasured=n) for i, n in enumerate((1, 50))]
+    fp16 = [replace(x, operation=Operation.of(Dtype.FLOAT16), num_unmeasured=0) for x in scores]
+    selection = replace(select(record_path), heldout=(*fp16, *scores))
+    with pytest.raises(SelectionError) as caught:
+        check_heldout(selection, 0.02, 0.10)
+    assert str(caught.value) == (
+        "bf16_kk: on 51 of 200 held-out problems (26%) the kernel picked was not timed, so that what rounding costs "
+        "there is not known; expected at most 25%; measure them with `aot tune --shapes heldout --selection ... "
+        "--prune 100`, import and select again, or give --max-heldout-regret none"
+    )
+    check_heldout(selection, float("inf"), float("inf"))
+
+
+def test_a_selection_of_which_nothing_is_scored_is_refused(record_path):
+    selection = replace(select(record_path), heldout=(replace(GOOD, num_problems=0, num_unmeasured=9),))
+    with pytest.raises(SelectionError, match=r"bf16_kk: on 9 of 9 held-out problems \(100%\) the kernel picked"):
+        check_heldout(selection, 0.02, 0.10)
+
+
+def test_what_is_committed_passes_the_gate(record_path):
+    content = json.loads(gzip.decompress((shipping.SHIPPED / "h200.json.gz").read_bytes()))
+    scores = tuple(decode(HeldOut, x) for x in content["heldout"])
+    assert {x.operation for x in scores} == {BF16, Operation.of(Dtype.FLOAT16)}
+    check_heldout(replace(select(record_path), heldout=scores), *MAX_HELDOUT_REGRET)
+
+
+def test_selections_are_compared_by_records_or_the_committed_one(record_path, tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    before = select(record_path, heldout=None)
+    write_selection(old, before)
+    write_selection(new, select(record_path, Wishes(SelectionLimits(1)), heldout=None))
+    nothing = compare_selections(old, old, [], tmp_path)
+    assert (nothing.changes, nothing.added, nothing.dropped) == ((), (), ())
+    found = compare_selections(old, new, [record_path], tmp_path)
+    assert (found.added, found.dropped) == ((), (f"bf16_kk_{SMALL.name}",))
+    costs = {x.corner: (x.cost, x.is_measured) for x in found.changes}
+    assert costs[problem_of(1, 4096, 4096)] == (pytest.approx(1.0), True)
+    assert costs[problem_of(64, 4096, 4096)] == (pytest.approx(0.25), True)
+    # Twice the same record is the same mean; none at hand is no cost.
+    assert compare_selections(old, new, [record_path, record_path], tmp_path).changes == found.changes
+    assert {x.cost for x in compare_selections(old, new, [], tmp_path).changes} == {None}
+    write_record(tmp_path / "h200.jsonl.gz", RECORD)
+    assert compare_selections(old, new, [], tmp_path) == found
+    assert isinstance(found, Difference)
+
+
+def test_selections_of_two_targets_are_not_compared(record_path, tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    selection = select(record_path)
+    write_selection(old, selection)
+    write_selection(new, replace(selection, target="thor"))
+    with pytest.raises(SelectionError) as caught:
+        compare_selections(old, new, [], tmp_path)
+    assert str(caught.value) == f"{old} is for h200, {new} for thor; compare two of one target"
+
+
+def test_what_was_compiled_here_is_weighed_compressed(tmp_path, monkeypatch):
+    path = tmp_path / "x.o"
+    path.write_bytes(b"a" * 10_000)
+    keys = [KernelKey(BF16, x) for x in (PLAIN, SMALL)]
+    artifact = Artifact(kernel(BF16, PLAIN), path)
+    monkeypatch.setattr(shipping.ArtifactStore, "get", lambda _self, key, _target: artifact if key == keys[0] else None)
+    found = compiled_bytes(keys, H200, tmp_path)
+    assert list(found) == [keys[0]]
+    assert 10 < found[keys[0]] < 100
+
+
+def test_a_selection_with_curves_weighs_the_records_kernels(record_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(shipping, "compiled_bytes", lambda keys, target: asked.append((set(keys), target)) or {})
+    select(record_path, Wishes(with_curves=True), kernels="-*_swap")
+    assert asked == [({KernelKey(BF16, PLAIN)}, H200)]
+    select(record_path)
+    assert len(asked) == 1
+
+
+def test_times_behind_a_selection_are_those_it_rests_on(record_path, tmp_path):
+    selection = select(record_path)
+    folder = record_path.parent
+    times = {BF16: {problem_of(1, 4096, 4096): {PLAIN: 20.0, SMALL: 10.0}}}
+    found = times_behind(selection, None, folder)
+    assert found[BF16][problem_of(1, 4096, 4096)] == times[BF16][problem_of(1, 4096, 4096)]
+    assert times_behind(selection, None, tmp_path) == {}
+    assert times_behind(replace(selection, provenance="predicted"), None, folder) == {}
+    other = replace(selection, conditions=(replace(CONDITIONS, date="2027-01-01"),))
+    assert times_behind(other, None, folder) == {}
+    assert times_behind(other, record_path, tmp_path) == found

@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+from accepted import named
+from twins import BF16, CONDITIONS, problem_of
+
+from aot.core.candidate import KernelKey
+from aot.core.measurement import Measurement, Record
+from aot.core.problem import Dtype, Operation, Problem
+from aot.select.times import measured_times, split, spreads, with_stand_ins
+
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+
+
+def measured(candidate, m, median_us, status="ok"):
+    problem = problem_of(m, 4096, 4096)
+    return Measurement(KernelKey(BF16, candidate), problem, median_us, median_us, median_us, 7, 1e-3, status)
+
+
+def test_only_sound_measurements_count():
+    items = (measured(PLAIN, 1, 20.0), measured(PLAIN, 4096, 200.0), measured(SMALL, 4096, 0.0, "wrong result"))
+    small, big = problem_of(1, 4096, 4096), problem_of(4096, 4096, 4096)
+    assert measured_times(Record("h200", (CONDITIONS,), items)) == {BF16: {small: {PLAIN: 20.0}, big: {PLAIN: 200.0}}}
+
+
+def test_times_of_the_other_type_stand_in():
+    bf16, fp16 = Operation.of(Dtype.BFLOAT16), Operation.of(Dtype.FLOAT16)
+    sizes = (64, 4096, 4096)
+    times = {bf16: {Problem(bf16, *sizes): {SMALL: 12.0, PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
+    filled = with_stand_ins(times)
+    levelled = {SMALL: 11.0, PLAIN: pytest.approx(10.0 * 11 / 12)}
+    assert filled[fp16] == {Problem(fp16, *sizes): levelled}
+    assert filled[bf16] == times[bf16]
+
+
+def test_times_of_the_other_type_stand_in_as_they_are_where_nothing_levels_them():
+    fp16 = Operation.of(Dtype.FLOAT16)
+    sizes = (64, 4096, 4096)
+    times = {BF16: {Problem(BF16, *sizes): {PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
+    assert with_stand_ins(times)[fp16] == {Problem(fp16, *sizes): {SMALL: 11.0, PLAIN: 10.0}}
+
+
+def test_spreads_are_half_the_distance_of_the_quartiles_over_the_median():
+    full = replace(measured(PLAIN, 1, 20.0), low_us=19.0, high_us=22.0)
+    items = (
+        full,
+        replace(full, kernel=KernelKey(BF16, SMALL), median_us=10.0, low_us=10.0, high_us=10.0),
+        replace(full, problem=problem_of(2, 4096, 4096), num_rounds=1),  # one round has no quartiles
+        replace(full, problem=problem_of(3, 4096, 4096), status="hung"),
+    )
+    found = spreads(Record("h200", (CONDITIONS,), items))
+    assert found == {BF16: {problem_of(1, 4096, 4096): {PLAIN: pytest.approx(3 / 40), SMALL: 0.0}}}
+    assert spreads(Record("h200", (CONDITIONS,), items[2:])) == {}
+
+
+def test_what_is_held_out_is_told_by_n_k_and_m():
+    fp16 = Operation.of(Dtype.FLOAT16)
+    rows = {sizes: {PLAIN: float(i)} for i, sizes in enumerate([(1, 64, 128), (1, 128, 64), (2, 64, 128)], 1)}
+    times = {operation: {Problem(operation, *x): row for x, row in rows.items()} for operation in (BF16, fp16)}
+    inside, outside = split(times, frozenset({(64, 128, 1), (64, 64, 64)}))
+    for operation in (BF16, fp16):
+        assert outside[operation] == {Problem(operation, 1, 64, 128): {PLAIN: 1.0}}
+        assert inside[operation] == {
+            Problem(operation, 1, 128, 64): {PLAIN: 2.0},
+            Problem(operation, 2, 64, 128): {PLAIN: 3.0},
+        }
+    assert split(times, frozenset()) == (times, {})
+    everything = frozenset((n, k, m) for m, n, k in rows)
+    assert split(times, everything) == ({}, times)

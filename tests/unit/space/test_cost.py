@@ -1,0 +1,133 @@
+from dataclasses import fields, replace
+
+import pytest
+from accepted import named
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from twins import BF16, problem_of
+
+from aot.core.target import load_target
+from aot.space.cost import Estimate, estimate
+
+H200, THOR = load_target("h200"), load_target("thor")
+SQUARE = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+SIZES = st.integers(1, 2**15)
+COUNTS = st.integers(1, 64)
+CANDIDATES = st.sampled_from(
+    [
+        SQUARE,
+        named("sm90_quack_64x16_c1x1_pingpong_swap", "h200"),
+        named("sm90_quack_256x128_c2x1_cooperative", "h200"),
+        named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200"),
+        named("sm90_quack_64x64_c1x1_pingpong_separate4", "h200"),
+    ]
+)
+
+
+def predict(candidate, problem, target=H200):
+    """Predict one time; the model's arrays have a row and a column here."""
+    found = estimate([candidate], [problem], target)
+    return Estimate(*(getattr(found, field.name).item() for field in fields(found)))
+
+
+def waves(candidate, m, n, target=H200):
+    return predict(candidate, problem_of(m, n, 4096), target).num_waves
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "num_waves"),
+    [(1, 1, 1), (128, 128 * 132, 1), (129, 128 * 132, 2), (128, 128 * 132 + 1, 2), (128 * 12, 128 * 11 * 3, 3)],
+)
+def test_waves_of_tiles_over_132_sms(m, n, num_waves):
+    assert waves(SQUARE, m, n) == num_waves
+
+
+def test_swap_exchanges_m_and_n():
+    tall = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+    assert waves(tall, 16, 64 * 132) == 1
+    assert waves(tall, 17, 64 * 132) == 2
+
+
+def test_clusters_round_tiles_up_and_leave_odd_sms_idle():
+    pair = replace(SQUARE, cluster_m=2)
+    assert waves(pair, 128, 128 * 66) == 1
+    assert waves(pair, 128, 128 * 67) == 2
+    assert waves(pair, 256, 128 * 66, replace(H200, num_sms=133)) == 1
+    assert waves(pair, 256, 128 * 66, replace(H200, num_sms=131)) == 2
+
+
+def test_two_ctas_share_a_tile():
+    pair = named("sm100_quack_256x256_c2x1_static_2cta", "thor")
+    assert waves(pair, 256, 256 * 10, THOR) == 1
+    assert waves(pair, 256, 256 * 11, THOR) == 2
+
+
+def test_each_split_has_its_tile():
+    split = replace(SQUARE, split_k=4, split_k_mode="serial")
+    assert waves(split, 128, 128 * 33) == 1
+    assert waves(split, 128, 128 * 34) == 2
+
+
+def test_split_k_adds_what_it_takes_to_sum():
+    problem = problem_of(16, 4096, 4096)
+
+    def overhead_us(split_k, mode):
+        return predict(replace(SQUARE, split_k=split_k, split_k_mode=mode), problem).overhead_us
+
+    plain = overhead_us(1, "none")
+    assert overhead_us(2, "separate") == pytest.approx(plain + H200.launch_us)
+    assert overhead_us(4, "serial") - overhead_us(2, "serial") == pytest.approx(
+        2 * (overhead_us(3, "serial") - overhead_us(2, "serial"))
+    )
+    assert (
+        plain < overhead_us(2, "separate") < overhead_us(2, "serial") < overhead_us(2, "parallel")
+    )  # more and more is cleared
+
+
+def test_split_k_pays_where_tiles_are_few_and_k_is_long():
+    split = replace(SQUARE, split_k=8, split_k_mode="serial")
+    few, many = problem_of(128, 512, 16384), problem_of(128, 128 * 132, 4096)
+    assert predict(split, few).total_us < predict(SQUARE, few).total_us
+    assert predict(split, many).total_us > predict(SQUARE, many).total_us
+
+
+@given(CANDIDATES, SIZES, SIZES, SIZES, SIZES)
+def test_a_longer_k_is_never_faster(candidate, m, n, one, other):
+    short, long = (predict(candidate, problem_of(m, n, k)) for k in sorted((one, other)))
+    assert short.total_us <= long.total_us
+
+
+@given(CANDIDATES, COUNTS, COUNTS, SIZES, COUNTS, COUNTS)
+def test_more_whole_tiles_are_never_less_to_compute(candidate, m, n, k, more_m, more_n):
+    # Whole tiles of every candidate: what a tile has outside the operands costs more than what it has inside.
+    small = predict(candidate, problem_of(512 * m, 512 * n, k))
+    large = predict(candidate, problem_of(512 * (m + more_m), 512 * (n + more_n), k))
+    assert small.num_waves <= large.num_waves
+    assert small.compute_us <= large.compute_us
+
+
+@given(CANDIDATES, SIZES, SIZES, SIZES)
+def test_no_time_beats_the_device(candidate, m, n, k):
+    problem = problem_of(m, n, k)
+    total_s = predict(candidate, problem).total_us * 1e-6
+    assert total_s >= problem.flops / H200.flops_per_s * 0.999
+    assert total_s >= problem.num_bytes / H200.bandwidth_bytes_per_s
+
+
+def test_the_order_agrees_with_the_committed_record(h200_times):
+    # Spearman's correlation of predicted with measured times, a problem at a time, 696 kernels of bf16_kk: a mean of
+    # 0.59 over 386 problems when this bound was set, 2026-11-20; only what the model put near its best was timed.
+    correlations = []
+    for problem, row in h200_times[BF16].items():
+        predicted = estimate(list(row), [problem], H200).total_us[0]
+        correlations.append(spearmanr(list(row.values()), predicted).statistic)
+    assert len(correlations) == 386
+    assert sum(correlations) / 386 > 0.55
+
+
+def test_each_pair_is_predicted_as_if_alone():
+    candidates = [SQUARE, named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")]
+    problems = [problem_of(16, 4096, 4096), problem_of(4096, 512, 1024), problem_of(1, 1, 1)]
+    found = estimate(candidates, problems, H200).total_us
+    assert found.tolist() == [[predict(x, problem).total_us for x in candidates] for problem in problems]

@@ -1,0 +1,87 @@
+import pytest
+from twins import BF16
+
+from aot.core.candidate import Reason
+from aot.core.errors import CandidateError
+from aot.core.problem import Dtype, Layout, Operation
+from aot.core.target import load_target
+from aot.families.fallback import FAMILY
+from aot.space.enumeration import Patterns, census, fallback, judge, legal
+
+THOR, H200 = load_target("thor"), load_target("h200")
+NAMES = ["sm100_quack_256x256_c1x1", "sm100_tgv_64x8_c1x1", "sm90_quack_64x16_c1x1_swap"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("", NAMES),
+        ("*", NAMES),
+        ("sm100_*", NAMES[:2]),
+        ("sm100_*,-*256x256*", NAMES[1:2]),
+        (" -sm100_* ", NAMES[2:]),
+        ("*_swap, sm100_tgv_64x[89]_*", NAMES[1:]),
+        ("SM100_*", []),
+        ("quack", []),
+    ],
+)
+def test_patterns_keep_names(text, kept):
+    patterns = Patterns.parse(text)
+    assert [name for name in NAMES if patterns.keep(name)] == kept
+
+
+@pytest.mark.parametrize("text", [",", "a,", "-", "a,,b", " "])
+def test_an_empty_pattern_is_refused(text):
+    with pytest.raises(CandidateError, match=r"empty pattern in '.*'; write for example 'sm100_\*,-\*256x256\*'"):
+        Patterns.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "counts"),
+    [
+        (
+            THOR,
+            {
+                "sm100_persistent": (512, {Reason.TILE: 384, Reason.CLUSTER: 256}),
+                "sm100_quack": (1568, {Reason.TILE: 448}),
+                "sm100_tgv": (12, {Reason.SMEM: 3}),
+            },
+        ),
+        (
+            H200,
+            {
+                "sm90_bounded": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
+                "sm90_overlap": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
+                "sm90_quack": (12540, {Reason.COMBINATION: 5880, Reason.TILE: 5760, Reason.REGISTERS: 396}),
+            },
+        ),
+    ],
+)
+def test_census(target, counts):
+    found = census(BF16, target, Patterns())
+    assert {x.family: (x.num_accepted, x.num_rejected) for x in found} == counts
+    assert all(set(x.examples) == set(x.num_rejected) for x in found)
+    assert len(legal(BF16, target)) == sum(accepted for accepted, _ in counts.values())
+
+
+def test_what_patterns_exclude_is_counted_with_its_reason():
+    *_, one = census(BF16, H200, Patterns.parse("sm90_quack_64x16_*_pingpong"))
+    assert (one.num_accepted, one.num_rejected) == (6, {Reason.PATTERN: 24576 - 6})
+    assert one.examples[Reason.PATTERN].endswith("_64x16_c1x1_pingpong_serial2 is excluded by --kernels")
+
+
+def test_layouts_other_than_kk_have_no_tgv():
+    operation = Operation.of(Dtype.FLOAT16, Layout.MN)
+    assert {x.family: x.num_accepted for x in census(operation, THOR, Patterns())}["sm100_tgv"] == 0
+
+
+def test_fallbacks_are_not_tuned():
+    assert "fallback" not in {candidate.family for candidate, _ in judge(BF16, THOR, Patterns())}
+    assert fallback(BF16, THOR) == next(FAMILY.candidates(BF16, THOR))
+
+
+def test_nothing_left_is_an_error():
+    with pytest.raises(
+        CandidateError, match="no candidate of bf16_kk on thor is left; see `aot space --target thor --explain`"
+    ):
+        legal(BF16, THOR, Patterns.parse("sm90_*"))

@@ -1,0 +1,144 @@
+"""What is refused before compiling. The first cases are those of CUTLASS issue 2784: SMEM usage exceeded capacity."""
+
+from dataclasses import replace
+
+import pytest
+from twins import BF16
+
+from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources
+from aot.core.errors import CandidateError
+from aot.core.target import load_target
+from aot.space.enumeration import Patterns, census
+from aot.space.legality import check
+
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+THOR, H200 = replace(load_target("thor"), clusters=CLUSTERS), load_target("h200")
+SMALL = replace(THOR, name="small", smem_bytes_per_block=99 * 1024)
+TGV = Candidate("sm100_tgv", 64, 16, num_stages=11, swap_ab=True, use_tma_store=False)
+TWO_CTA = Candidate("sm100_persistent", 256, 256, 2, 1, "static", use_2cta=True)
+ONE_CTA = Candidate("sm100_persistent", 128, 128, schedule="clc")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "target", "message"),
+    [
+        (
+            replace(TGV, num_stages=12),
+            THOR,
+            (
+                "sm100_tgv_64x16_c1x1_st12_direct_swap needs 246,784 bytes of shared memory with 12 stages of 20,480; "
+                "sm_110a gives 232,448 a block; 11 stages fit"
+            ),
+        ),
+        (
+            replace(TWO_CTA, num_stages=9),
+            THOR,
+            (
+                "sm100_persistent_256x256_c2x1_static_st9_2cta needs 312,320 bytes of shared memory with 9 stages of "
+                "32,768; sm_110a gives 232,448 a block; 6 stages fit"
+            ),
+        ),
+        (
+            replace(ONE_CTA, tile_n=256, num_stages=3),
+            SMALL,
+            (
+                "sm100_persistent_128x256_c1x1_clc_st3 needs 164,864 bytes of shared memory with 3 stages of 49,152; "
+                "sm_110a gives 101,376 a block; 1 stage fits; take a smaller tile"
+            ),
+        ),
+        (
+            ONE_CTA,
+            replace(THOR, smem_bytes_per_block=40_000),
+            (
+                "sm100_persistent_128x128_c1x1_clc needs 82,944 bytes of shared memory with 2 stages of 32,768; "
+                "sm_110a gives 40,000 a block; no stage fits; take a smaller tile"
+            ),
+        ),
+    ],
+)
+def test_shared_memory_is_counted_in_bytes(candidate, target, message):
+    assert check(candidate, BF16, target) == Rejected(Reason.SMEM, message)
+
+
+def test_what_the_message_says_fits_does_fit():
+    assert check(TGV, BF16, THOR) == Accepted(Resources(226304, 20480, 256, 11, 32))
+    assert check(TWO_CTA, BF16, THOR) == Accepted(Resources(230400, 32768, 192, 6, 512))
+
+
+def test_a_kernel_that_fills_the_block_takes_no_number_of_stages():
+    verdict = check(replace(TWO_CTA, num_stages=6), BF16, THOR)
+    assert verdict == Rejected(Reason.COMBINATION, "num_stages is 6; the kernel fills the block, give 0")
+
+
+def test_a_device_with_less_shared_memory_takes_fewer():
+    def counts(target):
+        return {
+            x.family: (x.num_accepted, x.num_rejected.get(Reason.SMEM, 0)) for x in census(BF16, target, Patterns())
+        }
+
+    assert counts(THOR) == {"sm100_persistent": (1152, 0), "sm100_quack": (3360, 0), "sm100_tgv": (12, 3)}
+    assert counts(SMALL) == {"sm100_persistent": (1104, 288), "sm100_quack": (3048, 888), "sm100_tgv": (3, 12)}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "target", "reason", "message"),
+    [
+        (
+            TWO_CTA,
+            replace(THOR, tmem_columns=256),
+            Reason.TMEM,
+            (
+                "sm100_persistent_256x256_c2x1_static_2cta needs 512 columns of tensor memory; sm_110a has 256; "
+                "take a smaller tile_n"
+            ),
+        ),
+        (
+            ONE_CTA,
+            replace(THOR, max_threads_per_block=128),
+            Reason.THREADS,
+            "sm100_persistent_128x128_c1x1_clc needs 224 threads; sm_110a takes 128 a block",
+        ),
+        (
+            replace(ONE_CTA, cluster_n=8),
+            THOR,
+            Reason.CLUSTER,
+            "sm100_persistent_128x128_c1x8_clc: cluster 1x8 is not one of thor's: 1x1, 2x1, 1x2, 2x2, 4x1, 1x4",
+        ),
+        (
+            ONE_CTA,
+            H200,
+            Reason.ARCHITECTURE,
+            "sm100_persistent_128x128_c1x1_clc: sm100_persistent is for sm_110a, h200 is sm_90a",
+        ),
+        (
+            Candidate("sm90_quack", 128, 128, schedule="pingpong"),
+            THOR,
+            Reason.ARCHITECTURE,
+            "sm90_quack_128x128_c1x1_pingpong: sm90_quack is for sm_90a, thor is sm_110a",
+        ),
+        (
+            Candidate("sm90_quack", 128, 128, schedule="pingpong", split_k_mode="serial"),
+            H200,
+            Reason.COMBINATION,
+            (
+                "sm90_quack_128x128_c1x1_pingpong: split_k 1 in mode 'serial'; 1 goes with none, "
+                "2 and more with serial, parallel, separate"
+            ),
+        ),
+    ],
+)
+def test_other_limits_are_given_with_both_figures(candidate, target, reason, message):
+    assert check(candidate, BF16, target) == Rejected(reason, message)
+
+
+@pytest.mark.parametrize(("split_k", "mode"), [(2, "none"), (0, "none"), (-2, "serial"), (2, "atomic")])
+def test_splits_and_modes_go_together(split_k, mode):
+    candidate = Candidate("sm90_quack", 128, 128, schedule="pingpong", split_k=split_k, split_k_mode=mode)
+    verdict = check(candidate, BF16, H200)
+    assert isinstance(verdict, Rejected)
+    assert verdict.reason is Reason.COMBINATION
+
+
+def test_an_unknown_family_is_an_error():
+    with pytest.raises(CandidateError, match=r"no kernel family 'sm80'; there are: fallback, sm100_persistent, sm100_"):
+        check(Candidate("sm80", 128, 128), BF16, THOR)

@@ -1,0 +1,99 @@
+"""Counting what became of a space, and the committed census of Thor against today's legality."""
+
+from pathlib import Path
+
+import pytest
+
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.core.errors import StoreError
+from aot.core.problem import Dtype, Layout, Operation
+from aot.core.target import load_target
+from aot.families import families_for
+from aot.studies.census import OPERATIONS, Span, count, legal_keys, markdown, merge, read_census, totals
+from tests.golden.manifest import BIG, kernel
+
+THOR = load_target("thor")
+BF16 = Operation.of(Dtype.BFLOAT16)
+DOCS = Path(__file__).parents[3] / "docs"
+KERNEL = kernel(BF16, BIG)
+
+
+def nothing(key):
+    del key
+
+
+def test_every_candidate_is_legal_or_rejected_with_a_reason():
+    census = count((BF16,), THOR, {}, nothing)
+    assert {row.family for row in census.rows} == {family.name for family in families_for(THOR)}
+    assert all(row.num_candidates == row.num_accepted + sum(row.rejected.values()) for row in census.rows)
+    assert sum(row.num_accepted for row in census.rows) == len(legal_keys(BF16, THOR))
+    assert [row.num_untried for row in census.rows] == [row.num_accepted for row in census.rows]
+    assert "0 compiled and passed the gate, 0 failed, 2,093 not compiled" in totals(census)
+
+
+def test_failures_are_named_and_not_taken_for_compiled():
+    failed = legal_keys(BF16, THOR)[-1]
+
+    def result(key):
+        if key == failed:
+            return CompileFailure(key.name, "CompileError: shared memory over 232,448 bytes", 2.0)
+        return Artifact(KERNEL, Path("x"), 1.0)
+
+    row = count((BF16,), THOR, {}, result).rows[-1]
+    assert row.num_untried == 0
+    assert (row.num_compiled, row.failures) == (
+        row.num_accepted - 1,
+        {failed.name: "CompileError: shared memory over 232,448 bytes"},
+    )
+    assert row.cpu_s == Span(1.0, 1.0, 2.0)
+    assert row.object_bytes == Span(KERNEL.object_bytes, KERNEL.object_bytes, KERNEL.object_bytes)
+    text = markdown(count((BF16,), THOR, {}, result))
+    assert f"- `{failed.name}`: CompileError: shared memory over 232,448 bytes" in text
+
+
+def test_a_census_in_parts_is_one():
+    bf16_kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    whole = count((BF16, bf16_kn), THOR, {"dsl": "1"}, nothing)
+    parts = [count((operation,), THOR, {"dsl": "1"}, nothing) for operation in (bf16_kn, BF16)]
+    assert merge(*parts) == whole
+    assert merge(whole, parts[0]) == whole
+    with pytest.raises(StoreError, match="write to another file, or remove that one"):
+        merge(whole, count((BF16,), THOR, {"dsl": "2"}, nothing))
+
+
+def test_a_span_of_nothing_is_none():
+    assert Span.of([]) is None
+    assert Span.of([3, 1, 2, 10]) == Span(1, 2.5, 10)
+
+
+def test_all_operations_are_counted():
+    assert len(OPERATIONS) == len(Dtype) * len(Layout)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return read_census(DOCS / "thor-census.json")
+
+
+def test_the_committed_census_is_of_the_space_as_it_is(committed):
+    today = count(OPERATIONS, THOR, {}, nothing)
+    assert [(x.operation, x.family, x.num_candidates, x.num_accepted, x.rejected) for x in committed.rows] == [
+        (x.operation, x.family, x.num_candidates, x.num_accepted, x.rejected) for x in today.rows
+    ]
+
+
+def test_the_committed_census_has_no_surprise(committed):
+    assert [row.failures for row in committed.rows if row.failures] == []
+    most = THOR.smem_bytes_per_block
+    assert all(row.smem_bytes.most <= most for row in committed.rows if row.smem_bytes)
+    assert all(row.tmem_columns <= THOR.tmem_columns for row in committed.rows)
+
+
+def test_the_committed_census_is_whole(committed):
+    assert [(row.num_accepted, row.family) for row in committed.rows] == [
+        (row.num_compiled, row.family) for row in committed.rows
+    ]
+
+
+def test_the_page_shows_the_committed_census(committed):
+    assert (DOCS / "thor-census.md").read_text(encoding="utf-8") == markdown(committed)
