@@ -16,7 +16,7 @@ from aot.core.dispatch import DispatchTable, Grid, Ladder, Section
 from aot.core.problem import Dtype, Operation
 from aot.core.target import load_target
 from aot.families import family_of
-from aot.families.fallback import FAMILY as FALLBACK
+from aot.families.simt import FAMILY as FALLBACK
 from aot.package.manifest import from_json, to_json
 from aot.space.legality import check
 from tests.golden.manifest import golden_manifest, row
@@ -26,8 +26,8 @@ BF16 = Operation.of(Dtype.BFLOAT16)
 BIG = Candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
 SMALL = Candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
 SPLIT = Candidate("sm90_quack", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
-EARLY = Candidate("sm90_overlap", 64, 16, schedule="pingpong", swap_ab=True)
-EARLY_SPLIT = Candidate("sm90_overlap", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
+EARLY = Candidate("sm90_prefetch_b", 64, 16, schedule="pingpong", swap_ab=True)
+EARLY_SPLIT = Candidate("sm90_prefetch_b", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
 _CUDA = 190
 _KPARAM_INFO = 0x17
 

@@ -207,7 +207,7 @@ def store_bytes():
             store.add_measurement(run, other, Measurement(failing.key, problem, 0.0, 0.0, 0.0, 0, 0.0, "failed: wrong"))
             store.add_verified(run, number, 1e-3)
             store.quarantine(run, other, "wrong")
-            store.add_anchor(run, number, problem, 10.0)
+            store.add_reference_time(run, number, problem, 10.0)
             store.finish(run, problem)
             store.add_search(run, problem, "model", 1, 1, "the budget is spent", 2.5)
             store.set_in_flight(run, number, "timing")

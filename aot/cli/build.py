@@ -30,7 +30,7 @@ from aot.core.target import load_target
 from aot.core.whole_file import check_folder
 from aot.package.distribution import check_name, check_version
 from aot.package.wheel import DEFAULT_PACKAGE, make_wheel, toolchain_version
-from aot.select import shipping
+from aot.select import pipeline
 
 
 @click.command(cls=Command, axes=(Axis((NAMED, PREDICTED, COMMITTED), shipped_mode),))
@@ -66,16 +66,16 @@ def build(context: click.Context, /, **values: Any) -> None:
     newer = last_selection(device.name)
     if mode == COMMITTED and newer:
         click.echo(f"{newer} is another, made here; to build it: --selection {newer}", err=True)
-    found = shipping.covered(chosen, load_shape_set(shipping.SHIPPED_SHAPES) if mode == COMMITTED else None)
+    found = pipeline.covered(chosen, load_shape_set(pipeline.COMMITTED_SHAPES) if mode == COMMITTED else None)
     if values["require_measured"]:
-        shipping.require_measured(found)
+        pipeline.require_measured(found)
     click.echo(tables.selection_summary(chosen))
-    shipping.check_heldout(chosen, *values["max_heldout_regret"])
+    pipeline.check_heldout(chosen, *values["max_heldout_regret"])
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
-    timed = shipping.times_behind(chosen, None, RECORDS)
+    timed = pipeline.times_behind(chosen, None, RECORDS)
     built = make_wheel(chosen, device, dist, workplace, package=package, wheel_version=number, timed=timed)
     click.echo(f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.kernels)} kernels")
-    click.echo(shipping.coverage_text(found))
+    click.echo(pipeline.coverage_text(found))
 
 
 @click.command()

@@ -75,7 +75,7 @@ def _points(target: Target) -> str:
             x.problem.name,
             f"{x.cublas_us:.1f}",
             f"{x.best_us:.1f}",
-            f"{x.limit_us:.1f}",
+            f"{x.roofline_us:.1f}",
             f"{x.predicted_us:.1f}",
             f"{x.ratio:.2f}",
             f"{x.slow_us:.1f}",

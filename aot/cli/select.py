@@ -32,7 +32,7 @@ from aot.core.constraints import MAX_EXTENT
 from aot.core.problem import Dtype, Layout, Operation, Problem
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
-from aot.select import shipping
+from aot.select import pipeline
 from aot.select.coverage import coverage
 from aot.select.explain import explanation
 from aot.select.selection import write_selection
@@ -71,21 +71,23 @@ LIMITS = (
 )
 
 MEASURED = "where a record is selected from"
-TIES, ANEW = "without --anew", "with --anew"
+TIES, NO_INCUMBENT = "without --no-incumbent", "with --no-incumbent"
 
 
 def _source(values: Mapping[str, Any]) -> str:
     is_predicted = values["predicted"] or not (
-        values["record"] or shipping.default_record(load_target(values["target"]), RECORDS)
+        values["record"] or pipeline.default_record(load_target(values["target"]), RECORDS)
     )
     return PREDICTED if is_predicted else MEASURED
 
 
 def _ties(values: Mapping[str, Any]) -> str:
-    return ANEW if values["anew"] else TIES
+    return NO_INCUMBENT if values["no_incumbent"] else TIES
 
 
-@click.command(name="select", cls=Command, axes=(Axis((MEASURED, PREDICTED), _source), Axis((TIES, ANEW), _ties)))
+@click.command(
+    name="select", cls=Command, axes=(Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties))
+)
 @options(TARGET, SHAPES, KERNELS, *LIMITS)
 @option(
     "--record",
@@ -103,12 +105,12 @@ def _ties(values: Mapping[str, Any]) -> str:
     help="Shape set to keep out and to score on; '' for none.",
 )
 @option(
-    "--shipped",
+    "--incumbent",
     only=[TIES],
     type=click.Path(path_type=Path),
     help="Selection that ties go to; by default the committed.",
 )
-@click.option("--anew", is_flag=True, help="Let ties go to no earlier selection.")
+@click.option("--no-incumbent", is_flag=True, help="Let ties go to no earlier selection.")
 @click.option("--curve/--no-curve", default=True, show_default=True, help="Work out kernels against regret.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/selections/.")
 @click.pass_context
@@ -127,16 +129,16 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         device,
         values["shapes"],
         not is_given(context, "shapes"),
-        (values["record"] or shipping.default_record(device, RECORDS)) if is_measured else None,
+        (values["record"] or pipeline.default_record(device, RECORDS)) if is_measured else None,
         SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst),
-        shipped=None if values["anew"] else values["shipped"] or shipping.shipped_selection(device),
+        incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
         **{x.name: values[x.name] for x in fields(Request) if x.name in _SAME_NAMES},
     )
     selection = select(request)
     write_selection(path, selection)
     click.echo(tables.selection_summary(selection))
     click.echo(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
-    click.echo(shipping.coverage_text(selection.coverage))
+    click.echo(pipeline.coverage_text(selection.coverage))
 
 
 _SAME_NAMES = ("kernels", "calibration", "heldout", "named_weight", "curve")
@@ -155,7 +157,7 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
 
     By default judged by the committed record of the target; a change's cost is learned where it was not measured.
     """
-    click.echo(tables.difference_table(shipping.compare_selections(old, new, records, RECORDS), show))
+    click.echo(tables.difference_table(pipeline.compare_selections(old, new, records, RECORDS), show))
 
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode),))
@@ -168,11 +170,11 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
 def explain(context: click.Context, /, **values: Any) -> None:
     """Say which kernel an M by N by K problem gets, and why.
 
-    From which bucket, at what time, what came second, how much of the hardware's limit is reached, and what there is
+    From which bucket, at what time, what came second, how much of the roofline is achieved, and what there is
     against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
     """
     chosen = selection_of(context, told_mode(values))
-    timed = shipping.times_behind(chosen, values["record"], RECORDS)
+    timed = pipeline.times_behind(chosen, values["record"], RECORDS)
     operation = Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
     problem = Problem(operation, values["m"], values["n"], values["k"])
     click.echo(explanation(chosen, problem, load_target(chosen.target), timed))

@@ -12,9 +12,9 @@ from aot.cli.options import SELECTIONS, Decorator, is_given, option, options, sh
 from aot.core.errors import SelectionError
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
-from aot.select import shipping
+from aot.select import pipeline
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import NAMED_WEIGHT, SelectionLimits, Wishes
+from aot.select.selector import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Request:
     kernels: str = ""
     calibration: Path | None = None
     heldout: str = "heldout"
-    shipped: Path | None = None
+    incumbent: Path | None = None
     """The selection that ties go to."""
     named_weight: float = NAMED_WEIGHT
     curve: bool = False
@@ -82,12 +82,12 @@ def select(request: Request) -> Selection:
     """Select, from a record or by the cost model.
 
     Raises:
-        AotError: see aot.select.shipping.
+        AotError: see aot.select.pipeline.
     """
     shapes = load_shape_set(request.shapes)
-    wishes = Wishes(
+    objective = Objective(
         request.limits,
-        read_selection(request.shipped) if request.shipped else None,
+        read_selection(request.incumbent) if request.incumbent else None,
         shapes,
         request.named_weight,
         with_curves=request.curve,
@@ -96,17 +96,17 @@ def select(request: Request) -> Selection:
     if request.record is None:
         constants = constants_of(request.calibration, request.target.name)
         any_layout = request.is_default_shapes
-        return shipping.select_predicted(
-            shapes, request.target, wishes, request.kernels, constants, any_layout=any_layout
+        return pipeline.select_predicted(
+            shapes, request.target, objective, request.kernels, constants, any_layout=any_layout
         )
     heldout = load_shape_set(request.heldout) if request.heldout else None
-    return shipping.select_measured(request.record, request.target, wishes, request.kernels, heldout)
+    return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
 
 
 def _select_anew(context: click.Context, record: Path | None) -> Selection:
     device = load_target(context.params["target"])
     shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
-    return select(Request(device, shapes, is_default, record, shipped=shipping.shipped_selection(device)))
+    return select(Request(device, shapes, is_default, record, incumbent=pipeline.committed_selection(device)))
 
 
 def last_selection(target: str) -> Path | None:
@@ -119,7 +119,7 @@ def shipped_mode(values: Mapping[str, Any]) -> str:
     """Say which selection `aot build` takes."""
     if values["selection"]:
         return NAMED
-    committed = None if values["predicted"] else shipping.shipped_selection(load_target(values["target"]))
+    committed = None if values["predicted"] else pipeline.committed_selection(load_target(values["target"]))
     return PREDICTED if committed is None else COMMITTED
 
 
@@ -141,7 +141,7 @@ def selection_of(context: click.Context, mode: str) -> Selection:
         AotError: it cannot be read, made, or is of another target than the one asked for.
     """
     device = load_target(target_name(context))
-    committed = shipping.shipped_selection(device)
+    committed = pipeline.committed_selection(device)
     if mode in (RECORDED, PREDICTED):
         if mode == PREDICTED and not context.params["predicted"]:
             click.echo(f"{device.name} has no committed selection: selecting by the cost model", err=True)

@@ -234,7 +234,7 @@ def heldout_table(selection: Selection) -> str:
             "tuned (n, k), other m" if x.tier == 1 else "other (n, k)",
             x.num_problems,
             x.num_unmeasured,
-            *map(_percent, (x.rounding_mean, x.rounding_worst, x.mean, x.worst)),
+            *map(_percent, (x.bucketing_loss_mean, x.bucketing_loss_worst, x.mean, x.worst)),
             x.worst_problem,
         )
         for x in selection.heldout

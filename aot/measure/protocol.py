@@ -55,9 +55,9 @@ SET_ALIGNMENT = 256
 
 
 POWER_LIMITED_TOLERANCE = 0.5
-"""The same of a discrete GPU, whose clock follows its power limit. Source: on an H200, 2026-11-20, an anchor of 79 us
-took up to 105 us after a problem that had driven the card to its limit (m 2048, n 28672, k 4096); a throttled
-clock of 1.2 GHz or less still shows."""
+"""`TimingPlan.reference_tolerance` of a discrete GPU, whose clock follows its power limit. Source: on an H200,
+2026-11-20, a reference kernel of 79 us took up to 105 us after a problem that had driven the card to its limit
+(m 2048, n 28672, k 4096); a throttled clock of 1.2 GHz or less still shows."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,12 @@ class TimingPlan:
     min_flushed: int = 12
     max_flushed: int = 60
     """Launches of a round of FLUSH_PROTOCOL: `graph_us` in all, within these."""
-    anchor_rounds: int = 3
-    """Replays of the anchor between two problems (aot.measure.drift), whose median is compared; 0: no anchor."""
-    anchor_tolerance: float = 0.15
-    """Change of the anchor's time that counts as another speed of the device; `plan_for` allows a discrete GPU more."""
+    reference_rounds: int = 3
+    """Replays of the reference kernel between two problems (aot.measure.throttling), whose median is compared; with 0
+    there is no reference kernel."""
+    reference_tolerance: float = 0.15
+    """Change of the reference kernel's time from which on the device runs at another speed; `plan_for` allows a
+    discrete GPU more."""
     max_repeats: int = 2
     """How often a problem is measured again because the device changed its speed meanwhile."""
     settle_s: float = 20.0
@@ -116,7 +118,7 @@ class TimingPlan:
 def plan_for(l2_bytes: int, *, integrated: bool) -> TimingPlan:
     """Choose the protocol of a device."""
     if not integrated:
-        return TimingPlan(anchor_tolerance=POWER_LIMITED_TOLERANCE)
+        return TimingPlan(reference_tolerance=POWER_LIMITED_TOLERANCE)
     return TimingPlan(l2_multiple=0, flush_bytes=max(MIN_FLUSH_BYTES, 2 * l2_bytes))
 
 

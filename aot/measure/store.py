@@ -2,8 +2,8 @@
 
 Tables: runs (conditions), clocks (readings of a run), kernels (name and object), measurements, verified, quarantine,
 finished (problems measured to the end), searches (what a strategy measured and left out of them), voided
-(measurements that count no more), anchors (times of aot.measure.drift) and in_flight, the one row that is overwritten:
-what is running on the GPU now, for whoever finds the process dead.
+(measurements that are no longer valid), anchors (times of the reference kernel, see aot.measure.throttling) and
+in_flight, the one row that is overwritten: what is running on the GPU now, for whoever finds the process dead.
 """
 
 from __future__ import annotations
@@ -206,13 +206,13 @@ class Store:
         query = "SELECT measurement, reason FROM voided ORDER BY measurement"
         return [(row.id, row.text) for row in self._rows(NoteRow, query)]
 
-    def add_anchor(self, run: int, kernel: int, problem: Problem, us: float) -> None:
-        """Note what a kernel took on a problem as the anchor."""
+    def add_reference_time(self, run: int, kernel: int, problem: Problem, us: float) -> None:
+        """Note what a kernel took on a problem as the reference kernel."""
         values = (run, kernel, *_problem_values(problem), us)
         self._insert("INSERT INTO anchors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def anchors(self, kernel: int, problem: Problem) -> list[float]:
-        """Give what a kernel took on a problem as the anchor, oldest first, in microseconds."""
+    def reference_times(self, kernel: int, problem: Problem) -> list[float]:
+        """Give what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
         query = "SELECT us FROM anchors WHERE (kernel, dtype, layout, m, n, k) = (?, ?, ?, ?, ?, ?) ORDER BY rowid"
         return [row.us for row in self._rows(TimeRow, query, (kernel, *_problem_values(problem)))]
 

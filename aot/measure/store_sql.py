@@ -149,7 +149,7 @@ class NoteRow:
 
 @dataclass(frozen=True)
 class TimeRow:
-    """A time of the anchor."""
+    """A time of the reference kernel."""
 
     us: Microseconds
 

@@ -16,13 +16,13 @@ import numpy as np
 from aot.core.errors import DeviceError, StoreError, VerificationError
 from aot.core.measurement import Measurement
 from aot.core.operands import GemmCall, matrices
-from aot.measure.drift import DriftWatch
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.inputs import SOURCE_ELEMENTS, RandomPool
 from aot.measure.protocol import ProblemBench, TimingPlan, Workspace, num_sets, quartiles, set_bytes, survivors
 from aot.measure.rounds import final_rounds
 from aot.measure.search_store import StoredSearches
 from aot.measure.supervisor import RESUMING
+from aot.measure.throttling import ThrottlingWatch
 from aot.measure.verify import Verifier, edge_shapes
 from aot.search.strategy import EXHAUSTIVE
 
@@ -206,10 +206,10 @@ class Worker:
             self._pool(problem)
         if self._plan.flush_bytes:
             self._flush = self._gpu.alloc(self._plan.flush_bytes)
-        anchor = self._anchor()
+        anchor = self._reference()
         arena, problems = self._reserve_arena(problems)
         workspace = self._reserve_workspace(problems)
-        watch = DriftWatch(self._plan, *anchor, self._session.warn, self._pause)
+        watch = ThrottlingWatch(self._plan, *anchor, self._session.warn, self._pause)
         watch.start()
         for problem in problems:
             self._measure_steadily(problem, arena, workspace, watch)
@@ -251,16 +251,16 @@ class Worker:
                 self._workspace_limit = size - 1
         return Workspace(0, 0)
 
-    def _anchor(self) -> tuple[Callable[[], float | None], float | None]:
-        """Choose the anchor (aot.measure.drift), the first sound kernel on the problem of middle size.
+    def _reference(self) -> tuple[Callable[[], float | None], float | None]:
+        """Choose the reference kernel (aot.measure.throttling), the first sound kernel on the problem of middle size.
 
         Gives what times it, and what it usually took. It has operands of its own, so that it can run at any time; where
-        they cannot be had, there is no anchor.
+        they cannot be had, there is no reference kernel.
         """
         problems = sorted(self._session.tuning.problems, key=lambda x: (x.m * x.n * x.k, x))
         problem = problems[len(problems) // 2]
         sound = [i for i in self._takers(problem) if self._is_sound(i) and self._need(i, problem) == (0, "")]
-        if not self._plan.anchor_rounds or not sound:
+        if not self._plan.reference_rounds or not sound:
             return lambda: None, None
         try:
             bench = self._bench(problem, self._gpu.alloc(self._arena_bytes(problem)), Workspace(0, 0))
@@ -272,18 +272,18 @@ class Worker:
         def read_us() -> float | None:
             if not self._is_sound(number):
                 return None
-            rounds = range(self._plan.anchor_rounds)
+            rounds = range(self._plan.reference_rounds)
             us = self._launch(
-                number, "timing the anchor", lambda: quartiles([bench.round_us(number) for _ in rounds])[1]
+                number, "timing the reference kernel", lambda: quartiles([bench.round_us(number) for _ in rounds])[1]
             )
             if us is not None:
-                self._store.add_anchor(self._session.run, self._ids[number], problem, us)
+                self._store.add_reference_time(self._session.run, self._ids[number], problem, us)
             return us
 
-        past = self._store.anchors(self._ids[number], problem)[-9:]
+        past = self._store.reference_times(self._ids[number], problem)[-9:]
         return read_us, quartiles(past)[1] if past else None
 
-    def _measure_steadily(self, problem: Problem, arena: int, workspace: Workspace, watch: DriftWatch) -> None:
+    def _measure_steadily(self, problem: Problem, arena: int, workspace: Workspace, watch: ThrottlingWatch) -> None:
         """Measure a problem, and again, some times at most, when the device changed its speed meanwhile."""
         for repeat in range(self._plan.max_repeats + 1):
             self._measure(problem, arena, workspace)

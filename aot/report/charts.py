@@ -37,7 +37,7 @@ def _point(plot: Plot, cell: Cell, name: str, rate: float, intensity: float) -> 
     said = "measured" if cell.is_measured else "predicted"
     title = (
         f"{sizes(cell)}: {rate:.3g} TFLOP/s at {intensity:.3g} FLOP/B; {microseconds(cell.time_us)} us {said}, "
-        f"{share(cell.fraction, 0)} of the limit; {name}"
+        f"{share(cell.fraction, 0)} of the roofline; {name}"
     )
     css = f"dot s{_weight(cell) + 2}{kind}"
     return element("circle", title=title, cx=plot.px(intensity), cy=plot.py(rate), r=4.0, class_=css)
@@ -86,10 +86,10 @@ def roofline(facts: OperationFacts, target: Target) -> Figure | None:
         )
         for cell, rate, intensity in zip(cells, rates, intensities, strict=True)
     ]
-    header = ("m", "n", "k", "FLOP/B", "TFLOP/s", f"us, {said}", f"of the limit, {said}", "kernel")
+    header = ("m", "n", "k", "FLOP/B", "TFLOP/s", f"us, {said}", f"of the roofline, {said}", "kernel")
     svg = figure(plot.axes() + "".join([*roofs[:1], *marks, *roofs[1:]]), plot.total, f"Roofline: {len(cells)} rows")
     return Figure(
-        "Roofline", caption, svg, (*legend, Mark("line roof", "the target's limit")), Table(header, tuple(rows))
+        "Roofline", caption, svg, (*legend, Mark("line roof", "the target's roofline")), Table(header, tuple(rows))
     )
 
 

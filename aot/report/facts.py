@@ -17,9 +17,9 @@ from aot.core.problem import Operation, Problem
 from aot.select.heldout import LookUp, look_ups
 from aot.select.portfolio import MISSING_RATIO, Matrix
 from aot.select.selection import Curve, HeldOut, Regret, Selection
-from aot.select.times import measured_times, split, with_stand_ins
+from aot.select.times import measured_times, split, with_imputed_times
 from aot.space.enumeration import FamilyCensus, Patterns, census
-from aot.space.roofline import Limit, limit
+from aot.space.roofline import Roofline, roofline
 
 if TYPE_CHECKING:
     from aot.core.measurement import Measurement, OperationTimes, Record, Times
@@ -39,12 +39,12 @@ class Cell:
     kernel: int
     time_us: float
     is_measured: bool
-    limit: Limit
+    roofline: Roofline
 
     @property
     def fraction(self) -> float:
-        """Give the share of the limit that is reached: the limit's time over the row's."""
-        return self.limit.time_us / self.time_us
+        """Give the share of the roofline that is reached: the roofline's time over the row's."""
+        return self.roofline.time_us / self.time_us
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _cells(section: Section, target: Target) -> tuple[Cell, ...]:
             problem = Problem(section.operation, m, ladder.n, ladder.k)
             is_measured = row.provenance == PROVENANCE_MEASURED
             is_last = m == ladder.m_edges[-1]
-            cells.append(Cell(problem, after, is_last, row.kernel, row.time_us, is_measured, limit(problem, target)))
+            cells.append(Cell(problem, after, is_last, row.kernel, row.time_us, is_measured, roofline(problem, target)))
             after = m
     return tuple(cells)
 
@@ -288,7 +288,7 @@ def facts_of(
     record = record if is_measured else None
     times = measured_times(record) if record else NO_TIMES
     inside, outside = split(times, frozenset(heldout if selection.heldout else ()))
-    filled = with_stand_ins(inside)
+    filled = with_imputed_times(inside)
 
     def facts(section: Section) -> OperationFacts:
         three = tuple(rows.get(section.operation, {}) for rows in (inside, filled, outside))

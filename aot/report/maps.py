@@ -1,4 +1,4 @@
-"""The maps of a table: which kernel each bucket and cell has, and how much of the limit each bucket reaches. Pure."""
+"""The maps of a table: which kernel each bucket and cell has, and how near each bucket is to its roofline. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FRACTIONS = (
     (0.85, "70 to 85%"),
     (math.inf, "85% and more"),
 )
-"""Shares of the limit up to which a cell has one shade; the shades are s1 to s5."""
+"""Shares of the roofline up to which a cell has one shade; the shades are s1 to s5."""
 
 OTHER = "k0"
 PREDICTED = Mark("hatch", "hatched: predicted, not measured")
@@ -154,7 +154,7 @@ def _chosen_table(facts: OperationFacts, rows: Sequence[Sequence[Cell]]) -> Tabl
 
 
 def reached(facts: OperationFacts) -> Figure | None:
-    """Draw the share of the limit that each bucket's time reaches, in one hue."""
+    """Draw the share of the roofline that each bucket's time reaches, in one hue."""
     if not facts.cells:
         return None
     rows = _rows(facts.cells)
@@ -169,7 +169,7 @@ def reached(facts: OperationFacts) -> Figure | None:
     boxes = _boxes(plot, rows, shade)
     marks = []
     for value in sorted(boxes):
-        title = FRACTIONS[value - 1][1] + " of the limit" if value else "not measured"
+        title = FRACTIONS[value - 1][1] + " of the roofline" if value else "not measured"
         marks.append(
             element("path", d=rectangles(boxes[value]), class_=f"cell s{value}" if value else "void", title=title)
         )
@@ -177,8 +177,9 @@ def reached(facts: OperationFacts) -> Figure | None:
     shown = [cell for cell in facts.cells if cell.is_measured or is_predicted]
     said = "predicted" if is_predicted else "measured"
     caption = (
-        f"The limit's time over the {said} time at the upper edge of each bucket. The limit is the slower of moving A, "
-        "B and D once and multiplying at the full rate; it knows no launch, so that small problems stay far from it."
+        f"The roofline's time over the {said} time at the upper edge of each bucket. The roofline is the slower of "
+        "moving A, B and D once and multiplying at the full rate; it knows no launch, so "
+        "that small problems stay far from it."
     )
     legend = (*(Mark(f"s{i + 1}", text) for i, (_, text) in enumerate(FRACTIONS)), PREDICTED)
     counts = Counter(shade(cell) for cell in shown)
@@ -186,12 +187,12 @@ def reached(facts: OperationFacts) -> Figure | None:
         (text, counts[i + 1], share(counts[i + 1] / max(len(shown), 1), 0)) for i, (_, text) in enumerate(FRACTIONS)
     )
     table = Table(
-        ("of the limit", f"buckets, {said}", "of all"), lines, "Each bucket's share is in the roofline's table."
+        ("of the roofline", f"buckets, {said}", "of all"), lines, "Each bucket's share is in the roofline's table."
     )
     svg = figure(
-        _labels(plot, rows) + "".join(marks) + plot.axes(is_map=True), plot.total, "Share of the limit reached"
+        _labels(plot, rows) + "".join(marks) + plot.axes(is_map=True), plot.total, "Share of the roofline reached"
     )
-    return Figure("Share of the limit reached", caption, svg, legend, table)
+    return Figure("Share of the roofline reached", caption, svg, legend, table)
 
 
 PANEL = 170.0

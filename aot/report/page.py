@@ -89,7 +89,7 @@ def _portfolio(facts: OperationFacts) -> Part:
 
 
 def _slowest(facts: OperationFacts) -> Part:
-    tables = [(f"Furthest from the limit. {title}", "", table) for title, table in report_tables.slowest(facts)]
+    tables = [(f"Furthest from the roofline. {title}", "", table) for title, table in report_tables.slowest(facts)]
     largest = report_tables.largest(facts)
     tables += [("Largest regrets", "", largest)] if largest else []
     return Part("The slowest cells", "", (), tuple(tables))
@@ -127,7 +127,7 @@ def _tiles(facts: Facts) -> list[Tile]:
     ]
     for held in first.heldout:
         what = "tuned n and k, other m" if held.tier == 1 else "other n and k"
-        text = f"mean regret held out, {what}; rounding alone costs {share(held.rounding_mean, 2)}"
+        text = f"mean regret held out, {what}; rounding alone costs {share(held.bucketing_loss_mean, 2)}"
         tiles.append(Tile(share(held.mean, 2), text))
     return tiles if first.heldout else [*tiles, Tile("not known", "regret held out: nothing was held out")]
 

@@ -124,7 +124,7 @@ def runners(facts: OperationFacts) -> Table | None:
 
 
 def _slow_row(facts: OperationFacts, cell: Cell) -> tuple[str | Bar, ...]:
-    x = cell.limit
+    x = cell.roofline
     return (
         sizes(cell),
         Bar(share(cell.fraction), min(cell.fraction, 1.0)),
@@ -135,14 +135,14 @@ def _slow_row(facts: OperationFacts, cell: Cell) -> tuple[str | Bar, ...]:
 
 
 def slowest(facts: OperationFacts) -> list[tuple[str, Table]]:
-    """Show the rows that reach least of their limit: of all, and of those that a launch does not explain."""
+    """Show the rows that reach least of their roofline: of all, and of those that a launch does not explain."""
     cells = sorted(facts.measured or facts.cells, key=lambda x: (x.fraction, x.problem))
     said = "measured" if facts.measured else "predicted"
-    header = ("bucket's upper edge", f"of the limit, {said}", f"us, {said}", "limit, us", "kernel")
-    large = [cell for cell in cells if cell.limit.time_us >= LARGE_US]
+    header = ("bucket's upper edge", f"of the roofline, {said}", f"us, {said}", "roofline, us", "kernel")
+    large = [cell for cell in cells if cell.roofline.time_us >= LARGE_US]
     titles = (
-        (f"Of the {len(large)} rows whose limit is {LARGE_US:.0f} us or more", large),
-        (f"Of all {len(cells)} rows, where a launch alone takes longer than many a limit", cells),
+        (f"Of the {len(large)} rows whose roofline is {LARGE_US:.0f} us or more", large),
+        (f"Of all {len(cells)} rows, where a launch alone takes longer than many a roofline", cells),
     )
     return [
         (title, Table(header, tuple(_slow_row(facts, cell) for cell in found[:NUM_SHOWN])))

@@ -1,4 +1,4 @@
-"""Say how a problem is dispatched: the kernel, its bucket and time, what came second, the limit, and bigger tiles."""
+"""Say how a problem is dispatched: kernel, bucket and time, the runner-up, the roofline, and bigger tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.coverage import why_general
 from aot.select.tiles import bigger_tiles, verdict_on
-from aot.space.roofline import limit, mean_limit_us
+from aot.space.roofline import mean_roofline_us, roofline
 
 if TYPE_CHECKING:
     from aot.core.measurement import OperationTimes
@@ -60,20 +60,20 @@ def _timed_shapes(section: Section, choice: Choice) -> list[Problem]:
     return [Problem(section.operation, *shape) for shape in section.grid.judged(choice.index)]
 
 
-def _limit_line(problem: Problem, target: Target) -> str:
-    own = limit(problem, target)
+def _roofline_line(problem: Problem, target: Target) -> str:
+    own = roofline(problem, target)
     rate = {
         "memory": f"{target.bandwidth_bytes_per_s / 1e12:.3g} TB/s",
         "compute": f"{target.flops_per_s / 1e12:.0f} TFLOP/s",
     }[own.bound]
-    return f"  limit      {own.time_us:.2f} us for this problem, by {own.bound} ({rate})"
+    return f"  roofline   {own.time_us:.2f} us for this problem, by {own.bound} ({rate})"
 
 
-def _reached_line(row: Row, shapes: list[Problem], target: Target) -> str:
-    """Compare the row's time with the limit of the very shapes that it is of."""
-    least = mean_limit_us(shapes, target)
+def _achieved_line(row: Row, shapes: list[Problem], target: Target) -> str:
+    """Compare the row's time with the roofline of the very shapes that it is of."""
+    least = mean_roofline_us(shapes, target)
     where = "the bucket's upper edge" if len(shapes) == 1 else "the cell's shapes, as a mean"
-    return f"  reached    {least / row.time_us:.0%} of the limit of {where}, {least:.2f} us; {row.provenance}"
+    return f"  achieved   {least / row.time_us:.0%} of the roofline of {where}, {least:.2f} us; {row.provenance}"
 
 
 def _tile_lines(
@@ -109,7 +109,7 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
     if launched is None:
         key = selection.kernels[next(iter(sections.values())).fallback]
         why = f"  fallback   {why_general(problem)}; the table has no time"
-        return "\n".join([problem.name, f"  kernel     {key.name}", why, _limit_line(problem, target)])
+        return "\n".join([problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)])
     section = sections[launched.operation.layout]
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
@@ -125,11 +125,11 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
             lines.append(f"  runner-up  {name}, {row.runner_up_us:.1f} us ({margin:+.1%})")
         else:
             lines.append("  runner-up  none: no other kernel has a time here")
-        lines += [_limit_line(problem, target), _reached_line(row, shapes, target)]
+        lines += [_roofline_line(problem, target), _achieved_line(row, shapes, target)]
     else:
         first = selection.kernels[row.kernel].name
         lines.append(f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles")
-        lines += ["  time       none of this kernel in the table", _limit_line(problem, target)]
+        lines += ["  time       none of this kernel in the table", _roofline_line(problem, target)]
     compared = shapes[0] if choice.tier is Tier.TUNED else launched
     own_row = row if is_rows_own and choice.tier is Tier.TUNED else None
     return "\n".join([*lines, *_tile_lines(key, compared, own_row, selection, timed, target)])

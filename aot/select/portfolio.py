@@ -40,11 +40,11 @@ MAX_TIE = 0.01
 """Widest tie that spreads may make: a time that scatters more is not trusted to be no worse. Source: beside no
 ties at all, 1 percent and spreads up to 3 cost 32 bf16 kernels 0.16 percent of mean regret on the H200 record."""
 
-SHIPPED_CREDIT = 0.002
+INCUMBENT_CREDIT = 0.002
 """What a shipped kernel may cost in the judgement of a portfolio before another takes its place: a fifth
 of a percent of mean regret. Source: with 0.0003, two tunings of one H200 exchanged 2 of 24 kernels for 0.06 percent."""
 
-SHIPPED_TIE = 0.04
+INCUMBENT_TIE = 0.04
 """Times this close are a tie where one of the kernels is shipped for the problem already. Source: 11,397 times of two
 tunings of H200s differ by 1.1 percent in the median, by 3.9 in one of ten (docs/selection.md)."""
 
@@ -97,7 +97,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Aim:
+class Budget:
     """What a portfolio is to reach: the least regret of so many kernels, or the fewest kernels for a regret."""
 
     max_kernels: int
@@ -117,7 +117,7 @@ class Aim:
 
 
 @dataclass(frozen=True)
-class Shipped:
+class Incumbent:
     """What an earlier selection ships, and so what a tie goes to."""
 
     candidates: frozenset[Candidate] = frozenset()
@@ -232,7 +232,7 @@ class _Search:
 def _assign(
     matrix: Matrix, chosen: list[int], ties: NDArray[np.float64], tie: float, solutions: Mapping[Problem, Candidate]
 ) -> list[int]:
-    """Pick each problem's kernel among those in a tie with the best: the shipped one, or the one best most often."""
+    """Pick each problem's kernel among those in a tie with the best: the incumbent, or the one best most often."""
     kept = matrix.ratios[:, chosen]
     first = kept.argmin(axis=1)
     best_tie = ties[:, chosen][np.arange(len(kept)), first]
@@ -242,9 +242,9 @@ def _assign(
     columns = {matrix.candidates[j]: position for position, j in enumerate(chosen)}
     picked = []
     for problem, row, times in zip(matrix.problems, eligible, kept, strict=True):
-        shipped = columns.get(solutions[problem]) if problem in solutions else None
-        stays = shipped is not None and times[shipped] <= times.min() * (1 + SHIPPED_TIE)
-        picked.append(chosen[shipped if shipped is not None and stays else int(np.where(row, wins, -1.0).argmax())])
+        own = columns.get(solutions[problem]) if problem in solutions else None
+        stays = own is not None and times[own] <= times.min() * (1 + INCUMBENT_TIE)
+        picked.append(chosen[own if own is not None and stays else int(np.where(row, wins, -1.0).argmax())])
     return picked
 
 
@@ -263,22 +263,23 @@ def _spread_matrix(matrix: Matrix, spreads: Times) -> NDArray[np.float64]:
     return found
 
 
-def _fewest(search: _Search, ratios: NDArray[np.float64], aim: Aim) -> tuple[list[int], str]:
+def _fewest(search: _Search, ratios: NDArray[np.float64], budget: Budget) -> tuple[list[int], str]:
     """Find the smallest portfolio whose regrets on `ratios` are within the limits.
 
     Raises:
         SelectionError: the largest allowed is not good enough.
     """
-    first = exact.fewest_for_worst(ratios, search.general, aim.max_worst)
+    first = exact.fewest_for_worst(ratios, search.general, budget.max_worst)
     chosen: list[int] = []
-    for limit in range(min(first, aim.max_kernels), aim.max_kernels + 1):
+    for limit in range(min(first, budget.max_kernels), budget.max_kernels + 1):
         chosen, method = search.best(limit)
-        if aim.is_met(ratios[:, chosen].min(axis=1) - 1):
+        if budget.is_met(ratios[:, chosen].min(axis=1) - 1):
             return chosen, method
     regrets = ratios[:, chosen].min(axis=1) - 1
     raise SelectionError(
         f"{len(chosen)} kernels: mean regret {regrets.mean():.4f}, worst {regrets.max():.4f}; expected at most "
-        f"mean {aim.max_mean}, worst {aim.max_worst}; raise --max-kernels (the worst alone needs {first}) or the limits"
+        f"mean {budget.max_mean}, worst {budget.max_worst}; raise --max-kernels (the worst alone needs {first}) or "
+        "the limits"
     )
 
 
@@ -286,7 +287,7 @@ def _instance(
     times: Times,
     beside: Times,
     weights: Mapping[Problem, float],
-    shipped: Shipped,
+    incumbent: Incumbent,
     is_general: Callable[[Candidate], bool],
 ) -> tuple[Matrix, Matrix, _Search]:
     """Give the matrix of `times`, that of all problems, and the search over the latter.
@@ -300,16 +301,16 @@ def _instance(
     general = np.array([is_general(candidate) for candidate in matrix.candidates])
     if not general.any():
         raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
-    credit = np.array([SHIPPED_CREDIT if x in shipped.candidates else 0.0 for x in matrix.candidates])
+    credit = np.array([INCUMBENT_CREDIT if x in incumbent.candidates else 0.0 for x in matrix.candidates])
     weight = np.array([weights.get(problem, 1.0) for problem in both.problems])
     return matrix, both, _Search(both.ratios, general, credit, weight / weight.sum())
 
 
 def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], picked: list[int]) -> list[int]:
-    """Drop the kernels that no problem picks, foreign ones included, but for the best general one."""
+    """Drop the kernels that no problem picks, sampled ones included, but for the best general one."""
     own = set(matrix.problems)
-    foreign = [i for i, problem in enumerate(both.problems) if problem not in own]
-    used = sorted({*picked, *(chosen[j] for j in both.ratios[np.ix_(foreign, chosen)].argmin(axis=1).tolist())})
+    sampled = [i for i, problem in enumerate(both.problems) if problem not in own]
+    used = sorted({*picked, *(chosen[j] for j in both.ratios[np.ix_(sampled, chosen)].argmin(axis=1).tolist())})
     if search.general[used].any():
         return used
     # No problem prefers it, but shapes outside the tuning may have nothing else.
@@ -319,44 +320,44 @@ def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], pick
 
 def choose(
     times: Times,
-    aim: Aim,
+    budget: Budget,
     *,
     beside: Times | None = None,
     weights: Mapping[Problem, float] | None = None,
     spreads: Times | None = None,
     tie: float = TIE,
-    shipped: Shipped | None = None,
+    incumbent: Incumbent | None = None,
     is_general: Callable[[Candidate], bool] = lambda _: True,
 ) -> Portfolio:
     """Choose the kernels for the problems of `times`, and each problem's kernel.
 
     Exactly, by mixed-integer programming, where the instance is small; else by greedy choice, exchange and restarts, on
     the mean regret with a share of the worst, beside a proven lower bound. Near-ties go to the kernel that is shipped
-    already, then to the one that serves most problems; a kernel that no problem picks, foreign ones included, is
+    already, then to the one that serves most problems; a kernel that no problem picks, sampled ones included, is
     dropped, but for the best general one.
 
     Args:
         times: for each problem, microseconds of each candidate that was timed on it.
-        aim: how many kernels, or which regret.
+        budget: how many kernels, or which regret.
         beside: times of further problems, predicted ones say, that count in the choice but in no regret reported.
         weights: how much problems count in the mean that is minimised; 1 where none is given. Regrets reported are
             plain means.
         spreads: for each problem, the relative half-distance of each candidate's quartiles; what differs less is a tie.
         tie: what differs less, as a fraction of the best, is a tie in any case.
-        shipped: what an earlier selection ships.
+        incumbent: what an earlier selection ships.
         is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
 
     Raises:
         SelectionError: there is nothing to choose from, no general kernel among it, or no portfolio is good enough.
     """
-    if aim.max_kernels < 1:
-        raise SelectionError(f"--max-kernels is {aim.max_kernels}; at least 1 is needed")
-    shipped = shipped or Shipped()
-    matrix, both, search = _instance(times, beside or {}, weights or {}, shipped, is_general)
-    chosen, method = _fewest(search, matrix.ratios, aim) if aim.is_fewest else search.best(aim.max_kernels)
+    if budget.max_kernels < 1:
+        raise SelectionError(f"--max-kernels is {budget.max_kernels}; at least 1 is needed")
+    incumbent = incumbent or Incumbent()
+    matrix, both, search = _instance(times, beside or {}, weights or {}, incumbent, is_general)
+    chosen, method = _fewest(search, matrix.ratios, budget) if budget.is_fewest else search.best(budget.max_kernels)
     chosen = sorted(chosen)
-    picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), tie, shipped.solutions)
-    if aim.is_fewest and not aim.is_met(_regrets(matrix, picked)):
+    picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), tie, incumbent.solutions)
+    if budget.is_fewest and not budget.is_met(_regrets(matrix, picked)):
         # Ties are given away only within the limits.
         picked = [chosen[j] for j in matrix.ratios[:, chosen].argmin(axis=1).tolist()]
     used = _used(matrix, both, search, chosen, picked)

@@ -81,12 +81,12 @@ class HeldOut:
     num_problems: Count
     num_unmeasured: Count
     """Held-out problems besides, whose kernel was not timed on them."""
-    rounding_mean: Excess
-    rounding_worst: Excess
+    bucketing_loss_mean: Excess
+    bucketing_loss_worst: Excess
     mean: Excess
     worst: Excess
     worst_problem: ProblemName
-    """Name of the problem of `rounding_worst`."""
+    """Name of the problem of `bucketing_loss_worst`."""
 
 
 @dataclass(frozen=True)

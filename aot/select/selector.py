@@ -15,13 +15,13 @@ from aot.core.problem import Dtype, Layout, Operation, Problem
 from aot.families import family_of
 from aot.select.coverage import Coverage, coverage
 from aot.select.curve import curve
-from aot.select.foreign import foreign_problems
 from aot.select.heldout import score
-from aot.select.learned import Learned, Model, Prior
-from aot.select.portfolio import MODELLED_TIE, TIE, Aim, Portfolio, Shipped, choose
+from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
+from aot.select.sampled import sampled_problems
 from aot.select.selection import SELECTION_VERSION, Curve, Regret, Selection
 from aot.select.table import Timed, build_section, is_general
-from aot.select.times import with_stand_ins
+from aot.select.time_model import Model, Prior, TimeModel
+from aot.select.times import with_imputed_times
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import fallback
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
 
-NUM_FOREIGN = 600
+NUM_SAMPLED = 600
 """Problems that no shape set names, with predicted times, that a portfolio is chosen for beside those measured, where
 those are many. Source: on the committed H200 record, with a quarter of (n, k) left out, 24 kernels have a mean regret
 of 5.0 percent there without, 3.5 with (docs/selection.md)."""
@@ -58,11 +58,11 @@ class SelectionLimits:
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
 
-    def of(self, operation: Operation) -> Aim:
-        """Give the aim of one operation."""
+    def of(self, operation: Operation) -> Budget:
+        """Give the budget of one operation."""
         if operation.layout is not Layout.KK:
-            return Aim(self.max_layout_kernels)
-        return Aim(self.max_kernels, self.max_mean, self.max_worst)
+            return Budget(self.max_layout_kernels)
+        return Budget(self.max_kernels, self.max_mean, self.max_worst)
 
 
 def _no_progress(_what: str) -> None:
@@ -70,7 +70,7 @@ def _no_progress(_what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Measured:
+class KnownTimes:
     """The times that a selection is made from, in microseconds, and what is known of them."""
 
     times: OperationTimes
@@ -85,11 +85,11 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Objective:
     """What a selection is to be like."""
 
     limits: SelectionLimits = field(default_factory=SelectionLimits)
-    shipped: Selection | None = None
+    incumbent: Selection | None = None
     """The selection that ties go to."""
     shapes: ShapeSet | None = None
     """What the wheel is for."""
@@ -127,7 +127,7 @@ def _kept_section(selection: Selection | None, operation: Operation) -> Section 
     return next((section for section in sections if section.operation == operation), None)
 
 
-def shipped_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
+def incumbent_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
     """Make a function that gives what a selection dispatches an operation's problems to; None where it has no table."""
     section = _kept_section(selection, operation)
     if selection is None or section is None:
@@ -136,12 +136,12 @@ def shipped_kernel(selection: Selection | None, operation: Operation) -> Callabl
     return lambda problem: selection.kernels[look_up(section, problem, multiples).kernel].candidate
 
 
-def _shipped(selection: Selection | None, operation: Operation, times: Times) -> Shipped:
+def _incumbent(selection: Selection | None, operation: Operation, times: Times) -> Incumbent:
     if selection is None:
-        return Shipped()
-    kernel = shipped_kernel(selection, operation)
+        return Incumbent()
+    kernel = incumbent_kernel(selection, operation)
     solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
-    return Shipped(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
+    return Incumbent(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
 
 
 @dataclass(frozen=True)
@@ -154,21 +154,21 @@ class _Chosen:
     beside: Times
 
 
-def _choose(operation: Operation, filled: Times, measured: Measured, model: Model, wishes: Wishes) -> _Chosen:
+def _choose(operation: Operation, filled: Times, measured: KnownTimes, model: Model, objective: Objective) -> _Chosen:
     beside: dict[Problem, dict[Candidate, float]] = {}
     if measured.record is not None and len(filled) >= MIN_MEASURED:
         candidates = sorted({candidate for row in filled.values() for candidate in row})
-        problems = foreign_problems(operation, NUM_FOREIGN)
+        problems = sampled_problems(operation, NUM_SAMPLED)
         rows = model.times_us(candidates, problems).tolist()
         beside = {p: dict(zip(candidates, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
     portfolio = choose(
         filled,
-        wishes.limits.of(operation),
+        objective.limits.of(operation),
         beside=beside,
-        weights=wishes.weights(operation),
+        weights=objective.weights(operation),
         spreads=measured.spreads.get(operation),
         tie=MODELLED_TIE if measured.record is None else TIE,
-        shipped=_shipped(wishes.shipped, operation, filled),
+        incumbent=_incumbent(objective.incumbent, operation, filled),
         is_general=is_general,
     )
     return _Chosen(operation, portfolio, filled, beside)
@@ -182,11 +182,11 @@ def _learned_where_missing(times: Times, model: Model) -> Times:
     return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
 
 
-def _curve(chosen: _Chosen, wishes: Wishes, model: Model) -> Curve | None:
-    if not wishes.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
+def _curve(chosen: _Chosen, objective: Objective, model: Model) -> Curve | None:
+    if not objective.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
         return None
     operation = chosen.operation
-    known = {key.candidate: size for key, size in wishes.kernel_bytes.items() if key.operation == operation}
+    known = {key.candidate: size for key, size in objective.kernel_bytes.items() if key.operation == operation}
     return curve(
         operation,
         _learned_where_missing(chosen.times, model),
@@ -194,8 +194,8 @@ def _curve(chosen: _Chosen, wishes: Wishes, model: Model) -> Curve | None:
         len(chosen.portfolio.candidates),
         known,
         is_general=is_general,
-        weights=wishes.weights(operation),
-        progress=lambda size: wishes.progress(f"{operation.tag}: the curve at {size} kernels"),
+        weights=objective.weights(operation),
+        progress=lambda size: objective.progress(f"{operation.tag}: the curve at {size} kernels"),
     )
 
 
@@ -211,13 +211,13 @@ def _aligned(times: OperationTimes) -> OperationTimes:
     return {operation: rows for operation, rows in kept.items() if rows}
 
 
-def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_name: str) -> Selection:
+def select_kernels(measured: KnownTimes, target: Target, objective: Objective, record_name: str) -> Selection:
     """Choose each operation's kernels and build its section.
 
     Args:
         measured: times, and what is held out of them.
         target: the device that the times are of.
-        wishes: limits, and what is shipped already.
+        objective: limits, and the incumbent.
         record_name: the record's name, or the cost model's.
 
     Raises:
@@ -227,26 +227,26 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
     if not times:
         raise SelectionError(f"{record_name} has no usable times; tune first")
     provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
-    wishes.progress("learning from the times")
-    model: Model = Prior(target, measured.constants) if measured.record is None else Learned.fit(times, target)
+    objective.progress("learning from the times")
+    model: Model = Prior(target, measured.constants) if measured.record is None else TimeModel.fit(times, target)
     dtypes = sorted({operation.dtype for operation in times}, key=lambda dtype: dtype.code)
     kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in dtypes]
     fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}
     sections: list[Section] = []
     found: list[_Chosen] = []
-    filled = with_stand_ins(times)
+    filled = with_imputed_times(times)
     for operation in sorted(times, key=lambda x: (x.dtype.code, x.layout.code)):
-        wishes.progress(f"{operation.tag}: choosing kernels")
-        chosen = _choose(operation, filled[operation], measured, model, wishes)
+        objective.progress(f"{operation.tag}: choosing kernels")
+        chosen = _choose(operation, filled[operation], measured, model, objective)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
-        wishes.progress(f"{operation.tag}: building the table")
-        shipped = shipped_kernel(wishes.shipped, operation)
-        kept = _kept_section(wishes.shipped, operation)
-        timed = Timed(times[operation], filled[operation], provenance, model, shipped, kept)
+        objective.progress(f"{operation.tag}: building the table")
+        incumbent = incumbent_kernel(objective.incumbent, operation)
+        kept = _kept_section(objective.incumbent, operation)
+        timed = Timed(times[operation], filled[operation], provenance, model, incumbent, kept)
         sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.dtype]))
         found.append(chosen)
-    curves = [_curve(chosen, wishes, model) for chosen in found]
+    curves = [_curve(chosen, objective, model) for chosen in found]
     table = DispatchTable(tuple(sections))
     return Selection(
         SELECTION_VERSION,
@@ -259,5 +259,5 @@ def select_kernels(measured: Measured, target: Target, wishes: Wishes, record_na
         tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
         tuple(kernels),
         table,
-        wishes.covered(table, kernels),
+        objective.covered(table, kernels),
     )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from aot.core.candidate import Candidate
-    from aot.select.learned import Model
     from aot.select.portfolio import Portfolio
+    from aot.select.time_model import Model
 
 Array = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ class Bucket:
         return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
 
 
-def _nothing_shipped(_problem: Problem) -> Candidate | None:
+def _no_incumbent(_problem: Problem) -> Candidate | None:
     return None
 
 
@@ -85,7 +85,7 @@ class Timed:
     provenance: Provenance
     """Of `own`; a row whose time is not in it is predicted."""
     model: Model
-    shipped: Callable[[Problem], Candidate | None] = field(default=_nothing_shipped)
+    incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
     """Gives the kernel that an earlier selection dispatches a problem to."""
     kept: Section | None = None
     """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
@@ -101,7 +101,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class _Shipping:
+class _Table:
     """The portfolio of a section: its kernels by name and their indices in the manifest."""
 
     candidates: tuple[Candidate, ...]
@@ -139,16 +139,16 @@ class _Shipping:
         )
 
     def pick(self, losses: Array, bucket: Bucket) -> Candidate | None:
-        """Choose a bucket's kernel by its mean logarithms of time; a tie goes to the shipped one."""
+        """Choose a bucket's kernel by its mean logarithms of time; a tie goes to the incumbent."""
         able = [j for j, candidate in enumerate(self.candidates) if bucket.takes(candidate)]
         if not able:
             return None
         best = min(able, key=lambda j: (losses[j], j))
-        shipped = self.timed.shipped(bucket.corner)
-        if shipped in self.candidates:
-            j = self.candidates.index(shipped)
+        incumbent = self.timed.incumbent(bucket.corner)
+        if incumbent in self.candidates:
+            j = self.candidates.index(incumbent)
             if j in able and losses[j] <= losses[best] + PREDICTED_TIE:
-                return shipped
+                return incumbent
         return self.candidates[best]
 
     def kept_ladder(self, n: int, k: int) -> tuple[int, ...]:
@@ -171,35 +171,35 @@ def _midpoint(edges: Sequence[int], index: int, multiple: int = 1) -> int:
     return min(-(-(low + edges[index]) // (2 * multiple)) * multiple, edges[index])
 
 
-def _ladder(shipping: _Shipping, portfolio: Portfolio, tuned: Sequence[Problem]) -> Ladder:
+def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> Ladder:
     """Build the ladder of one (n, k): an edge at every m that was tuned, and between them where that pays."""
     operation, n, k = tuned[0].operation, tuned[0].n, tuned[0].k
     measured = {problem.m: problem for problem in tuned}
     last = max(measured)
-    shipped = shipping.kept_ladder(n, k)
-    kept = {*measured, *(m for m in shipped if m < last)}
+    incumbent = known.kept_ladder(n, k)
+    kept = {*measured, *(m for m in incumbent if m < last)}
     fine = tuple(sorted({*kept, *(m for m in FINE_M if m < last)}))
     inside = [[_midpoint(fine, i), m] for i, m in enumerate(fine)]
-    times = shipping.timed.times_us(shipping.candidates, [Problem(operation, m, n, k) for pair in inside for m in pair])
+    times = known.timed.times_us(known.candidates, [Problem(operation, m, n, k) for pair in inside for m in pair])
     logs = np.log(times).reshape(len(fine), 2, -1)
     buckets = [Bucket(Problem(operation, m, n, k), is_open=m == last) for m in fine]
-    losses = logs.sum(axis=1) + shipping.barred(buckets)
+    losses = logs.sum(axis=1) + known.barred(buckets)
     (m_edges, _, _) = coarsen(
         losses[:, None, None, :],
         (fine, (n,), (k,)),
         num_shapes=2 * len(fine),
         max_cost=LADDER_COST,
-        max_cells=len(kept) if shipped else len(fine),
+        max_cells=len(kept) if incumbent else len(fine),
         kept=(kept, (), ()),
     )
     rows, start = [], 0
     for m in m_edges:
         end = fine.index(m) + 1
         bucket = buckets[end - 1]
-        at_edge = dict(zip(shipping.candidates, np.exp(logs[end - 1, 1]).tolist(), strict=True))
+        at_edge = dict(zip(known.candidates, np.exp(logs[end - 1, 1]).tolist(), strict=True))
         first = portfolio.solutions.get(measured[m]) if m in measured else None
-        first = first or shipping.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
-        rows.append(shipping.row(at_edge, bucket, first, shipping.timed.provenance))
+        first = first or known.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
+        rows.append(known.row(at_edge, bucket, first, known.timed.provenance))
         start = end
     return Ladder(n, k, m_edges, tuple(rows))
 
@@ -214,13 +214,13 @@ def _bucket(operation: Operation, edges: Sequence[Sequence[int]], at: Sequence[i
     return Bucket(Problem(operation, *corner), any(i == len(axis) - 1 for axis, i in zip(edges, at, strict=True)))
 
 
-def _fine_losses(shipping: _Shipping, operation: Operation, edges: Sequence[Sequence[int]]) -> tuple[Array, int]:
+def _fine_losses(known: _Table, operation: Operation, edges: Sequence[Sequence[int]]) -> tuple[Array, int]:
     """Give (m, n, k, kernel) summed logarithms of time over two shapes of each fine step, and the shapes in all.
 
     Barred where the step's bucket cannot take the kernel: a bucket of merged steps has the corner of its last one.
     """
     ends = list(product(*(range(len(axis)) for axis in edges)))
-    total = shipping.barred([_bucket(operation, edges, at) for at in ends])
+    total = known.barred([_bucket(operation, edges, at) for at in ends])
     patterns = ((False, False, False), (True, False, False))
     for pattern in patterns:
         shapes = [
@@ -230,36 +230,36 @@ def _fine_losses(shipping: _Shipping, operation: Operation, edges: Sequence[Sequ
             ]
             for at in ends
         ]
-        total += np.log(shipping.timed.model.times_us(shipping.candidates, [Problem(operation, *x) for x in shapes]))
+        total += np.log(known.timed.model.times_us(known.candidates, [Problem(operation, *x) for x in shapes]))
     return total.reshape(*(len(axis) for axis in edges), -1), len(patterns) * len(ends)
 
 
-def _grid(shipping: _Shipping, operation: Operation) -> Grid:
+def _grid(known: _Table, operation: Operation) -> Grid:
     """Choose the grid's edges, or keep those of an earlier selection, and fill it."""
-    if shipping.timed.kept is not None:
-        grid = shipping.timed.kept.grid
-        return _filled(shipping, operation, (grid.m_edges, grid.n_edges, grid.k_edges))
+    if known.timed.kept is not None:
+        grid = known.timed.kept.grid
+        return _filled(known, operation, (grid.m_edges, grid.n_edges, grid.k_edges))
     is_linear = operation.layout is Layout.KK
     fine = (FINE_GRID_M, FINE_N, FINE_K) if is_linear else (_thin(FINE_GRID_M), _thin(FINE_N), _thin(FINE_K))
-    losses, num_shapes = _fine_losses(shipping, operation, fine)
+    losses, num_shapes = _fine_losses(known, operation, fine)
     edges = coarsen(losses, fine, num_shapes=num_shapes, max_cost=GRID_COST, max_cells=MAX_CELLS[is_linear])
-    return _filled(shipping, operation, edges)
+    return _filled(known, operation, edges)
 
 
-def _filled(shipping: _Shipping, operation: Operation, edges: tuple[tuple[int, ...], ...]) -> Grid:
+def _filled(known: _Table, operation: Operation, edges: tuple[tuple[int, ...], ...]) -> Grid:
     """Fill the cells between edges: each gets the kernel whose time is least, by geometric mean over its shapes."""
     m_edges, n_edges, k_edges = edges
     empty = Grid(m_edges, n_edges, k_edges, ())
     places = list(product(*(range(len(axis)) for axis in edges)))
     judged = [[Problem(operation, *shape) for shape in empty.judged(i)] for i in range(len(places))]
-    times = shipping.timed.times_us(shipping.candidates, [problem for cell in judged for problem in cell])
+    times = known.timed.times_us(known.candidates, [problem for cell in judged for problem in cell])
     cells, start = [], 0
     for place, problems in zip(places, judged, strict=True):
         means = np.log(times[start : start + len(problems)]).mean(axis=0)
         start += len(problems)
         bucket = _bucket(operation, edges, place)
-        by_candidate = dict(zip(shipping.candidates, np.exp(means).tolist(), strict=True))
-        cells.append(shipping.row(by_candidate, bucket, shipping.pick(means, bucket), PROVENANCE_PREDICTED))
+        by_candidate = dict(zip(known.candidates, np.exp(means).tolist(), strict=True))
+        cells.append(known.row(by_candidate, bucket, known.pick(means, bucket), PROVENANCE_PREDICTED))
     return Grid(m_edges, n_edges, k_edges, tuple(cells))
 
 
@@ -278,9 +278,9 @@ def build_section(
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    shipping = _Shipping(portfolio.candidates, indices, timed)
+    known = _Table(portfolio.candidates, indices, timed)
     tuned: dict[tuple[int, int], list[Problem]] = {}
     for problem in sorted(portfolio.solutions):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
-    ladders = tuple(_ladder(shipping, portfolio, problems) for _, problems in sorted(tuned.items()))
-    return Section(operation, ladders, _grid(shipping, operation), fallback)
+    ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(tuned.items()))
+    return Section(operation, ladders, _grid(known, operation), fallback)

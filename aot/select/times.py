@@ -67,7 +67,7 @@ def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tup
     return inside, outside
 
 
-def with_stand_ins(times: OperationTimes) -> OperationTimes:
+def with_imputed_times(times: OperationTimes) -> OperationTimes:
     """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
 
     The types are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Limit:
+class Roofline:
     """A time in microseconds, and what sets it: `compute` or `memory`.
 
     No launch is in it, no ramp and no second reading of an operand, so that small problems stay far from it. The rates
@@ -25,16 +25,16 @@ class Limit:
     bound: str
 
 
-def limit(problem: Problem, target: Target) -> Limit:
-    """Give a problem's limit with a cold L2: every operand moves once, and every multiplication runs at the full rate.
+def roofline(problem: Problem, target: Target) -> Roofline:
+    """Return a problem's roofline with a cold L2: each operand moves once, each multiplication runs at the full rate.
 
     Source: S. Williams et al., Roofline, CACM 52(4), 2009.
     """
     compute_us = problem.flops / target.flops_per_s * 1e6
     memory_us = problem.num_bytes / target.bandwidth_bytes_per_s * 1e6
-    return Limit(compute_us, "compute") if compute_us > memory_us else Limit(memory_us, "memory")
+    return Roofline(compute_us, "compute") if compute_us > memory_us else Roofline(memory_us, "memory")
 
 
-def mean_limit_us(problems: Sequence[Problem], target: Target) -> float:
-    """Give the geometric mean of the limits, as the time of a table's cell is one over the cell's shapes."""
-    return math.exp(math.fsum(math.log(limit(problem, target).time_us) for problem in problems) / len(problems))
+def mean_roofline_us(problems: Sequence[Problem], target: Target) -> float:
+    """Give the geometric mean of the rooflines, as the time of a table's cell is one over the cell's shapes."""
+    return math.exp(math.fsum(math.log(roofline(problem, target).time_us) for problem in problems) / len(problems))

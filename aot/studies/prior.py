@@ -24,7 +24,7 @@ from aot.core.strict_toml import TomlError, parse_toml
 from aot.families import family_of
 from aot.space.cost import CLOCK_HZ, DEFAULTS, Column, Constants, estimate
 from aot.space.enumeration import legal
-from aot.space.roofline import limit
+from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -218,7 +218,7 @@ def times_us(
 class Check:
     """A published point beside the model: times in microseconds.
 
-    `limit_us` is the roofline's; `predicted_us` is of `kernel`, the best legal candidate; `slow_us` is of the best one
+    `predicted_us` is of `kernel`, the best legal candidate; `slow_us` is of the best one
     at the target's lowest clock.
     """
 
@@ -226,7 +226,7 @@ class Check:
     problem: Problem
     cublas_us: float
     best_us: float
-    limit_us: float
+    roofline_us: float
     bound: str
     kernel: str
     predicted_us: float
@@ -268,7 +268,7 @@ def check_source(source: Source, target: Target, clock: Clock) -> list[Check]:
             for hz in (clock.highest_hz, clock.lowest_hz)
         )
         for i, (problem, point) in enumerate(zip(problems, points, strict=True)):
-            times, roof, j = point.times_us(), limit(problem, target), int(fast[i].argmin())
+            times, roof, j = point.times_us(), roofline(problem, target), int(fast[i].argmin())
             found.append(
                 Check(
                     source.name,

@@ -45,7 +45,7 @@ from aot.core.target import load_target, target_names
 from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TunedKernel
-from aot.select import shipping
+from aot.select import pipeline
 from aot.select.coverage import Coverage
 from aot.select.record import write_record
 from aot.select.selection import SELECTION_VERSION, Selection, write_selection
@@ -249,8 +249,8 @@ def replaced(folder):
         mock.patch("aot.tune.tuning.read_machine", return_value=MACHINE),
         mock.patch.object(Link, "python", no_link),
         mock.patch("aot.package.wheel_check.check_kernels", no_gpu),
-        mock.patch.object(shipping, "select_kernels", chosen),
-        mock.patch.object(shipping, "SHIPPED", folder / "selections"),
+        mock.patch.object(pipeline, "select_kernels", chosen),
+        mock.patch.object(pipeline, "COMMITTED", folder / "selections"),
         mock.patch.object(calibrate, "calibrate", return_value=(DEFAULTS, [])),
         mock.patch.object(calibrate, "cross_validate", return_value=[]),
         mock.patch.object(cli_search.replay, "curve", return_value=[]),

@@ -90,7 +90,7 @@ def use(store, record):
     """Ask a store everything."""
     for _, item in store.measurements():
         store.latest(item.problem), store.searches(item.problem), store.is_finished(item.problem)
-        store.anchors(1, item.problem)
+        store.reference_times(1, item.problem)
     answers = (store.in_flight(), store.verified(), store.quarantined(), store.voided(), store.targets())
     return record, answers, store.conditions()
 

@@ -14,10 +14,10 @@ from aot.select.selection import HeldOut, Regret
 
 KK = Operation.of(Dtype.BFLOAT16)
 KN = Operation.of(Dtype.BFLOAT16, Layout.KN)
-FALLBACK = Candidate(family="fallback", tile_m=16, tile_n=16, use_tma_store=False)
+FALLBACK = Candidate(family="simt", tile_m=16, tile_n=16, use_tma_store=False)
 BIG = Candidate(family="sm90_quack", tile_m=128, tile_n=256, cluster_m=2, schedule="coop")
 SMALL = Candidate(family="sm90_quack", tile_m=64, tile_n=16, schedule="pingpong", swap_ab=True)
-SPLIT = Candidate(family="sm90_overlap", tile_m=64, tile_n=32, schedule="splitk", split_k=4, split_k_mode="serial")
+SPLIT = Candidate(family="sm90_prefetch_b", tile_m=64, tile_n=32, schedule="splitk", split_k=4, split_k_mode="serial")
 
 
 def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, multiples: tuple[int, int] = (1, 1)):

@@ -30,7 +30,7 @@ REPLACED_SOURCES = {"cuda_entry"}
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER = range(
     11
 )
-QUACK, OVERLAP = "sm90_quack", "sm90_overlap"
+QUACK, OVERLAP = "sm90_quack", "sm90_prefetch_b"
 FLAGS = [
     "-std=c++17",
     "-O1",

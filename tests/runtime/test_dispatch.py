@@ -14,7 +14,7 @@ from aot.core.dispatch import look_up, round_up
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families import family_of
-from aot.select import shipping
+from aot.select import pipeline
 from aot.select.selection import read_selection
 from tests.golden.manifest import golden_manifest, kernel
 from tests.runtime import host
@@ -142,12 +142,12 @@ def check_selection(selection, directory):
     assert (tiers, len(used) > len(kernels) // 2) == ({1, 2, 3}, True)
 
 
-COMMITTED = {path.name.removesuffix(".json.gz"): path for path in sorted(shipping.SHIPPED.glob("*.json.gz"))}
+COMMITTED = {path.name.removesuffix(".json.gz"): path for path in sorted(pipeline.COMMITTED.glob("*.json.gz"))}
 
 
 @pytest.mark.parametrize("target", COMMITTED)
 def test_equals_reference_in_the_table_that_is_shipped(target, tmp_path):
-    assert shipping.shipped_selection(load_target(target)) == COMMITTED[target]
+    assert pipeline.committed_selection(load_target(target)) == COMMITTED[target]
     check_selection(read_selection(COMMITTED[target]), tmp_path)
 
 

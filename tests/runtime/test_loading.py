@@ -114,8 +114,8 @@ def test_failures_outside_a_kernel_say_what_failed(fresh_library):
     assert num_bytes > 0
     assert fresh_library.launch(stated, 0x10000, num_bytes) == 7
     assert fresh_library.error() == (
-        "clearing the workspace of kernel bf16_kk_sm90_overlap_64x32_c1x1_splitk_serial4 failed on device 0: recorded "
-        "error (CUDA error 700)"
+        "clearing the workspace of kernel bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4 failed on device 0: "
+        "recorded error (CUDA error 700)"
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from aot.core.dispatch import look_up
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.space.roofline import limit, mean_limit_us
+from aot.space.roofline import limit, mean_roofline_us
 
 
 def test_plan_equals_the_reference(package, manifest):
@@ -279,7 +279,7 @@ def test_limits_are_those_of_the_toolchain(package, manifest):
                 i, j, p = grid.place(grid.cell(m, n, k))
                 assert got.bucket == (grid.m_edges[i], grid.n_edges[j], grid.k_edges[p])
                 timed = [(x, grid.n_edges[j], grid.k_edges[p]) for x in inside(grid.m_edges, i)]
-            least = mean_limit_us([Problem(operation, *x) for x in timed], target)
+            least = mean_roofline_us([Problem(operation, *x) for x in timed], target)
             assert got.reached == pytest.approx(least / got.time_us)
             tiers.add(got.tier)
     assert (bounds, tiers) == ({"compute", "memory"}, {"grid", "tuned"})

@@ -27,7 +27,7 @@ HALF_FALLBACK = 5
 take all shapes, and the fallback of kn."""
 BIG = "bf16_kk_sm90_quack_128x256_c2x1_coop"
 SMALL = "bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap"
-HALF_NAME = "fp16_kk_fallback_16x16_c1x1_direct"
+HALF_NAME = "fp16_kk_simt_16x16_c1x1_direct"
 NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 
 DAMAGES = {

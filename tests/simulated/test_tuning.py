@@ -123,8 +123,8 @@ def test_a_throttled_while_is_measured_again(device, tuning, tmp_path):
     with open_store(out) as store:
         voided = store.voided()
     assert voided, done.stderr
-    assert all(reason.startswith("the anchor takes ") for _, reason in voided)
-    assert "is measured again: the anchor takes" in done.stderr
+    assert all(reason.startswith("the reference kernel takes ") for _, reason in voided)
+    assert "is measured again: the reference kernel takes" in done.stderr
     for problem in tuning.set.problems:
         check_times(device, rows(out, problem), problem)
     assert len(from_store(out).measurements) == 2 * len(tuning.set.problems)
@@ -134,7 +134,7 @@ def test_a_clock_that_was_changed_is_told(device, tuning, tmp_path):
     out = tmp_path / "results.sqlite"
     device.describe(Faults(slow=[(0.4e6, 1e12, 1.5)]))
     done = tune(device, tuning, out, "--kernels", "128x128_c1x1", "--settle-seconds", "1")
-    assert "the device keeps another speed than before: the anchor takes" in done.stderr
+    assert "the device keeps another speed than before: the reference kernel takes" in done.stderr
     found = [(row, problem) for problem in tuning.set.problems for row in rows(out, problem).values()]
     ratios = [row.median_us / device.times[row.kernel.name, problem] for row, problem in found]
     assert all(x == pytest.approx(1.0, rel=0.02) or x == pytest.approx(1.5, rel=0.02) for x in ratios)

@@ -20,7 +20,7 @@ from aot.space.cost import NAME
 
 THOR = load_target("thor")
 CONDITIONS = replace(TWIN, arch=THOR.arch)
-FALLBACK = Candidate("fallback", 64, 64, use_tma_store=False)
+FALLBACK = Candidate("simt", 64, 64, use_tma_store=False)
 TMA = Candidate("sm100_persistent", 128, 128, schedule="clc")
 DIRECT = replace(TMA, use_tma_store=False)
 WIDE = replace(TMA, tile_n=256)

@@ -37,7 +37,7 @@ def main():
             store,
             run,
             1,
-            TimingPlan(max_launches=4, anchor_rounds=0),
+            TimingPlan(max_launches=4, reference_rounds=0),
             step_reporter(0.0),
             stop,
             1 << 14,

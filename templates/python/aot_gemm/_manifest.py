@@ -63,8 +63,8 @@ class Info:
             lines += ["  how far they are from the best is not known: nothing was measured"]
         lines += [
             f"  {_tag(x)}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: mean {x['mean']:.2%}, "
-            f"worst {x['worst']:.2%}; of which rounding {x['rounding_mean']:.2%}, worst {x['rounding_worst']:.2%} at "
-            f"{x['worst_problem']}; {x['num_unmeasured']} more not measured"
+            f"worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
+            f"worst {x['bucketing_loss_worst']:.2%} at {x['worst_problem']}; {x['num_unmeasured']} more not measured"
             for x in self.heldout
         ]
         lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]

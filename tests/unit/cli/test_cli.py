@@ -25,7 +25,7 @@ from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TunedKernel
 from aot.package.wheel import toolchain_version
-from aot.select import shipping
+from aot.select import pipeline
 from aot.select.selection import read_selection, write_selection
 from tests.golden.manifest import KK, golden_manifest
 
@@ -167,7 +167,7 @@ def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
 )
 def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_path, options, ratio):
     if "--selection" in options:
-        write_selection(tmp_path / "s.json", read_selection(shipping.shipped_selection(load_target("h200"))))
+        write_selection(tmp_path / "s.json", read_selection(pipeline.committed_selection(load_target("h200"))))
         options = ["--selection", tmp_path / "s.json", *(["--prune", *options[1:]] if options[1:] else [])]
     requests = []
 
@@ -442,7 +442,7 @@ def raise_enough(*_):
 
 
 def test_a_selection_of_another_target_is_not_tuned(tmp_path):
-    path = shipping.shipped_selection(load_target("h200"))
+    path = pipeline.committed_selection(load_target("h200"))
     result = aot("tune", "--target", "thor", "--selection", path, "--bundle", "b")
     assert result.exit_code == errors.SelectionError.exit_code
     assert result.stderr == f"aot: error: {path} is for h200, --target is thor; give --target h200\n"

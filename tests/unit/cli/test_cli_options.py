@@ -118,8 +118,8 @@ def workplace(tmp_path, monkeypatch):
         ("select --predicted --heldout x", f"--heldout means nothing {DATA}; leave it out"),
         ("select --target thor --heldout x", f"--heldout means nothing {DATA}; leave it out"),
         (
-            "select --anew --shipped s.json",
-            "--shipped means nothing with --anew; leave it out, or use it without --anew",
+            "select --no-incumbent --incumbent s.json",
+            "--incumbent means nothing with --no-incumbent; leave it out, or use it without --no-incumbent",
         ),
         ("tune --on ssh://x --bundle b", "--bundle means nothing with --on; leave one of the two out"),
         ("tune --record r", "--record means nothing without --on and --bundle; leave it out, or use it with --on"),

@@ -53,7 +53,7 @@ def test_the_points_are_those_published_beside_the_models():
     assert len(rows) == len(checks) == sum(len(source.point) for source in found.source)
     for row, x in zip(rows, checks, strict=True):
         assert row[:2] == [x.source, x.problem.name]
-        figures = [x.cublas_us, x.best_us, x.limit_us, x.predicted_us, x.slow_us]
+        figures = [x.cublas_us, x.best_us, x.roofline_us, x.predicted_us, x.slow_us]
         assert [float(row[i]) for i in (2, 3, 4, 5, 7)] == pytest.approx(figures, abs=0.051)
         assert [float(row[i]) for i in (6, 8)] == pytest.approx([x.ratio, x.slow_ratio], abs=0.0051)
         assert row[9] == ("-" if x.best_us <= x.predicted_us else f"{100 * x.explained:.0f}%")

@@ -8,7 +8,7 @@ from invoked import SHAPES, aot, succeed
 
 from aot.cli import options as cli_options
 from aot.package.wheel import BuiltWheel
-from aot.select import shipping
+from aot.select import pipeline
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.selector import SelectionLimits
 
@@ -50,8 +50,8 @@ def test_select_explain(selection):
     assert text.splitlines()[0] == "bf16_kk m1 n4096 k4096"
     assert "tier 1: ladder of (n 4096, k 4096), bucket m 1 to 1, 1 of " in text
     assert "us predicted for the bucket's upper edge" in text
-    assert "  limit      122.97 us for this problem, by memory (0.273 TB/s)" in text
-    assert "of the limit of the bucket's upper edge" in text
+    assert "  roofline   122.97 us for this problem, by memory (0.273 TB/s)" in text
+    assert "of the roofline of the bucket's upper edge" in text
     assert "  bigger tiles of the family, all else equal" in text
     assert "fallback   k 4095 is not a multiple of 8" in succeed(
         "explain", "1", "4096", "4095", "--selection", selection
@@ -59,7 +59,7 @@ def test_select_explain(selection):
 
 
 def test_explain_selects_anew_where_nothing_was_selected(monkeypatch, workplace):
-    monkeypatch.setattr(shipping, "shipped_selection", lambda _: None)
+    monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)
     before = sorted(workplace.rglob("*"))
     result = aot("explain", "1", "4096", "4096", "--shapes", "shapes.toml")
     assert result.stderr.startswith("thor has no committed selection: selecting by the cost model\n")
@@ -71,7 +71,7 @@ def test_diff(selection, workplace):
     old = selection.rename(workplace / "old.json")
     assert succeed("diff", old, old).splitlines()[0].endswith("entries have another kernel (0.00%)")
     # What is shipped is what ties go to: selecting again changes nothing.
-    succeed("select", "--shapes", "shapes.toml", "--predicted", "--shipped", old, *PREDICTED)
+    succeed("select", "--shapes", "shapes.toml", "--predicted", "--incumbent", old, *PREDICTED)
     assert selection.read_bytes() == old.read_bytes()
     succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED[:-1], "1")
     lines = succeed("diff", old, selection, "--show", "1").splitlines()
@@ -160,13 +160,13 @@ def test_the_committed_selection_is_measured_and_says_so(built, selection):
     result = aot("build", "--target", "h200", "--require-measured")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "408 problems: 408 measured"
-    assert f"the selection is the committed one, {shipping.SHIPPED / 'h200.json.gz'}\n" in result.stderr
+    assert f"the selection is the committed one, {pipeline.COMMITTED / 'h200.json.gz'}\n" in result.stderr
     assert "made here" not in result.stderr
 
 
 def test_a_newer_selection_than_the_committed_is_pointed_out(built, selection):
     newer = selection.with_name("h200.json")
-    write_selection(newer, read_selection(shipping.SHIPPED / "h200.json.gz"))
+    write_selection(newer, read_selection(pipeline.COMMITTED / "h200.json.gz"))
     result = aot("build", "--target", "h200")
     assert f"{newer} is another, made here; to build it: --selection {newer}\n" in result.stderr
     result = aot("explain", "--target", "h200", "1", "4096", "4096")

@@ -27,10 +27,10 @@ from aot.core.target import load_target
 
 NAMES = {
     "h200": [
-        "fallback_64x64_c1x1_direct",
+        "simt_64x64_c1x1_direct",
         "sm90_quack_64x16_c1x1_pingpong_swap",
-        "sm90_bounded_64x16_c2x1_pingpong",
-        "sm90_overlap_64x16_c2x1_pingpong",
+        "sm90_partial_tile_64x16_c2x1_pingpong",
+        "sm90_prefetch_b_64x16_c2x1_pingpong",
     ],
     "thor": [
         "sm100_persistent_64x32_c1x1_clc_swap",

@@ -128,7 +128,7 @@ def test_a_table_knows_its_sections():
 
 
 @dataclass(frozen=True)
-class Shipped:
+class Incumbent:
     operation: Operation = BF16
     num_strides: int = 1
     m_multiple: int = 1
@@ -136,7 +136,7 @@ class Shipped:
 
 
 FP16_KN, KN = Operation.of(Dtype.FLOAT16, Layout.KN), Operation.of(Dtype.BFLOAT16, Layout.KN)
-KERNELS = (*(Shipped(),) * 7, Shipped(KN, 2), Shipped(m_multiple=128), Shipped(KN), Shipped(FP16_KN, 2))
+KERNELS = (*(Incumbent(),) * 7, Incumbent(KN, 2), Incumbent(m_multiple=128), Incumbent(KN), Incumbent(FP16_KN, 2))
 """0 to 6 take all, 7 is the fallback, 8 needs whole tiles, 9 and 10 are of other operations."""
 
 
@@ -199,7 +199,7 @@ def test_the_fault_of_a_later_section_is_its_own():
 
 
 def test_a_fallback_needs_both_strides_and_all_shapes():
-    kernels = (*KERNELS[:7], Shipped(num_strides=2, n_multiple=8))
+    kernels = (*KERNELS[:7], Incumbent(num_strides=2, n_multiple=8))
     fault = "bf16_kk: the fallback 7 must take both strides of its operands, and all shapes"
     assert table_fault(DispatchTable((SECTION,)), kernels) == fault
 

@@ -56,8 +56,8 @@ def test_families_are_found_by_their_modules():
 @pytest.mark.parametrize(
     ("target", "names"),
     [
-        ("h200", ["fallback", "sm90_bounded", "sm90_overlap", "sm90_quack"]),
-        ("thor", ["fallback", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
+        ("h200", ["simt", "sm90_partial_tile", "sm90_prefetch_b", "sm90_quack"]),
+        ("thor", ["simt", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
     ],
 )
 def test_families_of_a_target(target, names):

@@ -140,8 +140,8 @@ def test_sample_of_a_large_problem_is_bounded_and_has_the_corners():
 
 
 def test_an_integrated_gpu_gets_another_protocol():
-    assert plan_for(H200_L2, integrated=False) == TimingPlan(anchor_tolerance=POWER_LIMITED_TOLERANCE)
-    assert TimingPlan().anchor_tolerance < POWER_LIMITED_TOLERANCE == 0.5
+    assert plan_for(H200_L2, integrated=False) == TimingPlan(reference_tolerance=POWER_LIMITED_TOLERANCE)
+    assert TimingPlan().reference_tolerance < POWER_LIMITED_TOLERANCE == 0.5
     assert plan_for(H200_L2, integrated=False).protocol == "graph-cold-l2-pdl-v2"
     thor = plan_for(THOR_L2, integrated=True)
     assert (thor.protocol, thor.flush_bytes) == ("events-flushed-l2-v1", 64 << 20)

@@ -14,7 +14,7 @@ from aot.search.strategy import EXHAUSTIVE, MODEL
 KERNELS = tuple(kernel_of(16 * (i + 1), 16 * (j + 1)) for i in range(6) for j in range(8))
 NAMES = [kernel.name for kernel in KERNELS]
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
-PLAN = TimingPlan(min_survivors=3, max_launches=20, anchor_rounds=0)
+PLAN = TimingPlan(min_survivors=3, max_launches=20, reference_rounds=0)
 PREDICTED = {name: 10.0 + 2.0 * i for i, name in enumerate(NAMES)}
 TIMES = {name: 20.0 + 4.0 * i for i, name in enumerate(NAMES)}
 

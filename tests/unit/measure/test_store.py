@@ -141,13 +141,16 @@ def test_what_is_voided_counts_no_more_and_stays(tmp_path):
         number = store.kernel_id(kernel_of(64))
         store.add_measurement(run, number, measured(10.0))
         store.add_measurement(run, number, measured(11.0))
-        store.void(run, PROBLEM, "the anchor takes 3 us, before it took 2 us")
+        store.void(run, PROBLEM, "the reference kernel takes 3 us, before it took 2 us")
         assert store.latest(PROBLEM) == {}
         store.add_measurement(run, number, measured(12.0))
         assert [item.median_us for item in store.latest(PROBLEM).values()] == [12.0]
         assert [item.median_us for _, item in store.measurements()] == [12.0]
         store.void(run, PROBLEM, "again")
-        reasons = [(1, "the anchor takes 3 us, before it took 2 us"), (2, "the anchor takes 3 us, before it took 2 us")]
+        reasons = [
+            (1, "the reference kernel takes 3 us, before it took 2 us"),
+            (2, "the reference kernel takes 3 us, before it took 2 us"),
+        ]
         assert store.voided() == [*reasons, (3, "again")]
 
 
@@ -156,9 +159,9 @@ def test_anchors_are_kept_in_order(tmp_path):
         run = store.add_run("h200", 1, CONDITIONS)
         number = store.kernel_id(kernel_of(64))
         for us in (10.0, 12.0, 11.0):
-            store.add_anchor(run, number, PROBLEM, us)
-        assert store.anchors(number, PROBLEM) == [10.0, 12.0, 11.0]
-        assert store.anchors(number + 1, PROBLEM) == []
+            store.add_reference_time(run, number, PROBLEM, us)
+        assert store.reference_times(number, PROBLEM) == [10.0, 12.0, 11.0]
+        assert store.reference_times(number + 1, PROBLEM) == []
 
 
 def test_a_copy_is_whole_while_the_store_is_open(tmp_path):

@@ -14,7 +14,7 @@ from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
 NAMES = [kernel.name for kernel in KERNELS]
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
-PLAN = TimingPlan(min_survivors=3, max_launches=20, anchor_rounds=0)
+PLAN = TimingPlan(min_survivors=3, max_launches=20, reference_rounds=0)
 TIMES = {name: 10.0 * (1 + i) for i, name in enumerate(NAMES)}
 
 
@@ -201,13 +201,15 @@ def test_problem_that_memory_is_too_short_for_is_left_out_with_its_reason(tmp_pa
 
 
 def test_problem_is_measured_again_when_the_device_slows_down(tmp_path):
-    rig = Rig(tmp_path / "r", plan=replace(PLAN, anchor_rounds=1, settle_s=1.0))
-    # The first replay is the anchor's, then come 12 of screening and 21 of rounds; the last of them are slow.
+    rig = Rig(tmp_path / "r", plan=replace(PLAN, reference_rounds=1, settle_s=1.0))
+    # The first replay is the reference kernel's, then come 12 of screening and 21 of rounds; the last of them are slow.
     rig.gpu.slow = dict.fromkeys(range(20, 36), 1.5)
     rig.run()
     with open_store(rig.path) as store:
-        assert {reason for _, reason in store.voided()} == {"the anchor takes 15.00 us, before it took 10.00 us"}
-        assert store.anchors(1, PROBLEMS[1]) == [10.0, 15.0, 10.0, 10.0, 10.0]
+        assert {reason for _, reason in store.voided()} == {
+            "the reference kernel takes 15.00 us, before it took 10.00 us"
+        }
+        assert store.reference_times(1, PROBLEMS[1]) == [10.0, 15.0, 10.0, 10.0, 10.0]
     for problem in PROBLEMS:
         assert {name: row.median_us for name, row in rig.rows(problem).items()} == pytest.approx(TIMES)
     assert rig.quarantined() == {}

@@ -88,7 +88,7 @@ def test_names_that_follow_from_others():
         (
             ("kernels", 0, "name"),
             "bf16_kk_x",
-            "m.json: the kernel bf16_kk_x is of bf16_kk_fallback_16x16_c1x1_direct; th",
+            "m.json: the kernel bf16_kk_x is of bf16_kk_simt_16x16_c1x1_direct; th",
         ),
         (
             ("kernels", 0, "entry_symbol"),

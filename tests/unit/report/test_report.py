@@ -81,7 +81,7 @@ def test_the_page_tells_its_numbers(text):
         "quarantined: <wrong> & unsafe",
         "Rejected by legality",
         "Closest to being chosen",
-        "m 16, n 256, k 512: 1.05 TFLOP/s at 14.6 FLOP/B; 4.00 us measured, 26% of the limit",
+        "m 16, n 256, k 512: 1.05 TFLOP/s at 14.6 FLOP/B; 4.00 us measured, 26% of the roofline",
         "Search strategies",
     ):
         assert part in words

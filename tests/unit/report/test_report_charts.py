@@ -29,7 +29,7 @@ def test_a_roofline_of_rows():
     assert [dot["class"] for dot in dots] == ["dot s2", "dot s2"]
     assert float(dots[0]["cx"]) < float(dots[1]["cx"])
     assert float(dots[0]["cy"]) > float(dots[1]["cy"])
-    assert [mark.text for mark in figure.legend] == ["n\N{MULTIPLICATION SIGN}k below 4M", "the target's limit"]
+    assert [mark.text for mark in figure.legend] == ["n\N{MULTIPLICATION SIGN}k below 4M", "the target's roofline"]
     assert "left out" not in figure.caption
     assert {dot["class"] for dot in drawn(roofline(PREDICTED, THOR), "dot")} == {"dot s2 hollow"}
     assert roofline(replace(OPERATION, cells=()), THOR) is None
@@ -62,7 +62,7 @@ def test_regret_in_and_out_of_sample():
     assert "never timed" not in figure.caption
 
 
-def test_problems_with_stand_ins_are_told_apart():
+def test_problems_with_imputed_times_are_told_apart():
     first, second = OPERATION.inside
     figure = regrets(replace(OPERATION, inside=(replace(first, is_own=False), second)))
     assert [row[:3] for row in figure.table.rows][:2] == [

@@ -18,7 +18,7 @@ def test_the_facts_of_an_operation():
         (16, 0, False, True),
         (128, 16, True, True),
     ]
-    assert x.cells[0].fraction == pytest.approx(x.cells[0].limit.time_us / 4.0)
+    assert x.cells[0].fraction == pytest.approx(x.cells[0].roofline.time_us / 4.0)
     assert [(s.found.chosen, s.found.regret, s.is_own) for s in x.inside] == [
         (TMA, pytest.approx(0.25), True),
         (DIRECT, 0.0, True),

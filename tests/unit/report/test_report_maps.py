@@ -9,7 +9,7 @@ from twins import problem_of
 from aot.core.dispatch import Grid
 from aot.report import maps as report_maps
 from aot.report.parts import NUM_COLOURS
-from aot.space.roofline import Limit
+from aot.space.roofline import Roofline
 
 
 def test_eight_kernels_have_colours_of_their_own():
@@ -79,10 +79,10 @@ def test_more_kernels_than_colours_share_one():
 )
 def test_a_shade_is_of_the_share_of_the_limit(fraction, shade):
     (x,) = measured_facts().operations
-    cell = replace(x.cells[-1], limit=Limit(1.0, "memory"), time_us=1 / fraction)
+    cell = replace(x.cells[-1], roofline=Roofline(1.0, "memory"), time_us=1 / fraction)
     figure = report_maps.reached(replace(x, cells=(cell,)))
     assert [row[0] for row in figure.table.rows if row[1]] == [shade]
-    assert [mark["title"] for mark in drawn(figure, "cell")] == [f"{shade} of the limit"]
+    assert [mark["title"] for mark in drawn(figure, "cell")] == [f"{shade} of the roofline"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from twins import CONDITIONS, problem_of
 from aot.report import tables as report_tables
 from aot.report.parts import MINUS, Bar
 from aot.report.tables import LARGE_US, NUM_SHOWN
-from aot.space.roofline import Limit
+from aot.space.roofline import Roofline
 
 FACTS = measured_facts()
 (OPERATION,) = FACTS.operations
@@ -85,19 +85,19 @@ def test_runners_are_shown_beside_the_first():
 
 def test_the_slowest_rows_of_all_and_of_those_that_are_large():
     cell = OPERATION.cells[0]
-    large = replace(cell, problem=problem_of(17, 256, 512), limit=Limit(LARGE_US, "compute"), time_us=5.0)
+    large = replace(cell, problem=problem_of(17, 256, 512), roofline=Roofline(LARGE_US, "compute"), time_us=5.0)
     tables = report_tables.slowest(replace(OPERATION, cells=(large, *OPERATION.cells)))
     assert [title.partition(",")[0] for title, _ in tables] == [
-        "Of the 1 rows whose limit is 10 us or more",
+        "Of the 1 rows whose roofline is 10 us or more",
         "Of all 3 rows",
     ]
     (row,) = tables[0][1].rows
-    # A limit that was measured low may be beaten: the bar stays within its cell.
+    # A roofline that was measured low may be beaten: the bar stays within its cell.
     assert row == ("m 17, n 256, k 512", Bar("200.0%", 1.0), "5.00", "10.0, compute", TMA.name)
     assert [row[0] for row in tables[1][1].rows] == [f"m {m}, n 256, k 512" for m in (16, 128, 17)]
     assert report_tables.slowest(replace(OPERATION, cells=())) == []
     ((_, table),) = report_tables.slowest(PREDICTED)
-    assert table.header[1:3] == ("of the limit, predicted", "us, predicted")
+    assert table.header[1:3] == ("of the roofline, predicted", "us, predicted")
 
 
 def test_the_largest_regrets():

@@ -3,7 +3,7 @@ from twins import BF16, kernel_of, problem_of
 
 from aot.select import curve as module
 from aot.select.curve import SIZES, curve, portfolio_bytes
-from aot.select.portfolio import Aim, choose
+from aot.select.portfolio import Budget, choose
 
 A, B, C, D, E = (kernel_of(tile).key.candidate for tile in (16, 32, 48, 64, 80))
 P = [problem_of(2**i, 64, 64) for i in range(4)]
@@ -31,7 +31,7 @@ def test_points_ascend_to_what_every_problem_wants():
 
 def test_a_point_is_what_choosing_that_size_gives():
     for size, point in zip((1, 2), curve_of(), strict=False):
-        found = choose(TIMES, Aim(size))
+        found = choose(TIMES, Budget(size))
         assert (point.num_kernels, point.mean, point.worst) == (
             len(found.candidates),
             round(found.mean_regret, 5),

@@ -12,7 +12,7 @@ from aot.select.diff import Change, Difference, compare
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.table import Timed
 
-FALLBACK = named("fallback_64x64_c1x1_direct", "h200")
+FALLBACK = named("simt_64x64_c1x1_direct", "h200")
 A, B, C = (
     named(f"sm90_quack_{name}", "h200")
     for name in ("128x128_c1x1_pingpong", "64x16_c1x1_pingpong_swap", "128x256_c2x1_cooperative")

@@ -42,8 +42,8 @@ def before_tiles(lines):
                 "  from       tier 1: ladder of (n 256, k 512), bucket m 1 to 16, 1 of 2",
                 "  time       4.0 us measured for the bucket's upper edge",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
-                "  limit      1.05 us for this problem, by memory (0.273 TB/s)",
-                "  reached    26% of the limit of the bucket's upper edge, 1.05 us; measured",
+                "  roofline   1.05 us for this problem, by memory (0.273 TB/s)",
+                "  achieved   26% of the roofline of the bucket's upper edge, 1.05 us; measured",
             ],
         ),
         (
@@ -54,8 +54,8 @@ def before_tiles(lines):
                 "  from       tier 1: ladder of (n 256, k 512), bucket m 1 to 16, 1 of 2",
                 "  time       4.0 us measured for the bucket's upper edge",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 5.0 us (+25.0%)",
-                "  limit      0.98 us for this problem, by memory (0.273 TB/s)",
-                "  reached    26% of the limit of the bucket's upper edge, 1.05 us; measured",
+                "  roofline   0.98 us for this problem, by memory (0.273 TB/s)",
+                "  achieved   26% of the roofline of the bucket's upper edge, 1.05 us; measured",
             ],
         ),
         (
@@ -66,7 +66,7 @@ def before_tiles(lines):
                 "  from       tier 1: ladder of (n 256, k 512), bucket m >= 17, 2 of 2",
                 f"  instead of bf16_kk_{DIRECT.name}, 6.0 us measured, which needs whole tiles",
                 "  time       none of this kernel in the table",
-                "  limit      1.69 us for this problem, by memory (0.273 TB/s)",
+                "  roofline   1.69 us for this problem, by memory (0.273 TB/s)",
             ],
         ),
         (
@@ -77,17 +77,17 @@ def before_tiles(lines):
                 "  from       tier 2: grid cell m <= 256, n <= 512, k <= 128",
                 "  time       12.0 us measured as the mean of the cell's shapes",
                 "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 15.0 us (+25.0%)",
-                "  limit      2.41 us for this problem, by memory (0.273 TB/s)",
-                "  reached    12% of the limit of the cell's shapes, as a mean, 1.44 us; measured",
+                "  roofline   2.41 us for this problem, by memory (0.273 TB/s)",
+                "  achieved   12% of the roofline of the cell's shapes, as a mean, 1.44 us; measured",
             ],
         ),
         (
             *(16, 256, 511),
             [
                 "bf16_kk m16 n256 k511",
-                "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
+                "  kernel     bf16_kk_simt_64x64_c1x1_direct",
                 "  fallback   k 511 is not a multiple of 8; the table has no time",
-                "  limit      1.05 us for this problem, by memory (0.273 TB/s)",
+                "  roofline   1.05 us for this problem, by memory (0.273 TB/s)",
             ],
         ),
     ],
@@ -124,7 +124,7 @@ def test_a_bucket_with_one_kernel_has_no_runner_up():
 def test_a_layout_without_a_table_is_left_to_the_fallback():
     lines = explanation(SELECTION, problem_of(16, 8, 8, ALL_LAYOUTS[3]), THOR, {}).splitlines()
     assert lines[1:3] == [
-        "  kernel     bf16_kk_fallback_64x64_c1x1_direct",
+        "  kernel     bf16_kk_simt_64x64_c1x1_direct",
         "  fallback   no kernels of layout mn: they were not asked for; the table has no time",
     ]
 

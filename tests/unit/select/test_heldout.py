@@ -8,7 +8,7 @@ from aot.core.problem import Dtype, Operation
 from aot.select.heldout import score
 from aot.select.selection import HeldOut
 
-FALLBACK = named("fallback_64x64_c1x1_direct", "h200")
+FALLBACK = named("simt_64x64_c1x1_direct", "h200")
 BIG = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
 UNSHIPPED = named("sm90_quack_128x256_c2x1_cooperative", "h200")
@@ -72,7 +72,11 @@ def test_a_kernel_of_whole_tiles_is_scored_by_the_one_that_stands_in():
         problem_of(129, 1024, 512): {direct: 4.0, general: 5.0},
     }
     (found,) = score(section, kernels, times)
-    assert (found.rounding_mean, found.rounding_worst, found.worst_problem) == (0.125, 0.25, "bf16_kk m129 n1024 k512")
+    assert (found.bucketing_loss_mean, found.bucketing_loss_worst, found.worst_problem) == (
+        0.125,
+        0.25,
+        "bf16_kk m129 n1024 k512",
+    )
 
 
 @pytest.mark.parametrize("scale", [0.5, 3.0])

@@ -11,15 +11,15 @@ from aot.select import portfolio as module
 from aot.select.portfolio import (
     EXACT,
     GREEDY,
+    INCUMBENT_CREDIT,
     MAX_TIE,
     MISSING_RATIO,
     MODELLED_TIE,
-    SHIPPED_CREDIT,
     TIE,
     WORST_WEIGHT,
-    Aim,
+    Budget,
+    Incumbent,
     Matrix,
-    Shipped,
     choose,
 )
 
@@ -44,7 +44,7 @@ def method(request, monkeypatch):
 
 
 def test_one_kernel_is_the_best_compromise(method):
-    portfolio = choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Aim(1))
+    portfolio = choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Budget(1))
     assert portfolio.candidates == (C,)
     assert portfolio.mean_regret == pytest.approx(0.2)
     assert portfolio.worst_regret == pytest.approx(0.2)
@@ -53,7 +53,7 @@ def test_one_kernel_is_the_best_compromise(method):
 
 
 def test_exchange_gives_the_compromise_up_once_two_fit(method):
-    portfolio = choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Aim(2))
+    portfolio = choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Budget(2))
     assert portfolio.candidates == (A, B)
     assert (portfolio.mean_regret, portfolio.worst_regret, portfolio.mean_bound) == (0, 0, 0)
     assert [portfolio.solutions[p] for p in P[:3]] == [A, B, B]
@@ -61,7 +61,7 @@ def test_exchange_gives_the_compromise_up_once_two_fit(method):
 
 
 def test_no_more_kernels_than_help(method):
-    portfolio = choose(times((10, 20, 12), (20, 10, 12)), Aim(24))
+    portfolio = choose(times((10, 20, 12), (20, 10, 12)), Budget(24))
     assert (portfolio.candidates, portfolio.method) == ((A, B), method)
 
 
@@ -69,18 +69,22 @@ def test_the_worst_problem_weighs_beside_the_mean(method):
     # By the mean alone A wins in both: 0.01 and 0.0083 against B's 0.0117.
     assert WORST_WEIGHT == 0.05
     rows = [(10.0, 10.14)] * 5
-    assert choose(times(*rows, (10.6, 10.0)), Aim(1)).candidates == (B,)  # 0.0117 + 0.05 * 0.014 < 0.01 + 0.05 * 0.06
-    assert choose(times(*rows, (10.5, 10.0)), Aim(1)).candidates == (A,)  # 0.0083 + 0.05 * 0.05 < 0.0117 + 0.05 * 0.014
+    assert choose(times(*rows, (10.6, 10.0)), Budget(1)).candidates == (
+        B,
+    )  # 0.0117 + 0.05 * 0.014 < 0.01 + 0.05 * 0.06
+    assert choose(times(*rows, (10.5, 10.0)), Budget(1)).candidates == (
+        A,
+    )  # 0.0083 + 0.05 * 0.05 < 0.0117 + 0.05 * 0.014
 
 
 def test_near_ties_go_to_the_kernel_that_is_kept_anyway(method):
     rows = [(10, 20), (10, 20), (10, 20), (10.04, 10)]
-    portfolio = choose(times(*rows), Aim(2))
+    portfolio = choose(times(*rows), Budget(2))
     assert portfolio.candidates == (A,)
     assert portfolio.mean_regret == pytest.approx(0.004 / 4)
     assert portfolio.worst_regret == pytest.approx(0.004)
     rows[-1] = (10 * (1.001 + TIE), 10)
-    assert choose(times(*rows), Aim(2)).candidates == (A, B)
+    assert choose(times(*rows), Budget(2)).candidates == (A, B)
 
 
 @pytest.mark.parametrize(
@@ -100,21 +104,21 @@ def test_near_ties_go_to_the_kernel_that_is_kept_anyway(method):
 def test_spreads_widen_a_tie(gap, of_a, of_b, is_tie):
     assert (TIE, MAX_TIE) == (0.005, 0.01)
     rows = times((10, 20), (10, 20), (10 * (1 + gap), 10))
-    found = choose(rows, Aim(2), spreads={P[2]: {A: of_a, B: of_b, D: 0.5}})
+    found = choose(rows, Budget(2), spreads={P[2]: {A: of_a, B: of_b, D: 0.5}})
     assert found.solutions[P[2]] == (A if is_tie else B)
     assert found.worst_regret == pytest.approx(gap if is_tie else 0)
 
 
 @pytest.mark.parametrize(("tie", "kept"), [(TIE, (A, B)), (MODELLED_TIE, (A,))])
 def test_how_near_a_tie_is_can_be_said(tie, kept):
-    assert choose(times((10, 20), (10, 20), (10.08, 10)), Aim(2), tie=tie).candidates == kept
+    assert choose(times((10, 20), (10, 20), (10.08, 10)), Budget(2), tie=tie).candidates == kept
 
 
 def test_a_tie_goes_to_what_the_problem_was_shipped_with():
     rows = times((10, 10.05), (10, 20), (20, 10))
-    assert choose(rows, Aim(2)).solutions[P[0]] == A
-    shipped = Shipped(frozenset({A, B}), {P[0]: B, P[1]: B, P[2]: C})
-    found = choose(rows, Aim(2), shipped=shipped)
+    assert choose(rows, Budget(2)).solutions[P[0]] == A
+    incumbent = Incumbent(frozenset({A, B}), {P[0]: B, P[1]: B, P[2]: C})
+    found = choose(rows, Budget(2), incumbent=incumbent)
     assert [found.solutions[p] for p in P[:3]] == [B, A, B]
     assert found.mean_regret == pytest.approx(0.005 / 3)
 
@@ -123,31 +127,31 @@ def test_a_kernel_that_is_shipped_stays_until_another_is_better_by_the_credit(me
     # B is a gap above A on both problems: so much more in the mean, and a share of it more at worst.
     def kept(gap):
         rows = times((10, 10 * (1 + gap)), (10, 10 * (1 + gap)))
-        return choose(rows, Aim(1), shipped=Shipped(frozenset({B}))).candidates
+        return choose(rows, Budget(1), incumbent=Incumbent(frozenset({B}))).candidates
 
-    limit = SHIPPED_CREDIT / (1 + WORST_WEIGHT)
+    limit = INCUMBENT_CREDIT / (1 + WORST_WEIGHT)
     assert kept(0.97 * limit) == (B,)
     assert kept(1.03 * limit) == (A,)
 
 
 def test_each_problem_gets_its_best_kernel(method):
-    assert choose(times((10, 30, 0, 12), (30, 10, 0, 40)), Aim(2)).solutions == {P[0]: A, P[1]: B}
+    assert choose(times((10, 30, 0, 12), (30, 10, 0, 40)), Budget(2)).solutions == {P[0]: A, P[1]: B}
 
 
 def test_a_kernel_without_a_time_counts_as_ten_times_slower():
-    found = choose(times((10, 0), (0, 10)), Aim(1))
+    found = choose(times((10, 0), (0, 10)), Budget(1))
     assert found.worst_regret == MISSING_RATIO - 1
     assert found.mean_regret == (MISSING_RATIO - 1) / 2
     assert found.method == GREEDY  # a problem without a kernel has no exact answer
-    assert choose(times((10, 0), (0, 10)), Aim(2)).worst_regret == 0
+    assert choose(times((10, 0), (0, 10)), Budget(2)).worst_regret == 0
 
 
 def test_a_general_kernel_is_always_kept(method):
     rows = times((10, 30, 15), (10, 30, 15), (12, 30, 11))
-    found = choose(rows, Aim(2), is_general=lambda x: x in (B, C))
+    found = choose(rows, Budget(2), is_general=lambda x: x in (B, C))
     assert (found.candidates, found.method) == ((A, C), method)
-    assert choose(rows, Aim(1), is_general=lambda x: x in (B, C)).candidates == (C,)
-    found = choose(rows, Aim(2), is_general=lambda x: x == B)
+    assert choose(rows, Budget(1), is_general=lambda x: x in (B, C)).candidates == (C,)
+    found = choose(rows, Budget(2), is_general=lambda x: x == B)
     assert found.candidates == (A, B)
     assert set(found.solutions.values()) == {A}
 
@@ -155,8 +159,8 @@ def test_a_general_kernel_is_always_kept(method):
 def test_equal_times_give_equal_answers_in_any_order(method):
     rows = times((10, 10, 10), (10, 10, 10))
     backwards = {problem: dict(reversed(row.items())) for problem, row in reversed(rows.items())}
-    assert choose(rows, Aim(2)) == choose(backwards, Aim(2))
-    assert len(choose(rows, Aim(2)).candidates) == 1
+    assert choose(rows, Budget(2)) == choose(backwards, Budget(2))
+    assert len(choose(rows, Budget(2)).candidates) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_equal_times_give_equal_answers_in_any_order(method):
     [
         ({}, {}, "no kernel was timed on any problem; tune first"),
         ({P[0]: {}, P[1]: {A: 1.0}}, {}, "no kernel was timed on bf16_kk m1 n64 k64; tune first"),
-        ({P[0]: {A: 1.0}}, {"aim": Aim(0)}, "--max-kernels is 0; at least 1 is needed"),
+        ({P[0]: {A: 1.0}}, {"budget": Budget(0)}, "--max-kernels is 0; at least 1 is needed"),
         (
             {P[0]: {A: 1.0}},
             {"is_general": lambda _: False},
@@ -177,7 +181,7 @@ def test_equal_times_give_equal_answers_in_any_order(method):
         ),
         (
             times((10, 20, 20), (20, 10, 20), (20, 20, 10)),
-            {"aim": Aim(2, None, 0.1)},
+            {"budget": Budget(2, None, 0.1)},
             (
                 "2 kernels: mean regret 0.3333, worst 1.0000; expected at most mean None, worst 0.1; raise "
                 "--max-kernels (the worst alone needs 3) or the limits"
@@ -185,7 +189,7 @@ def test_equal_times_give_equal_answers_in_any_order(method):
         ),
         (
             times((10, 20, 20), (20, 10, 20), (20, 20, 10)),
-            {"aim": Aim(2, 0.01)},
+            {"budget": Budget(2, 0.01)},
             (
                 "2 kernels: mean regret 0.3333, worst 1.0000; expected at most mean 0.01, worst None; raise "
                 "--max-kernels (the worst alone needs 1) or the limits"
@@ -195,7 +199,7 @@ def test_equal_times_give_equal_answers_in_any_order(method):
 )
 def test_nothing_to_choose_from_is_an_error(rows, options, message):
     with pytest.raises(SelectionError) as caught:
-        choose(rows, **{"aim": Aim(1), **options})
+        choose(rows, **{"budget": Budget(1), **options})
     assert str(caught.value) == message
 
 
@@ -208,20 +212,20 @@ def test_a_matrix_is_times_over_the_best_in_order():
 def test_problems_beside_count_in_the_choice_but_not_in_the_regret(method):
     rows = times((10, 11), (10, 11))
     beside = times((20, 10), (20, 10), problems=P[2:])
-    assert choose(rows, Aim(1)).candidates == (A,)
-    found = choose(rows, Aim(1), beside=beside)
+    assert choose(rows, Budget(1)).candidates == (A,)
+    found = choose(rows, Budget(1), beside=beside)
     assert (found.candidates, set(found.solutions), found.method) == ((B,), set(P[:2]), method)
     assert (found.mean_regret, found.worst_regret) == (pytest.approx(0.1), pytest.approx(0.1))
     assert found.mean_bound == pytest.approx(0)  # of the problems reported, which A serves best
     # A problem that was measured is never replaced by its prediction.
-    assert choose(rows, Aim(1), beside={**beside, P[0]: {A: 90.0, B: 1.0}}) == found
+    assert choose(rows, Budget(1), beside={**beside, P[0]: {A: 90.0, B: 1.0}}) == found
 
 
 def test_problems_count_by_their_weights(method):
     rows = times((10, 11), (10, 11), (14, 10))
     # Of A the mean is 0.133, of B 0.067; where the first two count four times, 0.044 and 0.089.
-    assert choose(rows, Aim(1)).candidates == (B,)
-    found = choose(rows, Aim(1), weights={P[0]: 4.0, P[1]: 4.0, P[5]: 100.0})
+    assert choose(rows, Budget(1)).candidates == (B,)
+    found = choose(rows, Budget(1), weights={P[0]: 4.0, P[1]: 4.0, P[5]: 100.0})
     assert (found.candidates, found.method) == ((A,), method)
     assert (found.mean_regret, found.worst_regret) == (pytest.approx(0.4 / 3), pytest.approx(0.4))  # of equals
 
@@ -243,7 +247,7 @@ LADDER = times((100, 120, 120, 105), (120, 100, 120, 105), (120, 120, 100, 105),
     ],
 )
 def test_a_regret_takes_the_fewest_kernels(mean, worst, num_kernels):
-    found = choose(LADDER, Aim(4, mean, worst))
+    found = choose(LADDER, Budget(4, mean, worst))
     assert len(found.candidates) == num_kernels
     assert mean is None or found.mean_regret <= mean
     assert worst is None or found.worst_regret <= worst
@@ -253,13 +257,13 @@ def test_a_regret_takes_the_fewest_kernels(mean, worst, num_kernels):
 def test_a_tie_does_not_break_the_limit_that_was_asked_for(spread):
     gap = max(TIE, spread) - 0.001
     rows = times((100, 120), (100, 120), (100, 120), (100 * (1 + gap), 100))
-    found = choose(rows, Aim(2, None, 0.5 * gap), spreads={P[3]: {A: spread, B: 0.0}})
+    found = choose(rows, Budget(2, None, 0.5 * gap), spreads={P[3]: {A: spread, B: 0.0}})
     assert found.worst_regret <= 0.5 * gap
 
 
 def test_a_kernel_that_the_problems_beside_want_stays():
     beside = {problem_of(2**i, 128, 64): {A: 20.0, B: 10.0} for i in range(20)}
-    assert choose(times((10, 20), (10, 20)), Aim(2), beside=beside).candidates == (A, B)
+    assert choose(times((10, 20), (10, 20)), Budget(2), beside=beside).candidates == (A, B)
 
 
 @settings(max_examples=60, deadline=None)
@@ -268,7 +272,7 @@ def test_a_portfolio_is_the_best_of_all_and_its_bound_is_one(seed, limit):
     rng = np.random.default_rng(seed)
     rows = times(*np.exp(rng.uniform(0, 0.4, (6, 4))).tolist())
     ratios = Matrix.of(rows).ratios
-    found = choose(rows, Aim(limit))
+    found = choose(rows, Budget(limit))
     judged = [
         ratios[:, x].min(axis=1).mean() + WORST_WEIGHT * ratios[:, x].min(axis=1).max()
         for size in range(1, limit + 1)
@@ -290,10 +294,10 @@ def test_greedy_choice_is_near_the_exact_one(h200_times, monkeypatch):
     rows = h200_times[BF16]
     kernels = sorted({c for row in rows.values() for c in row})[::5]
     some = {p: {c: t for c, t in rows[p].items() if c in kernels} for p in sorted(rows)[::13]}
-    exact = choose(some, Aim(6))
+    exact = choose(some, Budget(6))
     assert exact.method == EXACT
     monkeypatch.setattr(module, "MAX_EXACT_PAIRS", 0)
-    greedy = choose(some, Aim(6))
+    greedy = choose(some, Budget(6))
     assert greedy.method == GREEDY
     assert exact.mean_bound <= exact.mean_regret
     assert exact.mean_regret - 0.002 <= greedy.mean_regret <= exact.mean_regret + 0.005
@@ -302,7 +306,7 @@ def test_greedy_choice_is_near_the_exact_one(h200_times, monkeypatch):
 def test_the_committed_record_needs_few_kernels(h200_times):
     # Measured on an H200, 2026-11-20: 696 kernels over 386 problems. 32 of them gave 1.74 percent of mean regret
     # and 14.3 percent at worst when these bounds were set.
-    found = choose(h200_times[BF16], Aim(32))
+    found = choose(h200_times[BF16], Budget(32))
     assert len(found.candidates) <= 32
     assert found.method == GREEDY
     assert found.mean_regret < 0.02
@@ -311,7 +315,14 @@ def test_the_committed_record_needs_few_kernels(h200_times):
 
 
 def test_aims_name_their_limits():
-    assert [x.is_fewest for x in (Aim(3), Aim(3, 0.1), Aim(3, None, 0.1))] == [False, True, True]
+    assert [x.is_fewest for x in (Budget(3), Budget(3, 0.1), Budget(3, None, 0.1))] == [False, True, True]
     regrets = np.array([0.0, 0.2])
-    aims = (Aim(32), Aim(32, 0.1), Aim(32, 0.09), Aim(32, None, 0.2), Aim(32, None, 0.19), Aim(32, 0.1, 0.19))
+    aims = (
+        Budget(32),
+        Budget(32, 0.1),
+        Budget(32, 0.09),
+        Budget(32, None, 0.2),
+        Budget(32, None, 0.19),
+        Budget(32, 0.1, 0.19),
+    )
     assert [x.is_met(regrets) for x in aims] == [True, True, False, True, False, False]

@@ -11,7 +11,7 @@ from aot.core.measurement import Measurement, Record
 from aot.measure.store import open_store
 from aot.select.record import from_store, merge, parse_record, read_record, record_text, write_record
 
-A, B = kernel_of(64, family="sm90_bounded"), kernel_of(128, family="sm90_bounded")
+A, B = kernel_of(64, family="sm90_partial_tile"), kernel_of(128, family="sm90_partial_tile")
 P, Q = problem_of(1, 64, 64), problem_of(2, 64, 64)
 
 
@@ -112,7 +112,7 @@ CANDIDATE = ("kernels", 0, "candidate")
         (
             1,
             header(*CANDIDATE, "family", value="sm80_old"),
-            "line 1: no kernel family 'sm80_old'; there are: fallback, ",
+            "line 1: no kernel family 'sm80_old'; there are: simt, ",
         ),
         (
             1,
@@ -208,11 +208,11 @@ def test_store_with_nothing_finished_is_refused(tmp_path):
             "split_k_mode: expected one of none, serial",
         ),
         (
-            "UPDATE kernels SET candidate = replace(candidate, 'sm90_bounded', 'old')",
+            "UPDATE kernels SET candidate = replace(candidate, 'sm90_partial_tile', 'old')",
             "no kernel family 'old'; there are:",
         ),
         (
-            "UPDATE kernels SET candidate = replace(candidate, 'sm90_bounded', 'sm100_tgv')",
+            "UPDATE kernels SET candidate = replace(candidate, 'sm90_partial_tile', 'sm100_tgv')",
             "has kernels of sm100_tgv, wh",
         ),
         ("UPDATE kernels SET dtype = 'float99'", "dtype: expected one of bfloat16, float16, got 'float99'"),

@@ -11,17 +11,17 @@ from aot.core.measurement import PROVENANCE_MEASURED, Record
 from aot.core.problem import Dtype, Layout, Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
-from aot.select import learned, table
 from aot.select import selector as select
+from aot.select import table, time_model
 from aot.select.diff import compare
 from aot.select.selector import (
     NAMED_WEIGHT,
-    Measured,
+    KnownTimes,
+    Objective,
     SelectionLimits,
-    Wishes,
     fallback_key,
+    incumbent_kernel,
     select_kernels,
-    shipped_kernel,
 )
 from aot.select.table import Timed
 from aot.select.times import measured_times, spreads
@@ -54,7 +54,7 @@ def believe(monkeypatch):
         monkeypatch.setattr(table, name, few)
 
     def replace_model(model):
-        monkeypatch.setattr(select.Learned, "fit", staticmethod(lambda *_: model))
+        monkeypatch.setattr(select.TimeModel, "fit", staticmethod(lambda *_: model))
 
     replace_model(Even())
     return replace_model
@@ -70,8 +70,8 @@ def rows_of(*rows, n=1024, operation=BF16, kernels=(A, B, C)):
     }
 
 
-def selected(times, wishes=None, **more):
-    return select_kernels(Measured(times, record=RECORD, **more), H200, wishes or Wishes(), "mine")
+def selected(times, objective=None, **more):
+    return select_kernels(KnownTimes(times, record=RECORD, **more), H200, objective or Objective(), "mine")
 
 
 def solutions(selection):
@@ -86,8 +86,8 @@ def test_what_the_wheel_is_for_counts_more(tmp_path, weight, letter):
     shapes = tmp_path / "mine.toml"
     model = '[[model]]\nname = "mine"\nweights = [{ name = "w", n = 1024, k = 1024 }]\n'
     shapes.write_text(f'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [16, 32]\n\n{model}')
-    wishes = Wishes(SelectionLimits(1), shapes=load_shape_set(str(shapes)), named_weight=weight)
-    found = selected(rows_of((10, 11), (10, 11), (14, 10)), wishes)
+    objective = Objective(SelectionLimits(1), shapes=load_shape_set(str(shapes)), named_weight=weight)
+    found = selected(rows_of((10, 11), (10, 11), (14, 10)), objective)
     assert [NAMES.get(key.candidate) for key in found.kernels[1:]] == [letter]
 
 
@@ -100,7 +100,7 @@ def test_a_selection_says_what_it_rests_on():
         "mine",
         (CONDITIONS,),
     )
-    assert [key.candidate.name for key in found.kernels] == ["fallback_64x64_c1x1_direct", A.name, B.name]
+    assert [key.candidate.name for key in found.kernels] == ["simt_64x64_c1x1_direct", A.name, B.name]
     (regret,) = found.regrets
     assert (regret.num_problems, regret.num_kernels, regret.mean, regret.worst, regret.method, regret.mean_bound) == (
         *(2, 2, 0.0, 0.0),
@@ -108,7 +108,7 @@ def test_a_selection_says_what_it_rests_on():
     )
     assert (found.curves, found.heldout) == ((), ())
     assert solutions(found) == "AB"
-    predicted = select_kernels(Measured(rows_of((10, 20))), H200, Wishes(), "model")
+    predicted = select_kernels(KnownTimes(rows_of((10, 20))), H200, Objective(), "model")
     assert (predicted.provenance, predicted.record, predicted.conditions) == ("predicted", "model", ())
 
 
@@ -124,9 +124,9 @@ def test_ties_go_to_what_is_shipped():
     assert solutions(first) == "AAAB"
     anew = selected(rows_of((10.05, 10.0), (10.03, 10.0), (14.0, 10.0), (10.0, 14.0)))
     assert solutions(anew) == "BBBA"
-    again = selected(AGAIN, Wishes(shipped=first))
+    again = selected(AGAIN, Objective(incumbent=first))
     assert solutions(again) == "AAAB"
-    again = selected(AGAIN, Wishes(shipped=anew))
+    again = selected(AGAIN, Objective(incumbent=anew))
     assert solutions(again)[:2] == "BB"
     assert again.regrets[0].mean == 0
 
@@ -134,9 +134,12 @@ def test_ties_go_to_what_is_shipped():
 @pytest.mark.usefixtures("believe")
 def test_what_is_shipped_gives_way_to_what_is_better_by_more_than_noise():
     first = selected(ONCE)
-    assert solutions(selected(rows_of((10.5, 10.0), (10.0, 10.0), (10, 14), (14, 10)), Wishes(shipped=first))) == "BAAB"
+    assert (
+        solutions(selected(rows_of((10.5, 10.0), (10.0, 10.0), (10, 14), (14, 10)), Objective(incumbent=first)))
+        == "BAAB"
+    )
     times = rows_of((10.39, 10.0), (10.0, 10.0), (10, 14), (14, 10))
-    assert solutions(selected(times, Wishes(shipped=first))) == "AAAB"
+    assert solutions(selected(times, Objective(incumbent=first))) == "AAAB"
 
 
 def test_a_cell_of_near_even_predictions_keeps_its_kernel(believe):
@@ -144,12 +147,12 @@ def test_a_cell_of_near_even_predictions_keeps_its_kernel(believe):
     before = {first.kernels[x.kernel].candidate for x in first.table.sections[0].grid.cells}
     assert before == {A}
     believe(Shades({A: 10.6, B: 10.0}))
-    again = selected(ONCE, Wishes(shipped=first))
+    again = selected(ONCE, Objective(incumbent=first))
     assert {again.kernels[x.kernel].candidate for x in again.table.sections[0].grid.cells} == {A}
     anew = selected(ONCE)
     assert {anew.kernels[x.kernel].candidate for x in anew.table.sections[0].grid.cells} == {B}
     believe(Shades({A: 10.65, B: 10.0}))
-    again = selected(ONCE, Wishes(shipped=first))
+    again = selected(ONCE, Objective(incumbent=first))
     assert {again.kernels[x.kernel].candidate for x in again.table.sections[0].grid.cells} == {B}
 
 
@@ -163,22 +166,22 @@ class Shades:
         return np.array([[self.times.get(c, 10.0) for c in candidates] for _ in problems])
 
 
-def test_foreign_problems_count_in_the_choice_but_not_in_the_regret(believe, monkeypatch):
-    monkeypatch.setattr(select, "NUM_FOREIGN", 40)
-    wishes = Wishes(SelectionLimits(1, 1))
+def test_sampled_problems_count_in_the_choice_but_not_in_the_regret(believe, monkeypatch):
+    monkeypatch.setattr(select, "NUM_SAMPLED", 40)
+    objective = Objective(SelectionLimits(1, 1))
     times = rows_of((10, 11), (10, 11))
     believe(Even(B))
-    assert solutions(selected(times, wishes)) == "AA"  # too few problems to trust what was learned
+    assert solutions(selected(times, objective)) == "AA"  # too few problems to trust what was learned
     monkeypatch.setattr(select, "MIN_MEASURED", 2)
-    found = selected(times, wishes)
+    found = selected(times, objective)
     assert solutions(found) == "BB"
     (regret,) = found.regrets
     assert (regret.num_problems, regret.mean, regret.worst, regret.mean_bound) == (2, 0.1, 0.1, 0.0)
     believe(Even())
-    assert solutions(selected(times, wishes)) == "AA"
+    assert solutions(selected(times, objective)) == "AA"
     monkeypatch.setattr(select, "MIN_MEASURED", 3)
     believe(Even(B))
-    assert solutions(selected(times, wishes)) == "AA"
+    assert solutions(selected(times, objective)) == "AA"
 
 
 @pytest.mark.usefixtures("believe")
@@ -194,7 +197,7 @@ def test_foreign_problems_count_in_the_choice_but_not_in_the_regret(believe, mon
     ],
 )
 def test_a_regret_takes_the_fewest_kernels(limits, num_kernels):
-    (regret,) = selected(rows_of((100, 140, 140), (140, 100, 104), (140, 105, 100)), Wishes(limits)).regrets
+    (regret,) = selected(rows_of((100, 140, 140), (140, 100, 104), (140, 105, 100)), Objective(limits)).regrets
     assert regret.num_kernels == num_kernels
     assert limits.max_mean is None or regret.mean <= limits.max_mean
     assert limits.max_worst is None or regret.worst <= limits.max_worst
@@ -223,7 +226,7 @@ def test_a_regret_takes_the_fewest_kernels(limits, num_kernels):
 )
 def test_what_cannot_be_selected_is_an_error(times, limits, message):
     with pytest.raises(SelectionError) as caught:
-        selected(times, Wishes(limits))
+        selected(times, Objective(limits))
     assert str(caught.value) == message
 
 
@@ -231,14 +234,14 @@ def test_what_cannot_be_selected_is_an_error(times, limits, message):
     ("layout", "limit", "mean"), [(Layout.KK, 20, 0.1), *((x, 5, None) for x in (Layout.KN, Layout.MK, Layout.MN))]
 )
 def test_a_regret_counts_in_linears_layout_only(layout, limit, mean):
-    aim = SelectionLimits(20, 5, 0.1, 0.2).of(Operation.of(Dtype.FLOAT16, layout))
-    assert (aim.max_kernels, aim.max_mean, aim.max_worst) == (limit, mean, 0.2 if mean else None)
+    budget = SelectionLimits(20, 5, 0.1, 0.2).of(Operation.of(Dtype.FLOAT16, layout))
+    assert (budget.max_kernels, budget.max_mean, budget.max_worst) == (limit, mean, 0.2 if mean else None)
 
 
 @pytest.mark.usefixtures("believe")
 def test_a_row_that_rests_on_another_types_time_is_called_predicted():
     times = {**rows_of((12, 10)), **rows_of((11, 0), operation=FP16)}
-    found = selected(times, Wishes(SelectionLimits(1, 1)))
+    found = selected(times, Objective(SelectionLimits(1, 1)))
     rows = {x.operation: x.ladders[0].rows[0] for x in found.table.sections}
     assert (rows[BF16].provenance, rows[BF16].time_us) == ("measured", 10.0)
     assert (rows[FP16].provenance, rows[FP16].time_us) == ("predicted", pytest.approx(10 * 11 / 12, rel=1e-3))
@@ -261,12 +264,12 @@ def test_kernels_stand_fallbacks_first_then_by_operation():
 @pytest.mark.usefixtures("believe")
 def test_held_out_problems_are_scored_and_not_learned_from(monkeypatch):
     seen = []
-    monkeypatch.setattr(select.Learned, "fit", staticmethod(lambda times, _: seen.append(times) or Even()))
+    monkeypatch.setattr(select.TimeModel, "fit", staticmethod(lambda times, _: seen.append(times) or Even()))
     inside, outside = rows_of((10, 12), (10, 12)), rows_of((12, 10), n=2048)
     found = selected(inside, heldout=outside)
     assert seen == [inside]
     (score,) = found.heldout
-    assert (score.tier, score.num_problems, score.rounding_worst, score.worst) == (2, 1, 0.0, 0.2)
+    assert (score.tier, score.num_problems, score.bucketing_loss_worst, score.worst) == (2, 1, 0.0, 0.2)
     assert replace(found, heldout=()) == selected(inside)
 
 
@@ -275,24 +278,24 @@ def test_a_curve_of_many_problems_goes_through_the_choice(monkeypatch):
     monkeypatch.setattr(select, "CURVE_MIN_PROBLEMS", 3)
     times = rows_of((10, 12, 11), (12, 10, 11), (10, 20, 20))
     key = KernelKey(BF16, A)
-    wishes = Wishes(SelectionLimits(2), with_curves=True, kernel_bytes={key: 500, KernelKey(FP16, B): 900})
-    (curve,) = selected(times, wishes).curves
+    objective = Objective(SelectionLimits(2), with_curves=True, kernel_bytes={key: 500, KernelKey(FP16, B): 900})
+    (curve,) = selected(times, objective).curves
     assert curve.operation == BF16
     assert [(x.num_kernels, x.mean, x.wheel_bytes) for x in curve.points][:2] == [
         (1, round(0.2 / 3, 5), 500),
         (2, 0.0, 1000),
     ]
     assert selected(times).curves == ()
-    assert selected(rows_of((10, 12), (12, 10)), wishes).curves == ()
+    assert selected(rows_of((10, 12), (12, 10)), objective).curves == ()
 
 
 @pytest.mark.usefixtures("believe")
 def test_what_a_selection_dispatches_is_its_shipped_kernel():
     found = selected(rows_of((10, 20), (20, 10)))
-    kernel = shipped_kernel(found, BF16)
+    kernel = incumbent_kernel(found, BF16)
     assert [kernel(problem_of(m, 1024, 1024)) for m in (1, 16, 17, 5000)] == [A, A, B, B]
-    assert shipped_kernel(found, FP16)(problem_of(1, 1024, 1024, FP16)) is None
-    assert shipped_kernel(None, BF16)(problem_of(1, 1024, 1024)) is None
+    assert incumbent_kernel(found, FP16)(problem_of(1, 1024, 1024, FP16)) is None
+    assert incumbent_kernel(None, BF16)(problem_of(1, 1024, 1024)) is None
 
 
 def noisy(record, seed):
@@ -315,18 +318,18 @@ def noise(h200_record):
     kept = tuple(item for item in of_bf16 if item.kernel in kernels and item.problem in problems)
     record = replace(h200_record, measurements=kept)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned, "NUM_TREES", 40)
+        patch.setattr(time_model, "NUM_TREES", 40)
         for name in ("FINE_M", "FINE_GRID_M", "FINE_N", "FINE_K"):
             edges = getattr(table, name)
             patch.setattr(table, name, tuple(sorted({*edges[::3], edges[-1]})))
 
         def selection_of(record, shipped):
-            measured = Measured(measured_times(record), spreads(record), record=record)
-            return select_kernels(measured, H200, Wishes(SelectionLimits(12), shipped), "h200")
+            measured = KnownTimes(measured_times(record), spreads(record), record=record)
+            return select_kernels(measured, H200, Objective(SelectionLimits(12), shipped), "h200")
 
         first = selection_of(record, None)
         times = measured_times(record)[BF16]
-        timed = Timed(times, times, PROVENANCE_MEASURED, learned.Learned.fit({BF16: times}, H200))
+        timed = Timed(times, times, PROVENANCE_MEASURED, time_model.TimeModel.fit({BF16: times}, H200))
         again = compare(first, selection_of(record, first), {BF16: [timed]})
         return len(problems), again, compare(first, selection_of(noisy(record, 1), first), {BF16: [timed]})
 
@@ -369,9 +372,9 @@ def test_what_no_tuned_kernel_takes_has_no_ladder_and_no_regret():
     # Whatever a table of times says: the fallback answers it.
     odd = {BF16: {**times[BF16], ODD: {A: 5.0, B: 500.0}}}
     assert selected(odd) == selected(times)
-    only = Measured({BF16: {ODD: {A: 5.0}}}, record=RECORD)
+    only = KnownTimes({BF16: {ODD: {A: 5.0}}}, record=RECORD)
     with pytest.raises(SelectionError, match="mine has no usable times; tune first"):
-        select_kernels(only, H200, Wishes(), "mine")
+        select_kernels(only, H200, Objective(), "mine")
 
 
 @pytest.mark.usefixtures("believe")
@@ -382,7 +385,7 @@ def test_a_selection_says_how_what_it_is_for_is_answered(tmp_path):
         "version = 1\ndtypes = ['bfloat16', 'float16']\nlayouts = ['kk', 'kn']\nm = [16, 17]\n"
         f"[[model]]\nname = 'mine'\n{weights}\n"
     )
-    found = selected(rows_of((10, 20), (20, 10)), Wishes(shapes=load_shape_set(str(shapes))))
+    found = selected(rows_of((10, 20), (20, 10)), Objective(shapes=load_shape_set(str(shapes))))
     assert found.coverage.text == (
         "16 problems: 1 measured, 1 predicted (first bf16_kk m17 n1024 k1024), 6 by the slow general kernel: n 7 is "
         "not a multiple of 8 (4); no kernels of layout kn: they were not asked for (2), 8 not answered: no kernels of "

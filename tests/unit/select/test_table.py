@@ -8,9 +8,9 @@ from aot.core.problem import Layout, Operation
 from aot.core.target import load_target
 from aot.select import table
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_N
-from aot.select.learned import Prior
-from aot.select.portfolio import Aim, choose
+from aot.select.portfolio import Budget, choose
 from aot.select.table import MAX_WORKSPACE_BYTES, PREDICTED_TIE, Bucket, Timed, build_section, is_general
+from aot.select.time_model import Prior
 
 H200, THOR = load_target("h200"), load_target("thor")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
@@ -33,12 +33,12 @@ class Shades:
         return np.array([[float(self.time(c, p)) for c in candidates] for p in problems])
 
 
-def section_of(rows, model=None, max_kernels=8, shipped=None, operation=BF16):
+def section_of(rows, model=None, max_kernels=8, incumbent=None, operation=BF16):
     """Build the section of times {(m, n, k): {candidate: us}}; kernel 0 is the fallback."""
     times = {problem_of(*shape, operation): row for shape, row in rows.items()}
-    portfolio = choose(times, Aim(max_kernels))
+    portfolio = choose(times, Budget(max_kernels))
     indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
-    options = {"shipped": shipped} if shipped else {}
+    options = {"incumbent": incumbent} if incumbent else {}
     timed = Timed(times, times, "measured", model or Prior(H200), **options)
     return indices, build_section(operation, portfolio, timed, indices, 0)
 
@@ -154,7 +154,7 @@ def test_known_times_stand_before_the_models():
     filled = {here: {PLAIN: 3.0, SPLIT: 4.0}, there: {SPLIT: 5.0}}
     timed = Timed({here: {PLAIN: 3.0}}, filled, "measured", Shades(lambda _c, p: p.m))
     assert timed.times_us((PLAIN, SPLIT), [there, here]).tolist() == [[128.0, 5.0], [3.0, 4.0]]
-    assert timed.shipped(here) is None
+    assert timed.incumbent(here) is None
 
 
 def test_only_what_takes_everything_without_a_workspace_is_general():
@@ -212,7 +212,7 @@ def test_a_predicted_tie_goes_to_the_shipped_kernel(gap, is_kept):
     model = Shades(lambda c, _p: 10.0 * np.exp(gap) if c is SWAPPED else 10.0)
     rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (256, 64, 64): {PLAIN: 9.0, SWAPPED: 5.0}}
     for shipped in (SWAPPED, SPLIT):  # what is not in the portfolio is not asked for
-        indices, section = section_of(rows, model, shipped=lambda _p, x=shipped: x)
+        indices, section = section_of(rows, model, incumbent=lambda _p, x=shipped: x)
         expected = SWAPPED if is_kept and shipped is SWAPPED else PLAIN
         assert {x.kernel for x in section.grid.cells} == {indices[expected]}
 

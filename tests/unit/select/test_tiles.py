@@ -13,7 +13,7 @@ SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
 TALL = named("sm90_quack_128x16_c1x1_pingpong_swap", "h200")
 WIDE = named("sm90_quack_64x32_c1x1_pingpong_swap", "h200")
 BIG = named("sm90_quack_128x160_c2x1_pingpong", "h200")
-FALLBACK = named("fallback_64x64_c1x1_direct", "h200")
+FALLBACK = named("simt_64x64_c1x1_direct", "h200")
 
 
 def keys(*candidates):

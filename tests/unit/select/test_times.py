@@ -7,7 +7,7 @@ from twins import BF16, CONDITIONS, problem_of
 from aot.core.candidate import KernelKey
 from aot.core.measurement import Measurement, Record
 from aot.core.problem import Dtype, Operation, Problem
-from aot.select.times import measured_times, split, spreads, with_stand_ins
+from aot.select.times import measured_times, split, spreads, with_imputed_times
 
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
@@ -28,7 +28,7 @@ def test_times_of_the_other_type_stand_in():
     bf16, fp16 = Operation.of(Dtype.BFLOAT16), Operation.of(Dtype.FLOAT16)
     sizes = (64, 4096, 4096)
     times = {bf16: {Problem(bf16, *sizes): {SMALL: 12.0, PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
-    filled = with_stand_ins(times)
+    filled = with_imputed_times(times)
     levelled = {SMALL: 11.0, PLAIN: pytest.approx(10.0 * 11 / 12)}
     assert filled[fp16] == {Problem(fp16, *sizes): levelled}
     assert filled[bf16] == times[bf16]
@@ -38,7 +38,7 @@ def test_times_of_the_other_type_stand_in_as_they_are_where_nothing_levels_them(
     fp16 = Operation.of(Dtype.FLOAT16)
     sizes = (64, 4096, 4096)
     times = {BF16: {Problem(BF16, *sizes): {PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
-    assert with_stand_ins(times)[fp16] == {Problem(fp16, *sizes): {SMALL: 11.0, PLAIN: 10.0}}
+    assert with_imputed_times(times)[fp16] == {Problem(fp16, *sizes): {SMALL: 11.0, PLAIN: 10.0}}
 
 
 def test_spreads_are_half_the_distance_of_the_quartiles_over_the_median():

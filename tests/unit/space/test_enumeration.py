@@ -5,7 +5,7 @@ from aot.core.candidate import Reason
 from aot.core.errors import CandidateError
 from aot.core.problem import Dtype, Layout, Operation
 from aot.core.target import load_target
-from aot.families.fallback import FAMILY
+from aot.families.simt import FAMILY
 from aot.space.enumeration import Patterns, census, fallback, judge, legal
 
 THOR, H200 = load_target("thor"), load_target("h200")
@@ -50,8 +50,8 @@ def test_an_empty_pattern_is_refused(text):
         (
             H200,
             {
-                "sm90_bounded": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
-                "sm90_overlap": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
+                "sm90_partial_tile": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
+                "sm90_prefetch_b": (11400, {Reason.COMBINATION: 8016, Reason.TILE: 4800, Reason.REGISTERS: 360}),
                 "sm90_quack": (12540, {Reason.COMBINATION: 5880, Reason.TILE: 5760, Reason.REGISTERS: 396}),
             },
         ),
@@ -76,7 +76,7 @@ def test_layouts_other_than_kk_have_no_tgv():
 
 
 def test_fallbacks_are_not_tuned():
-    assert "fallback" not in {candidate.family for candidate, _ in judge(BF16, THOR, Patterns())}
+    assert "simt" not in {candidate.family for candidate, _ in judge(BF16, THOR, Patterns())}
     assert fallback(BF16, THOR) == next(FAMILY.candidates(BF16, THOR))
 
 

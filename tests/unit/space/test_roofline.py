@@ -4,22 +4,22 @@ import pytest
 from twins import problem_of
 
 from aot.core.target import load_target
-from aot.space.roofline import Limit, limit, mean_limit_us
+from aot.space.roofline import Roofline, mean_roofline_us, roofline
 
 H200 = load_target("h200")
 
 
 def test_a_weight_read_once_is_bound_by_memory():
     # 2 * (1 * 4096 + 4096 * 4096 + 1 * 4096) bytes at 4.3e12 a second
-    assert limit(problem_of(1, 4096, 4096), H200) == Limit(pytest.approx(33_570_816 / 4.3e6), "memory")
+    assert roofline(problem_of(1, 4096, 4096), H200) == Roofline(pytest.approx(33_570_816 / 4.3e6), "memory")
 
 
 def test_a_large_product_is_bound_by_compute():
-    assert limit(problem_of(8192, 8192, 8192), H200) == Limit(pytest.approx(2 * 8192**3 / 7.9e8), "compute")
+    assert roofline(problem_of(8192, 8192, 8192), H200) == Roofline(pytest.approx(2 * 8192**3 / 7.9e8), "compute")
 
 
 def test_the_bound_changes_where_the_two_are_equal():
-    bounds = [limit(problem_of(m, 4096, 4096), H200).bound for m in range(1, 1000)]
+    bounds = [roofline(problem_of(m, 4096, 4096), H200).bound for m in range(1, 1000)]
     change = bounds.index("compute")
     assert set(bounds[:change]) == {"memory"}
     assert set(bounds[change:]) == {"compute"}
@@ -28,6 +28,6 @@ def test_the_bound_changes_where_the_two_are_equal():
 
 def test_the_mean_is_geometric():
     problems = [problem_of(m, 512, 512) for m in (1, 64, 4096)]
-    times = [limit(problem, H200).time_us for problem in problems]
-    assert mean_limit_us(problems, H200) == pytest.approx(math.prod(times) ** (1 / 3))
-    assert mean_limit_us(problems[:1], H200) == pytest.approx(times[0])
+    times = [roofline(problem, H200).time_us for problem in problems]
+    assert mean_roofline_us(problems, H200) == pytest.approx(math.prod(times) ** (1 / 3))
+    assert mean_roofline_us(problems[:1], H200) == pytest.approx(times[0])

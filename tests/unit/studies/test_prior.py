@@ -9,7 +9,7 @@ from aot.core.problem import Dtype, Operation
 from aot.core.target import load_target, target_names
 from aot.space.cost import CLOCK_HZ, DEFAULTS, Constants, estimate
 from aot.space.enumeration import legal
-from aot.space.roofline import limit
+from aot.space.roofline import roofline
 from aot.studies.prior import (
     ASSUMED,
     BY_HAND,
@@ -158,7 +158,7 @@ def test_checks_are_the_cost_models_own_times():
     times = estimate(candidates, [check.problem], THOR).total_us[0]
     assert check.predicted_us == times.min()
     assert check.kernel == candidates[times.argmin()].name == LARGE.name
-    assert (check.limit_us, check.bound) == (limit(check.problem, THOR).time_us, "compute")
+    assert (check.roofline_us, check.bound) == (roofline(check.problem, THOR).time_us, "compute")
     assert (check.cublas_us, check.best_us) == (1693.179, 1124.945)
     assert check.ratio == 1124.945 / check.predicted_us
 
@@ -182,7 +182,7 @@ def test_a_candidate_that_does_not_take_a_problem_has_no_time():
 
 def check_of(**changes):
     values = {"cublas_us": 60.0, "best_us": 50.0, "predicted_us": 20.0, "slow_us": 26.0, **changes}
-    return Check("x", problem_of(1, 1, 1), limit_us=1.0, bound="memory", kernel="k", **values)
+    return Check("x", problem_of(1, 1, 1), roofline_us=1.0, bound="memory", kernel="k", **values)
 
 
 def test_what_the_clock_explains():

@@ -91,7 +91,7 @@ def test_a_tuning_without_a_kernel_is_an_error(monkeypatch, tmp_path):
         "aot.tune.tuning.compile_all", lambda keys, *_: ([], [CompileFailure(x.name, "why") for x in keys])
     )
     with pytest.raises(
-        CompileError, match="none of 2 kernels compiled; the first: bf16_kk_fallback_64x64_c1x1_direct: why"
+        CompileError, match="none of 2 kernels compiled; the first: bf16_kk_simt_64x64_c1x1_direct: why"
     ):
         tuning_library(request_of(1), H200, tmp_path, Workplace())
 

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from twins import ALL_LAYOUTS, BF16, problem_of
 
 from aot.core.operands import is_aligned
-from aot.select.foreign import SIZES, foreign_problems
+from aot.select.sampled import SIZES, sampled_problems
 
 
 def test_the_first_by_hand():
     # Halton's first points in the bases 2, 3 and 5: 1/2 1/3 1/5, 1/4 2/3 2/5, 3/4 1/9 3/5 of the octaves.
     assert SIZES == ((1, 8192, 1), (512, 32768, 64), (512, 16384, 64))
-    assert foreign_problems(BF16, 0) == []
-    assert foreign_problems(BF16, 3) == sorted(
+    assert sampled_problems(BF16, 0) == []
+    assert sampled_problems(BF16, 3) == sorted(
         [
             problem_of(91, 2048, 1024),  # 2**6.5; 512 * 64**(1/3); 512 * 32**(1/5)
             problem_of(10, 8192, 2048),  # 2**3.25
@@ -25,8 +25,8 @@ def test_the_first_by_hand():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 300), st.sampled_from(ALL_LAYOUTS))
 def test_they_are_distinct_aligned_and_within_sizes(count, operation):
-    found = foreign_problems(operation, count)
-    assert found == foreign_problems(operation, count)
+    found = sampled_problems(operation, count)
+    assert found == sampled_problems(operation, count)
     assert len(set(found)) == len(found) <= count
     assert found == sorted(found)
     for problem in found:
@@ -36,15 +36,15 @@ def test_they_are_distinct_aligned_and_within_sizes(count, operation):
         for value, (low, high, step) in zip((problem.m, problem.n, problem.k), SIZES, strict=True):
             assert low <= value <= high
             assert value % step == 0
-    assert {(x.m, x.n, x.k) for x in foreign_problems(BF16, count)} == {(x.m, x.n, x.k) for x in found}
+    assert {(x.m, x.n, x.k) for x in sampled_problems(BF16, count)} == {(x.m, x.n, x.k) for x in found}
 
 
 def test_linears_problems_are_aligned_whatever_m():
-    assert all(is_aligned(x) for x in foreign_problems(BF16, 600))
+    assert all(is_aligned(x) for x in sampled_problems(BF16, 600))
 
 
 def test_more_problems_keep_the_fewer_ones():
-    few, many = (set(foreign_problems(BF16, count)) for count in (100, 600))
+    few, many = (set(sampled_problems(BF16, count)) for count in (100, 600))
     assert few < many
     assert len(many) == 600
 
@@ -54,7 +54,7 @@ def test_they_spread_evenly_over_the_octaves(axis, name):
     low, high, step = SIZES[axis]
     octaves = (high // low).bit_length() - 1
     first = max(8 * step // low, 1).bit_length() - 1  # below it rounding moves many over an octave's edge
-    values = [getattr(x, name) / low for x in foreign_problems(BF16, 600)]
+    values = [getattr(x, name) / low for x in sampled_problems(BF16, 600)]
     counts = [sum(2**a <= value < 2**b for value in values) for a, b in pairwise(range(first, octaves))]
     assert len(counts) >= 4
     assert counts == pytest.approx([600 / octaves] * len(counts), rel=0.15)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aot.families.sm90_bounded import Sm90Bounded
+from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from aot.families import Entry
 
 
-class Sm90Overlap(Sm90Bounded):
-    """The family `sm90_overlap`: the space, limits and resources of `sm90_bounded`."""
+class Sm90PrefetchB(Sm90PartialTile):
+    """The family `sm90_prefetch_b`: the space, limits and resources of `sm90_partial_tile`."""
 
-    name = "sm90_overlap"
+    name = "sm90_prefetch_b"
     reads_b_early = True
 
     def gemm_class(self) -> Any:
         """Give the class that `entry` configures: quack's, with bounded loads that begin early."""
-        from aot.families._overlap_kernel import GemmOverlapSm90
+        from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 
-        return GemmOverlapSm90
+        return GemmPrefetchBSm90
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry, which takes `b_constant` before the stream."""
-        from aot.families._overlap_kernel import overlap_entry
+        from aot.families._prefetch_b_kernel import overlap_entry
 
         gemm = self.configure(candidate, operation)
         gemm.constant = 0 if candidate.swap_ab else 1
@@ -35,4 +35,4 @@ class Sm90Overlap(Sm90Bounded):
         return overlap_entry(gemm, self.entry_of(gemm, candidate, operation, target))
 
 
-FAMILY = Sm90Overlap()
+FAMILY = Sm90PrefetchB()

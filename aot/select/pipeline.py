@@ -18,11 +18,11 @@ from aot.core.operands import misalignment
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
-from aot.select.learned import Learned
 from aot.select.record import read_record
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import Measured, Wishes, select_kernels
+from aot.select.selector import KnownTimes, Objective, select_kernels
 from aot.select.table import Timed
+from aot.select.time_model import TimeModel
 from aot.select.times import measured_times, predicted_times, split, spreads
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
@@ -40,13 +40,13 @@ def default_record(target: Target, records: Path) -> Path | None:
     return path if path.exists() else None
 
 
-SHIPPED = Path(__file__).parents[1] / "selections"
+COMMITTED = Path(__file__).parents[1] / "selections"
 """What the project ships for each target that has a record."""
 
 
-def shipped_selection(target: Target) -> Path | None:
+def committed_selection(target: Target) -> Path | None:
     """Give the committed selection of a target, or None."""
-    path = SHIPPED / f"{target.name}.json.gz"
+    path = COMMITTED / f"{target.name}.json.gz"
     return path if path.exists() else None
 
 
@@ -97,16 +97,16 @@ def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> No
         return
     _check_scored(selection)
     for x in selection.heldout:
-        if x.rounding_mean > max_mean or x.rounding_worst > max_worst:
+        if x.bucketing_loss_mean > max_mean or x.bucketing_loss_worst > max_worst:
             raise SelectionError(
                 f"{x.operation.tag}, tier {x.tier}: on {x.num_problems} held-out problems rounding costs "
-                f"{100 * x.rounding_mean:.2f}% in the mean and {100 * x.rounding_worst:.1f}% at worst "
+                f"{100 * x.bucketing_loss_mean:.2f}% in the mean and {100 * x.bucketing_loss_worst:.1f}% at worst "
                 f"({x.worst_problem}); expected at most {100 * max_mean:.1f}% and {100 * max_worst:.1f}%; tune more "
                 "problems near it and select again, or raise --max-heldout-regret"
             )
 
 
-SHIPPED_SHAPES = "representative"
+COMMITTED_SHAPES = "representative"
 """The shape set that the committed selections are made for; they do not say it themselves."""
 
 
@@ -159,19 +159,21 @@ def compare_selections(old: Path, new: Path, records: Sequence[Path], committed:
     times: dict[Operation, list[Timed]] = {}
     for path in records or ([default] if default else []):
         found = measured_times(read_record(path))
-        model = Learned.fit(found, target)
+        model = TimeModel.fit(found, target)
         for operation, rows in found.items():
             times.setdefault(operation, []).append(Timed(rows, rows, PROVENANCE_MEASURED, model))
     return compare(before, after, times)
 
 
-def select_measured(path: Path, target: Target, wishes: Wishes, kernels: str, heldout: ShapeSet | None) -> Selection:
+def select_measured(
+    path: Path, target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
+) -> Selection:
     """Select from a record.
 
     Args:
         path: the record's file.
         target: what it must be of.
-        wishes: limits, and what is shipped already.
+        objective: limits, and the incumbent.
         kernels: include and exclude patterns on candidate names.
         heldout: problems that are kept out of the selection and scored on.
 
@@ -186,16 +188,16 @@ def select_measured(path: Path, target: Target, wishes: Wishes, kernels: str, he
     kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
-    measured = Measured(inside, spreads(record), outside, record)
-    if wishes.with_curves:
-        wishes = replace(wishes, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
-    return select_kernels(measured, target, wishes, path.name.removesuffix(".jsonl.gz"))
+    measured = KnownTimes(inside, spreads(record), outside, record)
+    if objective.with_curves:
+        objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
+    return select_kernels(measured, target, objective, path.name.removesuffix(".jsonl.gz"))
 
 
 def select_predicted(
     shapes: ShapeSet,
     target: Target,
-    wishes: Wishes,
+    objective: Objective,
     kernels: str,
     constants: Constants = DEFAULTS,
     *,
@@ -206,7 +208,7 @@ def select_predicted(
     Args:
         shapes: what the wheel is for; the operations that it does not ask for are left to the fallback.
         target: the device.
-        wishes: limits, and what is shipped already.
+        objective: limits, and the incumbent.
         kernels: include and exclude patterns on candidate names.
         constants: the cost model's.
         any_layout: select kernels of the layouts too that the shape set does not ask for.
@@ -224,7 +226,7 @@ def select_predicted(
             "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
         )
     name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
-    return select_kernels(Measured(times, constants=constants), target, wishes, name)
+    return select_kernels(KnownTimes(times, constants=constants), target, objective, name)
 
 
 def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:

@@ -8,8 +8,8 @@ from twins import BF16, problem_of
 
 from aot.core.problem import Dtype, Layout, Operation, Problem
 from aot.core.target import load_target
-from aot.select import learned as module
-from aot.select.learned import MIN_SAMPLES, Learned, Prior
+from aot.select import time_model as module
+from aot.select.time_model import MIN_SAMPLES, Prior, TimeModel
 from aot.space.cost import DEFAULTS, estimate
 
 H200 = load_target("h200")
@@ -55,10 +55,10 @@ def test_a_few_times_scale_the_cost_model():
     few = planted(lambda _p, c: 2.0 if c == PINGPONG else 0.5, PROBLEMS[:4], CANDIDATES[:2])
     assert 2 * len(few) < 2 * MIN_SAMPLES
     modelled = estimate(CANDIDATES, OTHERS, H200).total_us
-    factors = Learned.fit({BF16: few}, H200).times_us(CANDIDATES, OTHERS) / modelled
+    factors = TimeModel.fit({BF16: few}, H200).times_us(CANDIDATES, OTHERS) / modelled
     assert np.ptp(factors) == pytest.approx(0, abs=1e-12)
     assert 0.5 < factors[0, 0] < 2.0
-    single = Learned.fit(
+    single = TimeModel.fit(
         {BF16: {PROBLEMS[0]: {PINGPONG: 3 * float(estimate([PINGPONG], PROBLEMS[:1], H200).total_us[0, 0])}}}, H200
     )
     assert single.times_us(CANDIDATES, OTHERS) == pytest.approx(3 * modelled, rel=1e-6)
@@ -70,7 +70,7 @@ def test_what_is_near_the_best_weighs_more():
     modelled = estimate([PINGPONG, SWAPPED], [problem], H200).total_us[0]
     times = {problem: {PINGPONG: 5.0, SWAPPED: 50.0}}
     logs = np.log(np.array([5.0, 50.0]) / modelled)
-    found = Learned.fit({BF16: times}, H200).times_us([PINGPONG, SWAPPED], [problem])[0]
+    found = TimeModel.fit({BF16: times}, H200).times_us([PINGPONG, SWAPPED], [problem])[0]
     assert found == pytest.approx(modelled * exp(np.average(logs, weights=(1.0, 0.1**2))), rel=1e-6)
 
 
@@ -88,7 +88,7 @@ def test_a_planted_correction_is_learned_for_problems_that_were_not_timed(correc
     problems = [
         problem_of(m, n, k) for m in (8, 16, 64, 256, 700, 1024, 4096) for n in (1024, 4096) for k in (1024, 4096)
     ]
-    found = Learned.fit({BF16: planted(correction, problems)}, H200).times_us(CANDIDATES, OTHERS)
+    found = TimeModel.fit({BF16: planted(correction, problems)}, H200).times_us(CANDIDATES, OTHERS)
     wanted = np.array([list(row.values()) for row in planted(correction, OTHERS).values()])
     assert np.abs(np.log(found / wanted)).max() < off
     modelled = estimate(CANDIDATES, OTHERS, H200).total_us
@@ -99,7 +99,7 @@ def test_a_planted_correction_is_learned_for_problems_that_were_not_timed(correc
 def test_operations_are_told_apart():
     times = planted(lambda *_: 1.0)
     fp16 = {replace(p, operation=FP16): {c: 1.5 * us for c, us in row.items()} for p, row in times.items()}
-    both = Learned.fit({BF16: times, FP16: fp16}, H200)
+    both = TimeModel.fit({BF16: times, FP16: fp16}, H200)
     modelled = estimate(CANDIDATES, OTHERS, H200).total_us
     assert both.times_us(CANDIDATES, OTHERS) == pytest.approx(modelled, rel=0.01)
     assert both.times_us(CANDIDATES, [replace(p, operation=FP16) for p in OTHERS]) == pytest.approx(
@@ -116,7 +116,7 @@ def test_equal_times_give_equal_answers_in_any_order(h200_times):
     }
     candidates = sorted({c for row in h200_times[kn].values() for c in row})
     problems = [Problem(kn, m, n, k) for m, n, k in ((7, 1000, 520), (300, 5120, 2048), (8192, 8192, 8192))]
-    first, second = (Learned.fit(x, H200).times_us(candidates, problems) for x in (times, backwards))
+    first, second = (TimeModel.fit(x, H200).times_us(candidates, problems) for x in (times, backwards))
     assert (first == second).all()
 
 
@@ -136,11 +136,11 @@ def test_the_record_is_closer_than_the_cost_model(h200_times):
         ]
         return float(np.median([abs(np.log(a / b)) for a, b in pairs]))
 
-    assert error(Learned.fit({kn: inside}, H200)) < 0.6 * error(Prior(H200))
+    assert error(TimeModel.fit({kn: inside}, H200)) < 0.6 * error(Prior(H200))
 
 
 def test_a_name_that_no_time_was_of_is_predicted_too():
-    model = Learned.fit({BF16: planted(lambda *_: 1.0, candidates=(PINGPONG,))}, H200)
+    model = TimeModel.fit({BF16: planted(lambda *_: 1.0, candidates=(PINGPONG,))}, H200)
     assert model.names == ("pingpong", "sm90_quack")
     found = model.times_us([COOPERATIVE], OTHERS)
     assert found == pytest.approx(estimate([COOPERATIVE], OTHERS, H200).total_us, rel=1e-3)
@@ -148,4 +148,4 @@ def test_a_name_that_no_time_was_of_is_predicted_too():
 
 def test_no_times_is_an_error():
     with pytest.raises(ValueError, match="need at least one array to concatenate"):
-        Learned.fit({}, H200)
+        TimeModel.fit({}, H200)

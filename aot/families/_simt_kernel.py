@@ -10,7 +10,7 @@ from cutlass import Float32, Int32, cute, memory, range_constexpr
 
 from aot.core.problem import Dtype
 from aot.families._arguments import cutlass_dtype
-from aot.families._fallback_tile import NUM_THREADS, PAD, TILE, TILE_K
+from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K
 
 SIDE = 4
 """Rows and columns of D a thread holds."""

@@ -16,16 +16,16 @@ from cutlass import Boolean, Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
 from aot.families import Entry
-from aot.families._bounded_kernel import GemmBoundedSm90
+from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
 
-class GemmOverlapSm90(GemmBoundedSm90):
-    """`GemmBoundedSm90` whose first loads of B do not wait for the kernel in front.
+class GemmPrefetchBSm90(GemmPartialTileSm90):
+    """`GemmPartialTileSm90` whose first loads of B do not wait for the kernel in front.
 
     The attributes below are set before it is called.
     """
 
-    _extra_param_fields = (*GemmBoundedSm90._extra_param_fields, ("b_constant", Any, None))  # noqa: SLF001 - as in its base
+    _extra_param_fields = (*GemmPartialTileSm90._extra_param_fields, ("b_constant", Any, None))  # noqa: SLF001 - as in its base
 
     constant: int
     """Which of the kernel's operands the entry's B is: 0 where A and B are swapped, else 1."""
@@ -111,7 +111,7 @@ class GemmOverlapSm90(GemmBoundedSm90):
         Were A's warp to load nothing there, nothing would keep it in step with B's and the multiplying warps: a whole
         round of the stages behind them, it would wait for a stage to become free that is.
         """
-        count = super(GemmOverlapSm90, self)._count_rows(copy_fn, i)  # noqa: UP008 - traced code has no class cell
+        count = super(GemmPrefetchBSm90, self)._count_rows(copy_fn, i)  # noqa: UP008 - traced code has no class cell
         if const_expr(i != self.constant):  # noqa: SIM102 - known while tracing, the next is not
             if count == 0:
                 count = Int32(self._sizes[i][0])
@@ -182,9 +182,9 @@ class GemmOverlapSm90(GemmBoundedSm90):
 
 
 class _Launcher:
-    """Launch quack's kernel as it asks, but leave the waiting for the kernel in front to `GemmOverlapSm90`."""
+    """Launch quack's kernel as it asks, but leave the waiting for the kernel in front to `GemmPrefetchBSm90`."""
 
-    def __init__(self, gemm: GemmOverlapSm90, launcher: Any) -> None:
+    def __init__(self, gemm: GemmPrefetchBSm90, launcher: Any) -> None:
         self._gemm = gemm
         self._launcher = launcher
 
@@ -194,7 +194,7 @@ class _Launcher:
         self._launcher.launch(**configuration)
 
 
-def overlap_entry(gemm: GemmOverlapSm90, entry: Entry) -> Entry:
+def overlap_entry(gemm: GemmPrefetchBSm90, entry: Entry) -> Entry:
     """Add to an entry the int32 that says whether B may be read before the kernel in front has ended.
 
     Args:

@@ -1,13 +1,13 @@
-from aot.measure.drift import DriftWatch
 from aot.measure.protocol import TimingPlan
+from aot.measure.throttling import ThrottlingWatch
 
-PLAN = TimingPlan(anchor_tolerance=0.15, settle_s=3.0)
+PLAN = TimingPlan(reference_tolerance=0.15, settle_s=3.0)
 
 
 class Rig:
     def __init__(self, readings, usual=None):
         self.readings, self.warnings, self.slept = iter(readings), [], 0.0
-        self.watch = DriftWatch(PLAN, lambda: next(self.readings), usual, self.warnings.append, self.sleep)
+        self.watch = ThrottlingWatch(PLAN, lambda: next(self.readings), usual, self.warnings.append, self.sleep)
 
     def sleep(self, seconds):
         self.slept += seconds
@@ -23,8 +23,8 @@ def test_a_steady_device_is_left_alone():
 def test_a_change_is_told_both_ways():
     rig = Rig([10.0, 15.0, 10.0])
     rig.watch.start()
-    assert rig.watch.changed() == "the anchor takes 15.00 us, before it took 10.00 us"
-    assert rig.watch.changed() == "the anchor takes 10.00 us, before it took 15.00 us"
+    assert rig.watch.changed() == "the reference kernel takes 15.00 us, before it took 10.00 us"
+    assert rig.watch.changed() == "the reference kernel takes 10.00 us, before it took 15.00 us"
 
 
 def test_it_waits_for_the_usual_speed():
@@ -43,7 +43,9 @@ def test_a_speed_that_stays_becomes_the_usual_one():
     rig.watch.settle()
     assert rig.slept == PLAN.settle_s
     (warning,) = rig.warnings
-    assert warning.startswith("the device keeps another speed than before: the anchor takes 15.00 us, it took 10.00 us")
+    assert warning.startswith(
+        "the device keeps another speed than before: the reference kernel takes 15.00 us, it took 10.00 us"
+    )
     assert rig.watch.changed() == ""
     rig.watch.settle()
     assert rig.slept == PLAN.settle_s

@@ -6,19 +6,19 @@ from accepted import named, reason, resources
 from aot.core.candidate import Reason, Workspace
 from aot.core.problem import Dtype, Layout, Operation
 from aot.families._boxes import box_rows
-from aot.families.sm90_bounded import FAMILY
+from aot.families.sm90_partial_tile import FAMILY
 from aot.families.sm90_quack import FAMILY as QUACK
 
-TILE = named("sm90_bounded_128x128_c1x1_pingpong", "h200")
+TILE = named("sm90_partial_tile_128x128_c1x1_pingpong", "h200")
 
 
 def test_clusters_of_several_rows_and_columns_are_refused():
     """Where partial tiles are not shared, a stage of such a cluster counts as free too early: docs/safety.md."""
-    found, message = reason(named("sm90_bounded_128x128_c2x2_pingpong", "h200"), "h200")
+    found, message = reason(named("sm90_partial_tile_128x128_c2x2_pingpong", "h200"), "h200")
     assert found is Reason.COMBINATION
     assert message.endswith("; got a cluster of 2x2, expected 1 x n or n x 1")
     for cluster in ("2x1", "1x2", "4x1", "1x4"):
-        resources(f"sm90_bounded_128x128_c{cluster}_pingpong", "h200")
+        resources(f"sm90_partial_tile_128x128_c{cluster}_pingpong", "h200")
     resources("sm90_quack_128x128_c2x2_pingpong", "h200")  # which shares every load
 
 
@@ -44,7 +44,9 @@ def test_boxes_are_whole_swizzle_atoms_that_tma_takes():
 
 
 def _every_tile():
-    return [named(f"sm90_bounded_{m}x{n}_c1x1_cooperative", "h200") for m in (64, 128, 192) for n in range(32, 257, 32)]
+    return [
+        named(f"sm90_partial_tile_{m}x{n}_c1x1_cooperative", "h200") for m in (64, 128, 192) for n in range(32, 257, 32)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def _every_tile():
 )
 def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, threads):
     # Source: shared_storage and stages that quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-20.
-    assert resources(f"sm90_bounded_{name}", "h200") == (smem_bytes, stages, threads, 0)
+    assert resources(f"sm90_partial_tile_{name}", "h200") == (smem_bytes, stages, threads, 0)
 
 
 @pytest.mark.parametrize("layout", [Layout.KN, Layout.MK, Layout.MN])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, Reason, Rejected, Resources, Workspace
-from aot.families._fallback_tile import NUM_THREADS, SMEM_BYTES, TILE
+from aot.families._simt_tile import NUM_THREADS, SMEM_BYTES, TILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from aot.families import Entry
 
 
-class Fallback:
-    """The family `fallback`."""
+class Simt:
+    """The family `simt`."""
 
-    name = "fallback"
+    name = "simt"
     archs = ("sm_90a", "sm_110a")
     num_strides = 2
     is_fallback = True
@@ -58,10 +58,10 @@ class Fallback:
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""
         from aot.families import Entry
-        from aot.families._fallback_kernel import arguments, entry
+        from aot.families._simt_kernel import arguments, entry
 
         del candidate, target
         return Entry(entry, arguments(operation.dtype))
 
 
-FAMILY = Fallback()
+FAMILY = Simt()

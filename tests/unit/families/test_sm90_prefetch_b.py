@@ -7,12 +7,12 @@ from twins import BF16
 from aot.core.problem import Dtype, Layout, Operation
 from aot.core.target import load_target
 from aot.families import families
-from aot.families.sm90_bounded import FAMILY as BOUNDED
-from aot.families.sm90_overlap import FAMILY
+from aot.families.sm90_partial_tile import FAMILY as BOUNDED
+from aot.families.sm90_prefetch_b import FAMILY
 from aot.space.legality import check
 
 H200 = load_target("h200")
-TILE = named("sm90_overlap_128x128_c1x1_pingpong", "h200")
+TILE = named("sm90_prefetch_b_128x128_c1x1_pingpong", "h200")
 
 
 def bounded(candidate):

@@ -33,7 +33,7 @@ def _closed_over(copy: Callable[..., None], name: str) -> Any:
     return inspect.getclosurevars(inspect.unwrap(copy)).nonlocals[name]
 
 
-class GemmBoundedSm90(GemmSplitSm90):
+class GemmPartialTileSm90(GemmSplitSm90):
     """`GemmSplitSm90` whose loads end at the operands' last row. Both operands are k-major.
 
     Pairs below are of A and B. Attributes that hold values of the kernel are set while it is traced.
@@ -99,7 +99,7 @@ class GemmBoundedSm90(GemmSplitSm90):
         # A loop for each case, since the loading warp bounds the time of small problems: with the branches inside one
         # loop, 64x128 tiles took 40 us instead of 35 at m 3, n 4096, k 14336 on an H200.
         if whole_a and whole_b:
-            producer_state = super(GemmBoundedSm90, self).load_tma(  # noqa: UP008 - traced code has no class cell
+            producer_state = super(GemmPartialTileSm90, self).load_tma(  # noqa: UP008 - traced code has no class cell
                 pipeline, producer_state, copy_fns, k_tile_cnt, k_tile_start=k_tile_start
             )
         elif whole_a:

@@ -13,7 +13,7 @@ SIZES = ((1, 8192, 1), (512, 32768, 64), (512, 16384, 64))
 """(least, most, multiple) of m, n and k: what weights of models have, and any m."""
 
 
-def foreign_problems(operation: Operation, count: int) -> list[Problem]:
+def sampled_problems(operation: Operation, count: int) -> list[Problem]:
     """Sample problems evenly in the logarithms of m, n and k; the same ones each time, each once.
 
     Args:

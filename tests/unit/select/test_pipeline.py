@@ -17,14 +17,12 @@ from aot.core.problem import Dtype, Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.strict_json import decode
 from aot.core.target import load_target
-from aot.select import learned, shipping, table
+from aot.select import pipeline, table, time_model
 from aot.select.coverage import Coverage
 from aot.select.diff import Difference
-from aot.select.record import write_record
-from aot.select.selection import HeldOut, write_selection
-from aot.select.selector import SelectionLimits, Wishes
-from aot.select.shipping import (
+from aot.select.pipeline import (
     check_heldout,
+    committed_selection,
     compare_selections,
     compiled_bytes,
     coverage_text,
@@ -33,9 +31,11 @@ from aot.select.shipping import (
     require_measured,
     select_measured,
     select_predicted,
-    shipped_selection,
     times_behind,
 )
+from aot.select.record import write_record
+from aot.select.selection import HeldOut, write_selection
+from aot.select.selector import Objective, SelectionLimits
 from aot.space.cost import DEFAULTS
 from tests.golden.manifest import kernel
 
@@ -59,7 +59,7 @@ def coarse(monkeypatch):
     """Look at few fine steps and learn little, so that a selection is quickly made."""
     for name, edges in (("FINE_M", (16, 256, 8192)), ("FINE_N", (512, 4096)), ("FINE_K", (512, 4096))):
         monkeypatch.setattr(table, name, edges)
-    monkeypatch.setattr(learned, "NUM_TREES", 5)
+    monkeypatch.setattr(time_model, "NUM_TREES", 5)
 
 
 def measured(candidate, m, median_us, status="ok"):
@@ -89,8 +89,8 @@ def record_path(tmp_path):
     return path
 
 
-def select(path, wishes=None, kernels="", heldout=HELDOUT, target=H200):
-    return select_measured(path, target, wishes or Wishes(), kernels, heldout)
+def select(path, objective=None, kernels="", heldout=HELDOUT, target=H200):
+    return select_measured(path, target, objective or Objective(), kernels, heldout)
 
 
 def rows_of(selection):
@@ -102,7 +102,7 @@ def rows_of(selection):
 
 def test_selects_from_a_record(record_path):
     found = select(record_path)
-    names = ["fallback_64x64_c1x1_direct", PLAIN.name, SMALL.name]
+    names = ["simt_64x64_c1x1_direct", PLAIN.name, SMALL.name]
     assert [key.candidate.name for key in found.kernels] == names
     assert (found.target, found.provenance, found.record, found.conditions) == (
         *("h200", "measured", "mine"),
@@ -124,7 +124,7 @@ def test_what_is_held_out_is_scored_on_and_else_selected_by(record_path):
 
 def test_patterns_and_limits_narrow_a_selection(record_path):
     assert [x.candidate for x in select(record_path, kernels="-*_swap").kernels[1:]] == [PLAIN]
-    assert [x.candidate for x in select(record_path, Wishes(SelectionLimits(1))).kernels[1:]] == [PLAIN]
+    assert [x.candidate for x in select(record_path, Objective(SelectionLimits(1))).kernels[1:]] == [PLAIN]
 
 
 def test_a_selection_from_nothing_is_an_error(record_path):
@@ -140,8 +140,8 @@ def test_a_record_of_another_target_is_refused(record_path):
 
 
 def test_a_predicted_selection_says_so():
-    wishes = Wishes(SelectionLimits(2, 2))
-    found = select_predicted(SHAPES, H200, wishes, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*", any_layout=True)
+    objective = Objective(SelectionLimits(2, 2))
+    found = select_predicted(SHAPES, H200, objective, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*", any_layout=True)
     assert (found.provenance, found.record, found.conditions, found.heldout) == ("predicted", "cost-model-v1", (), ())
     assert [x.operation.tag for x in found.table.sections] == ["bf16_kk", "bf16_kn", "bf16_mk", "bf16_mn"]
     rows = [row for x in found.table.sections for ladder in x.ladders for row in ladder.rows]
@@ -160,25 +160,25 @@ def of(text):
 @pytest.mark.parametrize(("layouts", "tags"), [(["kk"], ["bf16_kk"]), (["kn", "mn"], ["bf16_kn", "bf16_mn"])])
 def test_only_the_layouts_that_are_asked_for_are_predicted(layouts, tags):
     shapes = of(f"layouts = {layouts}\nweights = [{{ name = 'w', n = 4096, k = 4096 }}]")
-    found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4), shapes=shapes), FEW)
+    found = select_predicted(shapes, H200, Objective(SelectionLimits(2, 4), shapes=shapes), FEW)
     assert [x.operation.tag for x in found.table.sections] == tags
     assert len(found.kernels) <= 1 + 4 * len(tags)
     assert {key.operation.tag for key in found.kernels[1:]} == set(tags)
 
 
 def test_kernels_that_another_layout_lacks_are_no_error():
-    shapes, overlap = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }]"), "sm90_overlap_64x*"
+    shapes, overlap = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }]"), "sm90_prefetch_b_64x*"
     for any_layout in (False, True):
-        found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4)), overlap, any_layout=any_layout)
+        found = select_predicted(shapes, H200, Objective(SelectionLimits(2, 4)), overlap, any_layout=any_layout)
         assert [x.operation.tag for x in found.table.sections] == ["bf16_kk"]
     shapes = of("layouts = ['kk', 'kn']\nweights = [{ name = 'w', n = 4096, k = 4096 }]")
     with pytest.raises(CandidateError, match="no candidate of bf16_kn on h200 is left"):
-        select_predicted(shapes, H200, Wishes(), overlap)
+        select_predicted(shapes, H200, Objective(), overlap)
 
 
 def test_a_predicted_selection_counts_only_what_a_tuned_kernel_takes():
     shapes = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }, { name = 'h', n = 7, k = 4096 }]")
-    found = select_predicted(shapes, H200, Wishes(SelectionLimits(2, 4), shapes=shapes), FEW)
+    found = select_predicted(shapes, H200, Objective(SelectionLimits(2, 4), shapes=shapes), FEW)
     ((regret,), (section,)) = found.regrets, found.table.sections
     assert regret.num_problems == 2
     assert [(x.n, x.k, x.m_edges[-1]) for x in section.ladders] == [(4096, 4096, 16)]
@@ -188,7 +188,7 @@ def test_a_predicted_selection_counts_only_what_a_tuned_kernel_takes():
 def test_a_selection_for_nothing_that_a_tuned_kernel_takes_is_an_error():
     shapes = of("layouts = ['kk']\nweights = [{ name = 'h', n = 63, k = 65 }]")
     with pytest.raises(SelectionError) as caught:
-        select_predicted(shapes, H200, Wishes(), "")
+        select_predicted(shapes, H200, Objective(), "")
     assert str(caught.value) == (
         "no tuned kernel takes any of the 2 problems of the shape set: n 63 and k 65 are not a multiple of 8; "
         "every wheel computes them with its general kernel, so that there is nothing to select; "
@@ -203,7 +203,7 @@ def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(recor
         "the selection does not say which problems it was made for; make it again with aot select"
     )
     assert covered(silent, SHAPES).text == "2 problems: 2 measured"
-    own = select(record_path, Wishes(shapes=HELDOUT))
+    own = select(record_path, Objective(shapes=HELDOUT))
     assert covered(own, SHAPES).text == "1 problem: 0 measured, 1 predicted (first bf16_kk m64 n4096 k4096)"
 
 
@@ -221,9 +221,9 @@ def test_what_is_not_measured_is_refused_where_that_is_asked(record_path):
 
 
 def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():
-    wishes, few = Wishes(SelectionLimits(2, 2)), "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
+    objective, few = Objective(SelectionLimits(2, 2)), "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
     slower = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 50.0)
-    found, other = (select_predicted(SHAPES, H200, wishes, few, constants) for constants in (DEFAULTS, slower))
+    found, other = (select_predicted(SHAPES, H200, objective, few, constants) for constants in (DEFAULTS, slower))
     assert other.record == "cost-model-v1, calibrated"
     for before, after in zip(found.table.sections, other.table.sections, strict=True):
         assert after.ladders[0].rows[0].time_us > before.ladders[0].rows[0].time_us + 40
@@ -231,16 +231,16 @@ def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():
 
 
 def test_a_target_has_a_committed_record_or_none(tmp_path):
-    records = Path(shipping.__file__).parents[1] / "records"
+    records = Path(pipeline.__file__).parents[1] / "records"
     assert default_record(H200, records) == records / "h200.jsonl.gz"
     assert default_record(H200, tmp_path) is None
 
 
 def test_a_target_has_a_committed_selection_or_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipping, "SHIPPED", tmp_path)
-    assert shipped_selection(H200) is None
+    monkeypatch.setattr(pipeline, "COMMITTED", tmp_path)
+    assert committed_selection(H200) is None
     (tmp_path / "h200.json.gz").write_bytes(b"")
-    assert (shipped_selection(H200), shipped_selection(THOR)) == (tmp_path / "h200.json.gz", None)
+    assert (committed_selection(H200), committed_selection(THOR)) == (tmp_path / "h200.json.gz", None)
 
 
 GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
@@ -251,7 +251,7 @@ GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
     [
         ({}, None),
         (
-            {"rounding_mean": 0.0234},
+            {"bucketing_loss_mean": 0.0234},
             (
                 "bf16_kk, tier 1: on 30 held-out problems rounding costs 2.34% in the mean and 10.0% at worst "
                 "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
@@ -259,7 +259,7 @@ GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
             ),
         ),
         (
-            {"rounding_worst": 0.1012, "tier": 2},
+            {"bucketing_loss_worst": 0.1012, "tier": 2},
             (
                 "bf16_kk, tier 2: on 30 held-out problems rounding costs 2.00% in the mean and 10.1% at worst "
                 "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
@@ -308,7 +308,7 @@ def test_a_selection_of_which_nothing_is_scored_is_refused(record_path):
 
 
 def test_what_is_committed_passes_the_gate(record_path):
-    content = json.loads(gzip.decompress((shipping.SHIPPED / "h200.json.gz").read_bytes()))
+    content = json.loads(gzip.decompress((pipeline.COMMITTED / "h200.json.gz").read_bytes()))
     scores = tuple(decode(HeldOut, x) for x in content["heldout"])
     assert {x.operation for x in scores} == {BF16, Operation.of(Dtype.FLOAT16)}
     check_heldout(replace(select(record_path), heldout=scores), *MAX_HELDOUT_REGRET)
@@ -318,7 +318,7 @@ def test_selections_are_compared_by_records_or_the_committed_one(record_path, tm
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     before = select(record_path, heldout=None)
     write_selection(old, before)
-    write_selection(new, select(record_path, Wishes(SelectionLimits(1)), heldout=None))
+    write_selection(new, select(record_path, Objective(SelectionLimits(1)), heldout=None))
     nothing = compare_selections(old, old, [], tmp_path)
     assert (nothing.changes, nothing.added, nothing.dropped) == ((), (), ())
     found = compare_selections(old, new, [record_path], tmp_path)
@@ -349,7 +349,7 @@ def test_what_was_compiled_here_is_weighed_compressed(tmp_path, monkeypatch):
     path.write_bytes(b"a" * 10_000)
     keys = [KernelKey(BF16, x) for x in (PLAIN, SMALL)]
     artifact = Artifact(kernel(BF16, PLAIN), path)
-    monkeypatch.setattr(shipping.ArtifactStore, "get", lambda _self, key, _target: artifact if key == keys[0] else None)
+    monkeypatch.setattr(pipeline.ArtifactStore, "get", lambda _self, key, _target: artifact if key == keys[0] else None)
     found = compiled_bytes(keys, H200, tmp_path)
     assert list(found) == [keys[0]]
     assert 10 < found[keys[0]] < 100
@@ -357,8 +357,8 @@ def test_what_was_compiled_here_is_weighed_compressed(tmp_path, monkeypatch):
 
 def test_a_selection_with_curves_weighs_the_records_kernels(record_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(shipping, "compiled_bytes", lambda keys, target: asked.append((set(keys), target)) or {})
-    select(record_path, Wishes(with_curves=True), kernels="-*_swap")
+    monkeypatch.setattr(pipeline, "compiled_bytes", lambda keys, target: asked.append((set(keys), target)) or {})
+    select(record_path, Objective(with_curves=True), kernels="-*_swap")
     assert asked == [({KernelKey(BF16, PLAIN)}, H200)]
     select(record_path)
     assert len(asked) == 1

@@ -6,11 +6,11 @@ from twins import ALL_LAYOUTS
 
 from aot.core.candidate import Accepted, Reason, Workspace
 from aot.core.target import load_target
-from aot.families._fallback_tile import SMEM_BYTES
-from aot.families.fallback import FAMILY
+from aot.families._simt_tile import SMEM_BYTES
+from aot.families.simt import FAMILY
 from aot.space.legality import check
 
-NAME = "fallback_64x64_c1x1_direct"
+NAME = "simt_64x64_c1x1_direct"
 
 
 @pytest.mark.parametrize("target", ["h200", "thor"])

@@ -106,7 +106,7 @@ def _features(
 
 
 @dataclass(frozen=True)
-class Learned:
+class TimeModel:
     """The cost model corrected by what a record holds."""
 
     target: Target
@@ -116,7 +116,7 @@ class Learned:
     """scikit-learn's HistGradientBoostingRegressor."""
 
     @staticmethod
-    def fit(times: OperationTimes, target: Target) -> Learned:
+    def fit(times: OperationTimes, target: Target) -> TimeModel:
         """Learn from times in microseconds by operation, problem and candidate. Equal times give equal answers.
 
         Raises:
@@ -148,7 +148,7 @@ class Learned:
         )
         with threadpool_limits(1):
             regressor.fit(np.concatenate(features), np.concatenate(residuals), np.concatenate(weights))
-        return Learned(target, names, regressor)
+        return TimeModel(target, names, regressor)
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Predict times in microseconds, (problem, candidate)."""

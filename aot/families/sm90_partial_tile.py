@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from aot.core.target import Target
 
 
-class Sm90Bounded(Sm90Quack):
-    """The family `sm90_bounded`: the space, limits and resources of `sm90_quack`, k-major operands only."""
+class Sm90PartialTile(Sm90Quack):
+    """The family `sm90_partial_tile`: the space, limits and resources of `sm90_quack`, k-major operands only."""
 
-    name = "sm90_bounded"
+    name = "sm90_partial_tile"
     loads_outside = False
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
@@ -36,9 +36,9 @@ class Sm90Bounded(Sm90Quack):
 
     def gemm_class(self) -> Any:
         """Give the class that `entry` configures: quack's, with bounded loads."""
-        from aot.families._bounded_kernel import GemmBoundedSm90
+        from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
-        return GemmBoundedSm90
+        return GemmPartialTileSm90
 
 
-FAMILY = Sm90Bounded()
+FAMILY = Sm90PartialTile()
