@@ -1,7 +1,8 @@
 """Rename families and fields in files that an earlier version wrote: `python -m aot.studies.rename_families FILE...`.
 
-Records (`.jsonl.gz`), selections (`.json`, `.json.gz`) and censuses (`.json`) are rewritten in place, each as a whole. A file
-that has none of the old names keeps its bytes. A store of measurements is to be imported by the version that made it: its kernels are other objects under their new names, and would be measured again.
+Records (`.jsonl.gz`), selections (`.json`, `.json.gz`) and censuses (`.json`) are rewritten in place, each as a whole. A
+file that has none of the old names keeps its bytes. A store of measurements is to be imported by the version that made
+it: its kernels are other objects under their new names and would be measured again.
 """
 
 from __future__ import annotations
