@@ -20,13 +20,13 @@ from pathlib import Path
 import aot_gemm
 import torch
 
+from aot.core.element import ElementType
 from aot.core.errors import DeviceError
-from aot.core.problem import Dtype
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, KernelLibrary, ProblemStruct, TensorStruct
 
 SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
 """(m, n, k): multiples of 8, so that each layout is aligned."""
-TYPES = {"bf16": (Dtype.BFLOAT16, torch.bfloat16), "fp16": (Dtype.FLOAT16, torch.float16)}
+TYPES = {"bf16": (ElementType.BFLOAT16, torch.bfloat16), "fp16": (ElementType.FLOAT16, torch.float16)}
 TOLERANCE = 0.01
 """Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
 

@@ -13,7 +13,8 @@ from elftools.elf.elffile import ELFFile
 from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Section
-from aot.core.problem import Dtype, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.families.simt import FAMILY as FALLBACK
@@ -22,7 +23,7 @@ from aot.space.legality import check
 from tests.golden.manifest import golden_manifest, row
 
 STORE = Path(__file__).parents[1] / "build" / "artifacts"
-BF16 = Operation.of(Dtype.BFLOAT16)
+BF16 = Operation.of(ElementType.BFLOAT16)
 BIG = Candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
 SMALL = Candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
 SPLIT = Candidate("sm90_quack", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")

@@ -105,7 +105,7 @@ SELECTION = selection.Selection(
     GOLDEN.heldout,
     tuple(kernel.key for kernel in GOLDEN.kernels),
     GOLDEN.table,
-    Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of float16": 2}),
+    Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of fp16": 2}),
 )
 
 
@@ -258,7 +258,7 @@ CENSUS = {
     "toolchain": {"nvidia-cutlass-dsl": "4.8.1"},
     "rows": [
         {
-            "operation": {"dtype_name": "bfloat16", "layout_name": "kk"},
+            "operation": "bf16_kk",
             "family": "sm100_tgv",
             "num_candidates": 3,
             "num_accepted": 2,

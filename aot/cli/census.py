@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli.options import OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options, several
+from aot.cli.options import DTYPES, LAYOUTS, OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options, several
 from aot.compile.compiler import ArtifactStore, toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.errors import CompileError
-from aot.core.problem import Dtype, Layout
 from aot.core.target import load_target
 from aot.core.whole_file import write_whole
 from aot.studies import census
@@ -30,8 +29,8 @@ def _work(values: Mapping[str, Any]) -> str:
 
 @click.command(name="census", cls=Command, axes=(Axis((COMPILED, COUNTED), _work),))
 @options(TARGET, jobs_option(only=[COMPILED]))
-@several("--dtype", Dtype, "Only these; by default all.")
-@several("--layout", Layout, "Only these; by default all.")
+@several("--dtype", DTYPES, "Only these; by default all.")
+@several("--layout", LAYOUTS, "Only these; by default all.")
 @click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="JSON file to write; what it holds of others stays.")
 @click.option("--markdown", type=OUTPUT_FILE, help="Also write the table as Markdown.")
@@ -47,8 +46,8 @@ def census_command(**values: Any) -> None:
     operations = [
         operation
         for operation in census.OPERATIONS
-        if operation.dtype.value in (values["dtypes"] or [x.value for x in Dtype])
-        and operation.layout.value in (values["layouts"] or [x.value for x in Layout])
+        if operation.element.value in (values["dtypes"] or DTYPES)
+        and operation.layout.value in (values["layouts"] or LAYOUTS)
     ]
     earlier = census.read_census(values["output"]) if values["output"] and values["output"].exists() else None
     workplace = Workplace(jobs=values["jobs"])

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from aot.core.problem import Dtype, Layout
+from aot.core.element import ElementType
+from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
 from aot.core.whole_file import check_folder, check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any] | click.Command")
 
@@ -170,20 +171,44 @@ KERNELS = option(
     default="",
     help="Patterns on candidate names, separated by commas; a leading - excludes: 'sm100_*,-*256x256*'.",
 )
-DTYPE = option("--dtype", type=click.Choice([dtype.value for dtype in Dtype]), default="bfloat16", show_default=True)
+DTYPES = tuple(element.value for element in ELEMENTS)
+LAYOUTS = tuple(layout.value for layout in Layout)
+EPILOGUES = tuple(epilogue.value for epilogue in Epilogue)
+
+DTYPE = option("--dtype", type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True)
 LAYOUT = option(
     "--layout",
-    type=click.Choice([layout.value for layout in Layout]),
+    type=click.Choice(list(LAYOUTS)),
     default="kk",
     show_default=True,
     help="Contiguous mode of A and of B; kk is torch's linear.",
 )
 
 
-def several(name: str, kind: type[Dtype | Layout], text: str) -> Decorator:
-    """Make an option that names members of an enumeration and may be given again."""
-    choice = click.Choice([x.value for x in kind])
-    return option(name, f"{name[2:]}s", multiple=True, type=choice, help=text)
+EPILOGUE = option(
+    "--epilogue",
+    type=click.Choice(list(EPILOGUES)),
+    default="none",
+    show_default=True,
+    help="What is done between the accumulator and the rounding of D.",
+)
+
+
+def operation_of(dtype: str, layout: str, epilogue: str) -> Operation:
+    """Return the operation of three options.
+
+    Raises:
+        click.UsageError: there is none.
+    """
+    try:
+        return Operation.of(ElementType(dtype), Layout(layout), Epilogue(epilogue))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def several(name: str, choices: Sequence[str], text: str) -> Decorator:
+    """Make an option that names one of some words and may be given again."""
+    return option(name, f"{name[2:]}s", multiple=True, type=click.Choice(list(choices)), help=text)
 
 
 VERBOSE = option("--verbose", is_flag=True, help="Echo the commands that are run.")

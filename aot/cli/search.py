@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import tables
-from aot.cli.options import OUTPUT_FILE, RECORDS, Axis, Command, Decorator, option
+from aot.cli.options import DTYPES, OUTPUT_FILE, RECORDS, Axis, Command, Decorator, option
+from aot.core.element import ElementType
 from aot.core.errors import SelectionError
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.search.strategies import strategy_of
@@ -47,8 +48,9 @@ def record_option(*, only: Collection[str] = ()) -> Decorator:
 
 def dtype_option(*, only: Collection[str] = ()) -> Decorator:
     """Make the option --dtype, which may have a meaning in some modes only."""
-    values = [x.value for x in Dtype]
-    return option("--dtype", only=only, type=click.Choice(values), default=Dtype.BFLOAT16.value, show_default=True)
+    return option(
+        "--dtype", only=only, type=click.Choice(list(DTYPES)), default=ElementType.BFLOAT16.value, show_default=True
+    )
 
 
 def _recorded(record: Path, dtype: str) -> tuple[Target, Mapping[Problem, Mapping[Candidate, float]]]:
@@ -58,7 +60,7 @@ def _recorded(record: Path, dtype: str) -> tuple[Target, Mapping[Problem, Mappin
         SelectionError: it has none.
     """
     found = read_record(record)
-    times = measured_times(found).get(Operation.of(Dtype(dtype)), {})
+    times = measured_times(found).get(Operation.of(ElementType(dtype)), {})
     if not times:
         raise SelectionError(f"{record} has no times of {dtype}; give another --record or --dtype")
     return load_target(found.target), times

@@ -11,6 +11,7 @@ import click
 from aot.cli import tables
 from aot.cli.options import (
     DTYPE,
+    EPILOGUE,
     KERNELS,
     LAYOUT,
     OUTPUT_FILE,
@@ -24,12 +25,13 @@ from aot.cli.options import (
     FiniteFloat,
     calibration_option,
     is_given,
+    operation_of,
     option,
     options,
 )
 from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
 from aot.core.constraints import MAX_EXTENT
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.select import pipeline
@@ -54,7 +56,7 @@ LIMITS = (
         type=click.IntRange(4),
         default=SelectionLimits.max_layout_kernels,
         show_default=True,
-        help="Of each other layout.",
+        help="Of each other layout, and of each operation with an epilogue.",
     ),
     click.option(
         "--max-regret",
@@ -161,7 +163,7 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
 
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode),))
-@options(TARGET, DTYPE, LAYOUT)
+@options(TARGET, DTYPE, LAYOUT, EPILOGUE)
 @told_options("Explain what the cost model selects for --shapes.")
 @click.argument("m", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("n", type=click.IntRange(1, MAX_EXTENT))
@@ -175,7 +177,7 @@ def explain(context: click.Context, /, **values: Any) -> None:
     """
     chosen = selection_of(context, told_mode(values))
     timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    operation = Operation.of(Dtype(values["dtype"]), Layout(values["layout"]))
+    operation = operation_of(values["dtype"], values["layout"], values["epilogue"])
     problem = Problem(operation, values["m"], values["n"], values["k"])
     click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
     click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import tables
-from aot.cli.options import DTYPE, KERNELS, LAYOUT, SHAPES, TARGET, Axis, Command, option, options
-from aot.core.problem import Dtype, Layout, Operation
+from aot.cli.options import (
+    DTYPE,
+    EPILOGUE,
+    KERNELS,
+    LAYOUT,
+    SHAPES,
+    TARGET,
+    Axis,
+    Command,
+    operation_of,
+    option,
+    options,
+)
 from aot.core.shape_set import load_shape_set, shape_set_names
 from aot.core.target import load_target, target_names
 from aot.select.coverage import untuned
@@ -43,12 +54,12 @@ def shapes(shapes: str, problems: bool) -> None:
 
 
 @click.command(cls=Command, axes=(Axis((LISTED, COUNTED), _form),))
-@options(TARGET, KERNELS, DTYPE, LAYOUT)
+@options(TARGET, KERNELS, DTYPE, LAYOUT, EPILOGUE)
 @option("--explain", only=[COUNTED], is_flag=True, help="Say of every reason why, with an example in figures.")
 @click.option("--list", "list_all", is_flag=True, help="List every candidate with its verdict.")
-def space(target: str, kernels: str, dtype: str, layout: str, explain: bool, list_all: bool) -> None:
+def space(target: str, kernels: str, dtype: str, layout: str, epilogue: str, explain: bool, list_all: bool) -> None:
     """Show which candidates are in the space, which are out, and why. Needs no compiler and no GPU."""
-    operation = Operation.of(Dtype(dtype), Layout(layout))
+    operation = operation_of(dtype, layout, epilogue)
     patterns, device = Patterns.parse(kernels), load_target(target)
     if list_all:
         click.echo(tables.verdicts_table(judge(operation, device, patterns)))

@@ -12,9 +12,13 @@ from aot.cli import tables
 from aot.cli.options import (
     CALIBRATION,
     DTYPE,
+    DTYPES,
+    EPILOGUE,
+    EPILOGUES,
     JOBS,
     KERNELS,
     LAYOUT,
+    LAYOUTS,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
     RECORDS,
@@ -24,14 +28,16 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
+    operation_of,
     option,
     options,
     several,
 )
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
+from aot.core.element import ElementType
 from aot.core.errors import AotError, SelectionError
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Epilogue, Layout
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
@@ -76,13 +82,13 @@ def _kernels_from(values: Mapping[str, Any]) -> str:
 
 
 @click.command(name="compile")
-@options(TARGET, SHAPES, KERNELS, DTYPE, LAYOUT, JOBS)
+@options(TARGET, SHAPES, KERNELS, DTYPE, LAYOUT, EPILOGUE, JOBS)
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates to compile.")
 def compile_command(
-    target: str, shapes: str, kernels: str, dtype: str, layout: str, jobs: int | None, limit: int
+    target: str, shapes: str, kernels: str, dtype: str, layout: str, epilogue: str, jobs: int | None, limit: int
 ) -> None:
     """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
-    operation = Operation.of(Dtype(dtype), Layout(layout))
+    operation = operation_of(dtype, layout, epilogue)
     request = TuningRequest(load_shape_set(shapes), (operation,), Patterns.parse(kernels), limit, PRUNE)
     device = load_target(target)
     keys = [KernelKey(operation, x) for x in tuning_candidates(request, device, operation)]
@@ -94,8 +100,9 @@ def compile_command(
 
 @click.command(cls=Command, axes=(Axis((HERE, ON, BUNDLE), _place), Axis((SELECTED, CHOSEN), _kernels_from)))
 @options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
-@several("--dtype", Dtype, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
-@several("--layout", Layout, "May be given again; by default kk, and of a wheel's miss log all that it has.")
+@several("--dtype", DTYPES, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
+@several("--layout", LAYOUTS, "May be given again; by default kk, and of a wheel's miss log all that it has.")
+@several("--epilogue", EPILOGUES, "May be given again; by default none.")
 @option(
     "--limit",
     only=[CHOSEN],
@@ -164,7 +171,11 @@ def _request(values: Mapping[str, Any], device: Target) -> TuningRequest:
     shape_set = load_shape_set(values["shapes"])
     return TuningRequest(
         shape_set,
-        shape_set.tuned(tuple(map(Dtype, values["dtypes"])), tuple(map(Layout, values["layouts"]))),
+        shape_set.tuned(
+            tuple(map(ElementType, values["dtypes"])),
+            tuple(map(Layout, values["layouts"])),
+            tuple(map(Epilogue, values["epilogues"])),
+        ),
         Patterns.parse(values["kernels"]),
         values["limit"],
         values["prune"] or (math.inf if values["selection"] else PRUNE),

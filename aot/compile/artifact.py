@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aot.compile.kernel import ManifestKernel
 from aot.core.constraints import Seconds, Text
+from aot.core.kernel import Kernel
 from aot.core.strict_json import decode, parse_json, read_content
 
 
@@ -14,7 +14,7 @@ from aot.core.strict_json import decode, parse_json, read_content
 class Artifact:
     """One object file and the manifest's entry for it."""
 
-    kernel: ManifestKernel
+    kernel: Kernel
     path: Path
     cpu_s: float = field(default=0.0, compare=False)
     """What compiling took, in seconds of CPU time."""
@@ -35,7 +35,7 @@ class StoredResult:
     """The file beside an object in the store: what became of compiling one kernel."""
 
     seconds: Seconds
-    kernel: ManifestKernel | None = None
+    kernel: Kernel | None = None
     failure: Text | None = None
 
     def __post_init__(self) -> None:

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from aot.compile.artifact import Artifact, CompileFailure, read_result
-from aot.compile.kernel import ManifestKernel
 from aot.compile.process_pool import Died, Pool
 from aot.core.candidate import Accepted
 from aot.core.constraints import one_line
 from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
+from aot.core.kernel import Kernel
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError
-from aot.families import family_of
+from aot.families import family_of, signature
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -131,14 +131,14 @@ def _export(key: KernelKey, target: Target, directory: Path) -> Path:
     return directory / OBJECT_NAME
 
 
-def _describe(key: KernelKey, target: Target, path: Path) -> ManifestKernel:
+def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
     from aot.compile.object_file import inspect
 
     family = family_of(key.candidate)
     resources = family.resources(key.candidate, key.operation, target)
     report = inspect(path, key.name, target, resources.num_threads)
     m_multiple, n_multiple = family.multiples(key.candidate)
-    return ManifestKernel(
+    return Kernel(
         name=key.name,
         operation=key.operation,
         candidate=key.candidate,
@@ -147,6 +147,7 @@ def _describe(key: KernelKey, target: Target, path: Path) -> ManifestKernel:
         entry_symbol=report.entry_symbol,
         init_symbol=report.init_symbol,
         load_symbol=report.load_symbol,
+        signature=signature(key),
         num_strides=family.num_strides,
         m_multiple=m_multiple,
         n_multiple=n_multiple,

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from aot.core.constraints import FamilyName, Range, Schedule, Word
-from aot.core.problem import Operation
+from aot.core.operation import Operation
 
 Tile = Annotated[int, Range(1, 4096)]
 Cluster = Annotated[int, Range(1, 16)]
@@ -144,6 +144,7 @@ class Reason(Enum):
     REGISTERS = "too many registers"
     TILE = "tile not supported by the family"
     LAYOUT = "layout not supported by the family"
+    EPILOGUE = "epilogue not supported by the family"
     COMBINATION = "combination not supported by the family"
     ARCHITECTURE = "family is for another architecture"
     PATTERN = "excluded by --kernels"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from aot.core.constraints import Extent, Index, Microseconds
 from aot.core.measurement import Provenance
-from aot.core.problem import Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,8 +178,8 @@ def _fallback_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     if not 0 <= section.fallback < len(kernels):
         return f"the fallback is kernel {section.fallback}; there are {len(kernels)} kernels"
     fallback = kernels[section.fallback]
-    if fallback.operation.dtype is not section.operation.dtype:
-        return f"the fallback {section.fallback} is for {fallback.operation.dtype.value}"
+    if fallback.operation.call != section.operation.call:
+        return f"the fallback {section.fallback} is for {fallback.operation.call}"
     if fallback.num_strides != 2 or not _takes_all(fallback):
         return f"the fallback {section.fallback} must take both strides of its operands, and all shapes"
     return ""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Arch, Count, Date, Error, Extent, Index, Label, Microseconds, Positive, Protocol, Word
-from aot.core.problem import Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError
 
 

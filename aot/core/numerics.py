@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from aot.core.problem import Dtype
+from aot.core.element import ElementType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Bits: TypeAlias = "NDArray[np.uint16]"
 """Elements of bf16 or fp16 as their 16 bits."""
 
-ERROR_BOUND = {Dtype.BFLOAT16: 5e-3, Dtype.FLOAT16: 1e-3}
+ERROR_BOUND = {ElementType.BFLOAT16: 5e-3, ElementType.FLOAT16: 1e-3}
 """Largest error allowed, relative to the reference, in the Frobenius norm and (see `compare`) for each element.
 
 Derivation: D is rounded once, which changes an element by at most the unit roundoff: 2^-8 = 3.9e-3 for bf16 (8
@@ -27,13 +27,13 @@ and section 3.1. A correctly rounded random result lies near 1.6e-3 and 2e-4.
 POISON = 0xFFFF
 """Bits that D holds before a launch: a NaN in both types, so an element that was not written shows."""
 
-EXPONENT = {Dtype.BFLOAT16: np.uint16(0x7F80), Dtype.FLOAT16: np.uint16(0x7C00)}
+EXPONENT = {ElementType.BFLOAT16: np.uint16(0x7F80), ElementType.FLOAT16: np.uint16(0x7C00)}
 """Bits of the exponent, all set in infinities and NaNs alone. Source: IEEE 754-2019, section 3.4."""
 
 
-def encode(dtype: Dtype, values: NDArray[np.float32]) -> Bits:
+def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
     """Round float32 values to the type's bits, to nearest, ties to even."""
-    if dtype is Dtype.FLOAT16:
+    if dtype is ElementType.FLOAT16:
         return values.astype(np.float16).view(np.uint16)
     bits = values.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
@@ -41,17 +41,20 @@ def encode(dtype: Dtype, values: NDArray[np.float32]) -> Bits:
     return np.where(np.isnan(values), quiet_nan, rounded).astype(np.uint16)
 
 
-def decode(dtype: Dtype, bits: Bits) -> NDArray[np.float64]:
+def decode(dtype: ElementType, bits: Bits) -> NDArray[np.float64]:
     """Give the values that the bits stand for."""
-    if dtype is Dtype.FLOAT16:
+    if dtype is ElementType.FLOAT16:
         return np.ascontiguousarray(bits).view(np.float16).astype(np.float64)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
-def reference(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute A (m, k) @ B (n, k)^T in float64."""
-    return a @ b.T
+def reference(
+    a: NDArray[np.float64], b: NDArray[np.float64], bias: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Compute A (m, k) @ B (n, k)^T in float64, and add a bias (n) to each row."""
+    product = a @ b.T
+    return product if bias is None else product + bias
 
 
 def _norm(values: NDArray[np.float64]) -> float:
@@ -74,7 +77,7 @@ def _not_finite(bits: Bits, values: NDArray[np.float64]) -> str:
     return f"{int(bad.sum())} of {bad.size} elements are not finite; the first, ({row}, {column}), {what}"
 
 
-def compare(dtype: Dtype, bits: Bits, expected: NDArray[np.float64]) -> Comparison:
+def compare(dtype: ElementType, bits: Bits, expected: NDArray[np.float64]) -> Comparison:
     """Hold a result (m, n) against its float64 reference.
 
     The Frobenius norm of the error stays under ERROR_BOUND times the reference's; and no element is off by more than

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import ALIGNMENT_BYTES
-from aot.core.problem import Layout, Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,6 +44,8 @@ class GemmCall:
     a_matrix: Matrix
     b_matrix: Matrix
     d_matrix: Matrix
+    bias: int = 0
+    """Address of the n elements of the bias; 0 where the operation adds none."""
 
 
 def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -> Matrix:
@@ -53,10 +56,10 @@ def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -
 
 def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix]:
     """Give A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent."""
-    layout = problem.operation.layout
+    operation = problem.operation
     return (
-        _matrix(problem.m, problem.k, row_major=layout.a_k_major, padding=padding),
-        _matrix(problem.n, problem.k, row_major=layout.b_k_major, padding=padding),
+        _matrix(problem.m, problem.k, row_major=operation.a.is_k_major, padding=padding),
+        _matrix(problem.n, problem.k, row_major=operation.b.is_k_major, padding=padding),
         _matrix(problem.m, problem.n, row_major=True, padding=padding),
     )
 
@@ -82,7 +85,7 @@ def _is_stored(matrix: Matrix, element_bytes: int) -> bool:
     return is_whole and _is_taken(matrix, element_bytes, row_major=True)
 
 
-def as_launched(problem: Problem, layouts: Collection[Layout]) -> Problem | None:
+def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem | None:
     """Return the problem that the dispatch table is asked for a packed problem, or None where the fallback answers.
 
     The same memory may be read in several ways: a single row is contiguous along either mode, and a single column of
@@ -90,45 +93,44 @@ def as_launched(problem: Problem, layouts: Collection[Layout]) -> Problem | None
 
     Args:
         problem: a product with packed operands, k of at least 1.
-        layouts: those that the table has a section of, for the problem's element type.
+        operations: those that the table has a section of.
     """
     a, b, d = matrices(problem)
     exchanged_d = Matrix(d.num_columns, d.num_rows, d.column_stride, d.row_stride)
-    num_bytes = problem.operation.dtype.num_bytes
-    for left, right, result in ((a, b, d), (b, a, exchanged_d)):
-        if not _is_stored(result, num_bytes):
+    asked = problem.operation
+    readings = [(a, b, d), (b, a, exchanged_d)] if asked.can_exchange else [(a, b, d)]
+    for left, right, result in readings:
+        if not _is_stored(result, asked.d.num_bytes):
             continue
-        for layout in Layout:
+        for operation in asked.layouts:
             if (
-                layout in layouts
-                and _is_taken(left, num_bytes, row_major=layout.a_k_major)
-                and _is_taken(right, num_bytes, row_major=layout.b_k_major)
+                operation in operations
+                and _is_taken(left, operation.a.element.num_bytes, row_major=operation.a.is_k_major)
+                and _is_taken(right, operation.b.element.num_bytes, row_major=operation.b.is_k_major)
             ):
-                operation = Operation.of(problem.operation.dtype, layout)
                 return Problem(operation, left.num_rows, right.num_rows, problem.k)
     return None
 
 
 def is_aligned(problem: Problem) -> bool:
     """Say whether the TMA kernels of a problem's own layout take its packed operands (dispatch.ALIGNMENT_BYTES)."""
-    return as_launched(problem, [problem.operation.layout]) == problem
+    return as_launched(problem, [problem.operation]) == problem
 
 
 def misalignment(problem: Problem) -> str:
     """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
-    dtype, layout = problem.operation.dtype, problem.operation.layout
-    names = ("k" if layout.a_k_major else "m", "k" if layout.b_k_major else "n", "n")
+    operation = problem.operation
+    names = ("k" if operation.a.is_k_major else "m", "k" if operation.b.is_k_major else "n", "n")
     a, b, d = matrices(problem)
-    num_bytes = dtype.num_bytes
     taken = (
-        _is_taken(a, num_bytes, row_major=layout.a_k_major),
-        _is_taken(b, num_bytes, row_major=layout.b_k_major),
-        _is_stored(d, num_bytes),
+        _is_taken(a, operation.a.element.num_bytes, row_major=operation.a.is_k_major),
+        _is_taken(b, operation.b.element.num_bytes, row_major=operation.b.is_k_major),
+        _is_stored(d, operation.d.num_bytes),
     )
     refused = {name for name, is_taken in zip(names, taken, strict=True) if not is_taken}
     if not refused:
         return ""
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     wrong = [f"{name} {extent}" for name, extent in extents.items() if name in refused]
-    step = ALIGNMENT_BYTES // num_bytes
+    step = ALIGNMENT_BYTES // operation.a.element.num_bytes
     return f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not a multiple of {step}"

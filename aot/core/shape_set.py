@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from itertools import pairwise, product, starmap
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, Version
+from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
+from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, read_content, text_of
 from aot.core.strict_toml import TomlError, parse_toml
 
@@ -56,38 +58,56 @@ class Model:
         return {(weight.n, weight.k, m) for weight in self.weights for m in self.m}
 
 
+def catalogued(
+    dtypes: Sequence[ElementType], layouts: Sequence[Layout], epilogues: Sequence[Epilogue]
+) -> tuple[Operation, ...]:
+    """List the operations that the catalogue has of a cross product."""
+    known = {(x.element, x.layout, x.epilogue): x for x in Operation}
+    return tuple(known[x] for x in product(dtypes, layouts, epilogues) if x in known)
+
+
 @dataclass(frozen=True)
 class ShapeSet:
-    """Models, element types and layouts: the cross product is the set of problems."""
+    """Models, element types, layouts and epilogues: the catalogued part of their cross product is the problems."""
 
-    dtypes: tuple[Dtype, ...]
+    dtypes: tuple[ElementType, ...]
     layouts: tuple[Layout, ...]
     models: tuple[Model, ...]
     num_dropped: int = 0
     """Launches of further problems, which a miss log had no room for."""
+    epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         """List the operations that some model is for."""
-        crossed = (Operation.of(dtype, layout) for dtype in self.dtypes for layout in self.layouts)
+        crossed = catalogued(self.dtypes, self.layouts, self.epilogues)
         return tuple(operation for operation in crossed if any(model.is_for(operation) for model in self.models))
 
-    def tuned(self, dtypes: tuple[Dtype, ...], layouts: tuple[Layout, ...]) -> tuple[Operation, ...]:
-        """List the operations to tune when these element types and layouts are asked for.
+    def tuned(
+        self, dtypes: tuple[ElementType, ...], layouts: tuple[Layout, ...], epilogues: tuple[Epilogue, ...] = ()
+    ) -> tuple[Operation, ...]:
+        """List the operations to tune when these element types, layouts and epilogues are asked for.
 
         Where none are: of a set whose models all say what they are for, as those of a miss log do, every operation;
-        else bfloat16 and linear's layout.
+        else bfloat16, linear's layout and no epilogue. An epilogue that is asked for need not be named by the set.
 
         Raises:
             ShapeFileError: the set has no problem of any of them.
         """
-        if not dtypes and not layouts and all(model.operations for model in self.models):
+        if not (dtypes or layouts or epilogues) and all(model.operations for model in self.models):
             return self.operations
-        asked = list(starmap(Operation.of, product(dtypes or (Dtype.BFLOAT16,), layouts or (Layout.KK,))))
+        asked = catalogued(dtypes or (ElementType.BFLOAT16,), layouts or (Layout.KK,), epilogues or (Epilogue.NONE,))
+        if not asked:
+            known = ", ".join(operation.tag for operation in Operation)
+            raise ShapeFileError(
+                f"there are no kernels of such a type, layout and epilogue together; there are: {known}"
+            )
         found = tuple(operation for operation in asked if any(model.is_for(operation) for model in self.models))
         if not found:
             known, names = (", ".join(operation.tag for operation in x) for x in (self.operations, asked))
-            raise ShapeFileError(f"the shape set has no problem of {names}; it has {known}; give --dtype and --layout")
+            raise ShapeFileError(
+                f"the shape set has no problem of {names}; it has {known}; give --dtype, --layout and --epilogue"
+            )
         return found
 
     @property
@@ -141,14 +161,18 @@ class _Model:
     weights: tuple[Weight, ...]
     description: Text | None = None
     m: tuple[Extent, ...] | None = None
-    dtypes: tuple[Dtype, ...] | None = None
+    dtypes: tuple[ElementType, ...] | None = None
     layouts: tuple[Layout, ...] | None = None
     counts: tuple[Annotated[int, Range(1, MAX_COUNT)], ...] | None = None
+    epilogues: tuple[Epilogue, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse empty and repeating lists (DecodeError)."""
-        _refuse_empty(weights=self.weights, m=self.m, dtypes=self.dtypes, layouts=self.layouts)
-        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_empty(
+            weights=self.weights, m=self.m, dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues
+        )
+        _refuse_unknown(self.dtypes)
+        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues)
         _refuse_descending("m", self.m)
 
 
@@ -158,15 +182,17 @@ class _ShapeSet:
 
     version: Version
     model: tuple[_Model, ...]
-    dtypes: tuple[Dtype, ...] | None = None
+    dtypes: tuple[ElementType, ...] | None = None
     layouts: tuple[Layout, ...] | None = None
     m: tuple[Extent, ...] | None = None
     dropped: Count | None = None
+    epilogues: tuple[Epilogue, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse empty and repeating lists (DecodeError)."""
-        _refuse_empty(model=self.model, m=self.m, dtypes=self.dtypes, layouts=self.layouts)
-        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts)
+        _refuse_empty(model=self.model, m=self.m, dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues)
+        _refuse_unknown(self.dtypes)
+        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues)
         _refuse_descending("m", self.m)
         self.models()
 
@@ -182,6 +208,13 @@ class _ShapeSet:
             if num_sizes > MAX_SIZES:
                 raise DecodeError(f"the set has more than {MAX_SIZES:,} sizes up to here; expected fewer", ("model", i))
         return tuple(models)
+
+
+def _refuse_unknown(dtypes: Sequence[ElementType] | None) -> None:
+    for i, dtype in enumerate(dtypes or ()):
+        if dtype not in ELEMENTS:
+            names = ", ".join(element.value for element in ELEMENTS)
+            raise DecodeError(f"expected one of {names}, got '{dtype.value}'", ("dtypes", i))
 
 
 def _check_counts(entry: _Model, m: Sequence[int]) -> None:
@@ -203,15 +236,16 @@ def _model(entry: _Model, whole: _ShapeSet) -> Model:
         missing = next(key for key, value in (("m", m), ("dtypes", dtypes), ("layouts", layouts)) if value is None)
         raise DecodeError(f"needs `{missing}`, which the set has none of for all models")
     _check_counts(entry, m)
-    is_own = entry.dtypes is not None or entry.layouts is not None
-    operations = tuple(Operation.of(dtype, layout) for dtype, layout in product(dtypes, layouts)) if is_own else ()
+    is_own = any(x is not None for x in (entry.dtypes, entry.layouts, entry.epilogues))
+    operations = catalogued(dtypes, layouts, entry.epilogues or whole.epilogues or (Epilogue.NONE,)) if is_own else ()
     return Model(entry.name, entry.description or "", entry.weights, m, operations, entry.counts or ())
 
 
 def parse_shape_set(text: str, where: str) -> ShapeSet:
     """Read a shape set from TOML.
 
-    `dtypes`, `layouts` and `m` stand at the head of the set for all models, in a model for it alone, or in both.
+    `dtypes`, `layouts`, `epilogues` (by default `none`) and `m` stand at the head of the set for all models, in a model
+    for it alone, or in both.
 
     Raises:
         ShapeFileError: with the file, the line, the place, what was expected and the value got.
@@ -223,10 +257,11 @@ def parse_shape_set(text: str, where: str) -> ShapeSet:
     models = whole.models()
     named = [operation for model in models for operation in model.operations]
     return ShapeSet(
-        tuple(dict.fromkeys([*(whole.dtypes or ()), *(operation.dtype for operation in named)])),
+        tuple(dict.fromkeys([*(whole.dtypes or ()), *(operation.element for operation in named)])),
         tuple(dict.fromkeys([*(whole.layouts or ()), *(operation.layout for operation in named)])),
         models,
         whole.dropped or 0,
+        tuple(dict.fromkeys([*(whole.epilogues or (Epilogue.NONE,)), *(x.epilogue for x in named)])),
     )
 
 

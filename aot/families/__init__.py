@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aot.core.candidate import SplitK
 from aot.core.errors import CandidateError
+from aot.core.signature import signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aot.core.candidate import Candidate, Rejected, Resources, Workspace
-    from aot.core.problem import Operation
+    from aot.core.candidate import Candidate, KernelKey, Rejected, Resources, Workspace
+    from aot.core.operation import Epilogue, Operation
+    from aot.core.signature import Signature
     from aot.core.target import Target
 
 
@@ -26,8 +29,7 @@ if TYPE_CHECKING:
 class Entry:
     """What `cute.compile` takes: a `@cute.jit` function of plain tensors and a stream, and its fake arguments.
 
-    The function's parameters are a (m, k), b (n, k), d (m, n), then a float32 workspace where the candidate has one,
-    then an int32 where the family reads B early, then the stream.
+    The function's parameters are those of the kernel's signature, in its order.
     """
 
     function: Callable[..., None]
@@ -47,9 +49,10 @@ class Family(Protocol):
     """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
     loads_outside: bool
     """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.space.cost)."""
-    reads_b_early: bool
-    """Whether its entry takes an int32 before the stream: nonzero if the kernel may read B before the kernel in front
-    has ended, which must then not have written it."""
+    prefetches_b: bool
+    """Whether its entry takes `Argument.PREFETCH_B`."""
+    epilogues: tuple[Epilogue, ...]
+    """The epilogues that it can build."""
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the family's space for an operation, legal or not."""
@@ -68,6 +71,13 @@ class Family(Protocol):
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Build the function to compile. Imports the kernel's library."""
+
+
+def signature(key: KernelKey) -> Signature:
+    """Return the arguments of a kernel's entry, in order."""
+    family = family_of(key.candidate)
+    has_workspace = family.workspace(key.candidate).mode is not SplitK.NONE
+    return signature_of(key.operation, has_workspace=has_workspace, prefetches_b=family.prefetches_b)
 
 
 @cache

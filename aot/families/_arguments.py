@@ -7,43 +7,55 @@ from typing import TYPE_CHECKING, Any
 import cutlass
 from cutlass import cute
 
-from aot.core.candidate import SplitK
+from aot.core.element import ElementType
+from aot.core.signature import Argument
 
 if TYPE_CHECKING:
-    from aot.core.candidate import Candidate
-    from aot.core.problem import Dtype, Operation
+    from aot.core.operation import Operation
+    from aot.core.signature import Signature
 
 ALIGNMENT_BYTES = 16
 
 
-def cutlass_dtype(dtype: Dtype) -> Any:
-    """Give CUTLASS's type for one of ours."""
-    return {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[dtype.value]
+def cutlass_type(element: ElementType) -> Any:
+    """Return CUTLASS's class of an element type."""
+    return getattr(cutlass, element.cutlass_name)
 
 
-def _matrix(dtype: Any, shape: tuple[Any, Any], leading: int) -> Any:
+def _matrix(element: ElementType, shape: tuple[Any, Any], leading: int) -> Any:
     """Make a fake matrix whose `leading` mode is contiguous and whose other stride is a multiple of 16 bytes."""
-    elements = ALIGNMENT_BYTES * 8 // dtype.width
+    elements = ALIGNMENT_BYTES * 8 // element.bits
     strides = tuple(1 if mode == leading else cute.sym_int64(divisibility=elements) for mode in range(2))
-    return cute.runtime.make_fake_tensor(dtype, shape, stride=strides, assumed_align=ALIGNMENT_BYTES)
+    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=ALIGNMENT_BYTES)
 
 
-def aligned_arguments(candidate: Candidate, operation: Operation) -> tuple[Any, ...]:
-    """Make a (m, k), b (n, k), d (m, n), the workspace of a split-K candidate, and the stream."""
-    dtype = cutlass_dtype(operation.dtype)
+def _vector(element: ElementType, alignment: int = ALIGNMENT_BYTES) -> Any:
+    """Make a fake contiguous vector of any length."""
+    return cute.runtime.make_fake_tensor(cutlass_type(element), (cute.sym_int(),), stride=(1,), assumed_align=alignment)
+
+
+def optional_arguments(signature: Signature, operation: Operation, alignment: int = ALIGNMENT_BYTES) -> list[Any]:
+    """Make the bias, the workspace and the int32 of the weight prefetch, each None where the signature has none.
+
+    A parameter that is None is no parameter of the exported C function.
+    """
+    made = (
+        (Argument.BIAS, lambda: _vector(operation.d, alignment)),
+        (Argument.WORKSPACE, lambda: _vector(ElementType.FLOAT32)),
+        (Argument.PREFETCH_B, lambda: cutlass.Int32(0)),
+    )
+    return [make() if argument in signature else None for argument, make in made]
+
+
+def aligned_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+    """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream."""
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
-    tensors = [
-        _matrix(dtype, (m, k), leading=1 if operation.layout.a_k_major else 0),
-        _matrix(dtype, (n, k), leading=1 if operation.layout.b_k_major else 0),
-        _matrix(dtype, (m, n), leading=1),
-    ]
-    if SplitK(candidate.split_k_mode) is not SplitK.NONE:
-        tensors.append(
-            cute.runtime.make_fake_tensor(
-                cutlass.Float32, (cute.sym_int(),), stride=(1,), assumed_align=ALIGNMENT_BYTES
-            )
-        )
-    return (*tensors, cute.runtime.make_fake_stream())
+    tensors = (
+        _matrix(operation.a.element, (m, k), leading=1 if operation.a.is_k_major else 0),
+        _matrix(operation.b.element, (n, k), leading=1 if operation.b.is_k_major else 0),
+        _matrix(operation.d, (m, n), leading=1),
+    )
+    return (*tensors, *optional_arguments(signature, operation), cute.runtime.make_fake_stream())
 
 
 def transpose(tensor: Any) -> Any:

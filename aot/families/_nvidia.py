@@ -9,12 +9,13 @@ from cutlass import Float32, cute
 from cutlass.operators.providers.cutedsl.gemm.implementations.operator_helpers import PersistentTileSchedulerType
 from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_persistent_impl import PersistentDenseGemmKernel
 
-from aot.families import Entry
+from aot.core.candidate import KernelKey
+from aot.families import Entry, signature
 from aot.families._arguments import aligned_arguments, transpose
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
 
 
 def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: int, *, dynamic: bool) -> Entry:
@@ -39,10 +40,18 @@ def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: i
     clusters = None if dynamic else num_clusters
 
     @cute.jit
-    def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        _bias: None,
+        _workspace: None,
+        _prefetch_b: None,
+        stream: cuda.CUstream,
+    ) -> None:
         if candidate.swap_ab:
             gemm(b, transpose(a), transpose(d), stream, clusters)
         else:
             gemm(a, transpose(b), d, stream, clusters)
 
-    return Entry(entry, aligned_arguments(candidate, operation))
+    return Entry(entry, aligned_arguments(signature(KernelKey(operation, candidate)), operation))

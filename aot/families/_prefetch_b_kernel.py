@@ -11,11 +11,9 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any
 
 import cutlass
-from cuda.bindings import driver as cuda
 from cutlass import Boolean, Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
-from aot.families import Entry
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
 
@@ -192,28 +190,3 @@ class _Launcher:
         """Trace and launch; `configuration` has asked for the dependency, and what is traced now must not."""
         self._gemm.use_pdl = False
         self._launcher.launch(**configuration)
-
-
-def overlap_entry(gemm: GemmPrefetchBSm90, entry: Entry) -> Entry:
-    """Add to an entry the int32 that says whether B may be read before the kernel in front has ended.
-
-    Args:
-        gemm: what the entry calls.
-        entry: quack's, of (a, b, d, stream) or (a, b, d, ws, stream); the int32 comes before the stream.
-    """
-
-    @cute.jit
-    def plain(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, b_constant: Int32, stream: cuda.CUstream) -> None:
-        gemm.b_constant = b_constant
-        entry.function(a, b, d, stream)
-
-    @cute.jit
-    def with_workspace(
-        a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, ws: cute.Tensor, b_constant: Int32, stream: cuda.CUstream
-    ) -> None:
-        gemm.b_constant = b_constant
-        entry.function(a, b, d, ws, stream)
-
-    *tensors, stream = entry.arguments
-    function = plain if len(tensors) == 3 else with_workspace
-    return Entry(function, (*tensors, Int32(0), stream))

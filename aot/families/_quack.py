@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from cuda.bindings import driver as cuda
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int32, const_expr, cute
 from quack.gemm_config import SplitKMode
 from quack.split_k_reduce import SplitKReduce
 from quack.tile_scheduler import TileSchedulerOptions
 
 from aot.core.candidate import SplitK
-from aot.families import Entry
-from aot.families._arguments import aligned_arguments, cutlass_dtype, transpose
+from aot.families import Entry, signature
+from aot.families._arguments import aligned_arguments, cutlass_type, transpose
 from aot.families._split_k import REDUCE_VECTOR
 
 if TYPE_CHECKING:
-    from aot.core.candidate import Candidate, Workspace
-    from aot.core.problem import Operation
+    from aot.core.candidate import Candidate, KernelKey, Workspace
 
 QUACK_MODES = {
     SplitK.NONE: SplitKMode.SERIAL,
@@ -59,56 +58,74 @@ def _flags_and_regions(workspace: Workspace, d: Any, ws: Any) -> tuple[Any, Any]
     return flags, regions
 
 
-def quack_entry(
-    gemm: Any,
-    candidate: Candidate,
-    operation: Operation,
-    workspace: Workspace,
-    max_active_clusters: int,
-) -> Entry:
+def _bias(candidate: Candidate, bias: Any) -> dict[str, Any]:
+    """Return the epilogue's argument for a bias (n): a row of D, which is a column where the kernel computes D^T."""
+    return {"mColVecBroadcast" if candidate.swap_ab else "mRowVecBroadcast": bias}
+
+
+def _epilogue_and_target(
+    gemm: Any, candidate: Candidate, workspace: Workspace, d: Any, bias: Any, ws: Any
+) -> tuple[Any, Any]:
+    """Return the epilogue's arguments, and what the GEMM writes: D or its transpose, or partials of either."""
+    if workspace.mode is SplitK.SEPARATE:
+        partials = _partials(candidate, d, ws)
+        order = [0, 2, 1] if candidate.swap_ab else [0, 1, 2]
+        view = cute.make_tensor(partials.iterator, cute.select(partials.layout, order))
+        return gemm.EpilogueArguments(), view
+    arguments = _bias(candidate, bias)
+    if workspace.mode is not SplitK.NONE:
+        flags, regions = _flags_and_regions(workspace, d, ws)
+        arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
+    return gemm.EpilogueArguments(**arguments), transpose(d) if candidate.swap_ab else d
+
+
+def _reduce(key: KernelKey, d: Any, bias: Any, ws: Any, stream: Any) -> None:
+    """Sum the partials of separate split-K in order, and add the bias."""
+    partials = _partials(key.candidate, d, ws)
+    reduce = SplitKReduce(
+        cutlass_type(key.operation.d), key.candidate.split_k, add_to_output=False, vec_elems=REDUCE_VECTOR
+    )
+    if bias is not None:
+        reduce.rowvec_dtype = bias.element_type
+        bias = cute.make_tensor(bias.iterator, cute.append(bias.layout, cute.make_layout(1, stride=0)))
+    sums = cute.make_tensor(partials.iterator, cute.select(partials.layout, [1, 2, 0]))
+    out = cute.make_tensor(d.iterator, cute.append(d.layout, cute.make_layout(1, stride=0)))
+    reduce(sums, out, None, bias, None, None, None, stream)
+
+
+def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clusters: int) -> Entry:
     """Make the entry of one configured quack GEMM.
 
     Args:
         gemm: an instance of a quack `GemmDefault*` class.
-        candidate: what it was configured from.
-        operation: element type and layout.
+        key: the candidate that it was configured from, and its operation.
         workspace: the family's statement of the candidate's workspace.
         max_active_clusters: grid of the persistent scheduler, in clusters.
     """
-    mode = SplitK(candidate.split_k_mode)
+    candidate = key.candidate
 
-    def run(a: Any, b: Any, d: Any, epilogue: Any, stream: Any) -> None:
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        ws: cute.Tensor | None,
+        b_constant: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
+        stream: cuda.CUstream,
+    ) -> None:
+        if const_expr(b_constant is not None):
+            gemm.b_constant = b_constant
         scheduler = TileSchedulerOptions(
             max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
         )
-        a, b = (b, a) if candidate.swap_ab else (a, b)
-        gemm(a, b, d, None, epilogue, scheduler, None, stream)
+        epilogue, target = _epilogue_and_target(gemm, candidate, workspace, d, bias, ws)
+        left, right = (b, a) if const_expr(candidate.swap_ab) else (a, b)
+        gemm(left, right, target, None, epilogue, scheduler, None, stream)
+        if const_expr(workspace.mode is SplitK.SEPARATE):
+            _reduce(key, d, bias, ws, stream)
 
-    @cute.jit
-    def plain(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
-        run(a, b, transpose(d) if candidate.swap_ab else d, gemm.EpilogueArguments(), stream)
-
-    @cute.jit
-    def in_place(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, ws: cute.Tensor, stream: cuda.CUstream) -> None:
-        flags, regions = _flags_and_regions(workspace, d, ws)
-        epilogue = gemm.EpilogueArguments(split_k_semaphore=flags, split_k_workspace=regions)
-        run(a, b, transpose(d) if candidate.swap_ab else d, epilogue, stream)
-
-    @cute.jit
-    def separate(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, ws: cute.Tensor, stream: cuda.CUstream) -> None:
-        partials = _partials(candidate, d, ws)
-        order = [0, 2, 1] if candidate.swap_ab else [0, 1, 2]
-        view = cute.make_tensor(partials.iterator, cute.select(partials.layout, order))
-        run(a, b, view, gemm.EpilogueArguments(), stream)
-        reduce = SplitKReduce(
-            cutlass_dtype(operation.dtype), candidate.split_k, add_to_output=False, vec_elems=REDUCE_VECTOR
-        )
-        sums = cute.make_tensor(partials.iterator, cute.select(partials.layout, [1, 2, 0]))
-        out = cute.make_tensor(d.iterator, cute.append(d.layout, cute.make_layout(1, stride=0)))
-        reduce(sums, out, None, None, None, None, None, stream)
-
-    functions = {SplitK.NONE: plain, SplitK.SEPARATE: separate}
-    return Entry(functions.get(mode, in_place), aligned_arguments(candidate, operation))
+    return Entry(entry, aligned_arguments(signature(key), key.operation))
 
 
 def quack_split_k(candidate: Candidate) -> dict[str, Any]:

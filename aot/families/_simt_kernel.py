@@ -6,10 +6,12 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any
 
 from cuda.bindings import driver as cuda
-from cutlass import Float32, Int32, cute, memory, range_constexpr
+from cutlass import Float32, Int32, const_expr, cute, memory, range_constexpr
 
-from aot.core.problem import Dtype
-from aot.families._arguments import cutlass_dtype
+from aot.core.element import ElementType
+from aot.core.operation import Operation
+from aot.core.signature import Signature
+from aot.families._arguments import cutlass_type, optional_arguments
 from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K
 
 SIDE = 4
@@ -34,7 +36,7 @@ def _stage(source: cute.Tensor, staged: cute.Tensor, first_row: Int32, first_k: 
 
 
 @cute.kernel
-def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor) -> None:
+def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, bias: cute.Tensor | None) -> None:
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     tiles_n = cute.ceil_div(d.shape[1], TILE)
@@ -59,23 +61,37 @@ def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor) -> None:
     for i in range_constexpr(SIDE):
         for j in range_constexpr(SIDE):
             if first_m + row + i < d.shape[0] and first_n + column + j < d.shape[1]:
-                d[first_m + row + i, first_n + column + j] = sums[i, j].to(d.element_type)
+                value = sums[i, j]
+                if const_expr(bias is not None):
+                    value = value + bias[first_n + column + j].to(Float32)
+                d[first_m + row + i, first_n + column + j] = value.to(d.element_type)
 
 
 @cute.jit
-def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+def entry(
+    a: cute.Tensor,
+    b: cute.Tensor,
+    d: cute.Tensor,
+    bias: cute.Tensor | None,
+    _workspace: None,
+    _prefetch_b: None,
+    stream: cuda.CUstream,
+) -> None:
     """Launch one block for each TILE by TILE piece of D, all along x: only x takes more than 65,535 blocks."""
     grid = (cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(d.shape[1], TILE), 1, 1)
-    _kernel(a, b, d).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
+    _kernel(a, b, d, bias).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
 
 
-def arguments(dtype: Dtype) -> tuple[Any, ...]:
-    """Make a (m, k), b (n, k), d (m, n) of any strides and element alignment, and the stream."""
-    element = cutlass_dtype(dtype)
+def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+    """Make a (m, k), b (n, k), d (m, n) of any strides, the bias, all aligned to an element, and the stream."""
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
 
-    def matrix(shape: tuple[Any, Any]) -> Any:
+    def matrix(element: ElementType, shape: tuple[Any, Any]) -> Any:
         strides = (cute.sym_int64(), cute.sym_int64())
-        return cute.runtime.make_fake_tensor(element, shape, stride=strides, assumed_align=dtype.num_bytes)
+        return cute.runtime.make_fake_tensor(
+            cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes
+        )
 
-    return matrix((m, k)), matrix((n, k)), matrix((m, n)), cute.runtime.make_fake_stream()
+    a, b, d = operation.a.element, operation.b.element, operation.d
+    tensors = (matrix(a, (m, k)), matrix(b, (n, k)), matrix(d, (m, n)))
+    return (*tensors, *optional_arguments(signature, operation, d.num_bytes), cute.runtime.make_fake_stream())

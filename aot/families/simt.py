@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.operation import Epilogue
 from aot.families._simt_tile import NUM_THREADS, SMEM_BYTES, TILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
 
@@ -27,7 +28,8 @@ class Simt:
     num_strides = 2
     is_fallback = True
     loads_outside = True
-    reads_b_early = False
+    prefetches_b = False
+    epilogues = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""
@@ -37,7 +39,7 @@ class Simt:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Accept the one candidate only."""
         if candidate not in self.candidates(operation, target):
-            return Rejected(Reason.COMBINATION, f"the fallback has one candidate, {TILE}x{TILE}")
+            return Rejected(Reason.COMBINATION, f"simt has one candidate, {TILE}x{TILE}")
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
@@ -57,11 +59,11 @@ class Simt:
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""
-        from aot.families import Entry
+        from aot.families import Entry, signature
         from aot.families._simt_kernel import arguments, entry
 
-        del candidate, target
-        return Entry(entry, arguments(operation.dtype))
+        del target
+        return Entry(entry, arguments(signature(KernelKey(operation, candidate)), operation))
 
 
 FAMILY = Simt()

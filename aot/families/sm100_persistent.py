@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.operation import Epilogue
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
 
@@ -32,7 +33,8 @@ class Sm100Persistent:
     num_strides = 1
     is_fallback = False
     loads_outside = True
-    reads_b_early = False
+    prefetches_b = False
+    epilogues = (Epilogue.NONE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the guide's four parameters, both schedulers, and swap."""
@@ -78,7 +80,7 @@ class Sm100Persistent:
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as the kernel's `_compute_stages` does: no epilogue buffer without the TMA store."""
         shape = shape_of(candidate)
-        epilogue_bytes = shape.epilogue_elements(operation.dtype.num_bytes) * operation.dtype.num_bytes
+        epilogue_bytes = shape.epilogue_elements(operation.d.num_bytes) * operation.d.num_bytes
         fixed = BARRIER_BYTES + (2 * epilogue_bytes if candidate.use_tma_store else 0)
         limit = target.smem_bytes_per_block
         num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.operation import Epilogue
+from aot.families._quack_smem import bias_bytes
 from aot.families._split_k import split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aot.core.candidate import Workspace
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
 
@@ -31,7 +33,8 @@ class Sm100Quack:
     num_strides = 1
     is_fallback = False
     loads_outside = True
-    reads_b_early = False
+    prefetches_b = False
+    epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""
@@ -71,10 +74,10 @@ class Sm100Quack:
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm100._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
         shape = shape_of(candidate)
-        d_bytes = 4 if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else operation.dtype.num_bytes
+        d_bytes = 4 if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else operation.d.num_bytes
         elements = shape.epilogue_elements(d_bytes)
         epilogue_bytes = elements * d_bytes
-        fixed = BARRIER_BYTES + 2 * epilogue_bytes
+        fixed = BARRIER_BYTES + 2 * epilogue_bytes + bias_bytes(candidate, operation, shape.cta_m)
         limit = target.smem_bytes_per_block
         num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
@@ -98,19 +101,19 @@ class Sm100Quack:
         """Configure `GemmDefaultSm100` and make its entry."""
         from quack.gemm_default_epi import GemmDefaultSm100
 
-        from aot.families._arguments import cutlass_dtype
+        from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
 
         gemm = GemmDefaultSm100(
             ACCUMULATOR,
-            cutlass_dtype(operation.dtype),
+            cutlass_type(operation.a.element),
             (candidate.tile_m, candidate.tile_n),
             (candidate.cluster_m, candidate.cluster_n, 1),
             use_clc_persistence=candidate.schedule == CLC,
             **quack_split_k(candidate),
         )
         clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, candidate, operation, self.workspace(candidate), clusters)
+        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
 
 FAMILY = Sm100Quack()

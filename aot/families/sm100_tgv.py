@@ -7,8 +7,8 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 
 from collections.abc import Iterator
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
-from aot.core.problem import Layout, Operation
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.operation import Epilogue, Layout, Operation
 from aot.core.target import Target
 from aot.families import Entry
 from aot.families._tcgen05 import BARRIER_BYTES, Shape
@@ -36,7 +36,8 @@ class Sm100Tgv:
     num_strides = 1
     is_fallback = False
     loads_outside = True
-    reads_b_early = False
+    prefetches_b = False
+    epilogues = (Epilogue.NONE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""
@@ -68,7 +69,7 @@ class Sm100Tgv:
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count stages of A and B; the epilogue stores from registers."""
         del target
-        stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K * operation.dtype.num_bytes
+        stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K * operation.a.element.num_bytes
         return Resources(
             smem_bytes=BARRIER_BYTES + candidate.num_stages * stage_bytes,
             stage_bytes=stage_bytes,
@@ -93,6 +94,7 @@ class Sm100Tgv:
         from cutlass import Float32, cute
         from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_tgv_gemm_impl import TgvGemmKernel
 
+        from aot.families import signature
         from aot.families._arguments import aligned_arguments, batched, transpose
 
         del target
@@ -100,11 +102,19 @@ class Sm100Tgv:
         gemm = TgvGemmKernel(Float32, candidate.tile_m, candidate.tile_n, TILE_K, candidate.num_stages)
 
         @cute.jit
-        def entry(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: cuda.CUstream) -> None:
+        def entry(
+            a: cute.Tensor,
+            b: cute.Tensor,
+            d: cute.Tensor,
+            _bias: None,
+            _workspace: None,
+            _prefetch_b: None,
+            stream: cuda.CUstream,
+        ) -> None:
             # The kernel takes the weight (n, k, 1), x (m, k, 1) and the transpose of D (n, m, 1).
             gemm(batched(b), batched(a), batched(transpose(d)), stream)
 
-        return Entry(entry, aligned_arguments(candidate, operation))
+        return Entry(entry, aligned_arguments(signature(KernelKey(operation, candidate)), operation))
 
 
 FAMILY = Sm100Tgv()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
-from aot.core.problem import Layout
+from aot.core.operation import Layout
 from aot.families.sm90_quack import Sm90Quack
 
 if TYPE_CHECKING:
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
 
 

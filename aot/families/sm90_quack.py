@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.operation import Epilogue
+from aot.families._quack_smem import bias_bytes
 from aot.families._split_k import split_k_multiples, split_k_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aot.core.candidate import Workspace
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
 
@@ -99,7 +101,8 @@ class Sm90Quack:
     num_strides = 1
     is_fallback = False
     loads_outside = True
-    reads_b_early = False
+    prefetches_b = False
+    epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile from 64x16 up, both schedules, the target's clusters, swap, and split-K."""
@@ -150,15 +153,16 @@ class Sm90Quack:
         epilogue_m, epilogue_n = _epilogue_tile(candidate)
         num_epilogue_tiles = candidate.tile_m * candidate.tile_n // (epilogue_m * epilogue_n)
         separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
-        epilogue_bytes = epilogue_m * epilogue_n * (4 if separate else operation.dtype.num_bytes)
+        epilogue_bytes = epilogue_m * epilogue_n * (4 if separate else operation.d.num_bytes)
         epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
-        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue_bytes * epilogue_stages
+        fixed = BARRIER_BYTES + bias_bytes(candidate, operation, candidate.tile_m)
+        left = target.smem_bytes_per_block - fixed - epilogue_bytes * epilogue_stages
         num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
         epilogue_stages += max(left - stage_bytes * num_stages, 0) // epilogue_bytes
         warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(_warpgroup_grid(candidate))
         return Resources(
-            smem_bytes=stage_bytes * num_stages + epilogue_bytes * epilogue_stages + BARRIER_BYTES,
+            smem_bytes=stage_bytes * num_stages + epilogue_bytes * epilogue_stages + fixed,
             stage_bytes=stage_bytes,
             num_threads=128 * (warpgroups + 1),
             num_stages=num_stages,
@@ -180,12 +184,12 @@ class Sm90Quack:
 
     def configure(self, candidate: Candidate, operation: Operation) -> Any:
         """Make the GEMM that a candidate describes."""
-        from aot.families._arguments import cutlass_dtype
+        from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_split_k
 
         return self.gemm_class()(
             ACCUMULATOR,
-            cutlass_dtype(operation.dtype),
+            cutlass_type(operation.a.element),
             (candidate.tile_m, candidate.tile_n),
             (candidate.cluster_m, candidate.cluster_n, 1),
             pingpong=candidate.schedule == PINGPONG,
@@ -198,7 +202,7 @@ class Sm90Quack:
         from aot.families._quack import quack_entry
 
         clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, candidate, operation, self.workspace(candidate), clusters)
+        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""

@@ -12,8 +12,8 @@ from aot.core.numerics import encode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from aot.core.element import ElementType
     from aot.core.numerics import Bits
-    from aot.core.problem import Dtype
     from aot.measure.gpu import Gpu
 
 SOURCE_ELEMENTS = 16 << 20
@@ -45,9 +45,12 @@ class RandomPool:
     kernel that reads the wrong one is found. The values are never zeros, which run faster than data does.
     """
 
-    def __init__(self, gpu: Gpu, dtype: Dtype, rng: np.random.Generator, num_elements: int = SOURCE_ELEMENTS) -> None:
+    def __init__(
+        self, gpu: Gpu, dtype: ElementType, rng: np.random.Generator, num_elements: int = SOURCE_ELEMENTS
+    ) -> None:
         self._gpu = gpu
         self._rng = rng
+        self._num_bytes = dtype.num_bytes
         self.source = encode(dtype, rng.standard_normal(num_elements, dtype=np.float32))
         self._address = gpu.alloc(self.source.nbytes)
         gpu.upload(self._address, self.source)
@@ -55,9 +58,9 @@ class RandomPool:
     def tile(self, address: int, num_elements: int) -> Tiling:
         """Fill device memory with random elements, in stream order, and tell what went where."""
         chunk = len(self.source) // 2
-        num_chunks = -(-num_elements // chunk)
+        num_chunks, size = -(-num_elements // chunk), self._num_bytes
         offsets = self._rng.integers(0, chunk // OFFSET_STEP, num_chunks, dtype=np.int64) * OFFSET_STEP
         for i, offset in enumerate(offsets.tolist()):
             count = min(chunk, num_elements - i * chunk)
-            self._gpu.copy(address + i * chunk * 2, self._address + offset * 2, count * 2)
+            self._gpu.copy(address + i * chunk * size, self._address + offset * size, count * size)
         return Tiling(self.source, chunk, offsets)

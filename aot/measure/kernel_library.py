@@ -90,7 +90,7 @@ class KernelLibrary:
         problem = call.problem
         return ProblemStruct(
             ctypes.sizeof(ProblemStruct),
-            problem.operation.dtype.code,
+            problem.operation.element.code,
             CURRENT_DEVICE,
             problem.m,
             problem.n,

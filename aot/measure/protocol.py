@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -126,10 +127,18 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // SET_ALIGNMENT) * SET_ALIGNMENT
 
 
+def _starts(problem: Problem) -> list[int]:
+    """List where A, B, D and the bias, if there is one, start in a set of operands, in bytes; the last is its size."""
+    operation = problem.operation
+    elements = (operation.a.element, operation.b.element, operation.d)
+    sizes = [element.size_of(x.num_elements) for element, x in zip(elements, matrices(problem), strict=True)]
+    sizes += [operation.d.size_of(problem.n)] if operation.has_bias else []
+    return list(accumulate(map(_aligned, sizes), initial=0))
+
+
 def set_bytes(problem: Problem) -> int:
-    """Count the bytes of one set of A, B and D, each aligned."""
-    element_bytes = problem.operation.dtype.num_bytes
-    return sum(_aligned(matrix.num_elements * element_bytes) for matrix in matrices(problem))
+    """Count the bytes of one set of operands, each aligned."""
+    return _starts(problem)[-1]
 
 
 def num_sets(problem: Problem, l2_bytes: int, plan: TimingPlan) -> int:
@@ -190,10 +199,11 @@ class Sample:
     """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels."""
 
     def __init__(
-        self, problem: Problem, tiling: Tiling, b_start: int, plan: TimingPlan, rng: np.random.Generator
+        self, problem: Problem, tiling: Tiling, starts: Sequence[int], plan: TimingPlan, rng: np.random.Generator
     ) -> None:
+        """Take a sample of the first set, whose operands start at `starts`, in elements: A, B, D and the bias."""
         a, b, _ = matrices(problem)
-        self._dtype = problem.operation.dtype
+        self._dtype = problem.operation.d
         self._num_columns = problem.n
         self.rows = _pick(rng, problem.m, plan.sample_rows)
         self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
@@ -203,7 +213,10 @@ class Sample:
             positions = start + chosen[:, None] * matrix.row_stride + steps * matrix.column_stride
             return decode(self._dtype, tiling.gather(positions))
 
-        self.expected = reference(gather(a, 0, self.rows), gather(b, b_start, self.columns))
+        bias = None
+        if problem.operation.has_bias:
+            bias = decode(self._dtype, tiling.gather(starts[3] + self.columns))
+        self.expected = reference(gather(a, 0, self.rows), gather(b, starts[1], self.columns), bias)
         self._bits: Bits = np.empty((len(self.rows), problem.n), np.uint16)
 
     def check(self, gpu: Gpu, d: int) -> float:
@@ -213,7 +226,7 @@ class Sample:
             VerificationError: an element of the rows is not written or not finite, or a sampled one is wrong.
         """
         for i, row in enumerate(self.rows.tolist()):
-            gpu.download(d + 2 * row * self._num_columns, self._bits[i])
+            gpu.download(d + self._dtype.size_of(row * self._num_columns), self._bits[i])
         exponent = EXPONENT[self._dtype]
         num_bad = int(((self._bits & exponent) == exponent).sum())
         if num_bad:
@@ -243,18 +256,17 @@ class ProblemBench:
         self._flush = flush
         self._gpu, self._kernels, self._workspace, self._plan = gpu, kernels, workspace, plan
         self.problem = problem
-        self._d_bytes = problem.m * problem.n * problem.operation.dtype.num_bytes
-        sets, size = num_sets(problem, gpu.l2_bytes, plan), set_bytes(problem)
-        tiling = pool.tile(arena, sets * size // 2)
-        a, b, d = matrices(problem)
-        b_offset = _aligned(a.num_elements * 2)
-        d_offset = b_offset + _aligned(b.num_elements * 2)
-        starts = [arena + i * size for i in range(sets)]
-        self._first_d = arena + d_offset
-        self._bound = [
-            kernels.bind(GemmCall(problem, start, start + b_offset, start + d_offset, a, b, d)) for start in starts
-        ]
-        self._sample = Sample(problem, tiling, b_offset // 2, plan, rng)
+        operation = problem.operation
+        self._d_bytes = operation.d.size_of(problem.m * problem.n)
+        sets, starts = num_sets(problem, gpu.l2_bytes, plan), _starts(problem)
+        tiling = pool.tile(arena, sets * starts[-1] // operation.element.num_bytes)
+        self._first_d = arena + starts[2]
+        self._bound = []
+        for i in range(sets):
+            a, b, d, *rest = (arena + i * starts[-1] + start for start in starts[:-1])
+            self._bound.append(kernels.bind(GemmCall(problem, a, b, d, *matrices(problem), *rest)))
+        elements = [start // operation.element.num_bytes for start in starts]
+        self._sample = Sample(problem, tiling, elements, plan, rng)
         self._rough_us: dict[int, float] = {}
         self._graphs: dict[int, tuple[Handle, int]] = {}
 

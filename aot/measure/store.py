@@ -23,6 +23,7 @@ from aot.measure.store_sql import (
     APPLICATION_ID,
     INSERT_MEASUREMENT,
     INSERT_RUN,
+    INSERT_SEARCH,
     INSERT_VOIDED,
     RUN_COLUMNS,
     SCHEMA,
@@ -52,9 +53,8 @@ MAGIC = b"SQLite format 3\0"
 """What a file of SQLite starts with. Source: SQLite database file format, section 1.3."""
 
 
-def _problem_values(problem: Problem) -> tuple[str, str, int, int, int]:
-    operation = problem.operation
-    return operation.dtype_name, operation.layout_name, problem.m, problem.n, problem.k
+def _problem_values(problem: Problem) -> tuple[str, int, int, int]:
+    return problem.operation.tag, problem.m, problem.n, problem.k
 
 
 def _conditions_values(conditions: Conditions) -> tuple[str | int | None, ...]:
@@ -108,11 +108,10 @@ class Store:
         row = self._db.execute(query, (kernel.name, kernel.object_sha256)).fetchone()
         if row is not None:
             return int(row[0])
-        operation = kernel.key.operation
         candidate = json.dumps(kernel.key.candidate.as_json(), sort_keys=True)
         return self._insert(
-            "INSERT INTO kernels (name, dtype, layout, candidate, object_sha256) VALUES (?, ?, ?, ?, ?)",
-            (kernel.name, operation.dtype_name, operation.layout_name, candidate, kernel.object_sha256),
+            "INSERT INTO kernels (name, operation, candidate, object_sha256) VALUES (?, ?, ?, ?)",
+            (kernel.name, kernel.key.operation.tag, candidate, kernel.object_sha256),
         )
 
     def set_in_flight(self, run: int, kernel: int, what: str) -> None:
@@ -161,11 +160,13 @@ class Store:
 
     def finish(self, run: int, problem: Problem) -> None:
         """Note that a problem was measured to the end, final rounds included."""
-        self._insert("INSERT INTO finished VALUES (?, ?, ?, ?, ?, ?)", (run, *_problem_values(problem)))
+        self._insert(
+            "INSERT INTO finished (run, operation, m, n, k) VALUES (?, ?, ?, ?, ?)", (run, *_problem_values(problem))
+        )
 
     def is_finished(self, problem: Problem) -> bool:
         """Say whether a problem was measured to the end."""
-        query = "SELECT 1 FROM finished WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)"
+        query = "SELECT 1 FROM finished WHERE (operation, m, n, k) = (?, ?, ?, ?)"
         return self._db.execute(query, _problem_values(problem)).fetchone() is not None
 
     def add_search(
@@ -180,13 +181,13 @@ class Store:
     ) -> None:
         """Note how the search on a problem ended."""
         values = (run, *_problem_values(problem), strategy, num_measured, num_skipped, reason, seconds)
-        self._insert("INSERT INTO searches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        self._insert(INSERT_SEARCH, values)
 
     def searches(self, problem: Problem) -> list[SearchEnd]:
         """Give how the searches on a problem ended, oldest first."""
         query = """
             SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
-            WHERE (dtype, layout, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"""
+            WHERE (operation, m, n, k) = (?, ?, ?, ?) ORDER BY rowid"""
         return self._rows(SearchEnd, query, _problem_values(problem))
 
     def search(self, problem: Problem) -> SearchEnd | None:
@@ -194,7 +195,7 @@ class Store:
         return next(reversed(self.searches(problem)), None)
 
     def _kernels(self) -> dict[int, KernelKey]:
-        rows = self._rows(KernelRow, "SELECT id, dtype, layout, candidate FROM kernels")
+        rows = self._rows(KernelRow, "SELECT id, operation, candidate FROM kernels")
         return {row.id: row.key() for row in rows}
 
     def void(self, run: int, problem: Problem, reason: str) -> None:
@@ -209,11 +210,13 @@ class Store:
     def add_reference_time(self, run: int, kernel: int, problem: Problem, us: float) -> None:
         """Note what a kernel took on a problem as the reference kernel."""
         values = (run, kernel, *_problem_values(problem), us)
-        self._insert("INSERT INTO anchors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        self._insert(
+            "INSERT INTO reference_times (run, kernel, operation, m, n, k, us) VALUES (?, ?, ?, ?, ?, ?, ?)", values
+        )
 
     def reference_times(self, kernel: int, problem: Problem) -> list[float]:
         """Give what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
-        query = "SELECT us FROM anchors WHERE (kernel, dtype, layout, m, n, k) = (?, ?, ?, ?, ?, ?) ORDER BY rowid"
+        query = "SELECT us FROM reference_times WHERE (kernel, operation, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"
         return [row.us for row in self._rows(TimeRow, query, (kernel, *_problem_values(problem)))]
 
     def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
@@ -229,7 +232,7 @@ class Store:
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
         """Give each kernel's latest measurement of a problem, by the kernel's id."""
-        return dict(self._measurements("AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)", _problem_values(problem)))
+        return dict(self._measurements("AND (operation, m, n, k) = (?, ?, ?, ?)", _problem_values(problem)))
 
     def measurements(self) -> list[tuple[int, Measurement]]:
         """Give every measurement with its kernel's id, oldest first."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Count, Error, Label, Microseconds, Positive, Seconds, TargetName, Text
 from aot.core.measurement import TimedRow
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode, parse_json
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised whenever a table changes; kept in the file's `user_version`."""
 
 APPLICATION_ID = 0x414F5447
@@ -26,59 +26,92 @@ CREATE TABLE IF NOT EXISTS runs (
 CREATE TABLE IF NOT EXISTS clocks (
   run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
 CREATE TABLE IF NOT EXISTS kernels (
-  id INTEGER PRIMARY KEY, name TEXT NOT NULL, dtype TEXT NOT NULL, layout TEXT NOT NULL, candidate TEXT NOT NULL,
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL, operation TEXT NOT NULL, candidate TEXT NOT NULL,
   object_sha256 TEXT NOT NULL, UNIQUE (name, object_sha256)) STRICT;
 CREATE TABLE IF NOT EXISTS measurements (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
-  dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
+  operation TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
   median_us REAL NOT NULL, low_us REAL NOT NULL, high_us REAL NOT NULL, num_rounds INTEGER NOT NULL,
   relative_error REAL NOT NULL, status TEXT NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS by_problem ON measurements (dtype, layout, m, n, k, kernel);
+CREATE INDEX IF NOT EXISTS by_problem ON measurements (operation, m, n, k, kernel);
 CREATE TABLE IF NOT EXISTS verified (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
   relative_error REAL NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS quarantine (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, reason TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS finished (
-  run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
+  run INTEGER NOT NULL REFERENCES runs, operation TEXT NOT NULL, m INTEGER NOT NULL,
   n INTEGER NOT NULL, k INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS voided (
   measurement INTEGER PRIMARY KEY REFERENCES measurements, run INTEGER NOT NULL REFERENCES runs,
   reason TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS anchors (
-  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, dtype TEXT NOT NULL,
-  layout TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, us REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS reference_times (
+  run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, operation TEXT NOT NULL,
+  m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, us REAL NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS searches (
-  run INTEGER NOT NULL REFERENCES runs, dtype TEXT NOT NULL, layout TEXT NOT NULL, m INTEGER NOT NULL,
+  run INTEGER NOT NULL REFERENCES runs, operation TEXT NOT NULL, m INTEGER NOT NULL,
   n INTEGER NOT NULL, k INTEGER NOT NULL, strategy TEXT NOT NULL, num_measured INTEGER NOT NULL,
   num_skipped INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS in_flight (
   id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
 """
 
-_ADD_MIG = (
-    "ALTER TABLE runs ADD COLUMN mig TEXT",
-    "UPDATE runs SET mig = substr(device, instr(device, ' MIG ') + 5) WHERE instr(device, ' MIG ')",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
-UPGRADES = {1: (*SCHEMA.split(";")[:-1], *_ADD_MIG), 2: _ADD_MIG}
-"""The statements that bring a file of an older version up to date: version 1 lacks tables, 1 and 2 the MIG profile."""
+_TAG = "CASE dtype WHEN 'bfloat16' THEN 'bf16_' ELSE 'fp16_' END || layout"
+_RENAMED = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
+"""The names of families until version 3, and those since."""
+
+
+def _with_operation(table: str) -> tuple[str, ...]:
+    return (
+        f"ALTER TABLE {table} ADD COLUMN operation TEXT NOT NULL DEFAULT ''",
+        f"UPDATE {table} SET operation = {_TAG}",
+        f"ALTER TABLE {table} DROP COLUMN dtype",
+        f"ALTER TABLE {table} DROP COLUMN layout",
+    )
+
+
+UPGRADES = {
+    3: (
+        "DROP INDEX by_problem",
+        "ALTER TABLE anchors RENAME TO reference_times",
+        *(
+            x
+            for table in ("kernels", "measurements", "finished", "reference_times", "searches")
+            for x in _with_operation(table)
+        ),
+        "CREATE INDEX by_problem ON measurements (operation, m, n, k, kernel)",
+        *(
+            f"UPDATE kernels SET name = replace(name, '_{old}_', '_{new}_'), "
+            f"candidate = replace(candidate, '\"{old}\"', '\"{new}\"')"
+            for old, new in _RENAMED.items()
+        ),
+        f"PRAGMA user_version = {SCHEMA_VERSION}",
+    )
+}
+"""The statements that bring a file of an older version up to date: 3 had two columns for an operation."""
 
 RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol, mig"
-MEASUREMENT_COLUMNS = "dtype, layout, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
+MEASUREMENT_COLUMNS = "operation, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
 
 
 INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_MEASUREMENT = f"""
-INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SELECT_MEASUREMENTS = """
-SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, dtype, layout FROM measurements
+SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, operation FROM measurements
 WHERE id NOT IN (SELECT measurement FROM voided) {condition} ORDER BY id
+"""
+INSERT_SEARCH = """
+INSERT INTO searches (run, operation, m, n, k, strategy, num_measured, num_skipped, reason, seconds)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_REFERENCE_TIME = """
+INSERT INTO reference_times (run, kernel, operation, m, n, k, us) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_VOIDED = """
 INSERT INTO voided SELECT id, ?, ? FROM measurements
-WHERE id NOT IN (SELECT measurement FROM voided) AND (dtype, layout, m, n, k) = (?, ?, ?, ?, ?)
+WHERE id NOT IN (SELECT measurement FROM voided) AND (operation, m, n, k) = (?, ?, ?, ?)
 """
 
 
@@ -114,8 +147,7 @@ class KernelRow:
     """A kernel; `candidate` is JSON."""
 
     id: Positive
-    dtype: Dtype
-    layout: Layout
+    operation: Operation
     candidate: Text
 
     def key(self) -> KernelKey:
@@ -128,7 +160,7 @@ class KernelRow:
             candidate = decode(Candidate, parse_json(self.candidate))
         except DecodeError as error:
             raise error.inside("candidate").inside(self.id).inside("kernel") from error
-        return KernelKey(Operation.of(self.dtype, self.layout), candidate)
+        return KernelKey(self.operation, candidate)
 
 
 @dataclass(frozen=True)
@@ -159,10 +191,5 @@ class MeasurementRow(TimedRow):
     """A measurement; SELECT_MEASUREMENTS has these columns."""
 
     status: Text
-    dtype: Dtype
-    layout: Layout
-
-    @property
-    def operation(self) -> Operation:
-        """Return the operation that was measured, which is to be the kernel's."""
-        return Operation.of(self.dtype, self.layout)
+    operation: Operation
+    """The operation that was measured, which is to be the kernel's."""

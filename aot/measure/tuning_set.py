@@ -12,7 +12,8 @@ from aot.core.constraints import Arch, Extent, Index, KernelName, Microseconds, 
 from aot.core.dispatch import takes
 from aot.core.errors import StoreError
 from aot.core.operands import is_aligned
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 KERNELS_FILE = "kernels.json"
 PROBLEMS_FILE = "problems.json"
-TUNING_SET_VERSION = 2
+TUNING_SET_VERSION = 3
 """Raised whenever a file's content changes its meaning."""
 
 
@@ -103,27 +104,9 @@ def matches(pattern: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class OperationEntry:
-    """An operation as it stands in the files of a bundle and in a record."""
-
-    dtype: Dtype
-    layout: Layout
-
-    @property
-    def operation(self) -> Operation:
-        """Return the operation."""
-        return Operation.of(self.dtype, self.layout)
-
-
-def operation_json(operation: Operation) -> dict[str, str]:
-    """Return an operation as plain values, those of `OperationEntry`."""
-    return {"dtype": operation.dtype_name, "layout": operation.layout_name}
-
-
-@dataclass(frozen=True)
 class _Kernel:
     name: KernelName
-    operation: OperationEntry
+    operation: Operation
     candidate: Candidate
     object_sha256: Sha256
     m_multiple: Extent
@@ -132,13 +115,13 @@ class _Kernel:
 
     @property
     def kernel(self) -> TunedKernel:
-        key = KernelKey(self.operation.operation, self.candidate)
+        key = KernelKey(self.operation, self.candidate)
         return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, self.is_fallback)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    operation: OperationEntry
+    operation: Operation
     m: Extent
     n: Extent
     k: Extent
@@ -147,7 +130,7 @@ class _Problem:
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.operation.operation, self.m, self.n, self.k)
+        return Problem(self.operation, self.m, self.n, self.k)
 
 
 @dataclass(frozen=True)
@@ -178,7 +161,7 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
     kernels = [
         {
             "name": kernel.name,
-            "operation": operation_json(kernel.key.operation),
+            "operation": kernel.key.operation,
             "candidate": kernel.key.candidate.as_json(),
             "object_sha256": kernel.object_sha256,
             "m_multiple": kernel.m_multiple,
@@ -190,7 +173,7 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
     index = {kernel.name: i for i, kernel in enumerate(tuning.kernels)}
     problems = [
         {
-            "operation": operation_json(problem.operation),
+            "operation": problem.operation,
             "m": problem.m,
             "n": problem.n,
             "k": problem.k,

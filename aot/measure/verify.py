@@ -10,7 +10,7 @@ import numpy as np
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON, compare, decode, encode, reference
 from aot.core.operands import GemmCall, Matrix, matrices
-from aot.core.problem import Layout, Operation, Problem
+from aot.core.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,11 +73,11 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     operation = kernel.key.operation
     if kernel.is_fallback:
         return [
-            EdgeShape(Problem(Operation.of(operation.dtype, layout), m, n, k), padding, 1)
-            for layout in Layout
+            EdgeShape(Problem(layout, m, n, k), padding, 1)
+            for layout in operation.layouts
             for m, n, k, padding in FALLBACK_SHAPES
         ]
-    m_step = 1 if operation.layout.a_k_major else ALIGNED_STEP
+    m_step = 1 if operation.a.is_k_major else ALIGNED_STEP
     return [
         EdgeShape(
             Problem(
@@ -108,11 +108,13 @@ class EdgeCase:
     def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator) -> None:
         self._gpu = gpu
         self.problem = shape.problem
-        dtype = shape.problem.operation.dtype
+        dtype = shape.problem.operation.element
+        operation = shape.problem.operation
         a, b, d = matrices(shape.problem, shape.padding)
+        bias = [Matrix(1, shape.problem.n, shape.problem.n, 1)] if operation.has_bias else []
         values, addresses = [], []
         self._owned: list[int] = []
-        for matrix in (a, b, d):
+        for matrix in (a, b, *bias, d):
             # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
             num_elements = GUARD_ELEMENTS + shape.offset + matrix.num_elements + GUARD_ELEMENTS
             region = np.full(num_elements, POISON, np.uint16)
@@ -124,21 +126,22 @@ class EdgeCase:
             address = gpu.alloc(region.nbytes)
             gpu.upload(address, region)
             self._owned.append(address)
-            addresses.append(address + 2 * (GUARD_ELEMENTS + shape.offset))
+            addresses.append(address + dtype.size_of(GUARD_ELEMENTS + shape.offset))
         self._region = region
         start = region[GUARD_ELEMENTS + shape.offset :]
-        strides = (2 * d.row_stride, 2 * d.column_stride)
+        strides = (dtype.size_of(d.row_stride), dtype.size_of(d.column_stride))
         self._d: Bits = np.lib.stride_tricks.as_strided(start, (d.num_rows, d.num_columns), strides)
-        self.expected = reference(values[0], values[1])
-        self.bound: Handle = kernels.bind(GemmCall(shape.problem, addresses[0], addresses[1], addresses[2], a, b, d))
+        self.expected = reference(*values)
+        call = GemmCall(shape.problem, addresses[0], addresses[1], addresses[-1], a, b, d, *addresses[2:-1])
+        self.bound: Handle = kernels.bind(call)
 
     def poison(self) -> None:
         """Fill D, its padding and its guards with NaN."""
-        self._gpu.fill(self._owned[2], POISON & 0xFF, self._region.nbytes)
+        self._gpu.fill(self._owned[-1], POISON & 0xFF, self._region.nbytes)
 
     def read(self) -> tuple[Bits, int]:
         """Give D's bits (m, n), and the number of elements around it that are no longer poison."""
-        self._gpu.download(self._owned[2], self._region)
+        self._gpu.download(self._owned[-1], self._region)
         result = self._d.copy()
         num_poisoned = int((self._region == POISON).sum()) - int((result == POISON).sum())
         return result, self._region.size - result.size - num_poisoned
@@ -204,7 +207,7 @@ class Verifier:
             case = self._case(shape)
             where = f"{case.problem.name}, strides padded by {shape.padding}"
             result = self._run(index, case)
-            outcome = compare(case.problem.operation.dtype, result, case.expected)
+            outcome = compare(case.problem.operation.element, result, case.expected)
             if outcome.fault:
                 raise VerificationError(f"wrong result on {where}: {outcome.fault}")
             again = self._run(index, case)

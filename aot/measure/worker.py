@@ -29,7 +29,8 @@ from aot.search.strategy import EXHAUSTIVE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.core.problem import Dtype, Problem
+    from aot.core.element import ElementType
+    from aot.core.problem import Problem
     from aot.measure.gpu import Gpu, Kernels
     from aot.measure.search_store import StoredSearch
     from aot.measure.store import Store
@@ -88,7 +89,7 @@ class Worker:
             budget=session.search_budget,
         )
         self._reasons = self._store.quarantined()
-        self._pools: dict[Dtype, RandomPool] = {}
+        self._pools: dict[ElementType, RandomPool] = {}
         self._source_elements = session.source_elements
         self._workspace_limit = self._plan.workspace_limit_bytes
         self._unfit: dict[int, str] = {}
@@ -158,7 +159,7 @@ class Worker:
 
         def ask() -> int | None:
             # Addresses that are aligned and never read: nothing is launched.
-            bound = kernels.bind(GemmCall(problem, 1 << 20, 2 << 20, 3 << 20, *matrices(problem)))
+            bound = kernels.bind(GemmCall(problem, 1 << 20, 2 << 20, 3 << 20, *matrices(problem), 5 << 20))
             return kernels.max_active_clusters(number, bound, 4 << 20, kernels.workspace_bytes(number, bound))
 
         if self._is_sound(number) and self._launch(number, "asking for its clusters", ask) == 0:
@@ -166,7 +167,7 @@ class Worker:
             self._unfit[number] = f"0 active clusters of {candidate.cluster_m}x{candidate.cluster_n} on this device"
 
     def _pool(self, problem: Problem) -> RandomPool:
-        dtype = problem.operation.dtype
+        dtype = problem.operation.element
         if dtype not in self._pools:
             self._pools[dtype] = RandomPool(self._gpu, dtype, self._rng, self._source_elements)
         return self._pools[dtype]

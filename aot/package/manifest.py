@@ -7,7 +7,6 @@ import keyword
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from aot.compile.kernel import ManifestKernel
 from aot.core.constraints import (
     Arch,
     Distribution,
@@ -22,12 +21,13 @@ from aot.core.constraints import (
 )
 from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.errors import CandidateError, ManifestError
+from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
 from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.families import family_of
 from aot.select.selection import HeldOut, Regret
 
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
@@ -71,7 +71,7 @@ class Manifest:
     """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
     toolchain: dict[Distribution, Release]
     """Versions of what compiled the kernels."""
-    kernels: tuple[ManifestKernel, ...]
+    kernels: tuple[Kernel, ...]
     table: DispatchTable
 
     @property
@@ -85,7 +85,7 @@ class Manifest:
         return tuple((kernel.m_multiple, kernel.n_multiple) for kernel in self.kernels)
 
 
-def _check_kernel(kernel: ManifestKernel) -> None:
+def _check_kernel(kernel: Kernel) -> None:
     if kernel.name != kernel.key.name:
         raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
     try:

@@ -12,8 +12,9 @@ from pathlib import PurePosixPath
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
 from aot.core.dispatch import Grid, Ladder, Section
+from aot.core.element import ElementType
 from aot.core.errors import ManifestError, PackageError
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import ELEMENTS, Operation
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.manifest import Manifest, to_json
 
@@ -98,10 +99,10 @@ def library_name(manifest: Manifest) -> str:
     return f"lib{manifest.module}.so.{ABI_VERSION}"
 
 
-def _layouts(manifest: Manifest, dtype: Dtype) -> int:
+def _layouts(manifest: Manifest, dtype: ElementType) -> int:
     """Give a bit for each layout that an element type has a section of."""
     operations = [section.operation for section in manifest.table.sections]
-    return sum(1 << x.layout.code for x in operations if x.dtype is dtype)
+    return sum(1 << x.layout.code for x in operations if x.element is dtype and not x.epilogue.steps)
 
 
 def header_of(text: str) -> str:
@@ -125,7 +126,7 @@ def _variables(manifest: Manifest, text: str) -> dict[str, object]:
         "platform_tag": manifest.platform_tag,
         "kernels": manifest.kernels,
         "sections": sections,
-        "layouts": [_layouts(manifest, dtype) for dtype in Dtype],
+        "layouts": [_layouts(manifest, dtype) for dtype in ELEMENTS],
         "abi_version": ABI_VERSION,
     }
 

@@ -13,7 +13,8 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Section, Tier
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.problem import Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.select.heldout import LookUp, look_ups
 from aot.select.portfolio import MISSING_RATIO, Matrix
 from aot.select.selection import Curve, HeldOut, Regret, Selection
@@ -255,7 +256,7 @@ def _operation(
 
 def _rank(facts: OperationFacts) -> tuple[int, int, int]:
     """Put what was measured most first, then linear's layout, then bfloat16."""
-    return -len(facts.measured), facts.operation.layout.code, facts.operation.dtype.code
+    return -len(facts.measured), facts.operation.layout.code, facts.operation.element.code
 
 
 def facts_of(

@@ -96,4 +96,4 @@ def operation_name(facts: OperationFacts) -> str:
     """Say what an operation is: its tag, and its layout in words."""
     layout = facts.operation.layout
     a, b = "row-major" if layout.a_k_major else "column-major", "(n, k)" if layout.b_k_major else "(k, n)"
-    return f"{facts.operation.tag}: {facts.operation.dtype.value}, A {a}, B {b} row-major"
+    return f"{facts.operation.tag}: {facts.operation.element.value}, A {a}, B {b} row-major"

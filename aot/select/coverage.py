@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import KernelKey
     from aot.core.dispatch import DispatchTable, Row, Section
-    from aot.core.problem import Operation, Problem
+    from aot.core.operation import Operation
+    from aot.core.problem import Problem
     from aot.core.shape_set import ShapeSet
 
 NUM_REASONS = 4
@@ -97,9 +98,8 @@ def untuned(operations: Sequence[Operation], shapes: ShapeSet) -> dict[str, int]
     """Count the problems that no tuned kernel of some operations takes, by reason."""
     reasons: Counter[str] = Counter()
     for operation in operations:
-        layouts = [x.layout for x in operations if x.dtype is operation.dtype]
         asked = shapes.problems(operation)
-        reasons.update(misalignment(problem) for problem in asked if as_launched(problem, layouts) is None)
+        reasons.update(misalignment(problem) for problem in asked if as_launched(problem, operations) is None)
     return dict(reasons)
 
 
@@ -125,14 +125,14 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
         multiples: (m_multiple, n_multiple) of every kernel of the selection.
         problem: what is asked for.
     """
-    dtype = problem.operation.dtype
-    sections = {x.operation.layout: x for x in table.sections if x.operation.dtype is dtype}
+    call = problem.operation.call
+    sections = {x.operation: x for x in table.sections if x.operation.call == call}
     if not sections:
-        return Answer(REFUSED, f"no kernels of {dtype.value}")
+        return Answer(REFUSED, f"no kernels of {call}")
     launched = as_launched(problem, sections)
     if launched is None:
         return Answer(GENERAL, why_general(problem))
-    section = sections[launched.operation.layout]
+    section = sections[launched.operation]
     choice, row = look_up(section, launched, multiples), _row(section, launched)
     is_own = choice.tier is Tier.TUNED and row is not None and choice.kernel == row.kernel
     return Answer(MEASURED if is_own and row and row.provenance == PROVENANCE_MEASURED else PREDICTED)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import Candidate
     from aot.core.measurement import Times
-    from aot.core.problem import Operation, Problem
+    from aot.core.operation import Operation
+    from aot.core.problem import Problem
 
 SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
 """Numbers of kernels that a curve has points for, and the one that was chosen."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from aot.core.candidate import Candidate
 from aot.core.dispatch import Tier, look_up
-from aot.core.problem import Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.families import family_of
 
 if TYPE_CHECKING:

@@ -98,19 +98,19 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
         timed: measured times, to compare bigger tiles by; empty where there is no record.
 
     Raises:
-        SelectionError: the selection has no table for the problem's element type.
+        SelectionError: the selection has no table for the problem's operation in any layout.
     """
-    dtype = problem.operation.dtype
-    sections = {x.operation.layout: x for x in selection.table.sections if x.operation.dtype is dtype}
+    call = problem.operation.call
+    sections = {x.operation: x for x in selection.table.sections if x.operation.call == call}
     if not sections:
-        raise SelectionError(f"the selection has no table for {dtype.value}; its wheel refuses such operands")
+        raise SelectionError(f"the selection has no table for {call}; its wheel refuses such operands")
     launched = as_launched(problem, sections)
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
     if launched is None:
         key = selection.kernels[next(iter(sections.values())).fallback]
         why = f"  fallback   {why_general(problem)}; the table has no time"
         return "\n".join([problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)])
-    section = sections[launched.operation.layout]
+    section = sections[launched.operation]
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
     row, shapes = _row(section, choice), _timed_shapes(section, choice)

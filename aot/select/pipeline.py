@@ -30,7 +30,7 @@ from aot.space.enumeration import Patterns
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
 
 

@@ -16,29 +16,29 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import TargetName, Text, Version, one_line
 from aot.core.errors import CandidateError, StoreError, TargetError
 from aot.core.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, TimedRow, mig_profile
+from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
 from aot.core.target import load_target
 from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.measure.store import read_store
-from aot.measure.tuning_set import OperationEntry, operation_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 """Raised whenever a line's content changes its meaning."""
 
 
 @dataclass(frozen=True)
 class _Kernel:
-    operation: OperationEntry
+    operation: Operation
     candidate: Candidate
 
     @property
     def key(self) -> KernelKey:
-        return KernelKey(self.operation.operation, self.candidate)
+        return KernelKey(self.operation, self.candidate)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,7 @@ def record_text(record: Record) -> str:
         "version": RECORD_VERSION,
         "target": record.target,
         "conditions": [_plain(conditions) for conditions in record.conditions],
-        "kernels": [
-            {"operation": operation_json(kernel.operation), "candidate": kernel.candidate.as_json()}
-            for kernel in kernels
-        ],
+        "kernels": [{"operation": kernel.operation, "candidate": kernel.candidate.as_json()} for kernel in kernels],
     }
     lines = [json.dumps(header, sort_keys=True)]
     for item in sorted(record.measurements, key=lambda item: (item.problem, item.kernel)):

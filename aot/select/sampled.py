@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aot.core.problem import Problem
 
 if TYPE_CHECKING:
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
 
 SIZES = ((1, 8192, 1), (512, 32768, 64), (512, 16384, 64))
 """(least, most, multiple) of m, n and k: what weights of models have, and any m."""

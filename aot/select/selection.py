@@ -13,13 +13,13 @@ from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Range, T
 from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.errors import CandidateError, SelectionError
 from aot.core.measurement import Conditions, Provenance
-from aot.core.problem import Operation
+from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.select.coverage import Coverage
 
-SELECTION_VERSION = 2
+SELECTION_VERSION = 3
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 

@@ -11,7 +11,8 @@ from aot.core.dispatch import DispatchTable, look_up
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.core.operands import as_launched, is_aligned
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.coverage import Coverage, coverage
 from aot.select.curve import curve
@@ -60,7 +61,7 @@ class SelectionLimits:
 
     def of(self, operation: Operation) -> Budget:
         """Give the budget of one operation."""
-        if operation.layout is not Layout.KK:
+        if operation.layout is not Layout.KK or operation.epilogue.steps:
             return Budget(self.max_layout_kernels)
         return Budget(self.max_kernels, self.max_mean, self.max_worst)
 
@@ -105,7 +106,7 @@ class Objective:
         """Return how much the problems count that the wheel is for, as the table will be asked for them."""
         if self.shapes is None:
             return {}
-        launched = (as_launched(problem, [operation.layout]) for problem in self.shapes.problems(operation))
+        launched = (as_launched(problem, [operation]) for problem in self.shapes.problems(operation))
         return {problem: self.named_weight for problem in launched if problem}
 
     def covered(self, table: DispatchTable, kernels: Sequence[KernelKey]) -> Coverage | None:
@@ -116,9 +117,9 @@ class Objective:
         return coverage(table, kernels, asked)
 
 
-def fallback_key(dtype: Dtype, target: Target) -> KernelKey:
-    """Give the kernel that takes an element type's unaligned problems, whatever their layout."""
-    operation = Operation.of(dtype, Layout.KK)
+def fallback_key(operation: Operation, target: Target) -> KernelKey:
+    """Return the kernel that takes an operation's unaligned problems, whatever their layout."""
+    operation = operation.layouts[0]
     return KernelKey(operation, fallback(operation, target))
 
 
@@ -229,13 +230,13 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
     objective.progress("learning from the times")
     model: Model = Prior(target, measured.constants) if measured.record is None else TimeModel.fit(times, target)
-    dtypes = sorted({operation.dtype for operation in times}, key=lambda dtype: dtype.code)
-    kernels: list[KernelKey] = [fallback_key(dtype, target) for dtype in dtypes]
-    fallbacks = {key.operation.dtype: index for index, key in enumerate(kernels)}
+    operations = sorted(times, key=lambda operation: operation.position)
+    kernels = list(dict.fromkeys(fallback_key(operation, target) for operation in operations))
+    fallbacks = {key.operation.call: index for index, key in enumerate(kernels)}
     sections: list[Section] = []
     found: list[_Chosen] = []
     filled = with_imputed_times(times)
-    for operation in sorted(times, key=lambda x: (x.dtype.code, x.layout.code)):
+    for operation in operations:
         objective.progress(f"{operation.tag}: choosing kernels")
         chosen = _choose(operation, filled[operation], measured, model, objective)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
@@ -244,7 +245,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = _kept_section(objective.incumbent, operation)
         timed = Timed(times[operation], filled[operation], provenance, model, incumbent, kept)
-        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.dtype]))
+        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.call]))
         found.append(chosen)
     curves = [_curve(chosen, objective, model) for chosen in found]
     table = DispatchTable(tuple(sections))

@@ -13,7 +13,8 @@ from aot.core.candidate import SplitK
 from aot.core.dispatch import Grid, Ladder, Row, Section
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
-from aot.core.problem import Layout, Operation, Problem
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, coarsen
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.measurement import PROVENANCE_MEASURED, OperationTimes
-from aot.core.problem import Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.families import family_of
 from aot.space.cost import estimate
 from aot.space.legality import check

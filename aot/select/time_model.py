@@ -98,7 +98,7 @@ def _features(
         tiles_m - x.rows / x.cta_m,
         tiles_n - x.columns / x.tile_n,
         *(np.array(values, dtype=np.float64) for values in of_candidate),
-        np.float64(operation.dtype.code),
+        np.float64(operation.element.code),
         np.float64(operation.layout.code),
     )
     shape = modelled.total_us.shape

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Candidate
 from aot.core.errors import CandidateError
 from aot.core.operands import as_launched
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.select.table import is_general
 from aot.space import cost
 from aot.space import enumeration as space
@@ -68,16 +69,16 @@ def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tup
 
 
 def with_imputed_times(times: OperationTimes) -> OperationTimes:
-    """Let times of the same sizes in another element type stand in where a kernel was not timed in this one.
+    """Impute times of the same sizes from equivalent operations where a kernel was not timed in this one.
 
-    The types are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit
-    fp16 takes some percent longer. So another type's times of a problem are levelled first, by the median ratio of the
-    kernels that both were timed with there. A stand-in helps to choose kernels; a row that rests on one is called
-    predicted.
+    bf16 and fp16 are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit
+    fp16 takes some percent longer. So another operation's times of a problem are levelled first, by the median ratio of
+    the kernels that both were timed with there. An imputed time helps to choose kernels; a row that rests on one is
+    called predicted. `Operation.equivalents` states whose times may be taken.
     """
     filled: _Growing = {}
     for operation, rows in times.items():
-        others = [x for x in times if x != operation and x.layout is operation.layout]
+        others = [x for x in reversed(operation.equivalents) if x in times]
         filled[operation] = {}
         for problem, row in rows.items():
             kin = [_levelled(times[other].get(replace(problem, operation=other), {}), row) for other in others]
@@ -94,13 +95,12 @@ def _levelled(times: Mapping[Candidate, float], row: Mapping[Candidate, float]) 
 
 @lru_cache(maxsize=8)
 def _predicted_candidates(
-    layout: Layout, target: Target, patterns: space.Patterns, constants: Constants
+    operation: Operation, target: Target, patterns: space.Patterns, constants: Constants
 ) -> tuple[Candidate, ...]:
-    """Choose the candidates for a predicted table; the model sees element types of one size alike.
+    """Choose the candidates for a predicted table.
 
     Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
     """
-    operation = Operation.of(Dtype.BFLOAT16, layout)
     problems = [Problem(operation, m, n, n) for m in (1, 16, 64, 128, 256, 512, 2048) for n in (1024, 4096, 8192)]
     legal = [candidate for candidate in space.legal(operation, target, patterns) if is_general(candidate)]
     return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
@@ -113,9 +113,8 @@ def launched_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict
     """
     found: dict[Operation, set[Problem]] = {}
     for operation in operations:
-        layouts = [x.layout for x in operations if x.dtype is operation.dtype]
         for problem in shapes.problems(operation):
-            launched = as_launched(problem, layouts)
+            launched = as_launched(problem, operations)
             if launched is not None:
                 found.setdefault(launched.operation, set()).add(launched)
     return {x: sorted(found[x], key=lambda y: (y.n, y.k, y.m)) for x in operations if x in found}
@@ -142,11 +141,11 @@ def predicted_times(
         CandidateError: no candidate is left for an operation that the shape set asks for.
     """
     asked = shapes.operations
-    more = [Operation.of(dtype, layout) for dtype in shapes.dtypes for layout in Layout] if any_layout else []
+    more = [x for operation in asked for x in operation.layouts] if any_layout else []
     times: _Growing = {}
     for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():
         try:
-            candidates = _predicted_candidates(operation.layout, target, patterns, constants)
+            candidates = _predicted_candidates(operation, target, patterns, constants)
         except CandidateError:
             if operation in asked:
                 raise

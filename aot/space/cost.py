@@ -18,7 +18,8 @@ from aot.core.constraints import Rate
 from aot.families import family_of
 
 if TYPE_CHECKING:
-    from aot.core.problem import Operation, Problem
+    from aot.core.operation import Operation
+    from aot.core.problem import Problem
     from aot.core.target import Target
 
 NAME = "cost-model-v1"
@@ -195,7 +196,7 @@ def estimate(
         Arrays with a row for each problem and a column for each candidate.
     """
     x = Operands.of(candidates, problems)
-    item = problems[0].operation.dtype.num_bytes
+    item = problems[0].operation.element.num_bytes
     cluster = x.cluster_m * x.cluster_n
     slots = np.floor(target.num_sms / cluster) * cluster
     ctas = x.num_ctas() * _columns(candidates, "split_k")

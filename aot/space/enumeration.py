@@ -15,7 +15,7 @@ from aot.space.legality import check
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
 
 

@@ -12,7 +12,7 @@ from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources,
 from aot.families import family_of
 
 if TYPE_CHECKING:
-    from aot.core.problem import Operation
+    from aot.core.operation import Operation
     from aot.core.target import Target
 
 
@@ -77,6 +77,9 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
     if target.arch not in family.archs:
         text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
         return Rejected(Reason.ARCHITECTURE, text)
+    if operation.epilogue not in family.epilogues:
+        text = f"{candidate.name}: {family.name} builds the epilogues {', '.join(family.epilogues)}"
+        return Rejected(Reason.EPILOGUE, f"{text}, {operation.tag} needs {operation.epilogue}")
     wrong = _split_k(candidate)
     if wrong:
         return wrong

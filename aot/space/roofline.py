@@ -30,7 +30,7 @@ def roofline(problem: Problem, target: Target) -> Roofline:
 
     Source: S. Williams et al., Roofline, CACM 52(4), 2009.
     """
-    compute_us = problem.flops / target.flops_per_s * 1e6
+    compute_us = problem.flops / target.peak_flops_per_s(problem.operation) * 1e6
     memory_us = problem.num_bytes / target.bandwidth_bytes_per_s * 1e6
     return Roofline(compute_us, "compute") if compute_us > memory_us else Roofline(memory_us, "memory")
 

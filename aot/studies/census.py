@@ -26,7 +26,7 @@ from aot.core.constraints import (
     Version,
 )
 from aot.core.errors import StoreError
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.families import families_for
 from aot.space.legality import check
@@ -45,8 +45,8 @@ Figure = Annotated[float, Range(0, 1e12)]
 CENSUS_VERSION = 1
 """Version of the file; a reader refuses any other."""
 
-OPERATIONS = tuple(Operation.of(dtype, layout) for layout in Layout for dtype in Dtype)
-"""Every operation that kernels are made for."""
+OPERATIONS = tuple(sorted((x for x in Operation if not x.epilogue.steps), key=lambda x: x.layout.code))
+"""Every operation without an epilogue: those with one are built of the same kernels."""
 
 
 @dataclass(frozen=True)

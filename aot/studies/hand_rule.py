@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.candidate import Candidate, SplitK
+from aot.core.element import ElementType
 from aot.core.errors import TargetError
-from aot.core.problem import Dtype, Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.space.enumeration import legal
 from aot.studies.prior import times_us
 
@@ -162,6 +164,6 @@ def compare_weights(weights: Sequence[tuple[int, int]], target: Target) -> list[
     Raises:
         TargetError: the rule is not for the target's architecture.
     """
-    operation = Operation.of(Dtype.FLOAT16)
+    operation = Operation.of(ElementType.FLOAT16)
     problems = [Problem(operation, m, n, k) for m in ROWS for n, k in weights]
     return compare(legal(operation, target), problems, target)

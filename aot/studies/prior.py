@@ -17,8 +17,10 @@ import numpy as np
 from aot.core.constraints import Extent, Label, TargetName, Text
 from aot.core.constraints import Rate as PositiveRate
 from aot.core.dispatch import takes
+from aot.core.element import ElementType
 from aot.core.errors import TargetError
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.strict_json import shown
 from aot.core.strict_toml import TomlError, parse_toml
 from aot.families import family_of
@@ -95,7 +97,7 @@ class Rate:
 class Point:
     """One published product: sizes in elements; microseconds, cuBLAS's first, or cuBLAS's TFLOP/s."""
 
-    dtype: Dtype
+    dtype: ElementType
     m: Extent
     n: Extent
     k: Extent
@@ -106,6 +108,7 @@ class Point:
         """Refuse a point without a time, or with two (ValueError)."""
         if bool(self.us) == (self.tflops is not None):
             raise ValueError(f"expected `us`, or `tflops`, not {shown(self.us)} and {self.tflops}")
+        Operation.of(self.dtype)
 
     def times_us(self) -> tuple[float, ...]:
         """Give the times in microseconds, cuBLAS's first."""

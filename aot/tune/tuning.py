@@ -13,7 +13,8 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
 from aot.core.errors import CompileError, DeviceError, ShapeFileError, TargetError
 from aot.core.measurement import PROVENANCE_PREDICTED, Record
-from aot.core.problem import Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet
 from aot.core.target import Target, target_names
@@ -146,8 +147,7 @@ def tuning_library(
     Raises:
         CompileError: not one kernel compiled.
     """
-    dtypes = dict.fromkeys(operation.dtype for operation in request.operations)
-    keys = [fallback_key(dtype, target) for dtype in dtypes]
+    keys = list(dict.fromkeys(fallback_key(operation, target) for operation in request.operations))
     for operation in request.operations:
         keys += [KernelKey(operation, candidate) for candidate in tuning_candidates(request, target, operation)]
     artifacts, failures = compile_all(keys, target, workplace)

@@ -104,7 +104,7 @@ def product_of(kernel, case):
     b = _matrix(case.b, case.n, case.k, layout.b_k_major)
     d = _matrix(case.d, case.m, case.n, row_major=True)
     operands = (b, a, d.transposed) if kernel.candidate.swap_ab else (a, b, d)
-    return Product(kernel.operation.dtype.value, *operands)
+    return Product(kernel.operation.element.value, *operands)
 
 
 def ints(*values):

@@ -55,7 +55,7 @@ def emulator(machine):
 
 def _request(index, kernel, sizes, case):
     tensors = [TensorStruct(x.address, tuple(x.strides)) for x in (case.a, case.b, case.d)]
-    code = kernel.operation.dtype.code
+    code = kernel.operation.element.code
     problem = ProblemStruct(
         ctypes.sizeof(ProblemStruct), code, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
     )

@@ -37,9 +37,11 @@ from aot.compile.artifact import Artifact, CompileFailure
 from aot.core import errors
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.element import ElementType
 from aot.core.errors import AotError, DeviceError
 from aot.core.measurement import Conditions, Measurement, Record
-from aot.core.problem import Dtype, Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target, target_names
 from aot.measure.preflight import Machine
@@ -57,7 +59,7 @@ from aot.studies import calibrate
 from aot.tune.remote import Link, LinkError
 from tests.golden.manifest import kernel
 
-OPERATION = Operation.of(Dtype.BFLOAT16)
+OPERATION = Operation.of(ElementType.BFLOAT16)
 PROBLEM = Problem(OPERATION, 16, 4096, 4096)
 CONDITIONS = Conditions("NVIDIA H200", "sm_90a", 132, "580.1", 1980, 3201, "700 W", "2026-11-20", "graph-cold-l2-v1")
 MACHINE = Machine(
@@ -141,7 +143,7 @@ def _candidates(target):
 def selection_of(target, provenance):
     """Make a small selection."""
     found = _candidates(target)
-    kernels = (fallback_key(Dtype.BFLOAT16, load_target(target)), *(KernelKey(OPERATION, x) for x in found))
+    kernels = (fallback_key(OPERATION, load_target(target)), *(KernelKey(OPERATION, x) for x in found))
     row = Row(1, 1, 9.0, provenance, 2, 9.5)
     grid = Grid((64,), (4096,), (4096,), (replace(row, provenance="predicted"),))
     table = DispatchTable((Section(OPERATION, (Ladder(4096, 4096, (16, 4096), (row, row)),), grid, 0),))
@@ -258,7 +260,7 @@ def replaced(folder):
         mock.patch("aot.cli.space.judge", _judged),
         *(mock.patch.object(x, "RECORDS", records) for x in (cli_build, cli_select, cli_tune)),
         mock.patch("aot.cli.report.RECORDS", records),
-        mock.patch("aot.studies.census.legal_keys", lambda operation, target: [fallback_key(operation.dtype, target)]),
+        mock.patch("aot.studies.census.legal_keys", lambda operation, target: [fallback_key(operation, target)]),
         mock.patch("aot.studies.census.count", _count),
         mock.patch("aot.cli.prior._checks", return_value=[]),
         mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot.compile.kernel import ManifestKernel
 from aot.core.candidate import Candidate, KernelKey, Workspace
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.element import ElementType
+from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Layout, Operation
+from aot.families import signature
 from aot.package.manifest import MANIFEST_VERSION, Manifest
 from aot.select.selection import HeldOut, Regret
 
-KK = Operation.of(Dtype.BFLOAT16)
-KN = Operation.of(Dtype.BFLOAT16, Layout.KN)
+KK = Operation.of(ElementType.BFLOAT16)
+KN = Operation.of(ElementType.BFLOAT16, Layout.KN)
 FALLBACK = Candidate(family="simt", tile_m=16, tile_n=16, use_tma_store=False)
 BIG = Candidate(family="sm90_quack", tile_m=128, tile_n=256, cluster_m=2, schedule="coop")
 SMALL = Candidate(family="sm90_quack", tile_m=64, tile_n=16, schedule="pingpong", swap_ab=True)
@@ -25,7 +27,7 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
     name = KernelKey(operation, candidate).name
     shape = (candidate.tile_m, candidate.tile_n, candidate.cluster_m, candidate.cluster_n)
     workspace = Workspace(candidate.split_k_mode, candidate.split_k, *shape, candidate.swap_ab)
-    return ManifestKernel(
+    return Kernel(
         name=name,
         operation=operation,
         candidate=candidate,
@@ -34,6 +36,7 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
         entry_symbol=f"_mlir_{name}__mlir_ciface_entry",
         init_symbol=f"_mlir_{name}_cuda_init",
         load_symbol=f"_mlir_{name}_cuda_load_to_device",
+        signature=signature(KernelKey(operation, candidate)),
         num_strides=num_strides,
         m_multiple=multiples[0],
         n_multiple=multiples[1],

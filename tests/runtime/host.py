@@ -16,7 +16,8 @@ import numpy as np
 
 from aot.core.candidate import Candidate
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from aot.package.build import dlpack_dir, read_templates, write
 from aot.package.render import library_name, render
@@ -297,8 +298,8 @@ def random_manifest(seed=1):
     Some kernels take whole tiles only, some read B early.
     """
     rng = random.Random(seed)
-    operations = [Operation.of(Dtype.BFLOAT16, layout) for layout in Layout]
-    operations += [Operation.of(Dtype.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)]
+    operations = [Operation.of(ElementType.BFLOAT16, layout) for layout in Layout]
+    operations += [Operation.of(ElementType.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)]
     kernels, sections = [], []
     for operation in operations:
         first = len(kernels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from aot.core.problem import Layout
+from aot.core.operation import Layout
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from aot.core.dispatch import Tier
+from aot.core.element import ElementType
 from aot.core.operands import as_launched
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from tests.runtime import host
 from tests.runtime.host import LAUNCH, problem
 from tests.runtime.reference import code, matrices, readings
@@ -138,7 +140,7 @@ def test_a_constant_b_is_told_to_the_kernels_that_read_it_early_and_no_others(li
     seen = set()
     for index, kernel in enumerate(manifest.kernels):
         operation = kernel.operation
-        names = {"dtype": operation.dtype.code, "layout": operation.layout_name}
+        names = {"dtype": operation.element.code, "layout": operation.layout_name}
         stated = problem(256, 512, 64, **names, data=(0x40000000, 0x50000000, 0x60000000), flags=flags)
         launch = launch_one(library, index, stated)
         has_workspace = kernel.workspace.mode != "none"
@@ -151,7 +153,7 @@ def test_a_constant_b_is_told_to_the_kernels_that_read_it_early_and_no_others(li
 
 def test_an_exchanged_b_is_not_taken_for_constant(library, manifest):
     stated = problem(256, 512, 64, strides=((64, 1), (64, 1), (1, 256)), flags=B_CONSTANT)
-    operation = Operation.of(Dtype.BFLOAT16)
+    operation = Operation.of(ElementType.BFLOAT16)
     early = [i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation]
     launches = [launch_one(library, index, stated) for index in early]
     assert [(x.a.data, x.b.data, x.reads_early) for x in launches] == [(stated.b.data, stated.a.data, 0)] * 2
@@ -159,7 +161,7 @@ def test_an_exchanged_b_is_not_taken_for_constant(library, manifest):
 
 def test_no_launch_changes_how_the_next_one_reads(library, manifest):
     """Neither one that writes the weight, nor one that fails: only the flag of the launch itself says."""
-    operation = Operation.of(Dtype.BFLOAT16)
+    operation = Operation.of(ElementType.BFLOAT16)
     early = next(i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation)
     late, promised = problem(256, 512, 64), problem(256, 512, 64, flags=B_CONSTANT)
     maker = problem(256, 64, 64, data=(0x10000000, 0x20000000, late.b.data))
@@ -186,11 +188,11 @@ def check_as_launched(library, manifest):
     answers = set()
     for _ in range(20_000):
         m, n, k = (rng.choice((1, 1, 2, 7, 8, 9, 16, 64, 4096, rng.randint(1, 300))) for _ in range(3))
-        dtype, layout = rng.choice((Dtype.BFLOAT16, Dtype.FLOAT16)), rng.choice(tuple(Layout))
+        dtype, layout = rng.choice((ElementType.BFLOAT16, ElementType.FLOAT16)), rng.choice(tuple(Layout))
         asked = Problem(Operation.of(dtype, layout), m, n, k)
         status, got = library.select(problem(m, n, k, dtype=dtype.code, layout=layout.value))
         assert status == 0, library.error()
-        launched = as_launched(asked, [Layout(x) for x in layouts_of(manifest, dtype.code)])
+        launched = as_launched(asked, [Operation.of(dtype, Layout(x)) for x in layouts_of(manifest, dtype.code)])
         found = None
         if got.tier != Tier.FALLBACK.value:
             found = Problem(Operation.of(dtype, tuple(Layout)[got.layout]), got.m, got.n, got.k)

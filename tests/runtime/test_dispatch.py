@@ -28,7 +28,7 @@ NUM_SHAPES_OF_TARGET = 100_000
 
 
 def layouts_of(manifest, dtype):
-    return {x.operation.layout_name for x in manifest.table.sections if x.operation.dtype.code == dtype}
+    return {x.operation.layout_name for x in manifest.table.sections if x.operation.element.code == dtype}
 
 
 def expected_choice(manifest, stated):
@@ -36,7 +36,7 @@ def expected_choice(manifest, stated):
     a, b, d = matrices(stated)
     reading = next(readings(a, b, d, layouts_of(manifest, stated.dtype)), None)
     layout = plain_layout(a, b) if reading is None else reading.layout
-    sections = [x for x in manifest.table.sections if x.operation.dtype.code == stated.dtype]
+    sections = [x for x in manifest.table.sections if x.operation.element.code == stated.dtype]
     section = next((x for x in sections if x.operation.layout_name == layout), sections[0])
     m, n = (stated.m, stated.n) if reading is None else (reading.a.extents[0], reading.b.extents[0])
     shape = Problem(section.operation, m, n, stated.k)
@@ -73,7 +73,7 @@ def test_equals_reference_beside_every_edge(library, manifest):
                 for shape in ((m + step, n, k), (m, n + step, k), (m, n, k + step)):
                     operation = section.operation
                     stated = problem(
-                        *(max(x, 1) for x in shape), dtype=operation.dtype.code, layout=operation.layout_name
+                        *(max(x, 1) for x in shape), dtype=operation.element.code, layout=operation.layout_name
                     )
                     check(library, manifest, stated)
                     count += 1
@@ -110,7 +110,7 @@ def check_many(library, manifest, num_shapes):
     tiers, kernels = set(), set()
     for number, section in enumerate(manifest.table.sections):
         operation = section.operation
-        assert library.c.chooser_find_section(operation.dtype.code, operation.layout.code) == number
+        assert library.c.chooser_find_section(operation.element.code, operation.layout.code) == number
         shapes = random_shapes(rng, section, count)
         choices = library.choose(number, shapes)
         for (m, n, k, aligned), (kernel_index, tier, index) in zip(shapes.tolist(), choices.tolist(), strict=True):

@@ -19,13 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.shape_set import load_shape_set
 from tests.runtime import host
 from tests.runtime.host import LAUNCH, problem
 
-BF16, FP16 = Operation.of(Dtype.BFLOAT16), Operation.of(Dtype.FLOAT16)
-BF16_KN = Operation.of(Dtype.BFLOAT16, Layout.KN)
+BF16, FP16 = Operation.of(ElementType.BFLOAT16), Operation.of(ElementType.FLOAT16)
+BF16_KN = Operation.of(ElementType.BFLOAT16, Layout.KN)
 GRID = problem(48, 72, 80)
 
 

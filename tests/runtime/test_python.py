@@ -14,7 +14,8 @@ import pytest
 import torch
 import tvm_ffi
 
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import ELEMENTS, Layout, Operation
 from tests.runtime.host import SYNCHRONIZE
 from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
 
@@ -347,6 +348,6 @@ def test_statuses_and_types_are_those_of_the_header(package):
     statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_\w+) = (\d)", header)
     assert [int(x) for x in statuses] == list(range(len(package.errors.OF_STATUS)))
     types = re.search(r"\{ AOT_GEMM_(\w+) = 0, AOT_GEMM_(\w+) = 1 \} aot_gemm_dtype_t", header).groups()
-    assert [x.lower() for x in types] == list(package._table.DTYPES) == [x.value for x in Dtype]
+    assert [x.lower() for x in types] == list(package._table.DTYPES) == [x.value for x in ELEMENTS]
     assert list(package._table.LAYOUTS) == sorted((x.value for x in Layout), key=lambda x: Layout(x).code)
-    assert Operation.of(Dtype.BFLOAT16).layout.code == 0
+    assert Operation.of(ElementType.BFLOAT16).layout.code == 0

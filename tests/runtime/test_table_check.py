@@ -15,13 +15,14 @@ from importlib import import_module
 import pytest
 
 from aot.core.dispatch import DispatchTable, Grid, Row, Section
-from aot.core.problem import Dtype, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import FakeTensor
 
-HALF = Operation.of(Dtype.FLOAT16)
+HALF = Operation.of(ElementType.FLOAT16)
 HALF_FALLBACK = 5
 """Index of the kernel that is added to the golden ones, which are the fallback of kk, a kernel of whole tiles, two that
 take all shapes, and the fallback of kn."""

@@ -22,7 +22,7 @@ def test_equals_the_python_formula(library, manifest):
         for _ in range(200):
             m, n = (8 * rng.randint(1, rng.choice((4, 1000))) for _ in range(2))
             m, n = m * kernel.m_multiple, n * kernel.n_multiple
-            stated = problem(m, n, 64, dtype=kernel.operation.dtype.code, layout=kernel.operation.layout_name)
+            stated = problem(m, n, 64, dtype=kernel.operation.element.code, layout=kernel.operation.layout_name)
             assert library.workspace_bytes(stated, index) == kernel.workspace.num_bytes(m, n)
 
 
@@ -31,7 +31,7 @@ def test_reaches_the_kernel_and_is_cleared(library, manifest, mode):
     for index in split_kernels(manifest, mode):
         kernel = manifest.kernels[index]
         library.c.recorder_reset()
-        stated = problem(256, 512, 64, dtype=kernel.operation.dtype.code, layout=kernel.operation.layout_name)
+        stated = problem(256, 512, 64, dtype=kernel.operation.element.code, layout=kernel.operation.layout_name)
         num_bytes = library.workspace_bytes(stated, index)
         assert library.launch_kernel(index, stated, WORKSPACE, num_bytes, 0x50) == 0, library.error()
         (launch,) = library.fake_launches()

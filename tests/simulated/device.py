@@ -37,7 +37,7 @@ def compile_shared(sources, out, *flags):
 
 def _wrapper(kernel, path, index):
     sizes = parameter_sizes(path)
-    numbers = f"{kernel.operation.dtype.code}, {kernel.operation.layout.code}, {kernel.num_strides}"
+    numbers = f"{kernel.operation.element.code}, {kernel.operation.layout.code}, {kernel.num_strides}"
     return f"""
 void {kernel.entry_symbol}(void**, int32_t);
 static const int32_t sizes_{index}[] = {{{", ".join(map(str, sizes))}}};

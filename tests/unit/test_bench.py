@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import ELEMENTS, Operation
 from aot.core.shape_set import load_shape_set
 
 BENCH = Path(__file__).parents[2] / "bench" / "bench.py"
@@ -20,7 +20,7 @@ def assigned(name):
 
 
 def test_untuned_shapes_are_of_weights_that_no_tuning_saw():
-    operations = [Operation.of(dtype) for dtype in Dtype]
+    operations = [Operation.of(dtype) for dtype in ELEMENTS]
     tuned = {(x.n, x.k) for name in TUNED for operation in operations for x in load_shape_set(name).problems(operation)}
     assert not tuned & {shape[1:] for shape in assigned("UNTUNED")}
     assert tuned >= set(assigned("WEIGHTS"))

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aot.core.candidate import Candidate, KernelKey
+from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.measurement import Conditions
 from aot.core.numerics import decode, encode
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.operation import ELEMENTS, Layout, Operation
+from aot.core.problem import Problem
 from aot.measure.gpu import OutOfMemoryError
 from aot.measure.tuning_set import TunedKernel
 
-BF16 = Operation.of(Dtype.BFLOAT16)
+BF16 = Operation.of(ElementType.BFLOAT16)
 CONDITIONS = Conditions("Twin", "sm_90a", 4, "1.0", 1000, 2000, "100 W", "2026-11-20", "p1")
 
 
@@ -162,7 +164,7 @@ class TwinKernels:
         self._compute(bound, fault)
 
     def _compute(self, call, fault):
-        dtype = call.problem.operation.dtype
+        dtype = call.problem.operation.element
 
         def view(address, matrix):
             flat = memory(address, matrix.num_elements)
@@ -185,4 +187,4 @@ class TwinKernels:
             memory(call.d + 2 * call.problem.n, 1)[0] = 0
 
 
-ALL_LAYOUTS = [Operation.of(dtype, layout) for dtype in Dtype for layout in Layout]
+ALL_LAYOUTS = [Operation.of(dtype, layout) for dtype in ELEMENTS for layout in Layout]

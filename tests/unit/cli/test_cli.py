@@ -203,7 +203,7 @@ def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_pa
         (
             ["tune", "--shapes", "shapes.toml", "--layout", "kn", "--dtype", "float16", "--shapes", "misses.toml"],
             3,
-            "the shape set has no problem of fp16_kn; it has bf16_kk; give --dtype and --layout",
+            "the shape set has no problem of fp16_kn; it has bf16_kk; give --dtype, --layout and --epilogue",
         ),
         (["tune", "--on", "thor"], 13, "cannot read 'thor'; expected ssh://user@host or ssh://user@host:port/folder"),
         (["build", "--selection", "bad.toml"], 9, "bad.toml: not JSON: "),

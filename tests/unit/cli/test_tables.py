@@ -8,8 +8,9 @@ from aot.cli import tables
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Tier
+from aot.core.element import ElementType
 from aot.core.measurement import Measurement, Record
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
 from aot.select.diff import Change, Difference
@@ -123,7 +124,7 @@ CHANGES = (
 
 
 def test_a_difference_shows_the_costliest_changes():
-    found = Difference(200, CHANGES, ("a", "b"), (), (Operation.of(Dtype.FLOAT16),))
+    found = Difference(200, CHANGES, ("a", "b"), (), (Operation.of(ElementType.FLOAT16),))
     tma, direct = TMA.name, DIRECT.name
     lines = tables.difference_table(found, 3).splitlines()
     assert lines[:5] == [

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from twins import BF16, problem_of
 
 from aot.core.dispatch import Choice, DispatchTable, Grid, Ladder, Row, Section, Tier, look_up, round_up, table_fault
+from aot.core.element import ElementType
 from aot.core.measurement import Provenance
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Layout, Operation
 from tests.golden.manifest import golden_manifest, row
 
 SIZES = st.integers(1, 2**31 - 1)
@@ -124,7 +125,7 @@ def test_a_table_knows_its_sections():
     table = golden_manifest().table
     assert [table.section(x.operation) for x in table.sections] == list(table.sections)
     with pytest.raises(KeyError, match="bf16_mn"):
-        table.section(Operation.of(BF16.dtype, Layout.MN))
+        table.section(Operation.of(BF16.element, Layout.MN))
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Incumbent:
     n_multiple: int = 1
 
 
-FP16_KN, KN = Operation.of(Dtype.FLOAT16, Layout.KN), Operation.of(Dtype.BFLOAT16, Layout.KN)
+FP16_KN, KN = Operation.of(ElementType.FLOAT16, Layout.KN), Operation.of(ElementType.BFLOAT16, Layout.KN)
 KERNELS = (*(Incumbent(),) * 7, Incumbent(KN, 2), Incumbent(m_multiple=128), Incumbent(KN), Incumbent(FP16_KN, 2))
 """0 to 6 take all, 7 is the fallback, 8 needs whole tiles, 9 and 10 are of other operations."""
 
@@ -183,7 +184,7 @@ def cells_of(index, changed):
         (cells_of(0, row(0, 0, float("nan"), 0)), "grid, cell 0: it was measured at nan us; a time is above 0"),
         (cells_of(0, replace(row(0, 0, 0.0, 0), provenance=Provenance.PREDICTED)), ""),
         ({"fallback": 11}, "the fallback is kernel 11; there are 11 kernels"),
-        ({"fallback": 10}, "the fallback 10 is for float16"),
+        ({"fallback": 10}, "the fallback 10 is for fp16"),
         ({"fallback": 0}, "the fallback 0 must take both strides of its operands, and all shapes"),
     ],
 )

@@ -3,8 +3,9 @@ import time
 import pytest
 from twins import BF16
 
+from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
 
 TEXT = """\
@@ -36,7 +37,7 @@ k = 20
 
 def test_reads_models_and_their_ladders():
     found = parse_shape_set(TEXT, "x.toml")
-    assert (found.dtypes, found.layouts) == ((Dtype.BFLOAT16, Dtype.FLOAT16), (Layout.KK,))
+    assert (found.dtypes, found.layouts) == ((ElementType.BFLOAT16, ElementType.FLOAT16), (Layout.KK,))
     assert [(model.name, model.m) for model in found.models] == [("first", (1, 10)), ("second", (10, 30))]
     assert found.sizes == [(10, 20, 1), (10, 20, 10), (10, 20, 30), (30, 20, 1), (30, 20, 10)]
     assert [problem.name for problem in found.problems(BF16)][2:4] == ["bf16_kk m30 n10 k20", "bf16_kk m1 n30 k20"]
@@ -52,7 +53,8 @@ EXTENT = "a whole number from 1 to 2147483647"
         ("version = 1", "version = 2", "2: version: expected 1, got 2"),
         ("version = 1\n", "", "1: version: expected 1, got None"),
         ("version = 1", "version = 1\nspeed = 1", "3: speed: there is no such key in ShapeSet; it has version, model"),
-        ('"float16"]', '"float8"]', "3: dtypes[1]: expected one of bfloat16, float16, got 'float8'"),
+        ('"float16"]', '"float8"]', "3: dtypes[1]: expected one of bfloat16, float16, float32, tf32, "),
+        ('"float16"]', '"float32"]', "3: dtypes[1]: expected one of bfloat16, float16, got 'float32'"),
         ('"float16"]', '"bfloat16"]', "3: dtypes[1]: expected each once, this is there before"),
         ('["kk"]', '"kk"', "4: layouts: expected a list, got 'kk'"),
         ('["kk"]', "[]", "4: layouts: expected one or more"),
@@ -113,7 +115,7 @@ def test_a_miss_log_counts_launches_of_each_operation():
     assert [operation.tag for operation in found.operations] == ["bf16_kk", "fp16_kn"]
     assert found.num_dropped == 7
     assert [problem.name for problem in found.problems(BF16)] == ["bf16_kk m3 n16 k8", "bf16_kk m40 n16 k8"]
-    assert found.problems(Operation.of(Dtype.BFLOAT16, Layout.KN)) == []
+    assert found.problems(Operation.of(ElementType.BFLOAT16, Layout.KN)) == []
     assert {x.name: count for x, count in found.launches.items()} == {
         "bf16_kk m3 n16 k8": 2,
         "bf16_kk m40 n16 k8": 2**63 - 1,
@@ -127,17 +129,17 @@ def test_what_is_tuned_follows_from_what_is_asked_and_what_there_is():
         return [operation.tag for operation in parse_shape_set(text, "").tuned(dtypes, layouts)]
 
     assert (tags(TEXT), tags(MISSES)) == (["bf16_kk"], ["bf16_kk", "fp16_kn"])
-    assert tags(TEXT, tuple(Dtype), (Layout.MN,)) == ["bf16_mn", "fp16_mn"]
-    assert tags(MISSES, (Dtype.FLOAT16,), (Layout.KK, Layout.KN)) == ["fp16_kn"]
-    with pytest.raises(ShapeFileError, match=r"no problem of fp16_kk; it has bf16_kk, fp16_kn; give --dtype and --lay"):
-        tags(MISSES, (Dtype.FLOAT16,))
+    assert tags(TEXT, ELEMENTS, (Layout.MN,)) == ["bf16_mn", "fp16_mn"]
+    assert tags(MISSES, (ElementType.FLOAT16,), (Layout.KK, Layout.KN)) == ["fp16_kn"]
+    with pytest.raises(ShapeFileError, match=r"no problem of fp16_kk; it has bf16_kk, fp16_kn; give --dtype, --lay"):
+        tags(MISSES, (ElementType.FLOAT16,))
 
 
 def test_a_model_may_have_what_the_set_has_not():
     text = TEXT.replace('name = "second"', 'name = "second"\nlayouts = ["mn"]')
     found = parse_shape_set(text, "x.toml")
     assert [operation.tag for operation in found.operations] == ["bf16_kk", "bf16_mn", "fp16_kk", "fp16_mn"]
-    assert [len(found.problems(Operation.of(Dtype.FLOAT16, Layout(x)))) for x in ("kk", "mn")] == [4, 5]
+    assert [len(found.problems(Operation.of(ElementType.FLOAT16, Layout(x)))) for x in ("kk", "mn")] == [4, 5]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py
 
 NEW_FAMILY = """
 from aot.core.candidate import Candidate, Rejected, Reason, Resources, Workspace
+from aot.core.operation import Epilogue
 
 
 class Newest:
@@ -24,7 +25,8 @@ class Newest:
     num_strides = 1
     is_fallback = False
     loads_outside = True
-    reads_b_early = False
+    prefetches_b = False
+    epilogues = tuple(Epilogue)
 
     def candidates(self, operation, target):
         for tile_n in (64, 128, 2048):

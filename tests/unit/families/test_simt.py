@@ -30,4 +30,4 @@ def test_resources_are_two_padded_float32_tiles():
 
 def test_any_other_candidate_is_refused():
     other = replace(named(NAME, "thor"), tile_m=128)
-    assert reason(other, "thor") == (Reason.COMBINATION, "the fallback has one candidate, 64x64")
+    assert reason(other, "thor") == (Reason.COMBINATION, "simt has one candidate, 64x64")

@@ -4,7 +4,8 @@ import pytest
 from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
 from aot.families.sm100_tgv import FAMILY
 
 TILE = named("sm100_tgv_64x8_c1x1_st8_direct_swap", "thor")
@@ -32,7 +33,7 @@ def test_what_the_operator_does_not_have_is_refused(change, why, message):
 
 
 def test_both_operands_must_be_contiguous_along_k():
-    operation = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    operation = Operation.of(ElementType.BFLOAT16, Layout.KN)
     message = "TGV takes A and B contiguous along k, got kn"
     assert reason(TILE, "thor", operation) == (Reason.LAYOUT, message)
 

@@ -4,7 +4,8 @@ import pytest
 from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
 from aot.families._boxes import box_rows
 from aot.families.sm90_partial_tile import FAMILY
 from aot.families.sm90_quack import FAMILY as QUACK
@@ -67,7 +68,7 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
 
 @pytest.mark.parametrize("layout", [Layout.KN, Layout.MK, Layout.MN])
 def test_other_layouts_than_kk_are_refused(layout):
-    operation = Operation.of(Dtype.BFLOAT16, layout)
+    operation = Operation.of(ElementType.BFLOAT16, layout)
     message = f"boxes are cut between rows along k, got {layout.value}"
     assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
 

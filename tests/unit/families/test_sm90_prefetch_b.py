@@ -4,7 +4,8 @@ import pytest
 from accepted import named
 from twins import BF16
 
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families import families
 from aot.families.sm90_partial_tile import FAMILY as BOUNDED
@@ -25,7 +26,7 @@ def test_the_space_is_that_of_the_bounded_family():
 
 @pytest.mark.parametrize("layout", Layout)
 def test_limits_and_resources_are_those_of_the_bounded_family(layout):
-    operation = Operation.of(Dtype.FLOAT16, layout)
+    operation = Operation.of(ElementType.FLOAT16, layout)
     for candidate in FAMILY.candidates(operation, H200):
         assert check(candidate, operation, H200) == check(bounded(candidate), operation, H200)
 
@@ -36,5 +37,5 @@ def test_workspace_and_multiples_are_those_of_the_bounded_family():
     assert FAMILY.multiples(split) == BOUNDED.multiples(bounded(split)) == (1, 4)
 
 
-def test_it_alone_reads_b_early():
-    assert [name for name, family in families().items() if family.reads_b_early] == [FAMILY.name]
+def test_it_alone_prefetches_b():
+    assert [name for name, family in families().items() if family.prefetches_b] == [FAMILY.name]

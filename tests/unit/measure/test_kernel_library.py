@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from twins import problem_of
 
+from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, matrices
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import KernelLibrary, ProblemStruct
 
 INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
@@ -76,7 +77,7 @@ def test_struct_is_the_headers(path):
 
 def test_every_value_arrives(path):
     library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
-    problem = problem_of(5, 6, 8, Operation.of(Dtype.FLOAT16, Layout.MN))
+    problem = problem_of(5, 6, 8, Operation.of(ElementType.FLOAT16, Layout.MN))
     bound = library.bind(call_of(problem))
     library.launch(1, bound, 4096, 99, 1 << 45)
     twin.twin_last.restype = ctypes.POINTER(ProblemStruct)

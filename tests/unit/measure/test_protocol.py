@@ -64,7 +64,7 @@ def bench_of(faults=None, times_us=None, problem=None, num_kernels=2):
     kernels = TwinKernels(gpu, tuned, times_us or {}, faults or {})
     rng = np.random.default_rng(7)
     problem = problem or problem_of(40, 64, 48)
-    pool = RandomPool(gpu, problem.operation.dtype, rng, num_elements=1 << 14)
+    pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, PLAN) * set_bytes(problem))
     bench = ProblemBench(
         gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=PLAN, rng=rng
@@ -128,7 +128,7 @@ def test_sample_of_a_large_problem_is_bounded_and_has_the_corners():
     kernels = TwinKernels(gpu, [kernel_of()])
     rng = np.random.default_rng(8)
     problem = problem_of(40, 64, 48)
-    pool = RandomPool(gpu, problem.operation.dtype, rng, num_elements=1 << 14)
+    pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
     bench = ProblemBench(
         gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=plan, rng=rng
@@ -160,7 +160,7 @@ def test_each_launch_follows_a_flush(us, count):
     kernel, problem = kernel_of(64), problem_of(8, 16, 16)
     gpu = TwinGpu()
     kernels = TwinKernels(gpu, [kernel], {kernel.name: us})
-    pool = RandomPool(gpu, problem.operation.dtype, np.random.default_rng(1), 1 << 12)
+    pool = RandomPool(gpu, problem.operation.element, np.random.default_rng(1), 1 << 12)
     plan = plan_for(THOR_L2, integrated=True)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
     bench = ProblemBench(

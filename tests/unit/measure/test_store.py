@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 from twins import CONDITIONS, kernel_of, problem_of
 
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import StoreError
 from aot.core.measurement import Measurement
+from aot.core.operation import Operation
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
+from aot.measure.tuning_set import TunedKernel
 
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
 
@@ -111,28 +114,54 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute("PRAGMA user_version = 5")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 4, this aot reads 3"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 5, this aot reads 4"), open_store(newer):
         pass
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_store_of_an_older_version_is_read_on(tmp_path, version):
-    path = tmp_path / "r"
-    fill(path, 1, 10.0)
+def as_version_3(path):
+    """Make a file of today one of version 3: two columns for an operation, and names of families until then."""
     with sqlite3.connect(path) as connection:
-        connection.executescript("ALTER TABLE runs DROP COLUMN mig; UPDATE runs SET device = 'Twin MIG 1g';")
-        connection.executescript("" if version == 2 else "DROP TABLE voided; DROP TABLE anchors;")
-        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("DROP INDEX by_problem")
+        for table in ("kernels", "measurements", "finished", "reference_times", "searches"):
+            for column in ("dtype", "layout"):
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+            connection.execute(
+                f"UPDATE {table} SET dtype = iif(operation LIKE 'bf16%', 'bfloat16', 'float16'), "
+                "layout = substr(operation, 6)"
+            )
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN operation")
+        connection.execute("CREATE INDEX by_problem ON measurements (dtype, layout, m, n, k, kernel)")
+        connection.execute("ALTER TABLE reference_times RENAME TO anchors")
+        old, new = "sm90_overlap", "sm90_prefetch_b"
+        renamed = "UPDATE kernels SET name = replace(name, ?, ?), candidate = replace(candidate, ?, ?)"
+        connection.execute(renamed, (new, old) * 2)
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
+
+
+def test_store_of_version_3_is_read_on(tmp_path):
+    path = tmp_path / "r"
+    kernel = TunedKernel(KernelKey(Operation.FP16_MN, Candidate("sm90_prefetch_b", 64, 16)), "0" * 64)
+    problem = problem_of(16, 64, 64, Operation.FP16_MN)
     with open_store(path) as store:
-        assert [item.median_us for _, item in store.measurements()] == [10.0]
-        (found,) = store.conditions()
-        assert (found.device, found.mig, found.num_sms) == ("Twin MIG 1g", "1g", CONDITIONS.num_sms)
-        store.void(1, PROBLEM, "throttled")
+        run = store.add_run("h200", 1, CONDITIONS)
+        number = store.kernel_id(kernel)
+        store.add_measurement(run, number, Measurement(kernel.key, problem, 10.0, 9.0, 11.0, 3, 0.001))
+        store.add_reference_time(run, number, problem, 7.0)
+        store.finish(run, problem)
+    as_version_3(path)
     with open_store(path) as store:
-        assert store.measurements() == []
+        assert [(item.kernel, item.problem, item.median_us) for _, item in store.measurements()] == [
+            (kernel.key, problem, 10.0)
+        ]
+        assert store.reference_times(number, problem) == [7.0]
+        assert store.is_finished(problem)
+        assert store.kernel_id(kernel) == number
+        store.add_reference_time(run, number, problem, 8.0)
+        store.finish(run, problem_of(17, 64, 64, Operation.FP16_MN))
+        assert store.reference_times(number, problem) == [7.0, 8.0]
 
 
 def test_what_is_voided_counts_no_more_and_stays(tmp_path):
@@ -154,7 +183,7 @@ def test_what_is_voided_counts_no_more_and_stays(tmp_path):
         assert store.voided() == [*reasons, (3, "again")]
 
 
-def test_anchors_are_kept_in_order(tmp_path):
+def test_reference_times_are_kept_in_order(tmp_path):
     with open_store(tmp_path / "r") as store:
         run = store.add_run("h200", 1, CONDITIONS)
         number = store.kernel_id(kernel_of(64))
@@ -226,13 +255,10 @@ def test_another_programs_file_is_not_written(tmp_path, marks, opened):
 def test_reading_an_older_store_leaves_it_as_it_is(tmp_path, name):
     path = tmp_path / name
     fill(path, 1, 10.0)
-    with sqlite3.connect(path) as connection:
-        connection.executescript("ALTER TABLE runs DROP COLUMN mig; PRAGMA user_version = 2;")
-    connection.close()
+    as_version_3(path)
     before = listing(tmp_path)
     with read_store(path) as store:
         assert [item.median_us for _, item in store.measurements()] == [10.0]
-        assert store.conditions()[0].mig is None
     assert listing(tmp_path) == before
 
 

@@ -4,11 +4,12 @@ from dataclasses import replace
 import pytest
 from twins import BF16, kernel_of, problem_of
 
+from aot.core.element import ElementType
 from aot.core.errors import StoreError
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Layout, Operation
 from aot.measure.tuning_set import TuningSet, matches, read_tuning_set, write_tuning_set
 
-FP16_MK = Operation.of(Dtype.FLOAT16, Layout.MK)
+FP16_MK = Operation.of(ElementType.FLOAT16, Layout.MK)
 TUNING = TuningSet(
     "h200",
     "sm_90a",
@@ -51,16 +52,16 @@ def test_predictions_are_carried(tmp_path):
     [
         (lambda text: text[:50], "cannot read"),
         (
-            lambda text: text.replace('"version": 2', '"version": 1'),
-            "version: expected 2, got 1; make the bundle again",
+            lambda text: text.replace('"version": 3', '"version": 1'),
+            "version: expected 3, got 1; make the bundle again",
         ),
         (
             lambda text: text.replace("object_sha256", "digest"),
             "kernels[0].digest: there is no such key in Kernel; it has name, operation, ",
         ),
         (
-            lambda text: text.replace("bfloat16", "float8"),
-            "kernels[0].operation.dtype: expected one of bfloat16, float16, got 'float8'",
+            lambda text: text.replace('"bf16_kk"', '"float8"'),
+            f"kernels[0].operation: expected one of {', '.join(Operation)}, got 'float8'",
         ),
     ],
 )
@@ -76,7 +77,7 @@ def test_damaged_sets_are_refused(tmp_path, edit, message):
 @pytest.mark.parametrize(
     ("name", "place", "value", "message"),
     [
-        ("kernels.json", ("version",), True, "version: expected 2, got True"),
+        ("kernels.json", ("version",), True, "version: expected 3, got True"),
         ("kernels.json", ("target",), "../../evil", "target: expected the name of a target, such as h200, got"),
         ("kernels.json", ("kernels", 0, "candidate"), [1, 2], "kernels[0].candidate: expected an object of Candidate"),
         ("kernels.json", ("kernels", 0, "m_multiple"), 0, "kernels[0].m_multiple: expected a whole number from 1"),

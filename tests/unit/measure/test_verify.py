@@ -4,7 +4,7 @@ from twins import ALL_LAYOUTS, TwinGpu, TwinKernels, kernel_of
 
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.operands import is_aligned
-from aot.core.problem import Layout
+from aot.core.operation import Layout
 from aot.measure import verify
 from aot.measure.verify import Verifier, edge_shapes
 
@@ -24,7 +24,7 @@ def run(kernel, fault="", workspace=0):
 def test_right_kernel_passes_in_every_layout(operation):
     error = run(kernel_of(operation=operation), workspace=48)
     # No single rounding exceeds the unit roundoff, 2^-8 or 2^-11.
-    assert 1e-4 < error < (2**-8 if operation.dtype.tag == "bf16" else 2**-11)
+    assert 1e-4 < error < (2**-8 if operation.element.tag == "bf16" else 2**-11)
 
 
 @pytest.mark.parametrize(

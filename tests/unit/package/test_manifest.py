@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.errors import ManifestError
+from aot.core.operation import Operation
 from aot.package.manifest import from_json, to_json
 from tests.golden.manifest import golden_manifest, with_kernels
 
@@ -27,8 +28,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 2, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 2, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 3, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 3, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
             ("conditions", 0, "num_sms"),
@@ -39,7 +40,7 @@ def test_names_that_follow_from_others():
         (
             ("kernels", 1, "speed"),
             1,
-            "m.json: kernels[1].speed: there is no such key in ManifestKernel; it has name, operation,",
+            "m.json: kernels[1].speed: there is no such key in Kernel; it has name, operation,",
         ),
         (
             ("kernels", 2, "candidate", "tile_m"),
@@ -47,9 +48,9 @@ def test_names_that_follow_from_others():
             "m.json: kernels[2].candidate.tile_m: expected a whole number from 1 to 4096, got 1.5",
         ),
         (
-            ("kernels", 2, "operation", "dtype_name"),
+            ("kernels", 2, "operation"),
             "f8",
-            "m.json: kernels[2].operation.dtype_name: expected one of bfloat16, float16, got 'f8'",
+            f"m.json: kernels[2].operation: expected one of {', '.join(Operation)}, got 'f8'",
         ),
         (
             ("table", "sections", 0, "ladders", 0, "rows", 2, "kernel"),
@@ -69,7 +70,7 @@ def test_names_that_follow_from_others():
             "m.json: bf16_kk: the fallback 2 must take both strides of its operands, and all shapes",
         ),
         (("bigger_tiles",), {"x": ["why"]}, "m.json: bigger_tiles names x, which is no kernel of the manifest"),
-        (("manifest_version",), True, "m.json: manifest_version: expected 2, got True"),
+        (("manifest_version",), True, "m.json: manifest_version: expected 3, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -146,7 +147,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 2, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 3, got None"):
         from_json(text, "m.json")
 
 

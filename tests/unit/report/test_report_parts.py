@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from reported import TMA, measured_facts
 
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
 from aot.report.parts import MINUS, Bar, Table, kernel_name, microseconds, operation_name, share, sizes
 
 
@@ -31,5 +32,5 @@ def test_names():
     assert sizes(facts.cells[0]) == "m 16, n 256, k 512"
     assert kernel_name(facts, 1) == TMA.name
     assert operation_name(facts) == "bf16_kk: bfloat16, A row-major, B (n, k) row-major"
-    other = replace(facts, section=replace(facts.section, operation=Operation.of(Dtype.FLOAT16, Layout.MN)))
+    other = replace(facts, section=replace(facts.section, operation=Operation.of(ElementType.FLOAT16, Layout.MN)))
     assert operation_name(other) == "fp16_mn: float16, A column-major, B (k, n) row-major"

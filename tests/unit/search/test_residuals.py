@@ -3,7 +3,8 @@ import pytest
 from twins import BF16, problem_of
 
 from aot.core.candidate import Candidate
-from aot.core.problem import Dtype, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
 
 PRIOR = Prior()
@@ -73,7 +74,7 @@ def test_kinds_and_operations_are_apart(coordinates):
     one, other = coordinates.points([Candidate("f", 64, 64), Candidate("g", 64, 64)]).kinds
     assert (one != other).sum() == 1
     place = coordinates.place(PROBLEM)
-    fp16 = coordinates.place(problem_of(256, 4096, 4096, Operation.of(Dtype.FLOAT16)))
+    fp16 = coordinates.place(problem_of(256, 4096, 4096, Operation.of(ElementType.FLOAT16)))
     assert place[:3].tolist() == fp16[:3].tolist()
     assert place[3] != fp16[3]
     assert place[3] == coordinates.place(problem_of(1, 1, 1, BF16))[3]

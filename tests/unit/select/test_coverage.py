@@ -6,7 +6,8 @@ from twins import BF16, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.select.coverage import Answer, Coverage, answer, coverage
@@ -14,13 +15,17 @@ from aot.select.selector import fallback_key
 
 H200 = load_target("h200")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-KERNELS = (fallback_key(Dtype.BFLOAT16, H200), KernelKey(BF16, PLAIN))
+KERNELS = (fallback_key(Operation.BF16_KK, H200), KernelKey(BF16, PLAIN))
 MULTIPLES = tuple(family_of(key.candidate).multiples(key.candidate) for key in KERNELS)
 MEASURED, PREDICTED = (Row(1, 1, 2.0, provenance, 1, 2.0) for provenance in ("measured", "predicted"))
 GRID = Grid((1,), (1,), (1,), (PREDICTED,))
 LADDER = Ladder(4096, 4096, (16, 32, 64), (MEASURED, PREDICTED, MEASURED))
 TABLE = DispatchTable((Section(BF16, (LADDER,), GRID, 0),))
-FP16, MK, KN = Operation.of(Dtype.FLOAT16), Operation.of(Dtype.BFLOAT16, Layout.MK), Operation("bfloat16", "kn")
+FP16, MK, KN = (
+    Operation.of(ElementType.FLOAT16),
+    Operation.of(ElementType.BFLOAT16, Layout.MK),
+    Operation.BF16_KN,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,7 @@ FP16, MK, KN = Operation.of(Dtype.FLOAT16), Operation.of(Dtype.BFLOAT16, Layout.
         (problem_of(16, 4096, 4096, KN), Answer("general", "no kernels of layout kn: they were not asked for")),
         (problem_of(1, 4096, 4096, MK), Answer("predicted")),  # a single row of A is contiguous along k too
         (problem_of(4096, 16, 4096), Answer("predicted")),
-        (problem_of(16, 4096, 4096, FP16), Answer("refused", "no kernels of float16")),
+        (problem_of(16, 4096, 4096, FP16), Answer("refused", "no kernels of fp16")),
     ],
 )
 def test_every_problem_is_answered_in_one_of_four_ways(problem, expected):
@@ -63,11 +68,11 @@ def test_counts_and_their_line():
     asked = [problem_of(16, 4096, 4096), problem_of(15, 4096, 4096), problem_of(16, 7, 4096), problem_of(17, 7, 4096)]
     found = coverage(TABLE, KERNELS, [*asked, problem_of(16, 4096, 4096, FP16)])
     assert found == Coverage(
-        1, 1, "bf16_kk m15 n4096 k4096", {"n 7 is not a multiple of 8": 2}, {"no kernels of float16": 1}
+        1, 1, "bf16_kk m15 n4096 k4096", {"n 7 is not a multiple of 8": 2}, {"no kernels of fp16": 1}
     )
     assert found.text == (
         "5 problems: 1 measured, 1 predicted (first bf16_kk m15 n4096 k4096), 2 by the slow general kernel: n 7 is not "
-        "a multiple of 8, 1 not answered: no kernels of float16"
+        "a multiple of 8, 1 not answered: no kernels of fp16"
     )
     assert (found.num_problems, found.is_measured) == (5, False)
     whole = coverage(TABLE, KERNELS, asked[:1])

@@ -7,7 +7,8 @@ from twins import BF16, CONDITIONS, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section, Tier
-from aot.core.problem import Dtype, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.select.diff import Change, Difference, compare
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.table import Timed
@@ -17,7 +18,7 @@ A, B, C = (
     named(f"sm90_quack_{name}", "h200")
     for name in ("128x128_c1x1_pingpong", "64x16_c1x1_pingpong_swap", "128x256_c2x1_cooperative")
 )
-FP16 = Operation.of(Dtype.FLOAT16)
+FP16 = Operation.of(ElementType.FLOAT16)
 NAMES = {A: f"bf16_kk_{A.name}", B: f"bf16_kk_{B.name}", C: f"bf16_kk_{C.name}"}
 
 

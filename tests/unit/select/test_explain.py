@@ -6,8 +6,9 @@ from twins import ALL_LAYOUTS, BF16, problem_of
 
 from aot.core import dispatch
 from aot.core.dispatch import DispatchTable
+from aot.core.element import ElementType
 from aot.core.errors import SelectionError
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.select.explain import explanation
 
@@ -143,7 +144,7 @@ def test_what_is_the_same_memory_in_another_layout_is_looked_up_there(problem, l
 
 
 def test_an_element_type_without_a_table_is_an_error():
-    fp16 = Operation.of(Dtype.FLOAT16)
-    message = "the selection has no table for float16; its wheel refuses such operands"
+    fp16 = Operation.of(ElementType.FLOAT16)
+    message = "the selection has no table for fp16; its wheel refuses such operands"
     with pytest.raises(SelectionError, match=message):
         explanation(SELECTION, problem_of(1, 8, 8, fp16), THOR, {})

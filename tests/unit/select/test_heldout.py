@@ -4,7 +4,8 @@ from twins import BF16, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Grid, Ladder, Row, Section
-from aot.core.problem import Dtype, Operation
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.select.heldout import score
 from aot.select.selection import HeldOut
 
@@ -58,7 +59,7 @@ def test_nothing_held_out_and_what_only_the_fallback_takes_is_nothing():
 
 
 def test_kernels_of_another_operation_are_not_what_could_have_been_picked():
-    other = KernelKey(Operation.of(Dtype.FLOAT16), UNSHIPPED)
+    other = KernelKey(Operation.of(ElementType.FLOAT16), UNSHIPPED)
     assert score(SECTION, (*KERNELS, other), TUNED) == score(SECTION, KERNELS, TUNED)
 
 

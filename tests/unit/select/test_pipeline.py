@@ -11,9 +11,10 @@ from twins import BF16, CONDITIONS, problem_of
 from aot.cli.options import MAX_HELDOUT_REGRET
 from aot.compile.artifact import Artifact
 from aot.core.candidate import KernelKey
+from aot.core.element import ElementType
 from aot.core.errors import CandidateError, CoverageError, SelectionError, StoreError
 from aot.core.measurement import Measurement, Record
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.strict_json import decode
 from aot.core.target import load_target
@@ -283,13 +284,13 @@ def test_a_selection_whose_rounding_costs_too_much_is_refused(record_path, chang
 def test_a_selection_that_is_scored_on_most_of_what_was_held_out_passes(record_path, tuned, foreign):
     # Of 200 problems of one operation, a quarter at most are unscored, whichever tier they are of.
     scores = [replace(GOOD, num_problems=100 - n, num_unmeasured=n) for n in (tuned, foreign)]
-    fp16 = [replace(x, operation=Operation.of(Dtype.FLOAT16), num_unmeasured=0) for x in scores]
+    fp16 = [replace(x, operation=Operation.of(ElementType.FLOAT16), num_unmeasured=0) for x in scores]
     check_heldout(replace(select(record_path), heldout=(*scores, *fp16)), 0.02, 0.10)
 
 
 def test_a_selection_that_is_scored_on_too_little_is_refused(record_path):
     scores = [replace(GOOD, tier=i + 1, num_problems=100 - n, num_unmeasured=n) for i, n in enumerate((1, 50))]
-    fp16 = [replace(x, operation=Operation.of(Dtype.FLOAT16), num_unmeasured=0) for x in scores]
+    fp16 = [replace(x, operation=Operation.of(ElementType.FLOAT16), num_unmeasured=0) for x in scores]
     selection = replace(select(record_path), heldout=(*fp16, *scores))
     with pytest.raises(SelectionError) as caught:
         check_heldout(selection, 0.02, 0.10)
@@ -310,7 +311,7 @@ def test_a_selection_of_which_nothing_is_scored_is_refused(record_path):
 def test_what_is_committed_passes_the_gate(record_path):
     content = json.loads(gzip.decompress((pipeline.COMMITTED / "h200.json.gz").read_bytes()))
     scores = tuple(decode(HeldOut, x) for x in content["heldout"])
-    assert {x.operation for x in scores} == {BF16, Operation.of(Dtype.FLOAT16)}
+    assert {x.operation for x in scores} == {BF16, Operation.of(ElementType.FLOAT16)}
     check_heldout(replace(select(record_path), heldout=scores), *MAX_HELDOUT_REGRET)
 
 

@@ -8,6 +8,7 @@ from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.core.errors import StoreError
 from aot.core.measurement import Measurement, Record
+from aot.core.operation import Operation
 from aot.measure.store import open_store
 from aot.select.record import from_store, merge, parse_record, read_record, record_text, write_record
 
@@ -66,10 +67,10 @@ CANDIDATE = ("kernels", 0, "candidate")
 @pytest.mark.parametrize(
     ("line", "row", "message"),
     [
-        (1, '{"version": 9}', "line 1: version: expected 1, got 9"),
-        (1, header("version", value=True), "line 1: version: expected 1, got True"),
+        (1, '{"version": 9}', "line 1: version: expected 2, got 9"),
+        (1, header("version", value=True), "line 1: version: expected 2, got True"),
         (1, "", "line 1: not JSON: Expecting value"),
-        (1, "[1]", "line 1: version: expected 1, got None"),
+        (1, "[1]", "line 1: version: expected 2, got None"),
         (1, header("target", value="../../../evil"), "line 1: target: expected the name of a target, such as h200"),
         (1, header("target", value="orin"), "line 1: no target 'orin'; there are: h200, thor"),
         (1, header("target", value="thor"), "line 1: measured on sm_90a, and the target thor is sm_110a"),
@@ -86,8 +87,8 @@ CANDIDATE = ("kernels", 0, "candidate")
         ),
         (
             1,
-            header("kernels", 0, "operation", "dtype", value="float99"),
-            "line 1: kernels[0].operation.dtype: expected one",
+            header("kernels", 0, "operation", value="float99"),
+            "line 1: kernels[0].operation: expected one",
         ),
         (
             1,
@@ -215,8 +216,14 @@ def test_store_with_nothing_finished_is_refused(tmp_path):
             "UPDATE kernels SET candidate = replace(candidate, 'sm90_partial_tile', 'sm100_tgv')",
             "has kernels of sm100_tgv, wh",
         ),
-        ("UPDATE kernels SET dtype = 'float99'", "dtype: expected one of bfloat16, float16, got 'float99'"),
-        ("UPDATE kernels SET dtype = 'float16'", "a product of bf16_kk was measured with kernel 1, none of its own"),
+        (
+            "UPDATE kernels SET operation = 'float99'",
+            f"operation: expected one of {', '.join(Operation)}, got 'float99'",
+        ),
+        (
+            "UPDATE kernels SET operation = 'fp16_kk'",
+            "a product of bf16_kk was measured with kernel 1, none of its own",
+        ),
         ("UPDATE measurements SET m = 0", "m: expected a whole number from 1 to 2147483647, got 0"),
         ("UPDATE measurements SET m = -3", "m: expected a whole number from 1 to 2147483647, got -3"),
         (

@@ -8,6 +8,7 @@ from twins import BF16, CONDITIONS
 from aot.core.candidate import Candidate
 from aot.core.dispatch import DispatchTable
 from aot.core.errors import SelectionError
+from aot.core.operation import Operation
 from aot.select.coverage import Coverage
 from aot.select.selection import (
     SELECTION_VERSION,
@@ -86,7 +87,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("selection_version",), 7, ": selection_version: expected 2, got 7; run `aot select` again"),
+        (("selection_version",), 7, ": selection_version: expected 3, got 7; run `aot select` again"),
         (("target",), 1, ": target: expected the name of a target, such as h200, got 1; run `aot select` again"),
         (
             ("regrets", 0, "mean"),
@@ -104,9 +105,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
             ": heldout[0].tier: expected a whole number from 1 to 2, got '2'; run `aot select` again",
         ),
         (
-            ("kernels", 0, "operation", "layout_name"),
+            ("kernels", 0, "operation"),
             "zz",
-            ": kernels[0].operation.layout_name: expected one of kk, kn, mk, mn, got 'zz'; run",
+            f": kernels[0].operation: expected one of {', '.join(Operation)}, got 'zz'; run",
         ),
         (("kernels",), [], ": 0 kernels in 2 sections; expected at least one of each; run `aot select` again"),
         (
@@ -114,7 +115,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
             [4, 3],
             ": bf16_kk: grid: its edges in m must ascend from 1 or more, and not be empty; run",
         ),
-        (("selection_version",), True, ": selection_version: expected 2, got True; run `aot select` again"),
+        (("selection_version",), True, ": selection_version: expected 3, got True; run `aot select` again"),
         (
             ("provenance",),
             'x"\nrun = "evil',

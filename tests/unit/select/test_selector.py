@@ -6,9 +6,10 @@ from accepted import named
 from twins import BF16, CONDITIONS, problem_of
 
 from aot.core.candidate import KernelKey
+from aot.core.element import ElementType
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, Record
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Layout, Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.select import selector as select
@@ -27,7 +28,7 @@ from aot.select.table import Timed
 from aot.select.times import measured_times, spreads
 
 H200 = load_target("h200")
-FP16 = Operation.of(Dtype.FLOAT16)
+FP16 = Operation.of(ElementType.FLOAT16)
 A = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 B = named("sm90_quack_128x64_c1x1_pingpong", "h200")
 C = named("sm90_quack_128x256_c1x1_cooperative", "h200")
@@ -234,7 +235,7 @@ def test_what_cannot_be_selected_is_an_error(times, limits, message):
     ("layout", "limit", "mean"), [(Layout.KK, 20, 0.1), *((x, 5, None) for x in (Layout.KN, Layout.MK, Layout.MN))]
 )
 def test_a_regret_counts_in_linears_layout_only(layout, limit, mean):
-    budget = SelectionLimits(20, 5, 0.1, 0.2).of(Operation.of(Dtype.FLOAT16, layout))
+    budget = SelectionLimits(20, 5, 0.1, 0.2).of(Operation.of(ElementType.FLOAT16, layout))
     assert (budget.max_kernels, budget.max_mean, budget.max_worst) == (limit, mean, 0.2 if mean else None)
 
 
@@ -249,11 +250,11 @@ def test_a_row_that_rests_on_another_types_time_is_called_predicted():
 
 @pytest.mark.usefixtures("believe")
 def test_kernels_stand_fallbacks_first_then_by_operation():
-    kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    kn = Operation.of(ElementType.BFLOAT16, Layout.KN)
     found = selected({**rows_of((11, 0), operation=FP16), **rows_of((0, 10), operation=kn), **rows_of((12,))})
     assert found.kernels == (
-        fallback_key(Dtype.BFLOAT16, H200),
-        fallback_key(Dtype.FLOAT16, H200),
+        fallback_key(Operation.BF16_KK, H200),
+        fallback_key(Operation.FP16_KK, H200),
         KernelKey(BF16, A),
         KernelKey(kn, B),
         KernelKey(FP16, A),
@@ -389,6 +390,6 @@ def test_a_selection_says_how_what_it_is_for_is_answered(tmp_path):
     assert found.coverage.text == (
         "16 problems: 1 measured, 1 predicted (first bf16_kk m17 n1024 k1024), 6 by the slow general kernel: n 7 is "
         "not a multiple of 8 (4); no kernels of layout kn: they were not asked for (2), 8 not answered: no kernels of "
-        "float16"
+        "fp16"
     )
     assert selected(rows_of((10, 20), (20, 10))).coverage is None

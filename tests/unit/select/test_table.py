@@ -4,7 +4,7 @@ from accepted import named
 from twins import BF16, problem_of
 
 from aot.core.errors import SelectionError
-from aot.core.problem import Layout, Operation
+from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.select import table
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_N
@@ -162,7 +162,7 @@ def test_only_what_takes_everything_without_a_workspace_is_general():
 
 
 def test_the_other_layouts_look_at_every_third_step():
-    operation = Operation.of(BF16.dtype, Layout.MN)
+    operation = Operation.of(BF16.element, Layout.MN)
     thin = tuple(sorted({*FINE_GRID_M[::3], FINE_GRID_M[-1]}))
 
     # From one step that is looked at to the next another kernel is the best, so that nothing merges for free.

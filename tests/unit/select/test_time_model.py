@@ -6,14 +6,16 @@ import pytest
 from accepted import named
 from twins import BF16, problem_of
 
-from aot.core.problem import Dtype, Layout, Operation, Problem
+from aot.core.element import ElementType
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.select import time_model as module
 from aot.select.time_model import MIN_SAMPLES, Prior, TimeModel
 from aot.space.cost import DEFAULTS, estimate
 
 H200 = load_target("h200")
-FP16 = Operation.of(Dtype.FLOAT16)
+FP16 = Operation.of(ElementType.FLOAT16)
 PINGPONG = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SWAPPED = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
 COOPERATIVE = named("sm90_quack_128x256_c2x1_cooperative", "h200")
@@ -109,7 +111,7 @@ def test_operations_are_told_apart():
 
 @pytest.mark.usefixtures("few_trees")
 def test_equal_times_give_equal_answers_in_any_order(h200_times):
-    kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    kn = Operation.of(ElementType.BFLOAT16, Layout.KN)
     times = {kn: h200_times[kn], FP16: dict(list(h200_times[FP16].items())[:40])}
     backwards = {
         o: {p: dict(reversed(row.items())) for p, row in reversed(rows.items())} for o, rows in reversed(times.items())
@@ -123,7 +125,7 @@ def test_equal_times_give_equal_answers_in_any_order(h200_times):
 @pytest.mark.usefixtures("few_trees")
 def test_the_record_is_closer_than_the_cost_model(h200_times):
     # Half of the (n, k) of a layout is learned from, the other half is compared.
-    kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    kn = Operation.of(ElementType.BFLOAT16, Layout.KN)
     weights = sorted({(p.n, p.k) for p in h200_times[kn]})
     inside = {p: row for p, row in h200_times[kn].items() if (p.n, p.k) in weights[::2]}
     outside = {p: row for p, row in h200_times[kn].items() if (p.n, p.k) in weights[1::2]}

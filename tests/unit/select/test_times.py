@@ -5,8 +5,10 @@ from accepted import named
 from twins import BF16, CONDITIONS, problem_of
 
 from aot.core.candidate import KernelKey
+from aot.core.element import ElementType
 from aot.core.measurement import Measurement, Record
-from aot.core.problem import Dtype, Operation, Problem
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.select.times import measured_times, split, spreads, with_imputed_times
 
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
@@ -25,7 +27,7 @@ def test_only_sound_measurements_count():
 
 
 def test_times_of_the_other_type_stand_in():
-    bf16, fp16 = Operation.of(Dtype.BFLOAT16), Operation.of(Dtype.FLOAT16)
+    bf16, fp16 = Operation.of(ElementType.BFLOAT16), Operation.of(ElementType.FLOAT16)
     sizes = (64, 4096, 4096)
     times = {bf16: {Problem(bf16, *sizes): {SMALL: 12.0, PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
     filled = with_imputed_times(times)
@@ -35,7 +37,7 @@ def test_times_of_the_other_type_stand_in():
 
 
 def test_times_of_the_other_type_stand_in_as_they_are_where_nothing_levels_them():
-    fp16 = Operation.of(Dtype.FLOAT16)
+    fp16 = Operation.of(ElementType.FLOAT16)
     sizes = (64, 4096, 4096)
     times = {BF16: {Problem(BF16, *sizes): {PLAIN: 10.0}}, fp16: {Problem(fp16, *sizes): {SMALL: 11.0}}}
     assert with_imputed_times(times)[fp16] == {Problem(fp16, *sizes): {SMALL: 11.0, PLAIN: 10.0}}
@@ -55,7 +57,7 @@ def test_spreads_are_half_the_distance_of_the_quartiles_over_the_median():
 
 
 def test_what_is_held_out_is_told_by_n_k_and_m():
-    fp16 = Operation.of(Dtype.FLOAT16)
+    fp16 = Operation.of(ElementType.FLOAT16)
     rows = {sizes: {PLAIN: float(i)} for i, sizes in enumerate([(1, 64, 128), (1, 128, 64), (2, 64, 128)], 1)}
     times = {operation: {Problem(operation, *x): row for x, row in rows.items()} for operation in (BF16, fp16)}
     inside, outside = split(times, frozenset({(64, 128, 1), (64, 64, 64)}))

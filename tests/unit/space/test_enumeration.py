@@ -2,8 +2,9 @@ import pytest
 from twins import BF16
 
 from aot.core.candidate import Reason
+from aot.core.element import ElementType
 from aot.core.errors import CandidateError
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families.simt import FAMILY
 from aot.space.enumeration import Patterns, census, fallback, judge, legal
@@ -71,7 +72,7 @@ def test_what_patterns_exclude_is_counted_with_its_reason():
 
 
 def test_layouts_other_than_kk_have_no_tgv():
-    operation = Operation.of(Dtype.FLOAT16, Layout.MN)
+    operation = Operation.of(ElementType.FLOAT16, Layout.MN)
     assert {x.family: x.num_accepted for x in census(operation, THOR, Patterns())}["sm100_tgv"] == 0
 
 

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from aot.compile.artifact import Artifact, CompileFailure
+from aot.core.element import ElementType
 from aot.core.errors import StoreError
-from aot.core.problem import Dtype, Layout, Operation
+from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.target import load_target
 from aot.families import families_for
 from aot.studies.census import OPERATIONS, Span, count, legal_keys, markdown, merge, read_census, totals
 from tests.golden.manifest import BIG, kernel
 
 THOR = load_target("thor")
-BF16 = Operation.of(Dtype.BFLOAT16)
+BF16 = Operation.of(ElementType.BFLOAT16)
 DOCS = Path(__file__).parents[3] / "docs"
 KERNEL = kernel(BF16, BIG)
 
@@ -52,7 +53,7 @@ def test_failures_are_named_and_not_taken_for_compiled():
 
 
 def test_a_census_in_parts_is_one():
-    bf16_kn = Operation.of(Dtype.BFLOAT16, Layout.KN)
+    bf16_kn = Operation.of(ElementType.BFLOAT16, Layout.KN)
     whole = count((BF16, bf16_kn), THOR, {"dsl": "1"}, nothing)
     parts = [count((operation,), THOR, {"dsl": "1"}, nothing) for operation in (bf16_kn, BF16)]
     assert merge(*parts) == whole
@@ -67,7 +68,7 @@ def test_a_span_of_nothing_is_none():
 
 
 def test_all_operations_are_counted():
-    assert len(OPERATIONS) == len(Dtype) * len(Layout)
+    assert len(OPERATIONS) == len(ELEMENTS) * len(Layout)
 
 
 @pytest.fixture(scope="module")

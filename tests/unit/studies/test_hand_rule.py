@@ -4,8 +4,9 @@ import pytest
 from accepted import named
 from twins import problem_of
 
+from aot.core.element import ElementType
 from aot.core.errors import TargetError
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.space.cost import estimate
 from aot.space.enumeration import legal
@@ -13,7 +14,7 @@ from aot.studies.hand_rule import CLOSE, MIDDLE, ROWS, SMALL, WIDE, Tile, compar
 from aot.studies.prior import times_us
 
 THOR = load_target("thor")
-FP16 = Operation.of(Dtype.FLOAT16)
+FP16 = Operation.of(ElementType.FLOAT16)
 
 
 @pytest.mark.parametrize(

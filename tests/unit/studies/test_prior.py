@@ -4,8 +4,9 @@ import pytest
 from accepted import named
 from twins import problem_of
 
+from aot.core.element import ElementType
 from aot.core.errors import TargetError
-from aot.core.problem import Dtype, Operation
+from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.space.cost import CLOCK_HZ, DEFAULTS, Constants, estimate
 from aot.space.enumeration import legal
@@ -86,9 +87,9 @@ def test_sources_of_a_target_stand_above_its_entries():
 def test_published_points_are_read_with_their_units():
     assert published_names() == ["thor"]
     assert FOUND.clock.highest_hz == CLOCK_HZ[THOR.arch]
-    square = next(x for x in BY_NAME["TIRx-kernels"].point if (x.dtype, x.m) == (Dtype.BFLOAT16, 4096))
+    square = next(x for x in BY_NAME["TIRx-kernels"].point if (x.dtype, x.m) == (ElementType.BFLOAT16, 4096))
     assert square.times_us() == (1693.179, 1124.945)
-    of_torch = next(x for x in BY_NAME["torch-performance"].point if (x.dtype, x.m) == (Dtype.BFLOAT16, 4096))
+    of_torch = next(x for x in BY_NAME["torch-performance"].point if (x.dtype, x.m) == (ElementType.BFLOAT16, 4096))
     assert of_torch.times_us() == pytest.approx((2 * 4096**3 / 135.37e12 * 1e6,))
     assert {name: len(source.point) for name, source in BY_NAME.items()} == {
         "TIRx-kernels": 10,
@@ -107,7 +108,7 @@ def test_every_published_problem_can_be_loaded_by_tma():
 
 def test_a_published_file_is_read():
     (source,) = parse_published(TEXT, "t").source
-    assert source.problems() == [problem_of(1000, 1000, 1000, Operation("float16", "kn"))]
+    assert source.problems() == [problem_of(1000, 1000, 1000, Operation.FP16_KN)]
     assert source.point[0].times_us() == (40.0,)
 
 
@@ -119,7 +120,7 @@ def test_a_published_file_is_read():
             'layout = "nk"',
             "t:11: source[0].layout: expected one of kk, kn, mk, mn, got 'nk'; mend the entry",
         ),
-        ("float16", "fp4", "source[0].point[0].dtype: expected one of bfloat16, float16, got 'fp4'; mend the entry"),
+        ("float16", "fp4", "source[0].point[0].dtype: expected one of bfloat16, float16, float32, tf32, "),
         ("tflops = 50", "us = []", "expected `us`, or `tflops`, not () and None"),
         (
             "tflops = 50",
@@ -198,6 +199,6 @@ def test_a_spread():
 
 
 def test_a_point_has_one_kind_of_time():
-    assert Point(Dtype.FLOAT16, 1, 1, 1, us=(3.0, 2.0)).times_us() == (3.0, 2.0)
+    assert Point(ElementType.FLOAT16, 1, 1, 1, us=(3.0, 2.0)).times_us() == (3.0, 2.0)
     with pytest.raises(ValueError, match="expected `us`, or `tflops`"):
-        Point(Dtype.FLOAT16, 1, 1, 1)
+        Point(ElementType.FLOAT16, 1, 1, 1)

@@ -9,7 +9,7 @@ from aot.compile.artifact import Artifact, CompileFailure
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Row, Section
 from aot.core.errors import CompileError
-from aot.core.problem import Dtype
+from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
 from aot.package.distribution import wheel_version
@@ -39,7 +39,7 @@ SELECTION = Selection(
     (),
     (),
     (),
-    (selector.fallback_key(Dtype.BFLOAT16, H200), KernelKey(BF16, PLAIN)),
+    (selector.fallback_key(Operation.BF16_KK, H200), KernelKey(BF16, PLAIN)),
     DispatchTable((Section(BF16, (), Grid((1,), (1,), (1,), (Row(1, 1, 2.0, "predicted", 1, 2.0),)), 0),)),
 )
 
@@ -67,7 +67,7 @@ def artifact(candidate):
 
 
 def test_a_tuning_leaves_out_what_the_model_says_is_far_off():
-    fallback = selector.fallback_key(Dtype.BFLOAT16, H200).candidate
+    fallback = selector.fallback_key(Operation.BF16_KK, H200).candidate
     tuning = tuning_set(request_of(), [artifact(x) for x in (fallback, PLAIN, SMALL)], H200)
     assert [(x.name, x.is_fallback) for x in tuning.kernels] == [
         (f"bf16_kk_{fallback.name}", True),

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from aot.core.candidate import Candidate, KernelKey, Workspace
 from aot.core.constraints import Count, Extent, Identifier, KernelName, Range, Sha256
-from aot.core.problem import Operation
-from aot.families import family_of
+from aot.core.operation import Operation
+from aot.core.signature import Argument
 
 
 @dataclass(frozen=True)
-class ManifestKernel:
+class Kernel:
     """One kernel that the wheel ships."""
 
     name: KernelName
@@ -24,6 +24,8 @@ class ManifestKernel:
     """The C entry that `export_to_c` made: `void entry(void** args, int32_t num_args)`."""
     init_symbol: Identifier
     load_symbol: Identifier
+    signature: tuple[Argument, ...]
+    """The entry's arguments, in order."""
     num_strides: Annotated[int, Range(1, 2)]
     """Strides that the entry takes for each operand: 1, the leading one, or 2, both."""
     m_multiple: Extent
@@ -39,8 +41,3 @@ class ManifestKernel:
     def key(self) -> KernelKey:
         """Give the kernel's operation and candidate."""
         return KernelKey(self.operation, self.candidate)
-
-    @property
-    def reads_b_early(self) -> bool:
-        """Say whether the entry takes an int32 before the stream: may B be read before the kernel in front ends."""
-        return family_of(self.candidate).reads_b_early

@@ -1,0 +1,58 @@
+"""Bring files of earlier versions up to date: `python -m aot.studies.migrate FILE...`.
+
+Records (`.jsonl.gz`), selections (`.json`, `.json.gz`) and censuses (`.json`) are rewritten in place, each as a whole;
+a file of today keeps its bytes. Stores of measurements bring themselves up to date when they are opened.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+from pathlib import Path
+
+from aot.core.whole_file import write_whole
+
+FAMILIES = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
+"""The names of families until 2026-11-22, and those since."""
+FIELDS = {"rounding_mean": "bucketing_loss_mean", "rounding_worst": "bucketing_loss_worst"}
+"""Fields of a selection, likewise."""
+VERSIONS = {'"version": 1}\n': '"version": 2}\n', '"selection_version": 2': '"selection_version": 3'}
+"""How a record's first line ends and what a selection has, before operations stood as tags and since."""
+
+_FAMILY = re.compile(rf'("family": ?")({"|".join(FAMILIES)})(?=")')
+_NAME = re.compile(rf'("|[a-z]_)({"|".join(FAMILIES)})(?=_\d+x\d)')
+_FIELD = re.compile(rf'(?<=")({"|".join(FIELDS)})(?=":)')
+_OPERATION = re.compile(r'\{\s*"dtype(?:_name)?": "(bfloat|float)16",\s*"layout(?:_name)?": "([km][kn])"\s*\}')
+
+
+def migrated(text: str) -> str:
+    """Return a document's text as it would be written today."""
+    for pattern in (_FAMILY, _NAME):
+        text = pattern.sub(lambda match: match[1] + FAMILIES[match[2]], text)
+    text = _FIELD.sub(lambda match: FIELDS[match[0]], text)
+    new = _OPERATION.sub(lambda match: f'"{"bf" if match[1] == "bfloat" else "fp"}16_{match[2]}"', text)
+    if new != text:
+        for old, version in VERSIONS.items():
+            new = new.replace(old, version, 1)
+    return new
+
+
+def migrate(path: Path) -> None:
+    """Bring one file up to date.
+
+    Raises:
+        OutputError: it cannot be written.
+        OSError: it cannot be read.
+    """
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    new = migrated(text)
+    if new != text:
+        is_packed = path.suffix == ".gz"
+        write_whole(path, gzip.compress(new.encode(), compresslevel=9, mtime=0) if is_packed else new.encode())
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        migrate(Path(argument))
