@@ -1,8 +1,8 @@
 import pytest
-from twins import BF16, problem_of
 
 from aot.core.operands import Matrix, as_launched, is_aligned, matrices, misalignment
 from aot.core.problem import Dtype, Layout, Operation
+from tests.unit.twins import BF16, problem_of
 
 
 @pytest.mark.parametrize(

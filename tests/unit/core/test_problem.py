@@ -1,7 +1,7 @@
 import pytest
-from twins import ALL_LAYOUTS, problem_of
 
 from aot.core.problem import Dtype, Layout, Operation
+from tests.unit.twins import ALL_LAYOUTS, problem_of
 
 
 def test_work_and_traffic():

@@ -1,11 +1,11 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
 from aot.core.problem import Dtype, Layout, Operation
 from aot.families.sm100_tgv import FAMILY
+from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm100_tgv_64x8_c1x1_st8_direct_swap", "thor")
 

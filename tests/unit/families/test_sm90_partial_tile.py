@@ -1,13 +1,13 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
 from aot.core.problem import Dtype, Layout, Operation
 from aot.families._boxes import box_rows
 from aot.families.sm90_partial_tile import FAMILY
 from aot.families.sm90_quack import FAMILY as QUACK
+from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm90_partial_tile_128x128_c1x1_pingpong", "h200")
 

@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from twins import problem_of
 
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, matrices
 from aot.core.problem import Dtype, Layout, Operation
 from aot.measure.kernel_library import KernelLibrary, ProblemStruct
+from tests.unit.twins import problem_of
 
 INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
 

@@ -4,12 +4,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.core.errors import StoreError
 from aot.core.measurement import Measurement
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
+from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
 

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from reported import TMA, measured_facts
-
 from aot.core.problem import Dtype, Layout, Operation
 from aot.report.parts import MINUS, Bar, Table, kernel_name, microseconds, operation_name, share, sizes
+from tests.unit.reported import TMA, measured_facts
 
 
 def test_entries():

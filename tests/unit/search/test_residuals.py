@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from twins import BF16, problem_of
 
 from aot.core.candidate import Candidate
 from aot.core.problem import Dtype, Operation
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
+from tests.unit.twins import BF16, problem_of
 
 PRIOR = Prior()
 CANDIDATES = [Candidate("f", 64 * 2**i, 64 * 2**j) for i in range(3) for j in range(3)]
