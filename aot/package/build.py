@@ -170,7 +170,8 @@ def _toolchain_file(target: Target) -> str:
     """Give the CMake toolchain file: zig as a cross compiler, which brings the target's libc at the glibc wanted."""
     zig = _installed("ziglang") / "zig"
     cpu = target.host_cpu.replace("-", "_")
-    arguments = f"c++ -target {target.machine}-linux-gnu.{target.glibc} -mcpu={cpu}"
+    # Stripped from CMake's first trial on: zig builds another C++ library, for a minute, for what is not stripped.
+    arguments = f"c++ -target {target.machine}-linux-gnu.{target.glibc} -mcpu={cpu} -Wl,-s"
     compiler = " ".join(f'"{x}"' for x in [str(zig), *arguments.split()])
     return (
         "set(CMAKE_SYSTEM_NAME Linux)\n"

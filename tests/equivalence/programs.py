@@ -6,7 +6,6 @@ import ctypes
 import platform
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
 from aot.package.build import read_templates, write
 from aot.package.render import render
+from tests import native
 from tests.equivalence.launch import Reader
 from tests.package.userland import aarch64_emulator
 from tests.runtime.host import BINDING_SOURCES, RECORDER, REPLACED_SOURCES
@@ -34,14 +34,9 @@ def build(compiled, directory):
     target = compiled.target
     write(render(compiled.manifest, read_templates()), directory)
     sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in REPLACED_SOURCES | BINDING_SOURCES]
-    program = directory / "replay"
-    machine = ["-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={target.host_cpu.replace('-', '_')}"]
-    includes = [f"-I{x}" for x in (directory / "include", directory / "src", RECORDER.parent)]
+    includes = [directory / "include", directory / "src", RECORDER.parent]
     files = [*sources, RECORDER, PROGRAM, *compiled.objects.values()]
-    command = [sys.executable, "-m", "ziglang", "c++", *machine, *FLAGS, *includes, *files, *LINK_FLAGS, "-o", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return program
+    return native.link(files, directory / "replay", native.zig(target), FLAGS, LINK_FLAGS, includes)
 
 
 def emulator(machine):

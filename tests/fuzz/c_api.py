@@ -21,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import native
 from tests.runtime import host
 
 ROOT = Path(__file__).parents[2]
@@ -50,9 +51,9 @@ def build(directory):
     """Build library, package and driver with sanitizers; gives the package's folder."""
     folder = host.compile_installed(host.random_manifest(), directory, flags=SANITIZERS)
     library = next(folder.glob("lib*.so.*"))
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZERS, f"-I{directory}/include"]
-    links = [library, f"-Wl,-rpath,{folder}"]
-    subprocess.run(["g++", *flags, Path(__file__).with_suffix(".cc"), *links, "-o", directory / "c_api"], check=True)
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZERS]
+    files, links = [Path(__file__).with_suffix(".cc"), library], [f"-Wl,-rpath,{folder}"]
+    native.link(files, directory / "c_api", native.GCC, flags, links, [directory / "include"])
     return folder
 
 

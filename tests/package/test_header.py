@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 
 import pytest
 
 from aot.core.target import load_target
 from aot.package.build import build_library, fetch_toolchain, read_templates
+from tests import native
 from tests.objects import small_manifest
 from tests.package.userland import aarch64_emulator
 
@@ -69,10 +69,10 @@ def _link_and_run(target_name, compiler, emulator, folder):
     cuda = fetch_toolchain(target).cuda_dir / "include"
     strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}"]
     driver = [*strict, "-shared", "-fPIC", "driver.c", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1"]
-    subprocess.run(driver, check=True, cwd=folder)
+    native.run(driver, cwd=folder)
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
     libraries = ["-L", ".", "-l:libaot_gemm.so.1", f"-Wl,-rpath,{folder}", "-lcuda"]
-    subprocess.run([*strict, "multiply.c", "-I", ".", *libraries, "-o", "multiply"], check=True, cwd=folder)
+    native.run([*strict, "multiply.c", "-I", ".", *libraries, "-o", "multiply"], cwd=folder)
     return subprocess.run([*emulator, folder / "multiply"], capture_output=True, text=True, check=False)
 
 
@@ -90,5 +90,4 @@ def test_the_example_links_and_runs(tmp_path):
 
 def test_the_example_links_and_runs_on_aarch64(tmp_path):
     emulator = aarch64_emulator()
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.28"]
-    _check_example(_link_and_run("thor", compiler, emulator, tmp_path), "thor")
+    _check_example(_link_and_run("thor", native.zig(load_target("thor"), "cc"), emulator, tmp_path), "thor")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from aot.core.target import load_target
 from aot.package.build import fetch_toolchain
+from tests import native
 
 pytestmark = pytest.mark.package
 
@@ -19,13 +19,12 @@ NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED = 3, 201, 709
 
 @pytest.fixture
 def runtime(tmp_path):
-    """Build and load it; calls of the runtime that no launch makes stay unresolved."""
+    """Build it, load a copy of its own for each test; calls of the runtime that no launch makes stay unresolved."""
     source, include = ROOT / "templates" / "src", fetch_toolchain(load_target("h200")).cuda_dir / "include"
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wl,-z,lazy", "-Wall", "-Wextra", "-Werror"]
-    flags += [f"-I{source}", f"-isystem{include}"]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-isystem{include}"]
     files = [source / "cuda_entry.cc", source / "grid.cc", Path(__file__).with_name("cuda_runtime.cc")]
-    subprocess.run(["g++", *flags, *files, "-o", tmp_path / "launch.so"], check=True)
-    return ctypes.CDLL(str(tmp_path / "launch.so"), mode=1)  # RTLD_LAZY
+    library = native.link(files, tmp_path / "launch.so", native.GCC, flags, ["-shared", "-Wl,-z,lazy"], [source])
+    return ctypes.CDLL(str(library), mode=1)  # RTLD_LAZY
 
 
 def test_the_driver_is_told_what_the_runtime_would_be(runtime):

@@ -66,9 +66,8 @@ def tune(*words):
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
-    return simulated.compile_shared(
-        [simulated.HERE / "libcuda.cc"], folder / "libcuda.so.1", "-Wl,-soname,libcuda.so.1"
-    )
+    sources = [simulated.HERE / "libcuda.cc"]
+    return simulated.compile_shared(sources, folder / "libcuda.so.1", TARGET, "-Wl,-soname,libcuda.so.1")
 
 
 @pytest.fixture(scope="session")

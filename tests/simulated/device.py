@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,21 +17,19 @@ import pytest
 from aot.package.build import read_templates, write
 from aot.package.render import render
 from aot.space import cost
+from tests import native
 from tests.objects import parameter_sizes
 from tests.package.userland import aarch64_python
 from tests.runtime.host import BINDING_SOURCES, REPLACED_SOURCES
 
 HERE = Path(__file__).parent
-TARGET = "aarch64-linux-gnu.2.28"
-FLAGS = ["-std=c++17", "-O2", "-ffast-math", "-fPIC", "-shared", "-fno-rtti", "-Wall", "-Wextra", "-pthread"]
+FLAGS = ["-std=c++17", "-O2", "-ffast-math", "-fPIC", "-fno-rtti", "-Wall", "-Wextra", "-pthread", "-g0"]
 TEGRA_RELEASE = "# R38 (release), REVISION: 2.0, GCID: 41844464, BOARD: generic, EABI: aarch64\n"
 
 
-def compile_shared(sources, out, *flags):
-    """Build a shared library for AArch64."""
-    command = [sys.executable, "-m", "ziglang", "c++", "-target", TARGET, *FLAGS, *flags]
-    subprocess.run([*command, *map(str, sources), "-o", str(out)], check=True)
-    return out
+def compile_shared(sources, out, target, *links, includes=()):
+    """Build a shared library for a target; stripped, as the wheels are."""
+    return native.link(sources, out, native.zig(target), FLAGS, ["-shared", "-Wl,-s", *links], includes)
 
 
 def _wrapper(kernel, path, index):
@@ -63,10 +60,8 @@ void simulated_note(const char*, int32_t, int32_t, int32_t, const int32_t*, int3
         path for path in sorted((project / "src").glob("*.cc")) if path.stem not in REPLACED_SOURCES | BINDING_SOURCES
     ]
     sources += [project / "wrappers.cc", HERE / "cuda_entry.cc", *(objects[x.name] for x in manifest.kernels)]
-    options = [f"-I{project}/include", f"-I{project}/src", f"-I{HERE}"]
-    # Equal inputs give equal libraries, as the real ones are: a bundle is known by its digest.
-    options += ["-g0", "-Wl,-s", f"-ffile-prefix-map={project}=."]
-    return compile_shared(sources, out_dir / f"lib{manifest.module}.so", *options)
+    includes = [project / "include", project / "src", HERE]
+    return compile_shared(sources, out_dir / f"lib{manifest.module}.so", target, includes=includes)
 
 
 @dataclass

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from twins import BF16
-
 from aot.core.candidate import Accepted
 from aot.core.target import load_target
 from aot.families import families
 from aot.space.legality import check
+from tests.unit.twins import BF16
 
 
 @cache

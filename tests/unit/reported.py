@@ -6,9 +6,6 @@ from dataclasses import replace
 from functools import cache
 from xml.etree import ElementTree as ET
 
-from twins import BF16, problem_of
-from twins import CONDITIONS as TWIN
-
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
 from aot.core.measurement import Measurement, Record
@@ -17,6 +14,8 @@ from aot.report.facts import SearchPoint, facts_of
 from aot.select.heldout import score
 from aot.select.selection import SELECTION_VERSION, Curve, CurvePoint, Regret, Selection
 from aot.space.cost import NAME
+from tests.unit.twins import BF16, problem_of
+from tests.unit.twins import CONDITIONS as TWIN
 
 THOR = load_target("thor")
 CONDITIONS = replace(TWIN, arch=THOR.arch)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from test_escape import CPP_LITERAL, unescaped_cpp, unescaped_markdown
 
 from aot.core.errors import ManifestError, StoreError
 from aot.measure.store import read_store
@@ -26,6 +25,7 @@ from aot.select.record import from_store, read_record
 from tests.golden.manifest import golden_manifest
 from tests.hostile import HOSTILE, text_fields, text_places, with_text
 from tests.seeds import SEEDS, store_bytes
+from tests.unit.escapes import CPP_LITERAL, unescaped_cpp, unescaped_markdown
 
 GOLDEN = golden_manifest()
 MANIFEST = SEEDS["manifest"]

@@ -6,14 +6,13 @@ import secrets
 import sys
 from pathlib import Path
 
-from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
-
 from aot.measure import verify
 from aot.measure.protocol import TimingPlan
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
 from aot.measure.worker import Session, Worker, deadline_stop
 from aot.measure.worker_process import end_with_parent, finish_worker, interrupt_flag, step_reporter
+from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(4))
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))

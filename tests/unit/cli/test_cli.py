@@ -9,8 +9,6 @@ import tempfile
 from dataclasses import replace
 
 import pytest
-from invoked import SHAPES, aot, succeed
-from twins import CONDITIONS, problem_of
 
 from aot.cli import space as cli_space
 from aot.cli.main import COMMANDS
@@ -28,6 +26,8 @@ from aot.package.wheel import toolchain_version
 from aot.select import pipeline
 from aot.select.selection import read_selection, write_selection
 from tests.golden.manifest import KK, golden_manifest
+from tests.unit.invoked import SHAPES, aot, succeed
+from tests.unit.twins import CONDITIONS, problem_of
 
 MISSES = """version = 1
 [[model]]

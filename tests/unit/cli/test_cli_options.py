@@ -1,10 +1,10 @@
 import click
 import pytest
 from click.testing import CliRunner
-from invoked import aot
 
 from aot.cli.options import MAX_HELDOUT_REGRET, REGRETS, options, regrets_text
 from aot.core.errors import OutputError, StoreError
+from tests.unit.invoked import aot
 
 INFINITE = (float("inf"), float("inf"))
 

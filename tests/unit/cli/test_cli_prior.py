@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from invoked import aot, succeed
 
 from aot.cli import prior as cli_prior
 from aot.cli.prior import PARTS, SHOWN
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.studies import hand_rule, prior
+from tests.unit.invoked import aot, succeed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "prior.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"^```console\n\$ aot (.*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from reported import CURVE, RECORD, SELECTION
 
 from aot.cli import main as cli
 from aot.cli import report as cli_report
@@ -12,6 +11,7 @@ from aot.core.errors import SelectionError, StoreError
 from aot.select.record import write_record
 from aot.select.selection import write_selection
 from aot.studies.replay import CurvePoint, write_curves
+from tests.unit.reported import CURVE, RECORD, SELECTION
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from twins import BF16, CONDITIONS
 
 from aot.cli import main as cli
 from aot.cli import search as cli_search
@@ -13,6 +12,7 @@ from aot.core.measurement import Measurement, Record
 from aot.select.record import write_record
 from aot.space.calibration import read_calibration
 from aot.space.cost import DEFAULTS
+from tests.unit.twins import BF16, CONDITIONS
 
 
 @pytest.fixture(autouse=True)

@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from invoked import SHAPES, aot, succeed
 
 from aot.cli import options as cli_options
 from aot.package.wheel import BuiltWheel
 from aot.select import pipeline
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.selector import SelectionLimits
+from tests.unit.invoked import SHAPES, aot, succeed
 
 PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
 

@@ -1,9 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from reported import DIRECT, SELECTION, TMA
-from twins import BF16, CONDITIONS, problem_of
-
 from aot.cli import tables
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.core.candidate import KernelKey
@@ -16,6 +13,8 @@ from aot.core.target import load_target
 from aot.select.diff import Change, Difference
 from aot.select.selection import Curve, CurvePoint, HeldOut
 from tests.golden.manifest import BIG, golden_manifest
+from tests.unit.reported import DIRECT, SELECTION, TMA
+from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 
 def test_numbers_stand_right_and_texts_left():

@@ -13,8 +13,6 @@ from functools import partial
 from hashlib import sha256
 
 import pytest
-from accepted import named
-from twins import BF16
 
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
@@ -24,6 +22,8 @@ from aot.core import scratch
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import CompileError, ResourceError
 from aot.core.target import load_target
+from tests.unit.accepted import named
+from tests.unit.twins import BF16
 
 NAMES = {
     "h200": [

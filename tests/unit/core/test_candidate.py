@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from twins import BF16
 
 from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace
 from aot.core.strict_json import DecodeError, decode
+from tests.unit.twins import BF16
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from twins import BF16, problem_of
 
 from aot.core.dispatch import Choice, DispatchTable, Grid, Ladder, Row, Section, Tier, look_up, round_up, table_fault
 from aot.core.element import ElementType
 from aot.core.measurement import Provenance
 from aot.core.operation import Layout, Operation
 from tests.golden.manifest import golden_manifest, row
+from tests.unit.twins import BF16, problem_of
 
 SIZES = st.integers(1, 2**31 - 1)
 EDGES = st.lists(SIZES, min_size=1, max_size=12, unique=True).map(sorted).map(tuple)

@@ -1,7 +1,6 @@
-from twins import BF16, problem_of
-
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.measurement import Measurement
+from tests.unit.twins import BF16, problem_of
 
 KEY = KernelKey(BF16, Candidate("sm90_quack", 128, 128, schedule="pingpong"))
 

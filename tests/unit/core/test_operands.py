@@ -1,9 +1,9 @@
 import pytest
-from twins import problem_of
 
 from aot.core.element import ElementType
 from aot.core.operands import Matrix, as_launched, is_aligned, matrices, misalignment
 from aot.core.operation import Layout, Operation
+from tests.unit.twins import problem_of
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 import pytest
-from twins import ALL_LAYOUTS, problem_of
 
 from aot.core.element import ElementType
 from aot.core.operation import ELEMENTS, Layout, Operation
+from tests.unit.twins import ALL_LAYOUTS, problem_of
 
 
 def test_work_and_traffic():

@@ -1,12 +1,12 @@
 import time
 
 import pytest
-from twins import BF16
 
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
+from tests.unit.twins import BF16
 
 TEXT = """\
 # version = 0

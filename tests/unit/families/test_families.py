@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from twins import BF16, problem_of
 
 import aot.families
 from aot.core.candidate import Accepted, Candidate, Reason
@@ -11,6 +10,7 @@ from aot.families import families, families_for, family_of
 from aot.space.enumeration import Patterns, census, legal
 from aot.space.legality import check
 from aot.space.shortlist import shortlist
+from tests.unit.twins import BF16, problem_of
 
 NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py"))
 

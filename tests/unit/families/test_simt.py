@@ -1,14 +1,14 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
-from twins import ALL_LAYOUTS
 
 from aot.core.candidate import Accepted, Reason, Workspace
 from aot.core.target import load_target
 from aot.families._simt_tile import SMEM_BYTES
 from aot.families.simt import FAMILY
 from aot.space.legality import check
+from tests.unit.accepted import named, reason, resources
+from tests.unit.twins import ALL_LAYOUTS
 
 NAME = "simt_64x64_c1x1_direct"
 

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason
 from aot.families.sm100_persistent import FAMILY
+from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm100_persistent_128x128_c1x1_clc", "thor")
 

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
 from aot.families.sm100_quack import FAMILY
+from tests.unit.accepted import named, reason, resources
 
 
 @pytest.mark.parametrize(

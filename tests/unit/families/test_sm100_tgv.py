@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.families.sm100_tgv import FAMILY
+from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm100_tgv_64x8_c1x1_st8_direct_swap", "thor")
 

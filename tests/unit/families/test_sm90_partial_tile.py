@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
 from aot.core.element import ElementType
@@ -9,6 +8,7 @@ from aot.core.operation import Layout, Operation
 from aot.families._boxes import box_rows
 from aot.families.sm90_partial_tile import FAMILY
 from aot.families.sm90_quack import FAMILY as QUACK
+from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm90_partial_tile_128x128_c1x1_pingpong", "h200")
 

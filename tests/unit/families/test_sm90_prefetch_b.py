@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named
-from twins import BF16
 
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
@@ -11,6 +9,8 @@ from aot.families import families
 from aot.families.sm90_partial_tile import FAMILY as BOUNDED
 from aot.families.sm90_prefetch_b import FAMILY
 from aot.space.legality import check
+from tests.unit.accepted import named
+from tests.unit.twins import BF16
 
 H200 = load_target("h200")
 TILE = named("sm90_prefetch_b_128x128_c1x1_pingpong", "h200")

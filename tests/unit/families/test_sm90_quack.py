@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named, reason, resources
 
 from aot.core.candidate import Reason, Workspace
 from aot.families.sm90_quack import FAMILY
+from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 

@@ -1,7 +1,6 @@
-from twins import TwinGpu
-
 from aot.core.errors import DeviceError
 from aot.measure.gpu import ContextLostError, Gpu
+from tests.unit.twins import TwinGpu
 
 
 def test_the_twin_has_what_the_interface_asks():

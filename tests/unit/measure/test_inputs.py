@@ -1,9 +1,9 @@
 import numpy as np
-from twins import TwinGpu, memory
 
 from aot.core.element import ElementType
 from aot.core.numerics import decode
 from aot.measure.inputs import RandomPool
+from tests.unit.twins import TwinGpu, memory
 
 
 def test_host_knows_what_the_device_holds():

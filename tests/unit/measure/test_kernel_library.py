@@ -5,13 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from twins import problem_of
 
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, matrices
 from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import KernelLibrary, ProblemStruct
+from tests.unit.twins import problem_of
 
 INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
 from aot.core.errors import VerificationError
 from aot.measure import protocol as measure
@@ -18,6 +17,7 @@ from aot.measure.protocol import (
     set_bytes,
     survivors,
 )
+from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
 PLAN = TimingPlan()
 THOR_L2 = 32 << 20

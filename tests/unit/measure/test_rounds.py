@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from twins import problem_of
 
 from aot.measure.protocol import TimingPlan, quartiles
 from aot.measure.rounds import both_ways, final_rounds, interleave, is_intense
+from tests.unit.twins import problem_of
 
 PLAN = TimingPlan()
 LIGHT, INTENSE = problem_of(128, 4096, 4096), problem_of(512, 4096, 4096)  # 120 and 410 FLOP a byte

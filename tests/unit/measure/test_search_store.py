@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 from aot.measure import verify
 from aot.measure.protocol import TimingPlan
@@ -10,6 +9,7 @@ from aot.measure.tuning_set import TuningSet
 from aot.measure.worker import Session, StoppedError, Worker
 from aot.search.model import LEAST
 from aot.search.strategy import EXHAUSTIVE, MODEL
+from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 KERNELS = tuple(kernel_of(16 * (i + 1), 16 * (j + 1)) for i in range(6) for j in range(8))
 NAMES = [kernel.name for kernel in KERNELS]

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import StoreError
@@ -13,6 +12,7 @@ from aot.core.operation import Operation
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
 from aot.measure.tuning_set import TunedKernel
+from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
 

@@ -7,17 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
-from twin_worker import KERNELS, PROBLEMS
 
 from aot.core.errors import DeviceError, StoreError
 from aot.measure import supervisor
 from aot.measure.background import hold_lock
 from aot.measure.store import open_store
 from aot.measure.supervisor import EXIT_INTERRUPTED, supervise
+from tests.unit.twin_worker import KERNELS, PROBLEMS
 
-HERE = Path(__file__).resolve().parents[1]
 NAMES = [kernel.name for kernel in KERNELS]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE / "measure", HERE.parents[1])))}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +25,7 @@ def path_for_workers(monkeypatch):
 
 
 def command_of(out, faults):
-    return [sys.executable, str(HERE / "twin_worker.py"), str(out), json.dumps(faults)]
+    return [sys.executable, "-m", "tests.unit.twin_worker", str(out), json.dumps(faults)]
 
 
 def run(out, faults, silence_s=20.0):
@@ -114,7 +113,7 @@ def test_budget_is_counted_down(tmp_path):
 
 SUPERVISOR = """
 import sys
-from test_supervisor import command_of
+from tests.unit.measure.test_supervisor import command_of
 from aot.measure.supervisor import supervise
 from pathlib import Path
 out = Path(sys.argv[1])

@@ -2,12 +2,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from twins import BF16, kernel_of, problem_of
 
 from aot.core.element import ElementType
 from aot.core.errors import StoreError
 from aot.core.operation import Layout, Operation
 from aot.measure.tuning_set import TuningSet, matches, read_tuning_set, write_tuning_set
+from tests.unit.twins import BF16, kernel_of, problem_of
 
 FP16_MK = Operation.of(ElementType.FLOAT16, Layout.MK)
 TUNING = TuningSet(

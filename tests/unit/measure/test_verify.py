@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from twins import ALL_LAYOUTS, TwinGpu, TwinKernels, kernel_of
 
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.operands import is_aligned
 from aot.core.operation import Layout
 from aot.measure import verify
 from aot.measure.verify import Verifier, edge_shapes
+from tests.unit.twins import ALL_LAYOUTS, TwinGpu, TwinKernels, kernel_of
 
 
 def run(kernel, fault="", workspace=0):

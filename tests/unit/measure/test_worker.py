@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 from aot.core.errors import StoreError
 from aot.measure import verify
@@ -10,6 +9,7 @@ from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
 from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
+from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
 NAMES = [kernel.name for kernel in KERNELS]

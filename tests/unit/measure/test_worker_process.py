@@ -1,9 +1,9 @@
 import pytest
-from twin_worker import KERNELS, PROBLEMS
 
 from aot.core.errors import DeviceError
 from aot.measure.tuning_set import TuningSet
 from aot.measure.worker_process import check_arch, step_reporter, warn
+from tests.unit.twin_worker import KERNELS, PROBLEMS
 
 TUNING = TuningSet("h200", "sm_90a", KERNELS, PROBLEMS)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import zipfile
 from dataclasses import replace
@@ -109,6 +110,18 @@ def test_a_tool_that_is_missing_is_named(monkeypatch, name):
     find = {"ninja": package._ninja, "ziglang": lambda: package._toolchain_file(H200)}[name]
     with pytest.raises(DependencyError, match=f"{name}.*`make setup` installs what is missing"):
         find()
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("h200", ["x86_64-linux-gnu.2.28", "-mcpu=x86_64_v2"]),
+        ("thor", ["aarch64-linux-gnu.2.28", "-mcpu=generic"]),
+    ],
+)
+def test_whatever_is_linked_is_stripped_so_that_zig_builds_one_cpp_library(target, words):
+    (compiler,) = re.findall(r"CMAKE_CXX_COMPILER (.*)\)", package._toolchain_file(load_target(target)))
+    assert shlex.split(compiler)[1:] == ["c++", "-target", *words, "-Wl,-s"]
 
 
 def test_ninjas_steps_are_counted(capsys):

@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
-from test_tuning import SELECTION
-from twins import CONDITIONS
 
 from aot.core.errors import PackageError
 from aot.core.strict_json import decode
 from aot.package.distribution import check_name, check_version, selection_hash, wheel_version
 from aot.package.manifest import Package, WheelVersion
+from tests.unit.selections import SELECTION
+from tests.unit.twins import CONDITIONS
 
 
 @pytest.mark.parametrize("name", ["aot-gemm", "a", "my-model-2", "match", "x" * 64])

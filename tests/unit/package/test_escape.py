@@ -12,19 +12,9 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from aot.package import escape
 from aot.package.escape import EscapeError, finalize
 from tests.hostile import HOSTILE
+from tests.unit.escapes import unescaped_cpp, unescaped_markdown
 
 ENCODABLE = {name: text for name, text in HOSTILE.items() if name != "surrogate"}
-CPP_LITERAL = re.compile(r'"((?:[^"\\\n]|\\[0-7]{3})*)"')
-
-
-def unescaped_cpp(literal):
-    """Return the bytes of a literal that has no other escapes than of three octal digits."""
-    (content,) = CPP_LITERAL.fullmatch(literal).groups()
-    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), content.encode("ascii"))
-
-
-def unescaped_markdown(text):
-    return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text)
 
 
 @pytest.mark.parametrize("text", ENCODABLE.values(), ids=ENCODABLE)

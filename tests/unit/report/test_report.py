@@ -7,7 +7,10 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
-from reported import (
+
+from aot.report.facts import facts_of
+from aot.report.page import page
+from tests.unit.reported import (
     RECORD,
     SEARCHES,
     SECTION,
@@ -19,9 +22,6 @@ from reported import (
     scored,
     with_section,
 )
-
-from aot.report.facts import facts_of
-from aot.report.page import page
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from reported import CURVE, SEARCHES, THOR, drawn, measured_facts, predicted_facts
-from twins import problem_of
 
 from aot.report.charts import portfolio, regrets, roofline, roundings, search_curves
 from aot.select.selection import CurvePoint
+from tests.unit.reported import CURVE, SEARCHES, THOR, drawn, measured_facts, predicted_facts
+from tests.unit.twins import problem_of
 
 (OPERATION,) = measured_facts().operations
 (PREDICTED,) = predicted_facts().operations

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from reported import DIRECT, FAILURES, RECORD, SELECTION, THOR, TMA, WIDE, measured_facts, scored
-from twins import CONDITIONS, problem_of
 
 from aot.core.dispatch import Tier
 from aot.core.errors import SelectionError
 from aot.report.facts import facts_of, unchosen
+from tests.unit.reported import DIRECT, FAILURES, RECORD, SELECTION, THOR, TMA, WIDE, measured_facts, scored
+from tests.unit.twins import CONDITIONS, problem_of
 
 
 def test_the_facts_of_an_operation():

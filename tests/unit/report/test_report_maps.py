@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from reported import DIRECT, GRID, TMA, drawn, measured_facts, predicted_facts
-from twins import problem_of
 
 from aot.core.dispatch import Grid
 from aot.report import maps as report_maps
 from aot.report.parts import NUM_COLOURS
 from aot.space.roofline import Roofline
+from tests.unit.reported import DIRECT, GRID, TMA, drawn, measured_facts, predicted_facts
+from tests.unit.twins import problem_of
 
 
 def test_eight_kernels_have_colours_of_their_own():

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from reported import TMA, measured_facts
-
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.report.parts import MINUS, Bar, Table, kernel_name, microseconds, operation_name, share, sizes
+from tests.unit.reported import TMA, measured_facts
 
 
 def test_entries():

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from reported import DIRECT, TMA, WIDE, measured_facts, predicted_facts
-from twins import CONDITIONS, problem_of
 
 from aot.report import tables as report_tables
 from aot.report.parts import MINUS, Bar
 from aot.report.tables import LARGE_US, NUM_SHOWN
 from aot.space.roofline import Roofline
+from tests.unit.reported import DIRECT, TMA, WIDE, measured_facts, predicted_facts
+from tests.unit.twins import CONDITIONS, problem_of
 
 FACTS = measured_facts()
 (OPERATION,) = FACTS.operations

@@ -1,34 +1,11 @@
 import math
 
 import pytest
-from test_strategy import ended
-from twins import problem_of
 
-from aot.core.candidate import Candidate
 from aot.search.model import FEW, LEAST, Model, Ranked
-from aot.search.strategy import ALL_MEASURED, Stop, Task
-
-CANDIDATES = tuple(
-    Candidate("f", 64 * 2**i, 16 * j, c, 1, "pingpong", swap_ab=swap)
-    for i in range(2)
-    for j in range(1, 17)
-    for c in (1, 2)
-    for swap in (False, True)
-)
-
-
-def task(m=256):
-    return Task(problem_of(m, 4096, 4096), CANDIDATES, tuple(10.0 + 0.5 * i for i in range(len(CANDIDATES))))
-
-
-def run(strategy, task, times):
-    """Search with these times; give the order, and let the strategy learn."""
-    search, order = strategy.search(task), []
-    while not isinstance(step := search.ask(), Stop):
-        order.append(step)
-        search.tell(step, times[step])
-    strategy.learn(task, {i: times[i] for i in order})
-    return order, step.reason
+from aot.search.strategy import ALL_MEASURED, Task
+from tests.unit.searches import CANDIDATES, ended, run, task
+from tests.unit.twins import problem_of
 
 
 def test_where_the_model_is_right_the_first_is_the_best_and_the_rest_is_left():

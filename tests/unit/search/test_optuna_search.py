@@ -1,13 +1,12 @@
 import sys
 
 import pytest
-from test_model import run, task
-from test_strategy import ended
 
 from aot.core.errors import DependencyError
 from aot.search.optuna_search import NUM_FIRST, PATIENCE, Bayesian, Evolutionary
 from aot.search.strategies import strategy_of
 from aot.search.strategy import EVOLUTIONARY
+from tests.unit.searches import ended, run, task
 
 
 @pytest.mark.parametrize("kind", [Evolutionary, Bayesian])

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from twins import BF16, problem_of
 
 from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
+from tests.unit.twins import BF16, problem_of
 
 PRIOR = Prior()
 CANDIDATES = [Candidate("f", 64 * 2**i, 64 * 2**j) for i in range(3) for j in range(3)]

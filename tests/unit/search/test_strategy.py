@@ -1,21 +1,12 @@
 import pytest
-from twins import problem_of
 
 from aot.core.candidate import Candidate
 from aot.search.strategies import strategy_of
-from aot.search.strategy import ALL_MEASURED, NAMES, Exhaustive, Limited, Stop, Task
+from aot.search.strategy import ALL_MEASURED, NAMES, Exhaustive, Limited, Task
+from tests.unit.searches import ended
+from tests.unit.twins import problem_of
 
 TASK = Task(problem_of(16, 64, 64), tuple(Candidate("twin", 16 * (i + 1), 64) for i in range(4)), (4.0, 3.0, 2.0, 1.0))
-
-
-def ended(search, time_us=1.0):
-    """Measure to the end; give the order and the reason."""
-    order = []
-    while not isinstance(step := search.ask(), Stop):
-        assert search.ask() == step  # asking again changes nothing
-        order.append(step)
-        search.tell(step, time_us)
-    return order, step.reason
 
 
 def test_exhaustive_measures_all_in_the_given_order():

@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named
-from twins import BF16, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
@@ -12,6 +10,8 @@ from aot.core.target import load_target
 from aot.families import family_of
 from aot.select.coverage import Answer, Coverage, answer, coverage
 from aot.select.selector import fallback_key
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")

@@ -1,9 +1,9 @@
 import pytest
-from twins import BF16, kernel_of, problem_of
 
 from aot.select import curve as module
 from aot.select.curve import SIZES, curve, portfolio_bytes
 from aot.select.portfolio import Budget, choose
+from tests.unit.twins import BF16, kernel_of, problem_of
 
 A, B, C, D, E = (kernel_of(tile).key.candidate for tile in (16, 32, 48, 64, 80))
 P = [problem_of(2**i, 64, 64) for i in range(4)]

@@ -2,8 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from accepted import named
-from twins import BF16, CONDITIONS, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section, Tier
@@ -12,6 +10,8 @@ from aot.core.operation import Operation
 from aot.select.diff import Change, Difference, compare
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.table import Timed
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 FALLBACK = named("simt_64x64_c1x1_direct", "h200")
 A, B, C = (

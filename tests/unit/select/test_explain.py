@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from test_tables import DIRECT, SELECTION, TMA
-from twins import ALL_LAYOUTS, BF16, problem_of
 
 from aot.core import dispatch
 from aot.core.dispatch import DispatchTable
@@ -11,6 +9,8 @@ from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.select.explain import explanation
+from tests.unit.reported import DIRECT, SELECTION, TMA
+from tests.unit.twins import ALL_LAYOUTS, BF16, problem_of
 
 THOR = load_target("thor")
 BIGGER = "  bigger tiles of the family, all else equal"

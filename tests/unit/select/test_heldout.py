@@ -1,6 +1,4 @@
 import pytest
-from accepted import named
-from twins import BF16, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Grid, Ladder, Row, Section
@@ -8,6 +6,8 @@ from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.select.heldout import score
 from aot.select.selection import HeldOut
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 FALLBACK = named("simt_64x64_c1x1_direct", "h200")
 BIG = named("sm90_quack_128x128_c1x1_pingpong", "h200")

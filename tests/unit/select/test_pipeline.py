@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from accepted import named
-from twins import BF16, CONDITIONS, problem_of
 
 from aot.cli.options import MAX_HELDOUT_REGRET
 from aot.compile.artifact import Artifact
@@ -39,6 +37,8 @@ from aot.select.selection import HeldOut, write_selection
 from aot.select.selector import Objective, SelectionLimits
 from aot.space.cost import DEFAULTS
 from tests.golden.manifest import kernel
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import BF16, kernel_of, problem_of
 
 from aot.core.errors import SelectionError
 from aot.select import portfolio as module
@@ -22,6 +21,7 @@ from aot.select.portfolio import (
     Matrix,
     choose,
 )
+from tests.unit.twins import BF16, kernel_of, problem_of
 
 A, B, C, D = (kernel_of(tile).key.candidate for tile in (16, 32, 48, 64))
 P = [problem_of(2**i, 64, 64) for i in range(6)]

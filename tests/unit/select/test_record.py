@@ -4,13 +4,13 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.core.errors import StoreError
 from aot.core.measurement import Measurement, Record
 from aot.core.operation import Operation
 from aot.measure.store import open_store
 from aot.select.record import from_store, merge, parse_record, read_record, record_text, write_record
+from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 A, B = kernel_of(64, family="sm90_partial_tile"), kernel_of(128, family="sm90_partial_tile")
 P, Q = problem_of(1, 64, 64), problem_of(2, 64, 64)

@@ -3,10 +3,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import ALL_LAYOUTS, BF16, problem_of
 
 from aot.core.operands import is_aligned
 from aot.select.sampled import SIZES, sampled_problems
+from tests.unit.twins import ALL_LAYOUTS, BF16, problem_of
 
 
 def test_the_first_by_hand():

@@ -3,7 +3,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from twins import BF16, CONDITIONS
 
 from aot.core.candidate import Candidate
 from aot.core.dispatch import DispatchTable
@@ -21,6 +20,7 @@ from aot.select.selection import (
     write_selection,
 )
 from tests.golden.manifest import golden_manifest
+from tests.unit.twins import BF16, CONDITIONS
 
 GOLDEN = golden_manifest()
 SELECTION = Selection(

@@ -2,8 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from accepted import named
-from twins import BF16, CONDITIONS, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
@@ -26,6 +24,8 @@ from aot.select.selector import (
 )
 from aot.select.table import Timed
 from aot.select.times import measured_times, spreads
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200 = load_target("h200")
 FP16 = Operation.of(ElementType.FLOAT16)

@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from accepted import named
-from twins import BF16, problem_of
 
 from aot.core.errors import SelectionError
 from aot.core.operation import Layout, Operation
@@ -11,6 +9,8 @@ from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_N
 from aot.select.portfolio import Budget, choose
 from aot.select.table import MAX_WORKSPACE_BYTES, PREDICTED_TIE, Bucket, Timed, build_section, is_general
 from aot.select.time_model import Prior
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")

@@ -1,12 +1,10 @@
-from accepted import named
-from test_tables import CONDITIONS
-from twins import BF16, problem_of
-
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
 from aot.core.target import load_target
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.tiles import BiggerTile, bigger_tiles, tile_notes, verdict_on
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")

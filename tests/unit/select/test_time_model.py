@@ -3,8 +3,6 @@ from math import exp
 
 import numpy as np
 import pytest
-from accepted import named
-from twins import BF16, problem_of
 
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
@@ -13,6 +11,8 @@ from aot.core.target import load_target
 from aot.select import time_model as module
 from aot.select.time_model import MIN_SAMPLES, Prior, TimeModel
 from aot.space.cost import DEFAULTS, estimate
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 FP16 = Operation.of(ElementType.FLOAT16)

@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named
-from twins import BF16, CONDITIONS, problem_of
 
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
@@ -10,6 +8,8 @@ from aot.core.measurement import Measurement, Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.select.times import measured_times, split, spreads, with_imputed_times
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")

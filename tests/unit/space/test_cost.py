@@ -1,14 +1,14 @@
 from dataclasses import fields, replace
 
 import pytest
-from accepted import named
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
-from twins import BF16, problem_of
 
 from aot.core.target import load_target
 from aot.space.cost import Estimate, estimate
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
 SQUARE = named("sm90_quack_128x128_c1x1_pingpong", "h200")

@@ -1,5 +1,4 @@
 import pytest
-from twins import BF16
 
 from aot.core.candidate import Reason
 from aot.core.element import ElementType
@@ -8,6 +7,7 @@ from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families.simt import FAMILY
 from aot.space.enumeration import Patterns, census, fallback, judge, legal
+from tests.unit.twins import BF16
 
 THOR, H200 = load_target("thor"), load_target("h200")
 NAMES = ["sm100_quack_256x256_c1x1", "sm100_tgv_64x8_c1x1", "sm90_quack_64x16_c1x1_swap"]

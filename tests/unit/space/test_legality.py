@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from twins import BF16
 
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources
 from aot.core.errors import CandidateError
 from aot.core.target import load_target
 from aot.space.enumeration import Patterns, census
 from aot.space.legality import check
+from tests.unit.twins import BF16
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 THOR, H200 = replace(load_target("thor"), clusters=CLUSTERS), load_target("h200")

@@ -1,10 +1,10 @@
 import math
 
 import pytest
-from twins import problem_of
 
 from aot.core.target import load_target
 from aot.space.roofline import Roofline, mean_roofline_us, roofline
+from tests.unit.twins import problem_of
 
 H200 = load_target("h200")
 

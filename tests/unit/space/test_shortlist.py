@@ -1,11 +1,11 @@
 import pytest
-from accepted import named
-from twins import BF16, problem_of
 
 from aot.core.target import load_target
 from aot.space.cost import estimate
 from aot.space.enumeration import Patterns, legal
 from aot.space.shortlist import shortlist, within
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 SMALL, BIG = problem_of(1, 4096, 4096), problem_of(8192, 8192, 8192)

@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from accepted import named
-from twins import BF16, problem_of
 
 from aot.core.errors import SelectionError
 from aot.core.target import load_target
@@ -19,6 +17,8 @@ from aot.studies.calibrate import (
     folds,
     score,
 )
+from tests.unit.accepted import named
+from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 CANDIDATES = [

@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from accepted import named
-from twins import problem_of
 
 from aot.core.element import ElementType
 from aot.core.errors import TargetError
@@ -12,6 +10,8 @@ from aot.space.cost import estimate
 from aot.space.enumeration import legal
 from aot.studies.hand_rule import CLOSE, MIDDLE, ROWS, SMALL, WIDE, Tile, compare, compare_weights, matches, rule
 from aot.studies.prior import times_us
+from tests.unit.accepted import named
+from tests.unit.twins import problem_of
 
 THOR = load_target("thor")
 FP16 = Operation.of(ElementType.FLOAT16)

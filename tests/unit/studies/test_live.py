@@ -4,12 +4,12 @@ import json
 from dataclasses import asdict
 
 import pytest
-from twins import CONDITIONS, kernel_of, problem_of
 
 from aot.core.errors import StoreError
 from aot.core.measurement import Measurement
 from aot.measure.store import open_store
 from aot.studies.live import LIVE_VERSION, LiveSearch, compare_live, write_live
+from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 A, B, C = (kernel_of(tile) for tile in (64, 128, 192))
 SMALL, LARGE = problem_of(1, 64, 64), problem_of(512, 64, 64)

@@ -1,8 +1,6 @@
 from dataclasses import fields, replace
 
 import pytest
-from accepted import named
-from twins import problem_of
 
 from aot.core.element import ElementType
 from aot.core.errors import TargetError
@@ -28,6 +26,8 @@ from aot.studies.prior import (
     target_sources,
     times_us,
 )
+from tests.unit.accepted import named
+from tests.unit.twins import problem_of
 
 THOR = load_target("thor")
 FOUND = load_published("thor")

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from twins import BF16, problem_of
 
 from aot.cli.search import recorded_tasks
 from aot.core.candidate import Candidate
@@ -11,6 +10,7 @@ from aot.search.strategies import strategy_of
 from aot.search.strategy import EVOLUTIONARY, MODEL, Exhaustive, Task
 from aot.studies import replay
 from aot.studies.replay import Outcome, curve, screening_us, shuffled, summarise, write_curves
+from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 CANDIDATES = tuple(Candidate("f", 64, 16 * (i + 1)) for i in range(10))

@@ -10,7 +10,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from twins import BF16
 
 from aot.core.errors import CandidateError, TargetError
 from aot.core.target import load_target, target_names
@@ -27,6 +26,7 @@ from aot.studies.smem import (
     smaller_tile,
     tiles,
 )
+from tests.unit.twins import BF16
 
 NVFP4 = Kernel("sm_110a", "nvfp4", 256, 256, use_2cta=True)
 BF16_WIDE = Kernel("sm_110a", "bf16", 128, 256)

@@ -5,11 +5,11 @@ import sys
 import sysconfig
 
 import pytest
-from twins import kernel_of, problem_of
 
 from aot.core.errors import DependencyError, DeviceError, OutputError, StoreError
 from aot.measure.tuning_set import TuningSet, read_tuning_set
 from aot.tune.bundle import make_bundle
+from tests.unit.twins import kernel_of, problem_of
 
 TUNING = TuningSet("h200", "sm_90a", (kernel_of(64),), (problem_of(1, 64, 64),))
 

@@ -2,12 +2,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from accepted import named
-from twins import BF16, CONDITIONS, problem_of
 
 from aot.compile.artifact import Artifact, CompileFailure
-from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Row, Section
 from aot.core.errors import CompileError
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
@@ -15,32 +11,20 @@ from aot.core.target import load_target
 from aot.package.distribution import wheel_version
 from aot.package.wheel import make_wheel, manifest_of
 from aot.select import selector
-from aot.select.selection import SELECTION_VERSION, Regret, Selection
+from aot.select.selection import Regret
 from aot.space.enumeration import Patterns
 from aot.tune.tuning import TuningRequest, Workplace, tuning_candidates, tuning_library, tuning_set
 from tests.golden.manifest import kernel
+from tests.unit.accepted import named
+from tests.unit.selections import PLAIN, SELECTION
+from tests.unit.twins import BF16, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
 SHAPES = parse_shape_set(
     'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
     '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
     "x",
-)
-
-
-SELECTION = Selection(
-    SELECTION_VERSION,
-    "h200",
-    "measured",
-    "mine",
-    (CONDITIONS,),
-    (),
-    (),
-    (),
-    (selector.fallback_key(Operation.BF16_KK, H200), KernelKey(BF16, PLAIN)),
-    DispatchTable((Section(BF16, (), Grid((1,), (1,), (1,), (Row(1, 1, 2.0, "predicted", 1, 2.0),)), 0),)),
 )
 
 

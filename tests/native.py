@@ -1,0 +1,107 @@
+"""What tests compile of C and C++, each source once: kept by content, for all workers of a run and for later runs."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from aot.package.build import TOOLCHAIN_CACHE, ZIG_CACHE
+
+ROOT = Path(__file__).parents[1]
+STORE = ROOT / "build" / "tests"
+GCC = ("g++",)
+SOURCES = {".c", ".cc"}
+
+
+def zig(target, language="c++"):
+    """Return the words of the compiler that builds the wheels, for a target."""
+    cpu = target.host_cpu.replace("-", "_")
+    machine = ("-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={cpu}")
+    return (sys.executable, "-m", "ziglang", language, *machine)
+
+
+def environment():
+    """Return an environment in which zig takes the C++ library that it has built for the wheels."""
+    return {"ZIG_GLOBAL_CACHE_DIR": str(ROOT / TOOLCHAIN_CACHE / ZIG_CACHE)} | os.environ
+
+
+def run(command, **options):
+    """Run a compiler or linker."""
+    done = subprocess.run(
+        list(map(str, command)), env=environment(), capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@contextmanager
+def locked(path):
+    """Hold a file's lock; other processes wait for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def once(suffix, parts, make):
+    """Return a file that `make` writes to the path that it is called with: for equal `parts` it is called once."""
+    path = STORE / f"{hashlib.sha256(chr(0).join(map(str, parts)).encode()).hexdigest()}{suffix}"
+    with locked(path.with_suffix(".lock")):
+        if not path.is_file():
+            with tempfile.TemporaryDirectory(dir=STORE) as scratch:
+                made = Path(scratch) / f"made{suffix}"
+                make(made)
+                made.rename(path)
+    return path
+
+
+def _digest(folder, paths):
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        found.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+@cache
+def _version(compiler):
+    words = [*compiler[:3], "version"] if "ziglang" in compiler else [*compiler, "--version"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def object_of(source, compiler, flags, includes=()):
+    """Compile a source, unless an equal one was compiled before; return the object.
+
+    Args:
+        source: a C or C++ file.
+        compiler: the words of the compiler.
+        flags: its options; they name no file.
+        includes: folders of headers. All headers below them, and those beside the source, are part of what is equal.
+    """
+    folder = source.parent
+    parts = [_version(compiler), *compiler, *flags, _digest(folder, [source, *folder.glob("*.h")])]
+    parts += [_digest(x, x.rglob("*.h")) for x in includes]
+    # An object does not say where its source was, so that it is the same from every folder.
+    words = [*compiler, *flags, f"-ffile-prefix-map={folder}=.", *(f"-I{x}" for x in includes), "-c", source]
+    return once(".o", parts, lambda path: run([*words, "-o", path]))
+
+
+def link(files, out, compiler, flags, links, includes=()):
+    """Make a program or a library of sources, each compiled once, and of objects; return its path.
+
+    Args:
+        files: sources, and whatever else is linked.
+        out: the result.
+        compiler: the words of the compiler.
+        flags: its options for compiling, and for linking too.
+        links: options for linking alone.
+        includes: folders of headers.
+    """
+    files = [x if x.suffix not in SOURCES else object_of(x, compiler, flags, includes) for x in map(Path, files)]
+    run([*compiler, *flags, *files, *links, "-o", out])
+    return Path(out)
