@@ -89,14 +89,14 @@ class ShapeSet:
         """List the operations to tune when these element types, layouts and epilogues are asked for.
 
         Where none are: of a set whose models all say what they are for, as those of a miss log do, every operation;
-        else bfloat16, linear's layout and no epilogue. An epilogue that is asked for need not be named by the set.
+        else bfloat16, linear's layout and the set's epilogues. An epilogue that is asked for need not be the set's.
 
         Raises:
             ShapeFileError: the set has no problem of any of them.
         """
         if not (dtypes or layouts or epilogues) and all(model.operations for model in self.models):
             return self.operations
-        asked = catalogued(dtypes or (ElementType.BFLOAT16,), layouts or (Layout.KK,), epilogues or (Epilogue.NONE,))
+        asked = catalogued(dtypes or (ElementType.BFLOAT16,), layouts or (Layout.KK,), epilogues or self.epilogues)
         if not asked:
             known = ", ".join(operation.tag for operation in Operation)
             raise ShapeFileError(

@@ -4,7 +4,7 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
-from aot.core.operation import ELEMENTS, Layout, Operation
+from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
 from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
 from tests.unit.twins import BF16
 
@@ -242,3 +242,13 @@ def test_a_set_may_be_a_file(tmp_path):
 def test_the_sizes_of_the_transposed_set_are_representative():
     sizes = {(n, k) for n, k, _ in load_shape_set("representative").sizes}
     assert {(n, k) for n, k, _ in load_shape_set("transposed").sizes} <= sizes
+
+
+def test_an_epilogue_is_asked_for_by_the_set_or_by_the_option():
+    text = TEXT.replace("version = 1\n", 'version = 1\nepilogues = ["none", "bias"]\n')
+    assert [x.tag for x in parse_shape_set(text, "").operations if x.has_bias] == ["bf16_kk_bias", "fp16_kk_bias"]
+    assert [x.tag for x in parse_shape_set(text, "").tuned((), ())] == ["bf16_kk", "bf16_kk_bias"]
+    tuned = parse_shape_set(TEXT, "").tuned((), (), (Epilogue.BIAS,))
+    assert [x.tag for x in tuned] == ["bf16_kk_bias"]
+    with pytest.raises(ShapeFileError, match="there are no kernels of such a type, layout and epilogue together"):
+        parse_shape_set(TEXT, "").tuned((), (Layout.KN,), (Epilogue.BIAS,))

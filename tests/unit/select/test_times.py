@@ -13,6 +13,7 @@ from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+OTHER = named("sm90_quack_64x32_c1x1_pingpong_swap", "h200")
 
 
 def measured(candidate, m, median_us, status="ok"):
@@ -70,3 +71,15 @@ def test_what_is_held_out_is_told_by_n_k_and_m():
     assert split(times, frozenset()) == (times, {})
     everything = frozenset((n, k, m) for m, n, k in rows)
     assert split(times, everything) == ({}, times)
+
+
+def test_times_without_a_bias_are_imputed_to_those_with_one_and_not_back():
+    plain, bias = Operation.BF16_KK, Operation.BF16_KK_BIAS
+    sizes = (64, 4096, 4096)
+    times = {
+        plain: {Problem(plain, *sizes): {SMALL: 12.0, PLAIN: 10.0}},
+        bias: {Problem(bias, *sizes): {SMALL: 18.0, OTHER: 7.0}},
+    }
+    filled = with_imputed_times(times)
+    assert filled[bias] == {Problem(bias, *sizes): {SMALL: 18.0, OTHER: 7.0, PLAIN: pytest.approx(15.0)}}
+    assert filled[plain] == times[plain]

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources
+from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources, SplitK
 from aot.core.errors import CandidateError
+from aot.core.operation import Operation
 from aot.core.target import load_target
+from aot.families._quack_smem import bias_bytes
 from aot.space.enumeration import Patterns, census
 from aot.space.legality import check
 from tests.unit.twins import BF16
@@ -142,3 +144,36 @@ def test_splits_and_modes_go_together(split_k, mode):
 def test_an_unknown_family_is_an_error():
     with pytest.raises(CandidateError, match=r"no kernel family 'sm80'; there are: simt, sm100_persistent, sm100_"):
         check(Candidate("sm80", 128, 128), BF16, THOR)
+
+
+def test_a_family_builds_the_epilogues_that_it_says():
+    verdict = check(TGV, Operation.BF16_KK_BIAS, THOR)
+    assert verdict == Rejected(
+        Reason.EPILOGUE, f"{TGV.name}: sm100_tgv builds the epilogues none, bf16_kk_bias needs bias"
+    )
+    for name, target in (("sm90_quack", H200), ("sm90_partial_tile", H200), ("sm90_prefetch_b", H200)):
+        assert isinstance(check(Candidate(name, 64, 16, schedule="pingpong"), Operation.BF16_KK_BIAS, target), Accepted)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "target", "num_bytes"),
+    [
+        (Candidate("sm90_quack", 128, 208, schedule="pingpong"), H200, 416),
+        (Candidate("sm90_quack", 128, 208, schedule="pingpong", swap_ab=True), H200, 256),
+        (Candidate("sm90_quack", 128, 208, schedule="pingpong", split_k=2, split_k_mode=SplitK.SEPARATE), H200, 0),
+        (Candidate("sm100_quack", 128, 256, schedule="clc"), THOR, 512),
+        (Candidate("sm100_quack", 256, 256, 2, 1, "clc", use_2cta=True, swap_ab=True), THOR, 256),
+    ],
+)
+def test_a_bias_takes_shared_memory_for_one_tile(candidate, target, num_bytes):
+    plain, bias = (check(candidate, x, target).resources for x in (Operation.BF16_KK, Operation.BF16_KK_BIAS))
+    fixed = [x.smem_bytes - x.num_stages * x.stage_bytes for x in (plain, bias)]
+    assert bias_bytes(candidate, Operation.BF16_KK_BIAS, shape_rows(candidate)) == num_bytes
+    assert bias_bytes(candidate, Operation.BF16_KK, shape_rows(candidate)) == 0
+    # What is left of a block goes to further stages of the epilogue, so that the sum need not grow by the bias.
+    assert bias.smem_bytes <= target.smem_bytes_per_block
+    assert (fixed[1] - fixed[0] - num_bytes) % 128 == 0
+
+
+def shape_rows(candidate):
+    return candidate.tile_m // (2 if candidate.use_2cta else 1)

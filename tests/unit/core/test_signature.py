@@ -1,0 +1,18 @@
+from aot.core.candidate import Candidate, KernelKey, SplitK
+from aot.core.operation import Operation
+from aot.families import signature
+
+
+def words(operation, **parts):
+    candidate = Candidate(**{"family": "sm90_quack", "tile_m": 64, "tile_n": 16, "schedule": "pingpong", **parts})
+    return " ".join(signature(KernelKey(operation, candidate)))
+
+
+def test_arguments_stand_in_one_order():
+    split = {"split_k": 2, "split_k_mode": SplitK.SERIAL}
+    assert words(Operation.BF16_KK) == "a b d stream"
+    assert words(Operation.BF16_KK, **split) == "a b d workspace stream"
+    assert words(Operation.FP16_KK_BIAS, **split) == "a b d bias workspace stream"
+    assert words(Operation.BF16_KK, family="sm90_prefetch_b") == "a b d prefetch_b stream"
+    assert words(Operation.BF16_KK_BIAS, family="sm90_prefetch_b", **split) == "a b d bias workspace prefetch_b stream"
+    assert words(Operation.BF16_KK_BIAS, family="simt", schedule="") == "a b d bias stream"
