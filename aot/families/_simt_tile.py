@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aot.core.element import ElementType
+
 TILE = 64
 """Rows and columns of D that a block computes, a 4 by 4 square to a thread."""
 
@@ -14,4 +16,4 @@ PAD = 4
 """Floats added to a row of the staged tile, so that neighbouring k fall into other shared-memory banks while a
 thread's four values stay 16-byte aligned."""
 
-SMEM_BYTES = 2 * TILE_K * (TILE + PAD) * 4
+SMEM_BYTES = 2 * ElementType.FLOAT32.size_of(TILE_K * (TILE + PAD))

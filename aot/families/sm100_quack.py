@@ -74,7 +74,8 @@ class Sm100Quack:
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm100._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
         shape = shape_of(candidate)
-        d_bytes = 4 if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else operation.d.num_bytes
+        is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
+        d_bytes = (operation.accumulator if is_separate else operation.d).num_bytes
         elements = shape.epilogue_elements(d_bytes)
         epilogue_bytes = elements * d_bytes
         fixed = BARRIER_BYTES + 2 * epilogue_bytes + bias_bytes(candidate, operation, shape.cta_m)

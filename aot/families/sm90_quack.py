@@ -153,7 +153,7 @@ class Sm90Quack:
         epilogue_m, epilogue_n = _epilogue_tile(candidate)
         num_epilogue_tiles = candidate.tile_m * candidate.tile_n // (epilogue_m * epilogue_n)
         separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
-        epilogue_bytes = epilogue_m * epilogue_n * (4 if separate else operation.d.num_bytes)
+        epilogue_bytes = epilogue_m * epilogue_n * (operation.accumulator if separate else operation.d).num_bytes
         epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
         fixed = BARRIER_BYTES + bias_bytes(candidate, operation, candidate.tile_m)

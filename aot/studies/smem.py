@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from aot.core.element import ElementType
 from aot.core.errors import CandidateError, TargetError
 from aot.families._tcgen05 import (
     BARRIER_BYTES,
@@ -92,31 +93,36 @@ ENGINES = {
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of A and B."""
+    """An element type of A and B, with or without scale factors."""
 
     name: str
-    bits: int
+    element: ElementType
     scale_vector: int = 0
     """Elements along k that share a scale factor of one byte; 0 where there are none."""
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of one element in memory."""
+        return self.element.bits
 
 
 ELEMENTS = {
     element.name: element
     for element in (
-        Element("nvfp4", 4, 16),
-        Element("mxfp4", 4, 32),
-        Element("mxfp8", 8, 32),
-        Element("fp8", 8),
-        Element("fp16", 16),
-        Element("bf16", 16),
-        Element("fp32", 32),
-        Element("tf32", 32),
+        Element("nvfp4", ElementType.E2M1, 16),
+        Element("mxfp4", ElementType.E2M1, 32),
+        Element("mxfp8", ElementType.E4M3, 32),
+        Element("fp8", ElementType.E4M3),
+        Element("fp16", ElementType.FLOAT16),
+        Element("bf16", ElementType.BFLOAT16),
+        Element("fp32", ElementType.FLOAT32),
+        Element("tf32", ElementType.TFLOAT32),
     )
 }
 """nvfp4: e2m1, an e4m3 scale; mxfp4: e2m1, a ue8m0 scale; mxfp8: e4m3 or e5m2, a ue8m0 scale; fp8 has none; fp32 is
 multiplied as tf32. Source: PTX ISA, tcgen05.mma, block scaling."""
 
-OUTPUT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+OUTPUT_BYTES = {name: ELEMENTS[name].element.num_bytes for name in ("fp32", "fp16", "bf16", "fp8")}
 """Bytes of an element of D or C."""
 
 
