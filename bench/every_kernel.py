@@ -7,7 +7,7 @@
 
 from the repository's root, with the wheel and torch installed and the root on PYTHONPATH. The shapes are small; most
 tiles lie partly outside. racecheck took 25 s so on an H200; one process, torch's kernels looked into as well, had told
-nothing in 75. What it reports, and why: docs/measurements.md.
+nothing in 75. What it reports, and why: docs/log/2026-11-21-sanitizer.md.
 """
 
 from __future__ import annotations

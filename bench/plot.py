@@ -1,4 +1,6 @@
-"""Plot the bench's JSON as a roofline: python bench/plot.py bench/results/h200.json docs/roofline.png.
+"""Plot the bench's JSON as a roofline.
+
+    python bench/plot.py bench/results/h200_20261122_run1.json docs/roofline.png
 
 Each tuned bf16 product is a point: the TFLOP/s that it ran at over its floating-point operations a byte, where the
 bytes are those of its three matrices, each moved once. The limits are those of the target that the wheel is for:

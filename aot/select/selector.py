@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NUM_SAMPLED = 600
 """Problems that no shape set names, with predicted times, that a portfolio is chosen for beside those measured, where
 those are many. Source: on the committed H200 record, with a quarter of (n, k) left out, 24 kernels have a mean regret
-of 5.0 percent there without, 3.5 with (docs/selection.md)."""
+of 5.0 percent there without, 3.5 with (docs/log/2026-11-21-selections.md)."""
 
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted with foreign ones."""
@@ -43,7 +43,7 @@ MIN_MEASURED = 100
 NAMED_WEIGHT = 8.0
 """How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and foreign
 ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
-foreign ones that would outvote them (docs/selection.md)."""
+foreign ones that would outvote them (docs/log/2026-11-21-selections.md)."""
 
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""

@@ -41,7 +41,8 @@ MAX_CELLS = {True: 26000, False: 800}
 
 PREDICTED_TIE = 0.06
 """Predicted times this close are a tie, which goes to the kernel that is shipped for the bucket already. Source:
-between two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16% (docs/selection.md)."""
+between two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16%
+(docs/log/2026-11-21-selections.md)."""
 
 MAX_WORKSPACE_BYTES = 256 * 2**20
 """Most workspace that a row may ask of its caller, at the row's largest shape."""

@@ -2,7 +2,8 @@
 
 Boosted trees correct the cost model: they learn the logarithm of measured over modelled time from the sizes, the tile,
 the waves and what of the last tiles lies outside the operands. Against corrections of the nearest measured problems,
-tried first, they cut what rounding costs on shapes of foreign n and k from 4.2 to 0.7 percent (docs/selection.md).
+tried first, they cut what rounding costs on shapes of foreign n and k from 4.2 to 0.7 percent
+(docs/log/2026-11-21-selections.md).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MIN_SAMPLES = 5
 NEAR_BEST = 2.0
 """A time weighs with this power of the best time on its problem over it: what is far from winning need not be exact.
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
-(docs/selection.md); none was searched for."""
+(docs/log/2026-11-21-selections.md); none was searched for."""
 
 _MODES = list(SplitK)
 
