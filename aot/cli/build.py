@@ -45,7 +45,7 @@ from aot.select import pipeline
     type=REGRETS,
     default=MAX_HELDOUT_REGRET,
     show_default=regrets_text(MAX_HELDOUT_REGRET),
-    help="Refuse to build where rounding costs more on held-out problems; none for no limit.",
+    help="Refuse to build where the bucketing loss on held-out problems is higher; none for no limit.",
 )
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")

@@ -120,7 +120,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     """Choose the kernels to ship and build the dispatch table, from a record or from the cost model.
 
     Says how: exactly, or by greedy choice and exchange beside a proven bound; what each number of kernels would cost;
-    what rounding costs on the problems that were held out; and how the problems of --shapes are answered. By the cost
+    the bucketing loss on the problems that were held out; and how the problems of --shapes are answered. By the cost
     model, a --shapes that is given has kernels of the layouts it asks for; the general kernel answers the others.
     """
     mean, worst = values["max_regret"] or (None, None)

@@ -171,7 +171,7 @@ def record_summary(record: Record) -> str:
 
 
 def selection_summary(selection: Selection) -> str:
-    """Show each operation's kernels and regret, the curve, what rounding costs, and where the times come from."""
+    """Show each operation's kernels and regret, the curve, the bucketing loss, and where the times come from."""
     if selection.provenance == PROVENANCE_PREDICTED:
         return _predicted_summary(selection)
     header = ("operation", "problems", "kernels", "mean regret", "at least", "worst regret", "chosen by")
@@ -225,9 +225,9 @@ def curve_table(curve: Curve, selection: Selection) -> str:
 
 
 def heldout_table(selection: Selection) -> str:
-    """Show what rounding costs on the problems that were held out."""
+    """Show the bucketing loss on the problems that were held out."""
     if not selection.heldout:
-        return "nothing was held out: what rounding costs is not known"
+        return "nothing was held out: the bucketing loss is not known"
     rows = [
         (
             x.operation.tag,
@@ -244,11 +244,11 @@ def heldout_table(selection: Selection) -> str:
         "",
         "problems",
         "no time",
-        "rounding: mean",
+        "bucketing: mean",
         "worst",
         "regret: mean",
         "worst",
-        "worst rounding at",
+        "worst bucketing at",
     )
     return table(header, rows)
 

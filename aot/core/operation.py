@@ -188,7 +188,7 @@ class Operation(Word):
 
     @property
     def equivalents(self) -> tuple[Operation, ...]:
-        """Return the operations whose times may stand in for this one's after levelling, the nearest first.
+        """Return the operations whose times may be imputed to this one after levelling, the nearest first.
 
         bf16 and fp16 are of one size and run at one rate; a bias reads n elements more than the same product without.
         """

@@ -147,7 +147,7 @@ def regrets(facts: OperationFacts) -> Figure | None:
         )
     if len(own) < DRAWN_SHARE * len(both):
         caption = caption.replace("left out of the line", "dotted")
-        sets.append(("l0", "in sample, with stand-ins", both))
+        sets.append(("l0", "in sample, with imputed times", both))
     for css, tier, what in (("l2", Tier.TUNED, "tuned n and k, other m"), ("l3", Tier.GRID, "other n and k")):
         found = [x.regret for x in facts.outside_of(tier) if x.regret is not None]
         sets.append((css, f"held out, {what}", found))
@@ -161,7 +161,7 @@ def regrets(facts: OperationFacts) -> Figure | None:
 
 
 def roundings(facts: OperationFacts) -> Figure | None:
-    """Draw the distribution of what rounding costs on held-out problems."""
+    """Draw the distribution of the bucketing loss on held-out problems."""
     caption = (
         "Regret among the kernels that are shipped: the measured time of the one that the table gives, over the best "
         "measured of theirs, minus 1. What regret is beyond that, kernels that are not shipped would save."
@@ -170,7 +170,7 @@ def roundings(facts: OperationFacts) -> Figure | None:
         (css, f"held out, {what}", [x.rounding for x in facts.outside_of(tier) if x.rounding is not None])
         for css, tier, what in (("l2", Tier.TUNED, "tuned n and k, other m"), ("l3", Tier.GRID, "other n and k"))
     ]
-    return _distribution("What rounding costs", caption, "rounding regret (square-root scale)", sets)
+    return _distribution("Bucketing loss", caption, "bucketing loss (square-root scale)", sets)
 
 
 def _curve_axis(curve: Curve) -> Axis:

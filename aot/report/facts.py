@@ -231,7 +231,7 @@ def _same_heldout(stated: Sequence[HeldOut], outside: Sequence[LookUp], record: 
 def _operation(
     section: Section, selection: Selection, target: Target, times: tuple[Times, Times, Times], record: Record | None
 ) -> OperationFacts:
-    """Work out one operation; `times` are its own, those with stand-ins, and those held out."""
+    """Work out one operation; `times` are its own, those with imputed times, and those held out."""
     own, filled, held = times
     operation = section.operation
     stated = tuple(x for x in selection.heldout if x.operation == operation)

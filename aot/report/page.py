@@ -60,7 +60,7 @@ def _losers(facts: OperationFacts) -> Part:
         text = (
             "Measured, verified, and not shipped: what the mean regret in sample would lose if the kernel were added. "
             f"{len(facts.unchosen)} kernels would help somewhere; the first {len(runners.rows)} are here. "
-            "By measured times; where the element type has none, the other's stand in."
+            "By measured times; where the operation has none, those of an equivalent one are imputed."
         )
         tables.append(("Closest to being chosen", text, runners))
     if failed:
@@ -76,7 +76,7 @@ def _regret(facts: OperationFacts) -> Part:
     if facts.provenance != "measured":
         return Part("Regret", "Not known: nothing was measured, and a model's regret by its own times says nothing.")
     figures = _figures(report_charts.regrets(facts), report_charts.roundings(facts))
-    said = "" if facts.outside else "No problem was held out of this selection: what rounding costs is not known."
+    said = "" if facts.outside else "No problem was held out of this selection: the bucketing loss is not known."
     return Part("Regret", said, figures)
 
 

@@ -153,7 +153,7 @@ def slowest(facts: OperationFacts) -> list[tuple[str, Table]]:
 
 def largest(facts: OperationFacts) -> Table | None:
     """Show the problems with the largest regrets, in sample and held out."""
-    pairs = [(x.found, "in sample" if x.is_own else "in sample, by a stand-in") for x in facts.inside]
+    pairs = [(x.found, "in sample" if x.is_own else "in sample, by an imputed time") for x in facts.inside]
     pairs += [(x, f"held out, tier {x.tier.value}") for x in facts.outside if x.tier in (Tier.TUNED, Tier.GRID)]
     known = [(x.regret, x, where) for x, where in pairs if x.regret is not None]
     known.sort(key=lambda row: (-row[0], row[1].problem, row[2]))

@@ -1,4 +1,4 @@
-"""What rounding costs, on problems that no step of the selection saw. Pure: a table and measured times in."""
+"""The bucketing loss, on problems that no step of the selection saw. Pure: a table and measured times in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LookUp:
 
     @property
     def rounding(self) -> float | None:
-        """Give what rounding costs, as a fraction: the time over the best shipped kernel's, minus 1."""
+        """Return the bucketing loss, as a fraction: the time over the best shipped kernel's, minus 1."""
         return None if self.time_us is None else self.time_us / self.best_shipped_us - 1
 
     @property

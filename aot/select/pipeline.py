@@ -76,14 +76,14 @@ def _check_scored(selection: Selection) -> None:
         if unscored > MAX_UNMEASURED * total:
             raise SelectionError(
                 f"{operation.tag}: on {unscored} of {total} held-out problems ({unscored / total:.0%}) the kernel "
-                "picked was not timed, so that what rounding costs there is not known; expected at most "
+                "picked was not timed, so that the bucketing loss there is not known; expected at most "
                 f"{MAX_UNMEASURED:.0%}; measure them with `aot tune --shapes heldout --selection ... --prune 100`, "
                 "import and select again, or give --max-heldout-regret none"
             )
 
 
 def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> None:
-    """Refuse a selection whose rounding costs too much on the problems that were held out, or is not known there.
+    """Refuse a selection whose bucketing loss on the problems that were held out is too high, or not known.
 
     Args:
         selection: a predicted one has nothing to hold out, and passes.
@@ -99,7 +99,7 @@ def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> No
     for x in selection.heldout:
         if x.bucketing_loss_mean > max_mean or x.bucketing_loss_worst > max_worst:
             raise SelectionError(
-                f"{x.operation.tag}, tier {x.tier}: on {x.num_problems} held-out problems rounding costs "
+                f"{x.operation.tag}, tier {x.tier}: on {x.num_problems} held-out problems the bucketing loss is "
                 f"{100 * x.bucketing_loss_mean:.2f}% in the mean and {100 * x.bucketing_loss_worst:.1f}% at worst "
                 f"({x.worst_problem}); expected at most {100 * max_mean:.1f}% and {100 * max_worst:.1f}%; tune more "
                 "problems near it and select again, or raise --max-heldout-regret"

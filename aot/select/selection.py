@@ -72,12 +72,12 @@ class HeldOut:
     """What the table costs on problems that no step of the selection saw: measured, not predicted.
 
     `rounding_*` is the time of the kernel that the table names over the best shipped kernel's time on the very shape:
-    what rounding costs. `mean` and `worst` are regrets: over the best time known of any kernel.
+    the bucketing loss. `mean` and `worst` are regrets: over the best time known of any kernel.
     """
 
     operation: Operation
     tier: Annotated[int, Range(1, 2)]
-    """1: tuned (n, k) at another m; 2: foreign (n, k)."""
+    """1: tuned (n, k) at another m; 2: another (n, k)."""
     num_problems: Count
     num_unmeasured: Count
     """Held-out problems besides, whose kernel was not timed on them."""

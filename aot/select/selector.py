@@ -1,4 +1,4 @@
-"""From times to a selection: each operation's kernels, their table, what they cost, and what rounding costs. Pure."""
+"""From times to a selection: each operation's kernels, their table, what they cost, and the bucketing loss. Pure."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ those are many. Source: on the committed H200 record, with a quarter of (n, k) l
 of 5.0 percent there without, 3.5 with (docs/log/2026-11-21-selections.md)."""
 
 MIN_MEASURED = 100
-"""Problems from which on the learned times are trusted with foreign ones."""
+"""Problems from which on the learned times are trusted on sampled ones."""
 
 NAMED_WEIGHT = 8.0
-"""How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and foreign
+"""How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and sampled
 ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
-foreign ones that would outvote them (docs/log/2026-11-21-selections.md)."""
+sampled ones that would outvote them (docs/log/2026-11-21-selections.md)."""
 
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""

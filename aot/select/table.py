@@ -83,7 +83,7 @@ class Timed:
     own: Mapping[Problem, Mapping[Candidate, float]]
     """Of the section's operation."""
     filled: Mapping[Problem, Mapping[Candidate, float]]
-    """The same, with stand-ins where a kernel has no time of its own."""
+    """The same, with imputed times where a kernel has no time of its own."""
     provenance: Provenance
     """Of `own`; a row whose time is not in it is predicted."""
     model: Model

@@ -2,7 +2,7 @@
 
 Boosted trees correct the cost model: they learn the logarithm of measured over modelled time from the sizes, the tile,
 the waves and what of the last tiles lies outside the operands. Against corrections of the nearest measured problems,
-tried first, they cut what rounding costs on shapes of foreign n and k from 4.2 to 0.7 percent
+tried first, they cut the bucketing loss on shapes of other n and k from 4.2 to 0.7 percent
 (docs/log/2026-11-21-selections.md).
 """
 

@@ -76,7 +76,7 @@ def test_a_selection_without_more():
         "---------  --------  -------  -----------  --------  ------------  ---------",
         "bf16_kk           2        2  1.25%        1.00%     10.00%        exact",
         "",
-        "nothing was held out: what rounding costs is not known",
+        "nothing was held out: the bucketing loss is not known",
     ]
 
 
@@ -86,7 +86,7 @@ def test_a_selection_with_its_curve_and_what_was_held_out():
         CurvePoint(2, 0.0125, 0.1, 0.01, 30 * 1024, True),
         CurvePoint(4, 0.0, 0.0, 0.0, 61 * 1024, True),
     )
-    head, nearby, foreign = "worst rounding at", "bf16_kk m9 n256 k512", "bf16_kk m5 n8 k8"
+    head, nearby, foreign = "worst bucketing at", "bf16_kk m9 n256 k512", "bf16_kk m5 n8 k8"
     heldout = (
         HeldOut(BF16, 1, 30, 2, 0.0021, 0.031, 0.004, 0.05, nearby),
         HeldOut(BF16, 2, 7, 0, 0.01, 0.02, 0.03, 0.04, foreign),
@@ -102,10 +102,10 @@ def test_a_selection_with_its_curve_and_what_was_held_out():
         "      4  0.00%        0.00%     0.00%         ~61               #",
         "~ some kernels are not compiled here: the others' mean",
         "",
-        f"held out                         problems  no time  rounding: mean  worst  regret: mean  worst  {head}",
-        f"--------  ---------------------  --------  -------  --------------  -----  ------------  -----  {20 * '-'}",
-        f"bf16_kk   tuned (n, k), other m        30        2  0.21%           3.10%  0.40%         5.00%  {nearby}",
-        f"bf16_kk   other (n, k)                  7        0  1.00%           2.00%  3.00%         4.00%  {foreign}",
+        f"held out                         problems  no time  bucketing: mean  worst  regret: mean  worst  {head}",
+        f"--------  ---------------------  --------  -------  ---------------  -----  ------------  -----  {20 * '-'}",
+        f"bf16_kk   tuned (n, k), other m        30        2  0.21%            3.10%  0.40%         5.00%  {nearby}",
+        f"bf16_kk   other (n, k)                  7        0  1.00%            2.00%  3.00%         4.00%  {foreign}",
     ]
 
 

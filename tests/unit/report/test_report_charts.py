@@ -67,7 +67,7 @@ def test_problems_with_imputed_times_are_told_apart():
     figure = regrets(replace(OPERATION, inside=(replace(first, is_own=False), second)))
     assert [row[:3] for row in figure.table.rows][:2] == [
         ("in sample", 1, "0.00%"),
-        ("in sample, with stand-ins", 2, "12.50%"),
+        ("in sample, with imputed times", 2, "12.50%"),
     ]
     assert "On 1 of 2 problems one of the two was measured in the other element type only" in figure.caption
     assert "with these, dotted, the mean is 12.50%" in figure.caption

@@ -117,4 +117,4 @@ def test_the_largest_regrets():
 def test_a_single_problem_without_regret_has_an_empty_bar(is_own):
     (alone,) = (replace(x, is_own=is_own) for x in OPERATION.inside if x.found.regret == 0)
     (row,) = report_tables.largest(replace(OPERATION, inside=(alone,), outside=())).rows
-    assert row[1:3] == ("in sample" if is_own else "in sample, by a stand-in", Bar("0.0%", 0.0))
+    assert row[1:3] == ("in sample" if is_own else "in sample, by an imputed time", Bar("0.0%", 0.0))

@@ -254,7 +254,7 @@ GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
         (
             {"bucketing_loss_mean": 0.0234},
             (
-                "bf16_kk, tier 1: on 30 held-out problems rounding costs 2.34% in the mean and 10.0% at worst "
+                "bf16_kk, tier 1: on 30 held-out problems the bucketing loss is 2.34% in the mean and 10.0% at worst "
                 "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
                 "again, or raise --max-heldout-regret"
             ),
@@ -262,7 +262,7 @@ GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
         (
             {"bucketing_loss_worst": 0.1012, "tier": 2},
             (
-                "bf16_kk, tier 2: on 30 held-out problems rounding costs 2.00% in the mean and 10.1% at worst "
+                "bf16_kk, tier 2: on 30 held-out problems the bucketing loss is 2.00% in the mean and 10.1% at worst "
                 "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
                 "again, or raise --max-heldout-regret"
             ),
@@ -295,7 +295,7 @@ def test_a_selection_that_is_scored_on_too_little_is_refused(record_path):
     with pytest.raises(SelectionError) as caught:
         check_heldout(selection, 0.02, 0.10)
     assert str(caught.value) == (
-        "bf16_kk: on 51 of 200 held-out problems (26%) the kernel picked was not timed, so that what rounding costs "
+        "bf16_kk: on 51 of 200 held-out problems (26%) the kernel picked was not timed, so that the bucketing loss "
         "there is not known; expected at most 25%; measure them with `aot tune --shapes heldout --selection ... "
         "--prune 100`, import and select again, or give --max-heldout-regret none"
     )
