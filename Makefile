@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup wheel test lint tune bench report clean
+.PHONY: help setup wheel check test lint tune bench report clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -27,8 +27,21 @@ setup: ## Make .venv with everything that constraints.txt pins, or install what 
 wheel: $(READY) ## Build dist/*.whl for TARGET, without a GPU
 	$(BIN)/aot build --target $(TARGET)
 
+check: $(READY) ## Check style, types, layers and pure logic in less than a minute; the first fault ends it
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(MAKE) --no-print-directory --jobs=2 types pure
+	@echo "make check: all is well"
+
+.PHONY: types pure
+types: $(READY)
+	@$(BIN)/mypy --no-error-summary
+
+pure: $(READY)
+	@$(BIN)/python -m pytest tests/unit tests/golden -m "not slow" --numprocesses auto --maxfail 1 --quiet --no-header
+
 test: $(READY) ## Run the tests, without a GPU
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check

@@ -17,3 +17,10 @@ def h200_record():
 def h200_times(h200_record):
     """Give that record's times: {operation: {problem: {candidate: microseconds}}}."""
     return measured_times(h200_record)
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what uses a whole record, which takes seconds to read."""
+    for item in items:
+        if "h200_record" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)

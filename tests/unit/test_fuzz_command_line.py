@@ -2,8 +2,12 @@
 
 from collections import Counter
 
+import pytest
+
 from aot.cli.main import COMMANDS
 from tests.fuzz.command_line import fuzz
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_command_line_gives_a_traceback_or_writes_elsewhere():

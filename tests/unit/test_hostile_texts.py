@@ -102,6 +102,7 @@ def check_rendered(manifest):
     assert from_json(files[f"python/{manifest.module}/manifest.json"]) == manifest
 
 
+@pytest.mark.slow
 def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
     taken = set()
     for place, owner in text_places(MANIFEST.kind, MANIFEST.document):

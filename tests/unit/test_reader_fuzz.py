@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.readers import READERS, Tally, try_case
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", READERS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -90,6 +90,7 @@ def test_space():
     assert ["sm100_tgv_64x8_c1x1_st8_direct_swap", "in", "148,480", "B,", "8", "stages"] in rows
 
 
+@pytest.mark.slow
 def test_import_and_select(tmp_path):
     kernel = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.split_k > 1))
     candidate = replace(kernel.candidate, family="sm90_quack", tile_m=128, tile_n=128, schedule="pingpong")
@@ -162,6 +163,7 @@ def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
     assert result.stderr.endswith(f"no-such-compiler; {errors.REPAIR}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "ratio"), [([], 2.0), (["--prune", "3"], 3.0), (["--selection"], math.inf), (["--selection", "4"], 4.0)]
 )
@@ -336,6 +338,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -370,6 +373,7 @@ def test_a_reader_that_ends_ends_the_command_quietly():
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

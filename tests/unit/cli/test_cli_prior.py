@@ -32,6 +32,7 @@ def test_the_page_quotes_every_part():
     assert sorted(command for command, _ in QUOTED) == sorted(f"prior --target thor --part {part}" for part in PARTS)
 
 
+@pytest.mark.slow
 def test_without_a_part_all_are_printed():
     assert succeed("prior") == "\n".join(printed(part) for part in PARTS)
 

@@ -12,6 +12,8 @@ from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.selector import SelectionLimits
 from tests.unit.invoked import SHAPES, aot, succeed
 
+pytestmark = pytest.mark.slow
+
 PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
 
 

@@ -25,6 +25,8 @@ from aot.core.target import load_target
 from tests.unit.accepted import named
 from tests.unit.twins import BF16
 
+pytestmark = pytest.mark.slow
+
 NAMES = {
     "h200": [
         "simt_64x64_c1x1_direct",

@@ -190,6 +190,7 @@ def long_text(num_entries, last):
     return TEXT.replace("m = [10, 30]", f"m = [\n{numbers}]")
 
 
+@pytest.mark.slow
 def test_a_long_list_is_read_in_seconds_and_its_errors_found():
     start = time.process_time()
     found = parse_shape_set(long_text(200_000, 200_000), "x.toml")

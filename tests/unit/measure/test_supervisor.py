@@ -15,6 +15,8 @@ from aot.measure.store import open_store
 from aot.measure.supervisor import EXIT_INTERRUPTED, supervise
 from tests.unit.twin_worker import KERNELS, PROBLEMS
 
+pytestmark = pytest.mark.slow
+
 NAMES = [kernel.name for kernel in KERNELS]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 

@@ -135,6 +135,7 @@ def is_found(wheel):
     return False
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_that_changes_anything_is_found(tmp_path, monkeypatch):
     """All bits of all headers and of the directory, and many of the content; other errors than AotError are raised."""
     monkeypatch.setattr(wheel_check, "inspect_wheel", lambda *_: None)

@@ -12,6 +12,8 @@ from aot.studies import replay
 from aot.studies.replay import Outcome, curve, screening_us, shuffled, summarise, write_curves
 from tests.unit.twins import BF16, problem_of
 
+pytestmark = pytest.mark.slow
+
 H200 = load_target("h200")
 CANDIDATES = tuple(Candidate("f", 64, 16 * (i + 1)) for i in range(10))
 PROBLEMS = tuple(problem_of(16 * (i + 1), 4096, 4096) for i in range(6))

@@ -52,6 +52,7 @@ def counted(kernel):
     return [fit, usage.num_output_stages + spare // usage.output_stage_bytes, usage.num_source_stages, kernel.tile_k]
 
 
+@pytest.mark.slow
 def test_the_limits_are_those_of_the_targets_and_of_the_compiler():
     targets = [load_target(name) for name in target_names()]
     assert {x.arch: x.smem_bytes_per_block for x in targets} == {
@@ -60,6 +61,7 @@ def test_the_limits_are_those_of_the_targets_and_of_the_compiler():
     assert real("tcgen05")[0] == SMEM_BYTES
 
 
+@pytest.mark.slow
 def test_tcgen05_stages_are_those_of_the_installed_kernels():
     _, cases = real("tcgen05")
     assert {library for library, _, _ in cases} == {"nvidia", "quack"}
@@ -68,6 +70,7 @@ def test_tcgen05_stages_are_those_of_the_installed_kernels():
     assert {stages[0] for _, _, stages in cases} >= {1, 2, 3, 21}  # some do not fit, and the model says so
 
 
+@pytest.mark.slow
 def test_warp_stages_are_those_of_the_installed_kernel():
     _, cases = real("warp")
     assert {kernel.element for _, kernel, _ in cases} == set(ELEMENTS) - {"fp32", "tf32"}

@@ -162,6 +162,7 @@ def test_an_interrupt_asks_the_run_there_to_end_and_a_closed_terminal_leaves_it(
     assert (twin.stopped, said) == (stopped, [text])
 
 
+@pytest.mark.slow
 def test_a_device_that_is_slow_to_hear_is_not_waited_for(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text(f"#!/bin/sh\nsleep 3\ntouch {tmp_path}/heard\n")
     (tmp_path / "ssh").chmod(0o755)

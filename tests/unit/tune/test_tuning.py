@@ -70,6 +70,7 @@ def test_what_only_the_fallback_can_compute_is_not_tuned():
     assert tuning.problems == (problem_of(16, 64, 64),)
 
 
+@pytest.mark.slow
 def test_a_tuning_without_a_kernel_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "aot.tune.tuning.compile_all", lambda keys, *_: ([], [CompileFailure(x.name, "why") for x in keys])
