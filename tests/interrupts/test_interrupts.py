@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aot.cli import interrupt as interrupts
+from aot.compile.workplace import ARTIFACTS
 from aot.package.build import TOOLCHAIN_CACHE
 from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
 
@@ -54,9 +55,10 @@ def test_linking_and_packaging(tmp_path):
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-m", "aot", *words], cwd=tmp_path, env=environment, check=True)
-    (tmp_path / TOOLCHAIN_CACHE.parent).mkdir(exist_ok=True)
-    (ROOT / TOOLCHAIN_CACHE).mkdir(parents=True, exist_ok=True)
-    (tmp_path / TOOLCHAIN_CACHE).symlink_to(ROOT / TOOLCHAIN_CACHE)
+    for cache in (TOOLCHAIN_CACHE, ARTIFACTS):
+        (tmp_path / cache.parent).mkdir(exist_ok=True)
+        (ROOT / cache).mkdir(parents=True, exist_ok=True)
+        (tmp_path / cache).symlink_to(ROOT / cache)
     build = ["build", "--selection", "build/selections/thor.json"]
     subprocess.run([sys.executable, "-m", "aot", *build], cwd=tmp_path, env=environment, check=True)
     (wheel,) = (tmp_path / "dist").iterdir()

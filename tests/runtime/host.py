@@ -7,7 +7,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +20,7 @@ from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from aot.package.build import dlpack_dir, read_templates, write
 from aot.package.render import library_name, render
+from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
 
 RECORDER = Path(__file__).with_name("recorder.cc")
@@ -129,12 +129,13 @@ def library_sources(manifest, directory, objects=None, *, binding=False):
 
 def compile_library(manifest, directory, objects=None, *, binding=False, flags=()):
     """Build the library over the recorder, linked as CMakeLists.txt links it; return its path."""
-    sources = library_sources(manifest, directory, objects, binding=binding)
+    arguments = [str(x) for x in library_sources(manifest, directory, objects, binding=binding)]
+    includes = [Path(x[2:]) for x in arguments if x.startswith("-I")]
+    files = [x for x in arguments if not x.startswith("-I")]
     name = library_name(manifest)
-    library = directory / "python" / manifest.module / name
-    links = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
-    subprocess.run(["g++", *FLAGS, *flags, *sources, *links, "-o", library], check=True)
-    return library
+    links = ["-shared", f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", *(x for x in flags if x.startswith("-Wl,"))]
+    compiling = [*(x for x in FLAGS if x != "-shared"), *(x for x in flags if not x.startswith("-Wl,"))]
+    return native.link(files, directory / "python" / manifest.module / name, native.GCC, compiling, links, includes)
 
 
 def compile_installed(manifest, directory, flags=()):
