@@ -38,7 +38,8 @@ types: $(READY)
 	@$(BIN)/mypy --no-error-summary
 
 pure: $(READY)
-	@$(BIN)/python -m pytest tests/unit tests/golden -m "not slow" --numprocesses auto --maxfail 1 --quiet --no-header
+	@$(BIN)/python -m pytest tests/unit tests/golden -m "not slow" --quiet --no-header -r fE \
+	  --numprocesses auto --dist worksteal --maxfail 1 --failed-first
 
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
