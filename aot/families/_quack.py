@@ -111,17 +111,16 @@ def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clus
         d: cute.Tensor,
         bias: cute.Tensor | None,
         ws: cute.Tensor | None,
-        b_constant: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
+        prefetch_b: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
         stream: cuda.CUstream,
     ) -> None:
-        if const_expr(b_constant is not None):
-            gemm.b_constant = b_constant
         scheduler = TileSchedulerOptions(
             max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
         )
         epilogue, target = _epilogue_and_target(gemm, candidate, workspace, d, bias, ws)
         left, right = (b, a) if const_expr(candidate.swap_ab) else (a, b)
-        gemm(left, right, target, None, epilogue, scheduler, None, stream)
+        early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
+        gemm(left, right, target, None, epilogue, scheduler, None, stream, **early)
         if const_expr(workspace.mode is SplitK.SEPARATE):
             _reduce(key, d, bias, ws, stream)
 

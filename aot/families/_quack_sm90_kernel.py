@@ -13,8 +13,7 @@ class GemmSplitSm90(GemmDefaultSm90):
     """`GemmDefaultSm90` whose splits without k tiles wait for the kernel in front before they touch the workspace.
 
     quack's warps that multiply wait for it through the loads, which begin after it. A split beyond the last k tile has
-    no
-    loads: its epilogue would read flags and write partial sums while the kernel in front may still use that memory.
+    no loads: its epilogue would read flags and write partial sums while the kernel in front may still use that memory.
     """
 
     def mma(self, *args: Any, **kwargs: Any) -> Any:

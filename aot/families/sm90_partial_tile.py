@@ -1,4 +1,4 @@
-"""quack's Hopper GEMM with loads that end at the operands' last row: partial tiles cost no more than whole ones."""
+"""A Hopper GEMM whose loads end at the operands' last row: partial tiles cost no more than whole ones."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Sm90PartialTile(Sm90Quack):
             return Rejected(Reason.COMBINATION, f"{text}; got a cluster of {cluster}, expected 1 x n or n x 1")
         return super().check(candidate, operation, target)
 
-    def gemm_class(self) -> Any:
-        """Give the class that `entry` configures: quack's, with bounded loads."""
+    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+        """Return the class that `configure` calls: our own, whose loads end at the last row."""
+        del candidate, target
         from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
         return GemmPartialTileSm90

@@ -1,16 +1,15 @@
-"""quack's bounded Hopper GEMM that begins to load B while the kernel in front still runs."""
+"""The Hopper GEMM of `sm90_partial_tile` that begins to load B while the kernel in front still runs."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
-    from aot.core.operation import Operation
     from aot.core.target import Target
-    from aot.families import Entry
 
 
 class Sm90PrefetchB(Sm90PartialTile):
@@ -19,18 +18,11 @@ class Sm90PrefetchB(Sm90PartialTile):
     name = "sm90_prefetch_b"
     prefetches_b = True
 
-    def gemm_class(self) -> Any:
-        """Give the class that `entry` configures: quack's, with bounded loads that begin early."""
+    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+        """Return the class that `configure` calls: our own, with a loading warp for each operand."""
         from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 
-        return GemmPrefetchBSm90
-
-    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Configure the GEMM and make its entry."""
-        gemm = self.configure(candidate, operation)
-        gemm.constant = 0 if candidate.swap_ab else 1
-        gemm.num_sms = target.num_sms
-        return self.entry_of(gemm, candidate, operation, target)
+        return partial(GemmPrefetchBSm90, prefetched=0 if candidate.swap_ab else 1, num_sms=target.num_sms)
 
 
 FAMILY = Sm90PrefetchB()

@@ -176,18 +176,19 @@ class Sm90Quack:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
 
-    def gemm_class(self) -> Any:
-        """Return the class that `entry` configures: quack's, whose splits wait for the kernel in front."""
+    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+        """Return the class that `configure` calls: quack's, whose splits wait for the kernel in front."""
+        del candidate, target
         from aot.families._quack_sm90_kernel import GemmSplitSm90
 
         return GemmSplitSm90
 
-    def configure(self, candidate: Candidate, operation: Operation) -> Any:
+    def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Make the GEMM that a candidate describes."""
         from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        return self.gemm_class()(
+        return self.gemm_class(candidate, target)(
             ACCUMULATOR,
             cutlass_type(operation.a.element),
             (candidate.tile_m, candidate.tile_n),
@@ -197,16 +198,13 @@ class Sm90Quack:
             **quack_split_k(candidate),
         )
 
-    def entry_of(self, gemm: Any, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Make the entry of a GEMM that was configured."""
-        from aot.families._quack import quack_entry
-
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
-
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""
-        return self.entry_of(self.configure(candidate, operation), candidate, operation, target)
+        from aot.families._quack import quack_entry
+
+        gemm = self.configure(candidate, operation, target)
+        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
 
 FAMILY = Sm90Quack()

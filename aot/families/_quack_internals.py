@@ -1,0 +1,42 @@
+"""The one private thing of quack that our Hopper kernels use, and why. Imports CUTLASS and quack.
+
+quack's `GemmSm90.__call__` does two things: it chooses a GEMM's layouts and stages, and it launches quack's own kernel.
+Our kernels need the first without the second. The method that chooses has no public name, so it is called here and
+nowhere else. `tests/unit/families/test_quack_internals.py` fails where a release of quack changes it, or where quack's
+other methods come to read an attribute that quack's `__call__` sets and `choose_layouts` does not.
+"""
+
+from typing import Any
+
+from cutlass import cute
+from cutlass.tensor_utils import LayoutEnum
+
+PRIVATE = {"_setup_attributes": ["self", "epilogue_args"]}
+"""The private methods of `GemmSm90` that are called here, with their parameters."""
+
+
+def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, epilogue: Any) -> None:
+    """Set the attributes that quack's methods read of a call: types, layouts, stages, and the bytes of a stage.
+
+    Args:
+        gemm: an instance of a class that derives from `GemmDefaultSm90`.
+        a: (m, k, batch), `b`: (n, k, batch), `d`: (m, n, batch). There is no C, and no lengths vary.
+        epilogue: quack's `EpilogueArguments`.
+    """
+    gemm.a_dtype = gemm.a_smem_dtype = a.element_type
+    gemm.b_dtype = gemm.b_smem_dtype = b.element_type
+    gemm.d_dtype, gemm.c_dtype = d.element_type, None
+    gemm.a_layout, gemm.b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
+    gemm.d_layout, gemm.c_layout = LayoutEnum.from_tensor(d), None
+    gemm.varlen_m = gemm.varlen_k = False
+    gemm._setup_attributes(epilogue)  # noqa: SLF001 - this module's purpose
+    stage_a, stage_b = stage_layouts(gemm)
+    gemm.num_tma_load_bytes = cute.size_in_bytes(a.element_type, stage_a) + cute.size_in_bytes(b.element_type, stage_b)
+
+
+def stage_layouts(gemm: Any) -> tuple[Any, Any]:
+    """Return the layouts of one stage of A and one of B in shared memory, after `choose_layouts`."""
+    return (
+        cute.slice_(gemm.a_smem_layout_staged, (None, None, 0)),
+        cute.slice_(gemm.b_smem_layout_staged, (None, None, 0)),
+    )
