@@ -76,7 +76,7 @@ class Family(Protocol):
 def signature(key: KernelKey) -> Signature:
     """Return the arguments of a kernel's entry, in order."""
     family = family_of(key.candidate)
-    has_workspace = family.workspace(key.candidate).mode is not SplitK.NONE
+    has_workspace = family.workspace(key.candidate).mode != SplitK.NONE
     return signature_of(key.operation, has_workspace=has_workspace, prefetches_b=family.prefetches_b)
 
 

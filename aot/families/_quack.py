@@ -67,13 +67,13 @@ def _epilogue_and_target(
     gemm: Any, candidate: Candidate, workspace: Workspace, d: Any, bias: Any, ws: Any
 ) -> tuple[Any, Any]:
     """Return the epilogue's arguments, and what the GEMM writes: D or its transpose, or partials of either."""
-    if workspace.mode is SplitK.SEPARATE:
+    if workspace.mode == SplitK.SEPARATE:
         partials = _partials(candidate, d, ws)
         order = [0, 2, 1] if candidate.swap_ab else [0, 1, 2]
         view = cute.make_tensor(partials.iterator, cute.select(partials.layout, order))
         return gemm.EpilogueArguments(), view
     arguments = _bias(candidate, bias)
-    if workspace.mode is not SplitK.NONE:
+    if workspace.mode != SplitK.NONE:
         flags, regions = _flags_and_regions(workspace, d, ws)
         arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
     return gemm.EpilogueArguments(**arguments), transpose(d) if candidate.swap_ab else d
@@ -121,7 +121,7 @@ def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clus
         left, right = (b, a) if const_expr(candidate.swap_ab) else (a, b)
         early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
         gemm(left, right, target, None, epilogue, scheduler, None, stream, **early)
-        if const_expr(workspace.mode is SplitK.SEPARATE):
+        if const_expr(workspace.mode == SplitK.SEPARATE):
             _reduce(key, d, bias, ws, stream)
 
     return Entry(entry, aligned_arguments(signature(key), key.operation))

@@ -21,6 +21,6 @@ def bias_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
         operation: what has the bias.
         cta_m: rows of a tile that one CTA holds.
     """
-    if not operation.has_bias or candidate.split_k_mode is SplitK.SEPARATE:
+    if not operation.has_bias or candidate.split_k_mode == SplitK.SEPARATE:
         return 0
     return operation.d.size_of(cta_m if candidate.swap_ab else candidate.tile_n)
