@@ -130,19 +130,6 @@ typedef void* (*aot_gemm_allocate_t)(void* context, size_t num_bytes);
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem,
                                                           aot_gemm_allocate_t allocate, void* context, void* stream);
 
-/* The same with a kernel of the caller's choice: for tuning and for tests. A kernel that cannot take the problem gives
- * AOT_GEMM_ERROR_STRIDE, AOT_GEMM_ERROR_SHAPE or AOT_GEMM_ERROR_DTYPE. */
-AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
-                                                               size_t* num_bytes);
-AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem,
-                                                      void* workspace, size_t workspace_bytes, void* stream);
-
-/* Give how many clusters of a kernel the device can run at once for a problem, -1 where the kernel has no clusters. None
- * of it runs; arguments are those of a launch. With 0 a launch would fail, as on a device with few SMs. */
-AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,
-                                                                   void* workspace, size_t workspace_bytes,
-                                                                   int32_t* num_clusters);
-
 /* Count the kernels, and name one; null past the end. Names are stable from release to release, indices are not. */
 AOT_GEMM_API int32_t aot_gemm_num_kernels(void);
 AOT_GEMM_API const char* aot_gemm_kernel_name(int32_t kernel);

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 #include "recorder.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 
 extern "C" {
 void recorder_reset();

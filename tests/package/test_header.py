@@ -17,12 +17,13 @@ from tests.package.userland import aarch64_emulator
 pytestmark = pytest.mark.package
 
 
-def test_the_header_is_plain_c(tmp_path):
-    (tmp_path / "aot_gemm.h").write_bytes(read_templates()["include/aot_gemm.h"])
+def test_the_headers_are_plain_c(tmp_path):
+    for name in ("aot_gemm.h", "aot_gemm_tuning.h"):
+        (tmp_path / name).write_bytes(read_templates()[f"include/{name}"])
     source = (
         "int f(void) { return (int)sizeof(aot_gemm_problem_t); }\nuint64_t g(void) { return AOT_GEMM_B_CONSTANT; }\n"
     )
-    (tmp_path / "x.c").write_text(f'#include "aot_gemm.h"\n{source}')
+    (tmp_path / "x.c").write_text(f'#include "aot_gemm_tuning.h"\n{source}')
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-c"]
     for compiler, standard in (("gcc", "c99"), ("g++", "c++11")):
         language = ["-x", "c++"] if compiler == "g++" else []

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 
 int32_t recorder_num_fake(void);
 void recorder_fake(int32_t index, void* launch);

@@ -11,7 +11,8 @@ import pytest
 
 from tests.runtime.host import Selection, problem
 
-HEADER = (Path(__file__).parents[2] / "templates" / "include" / "aot_gemm.h").read_text()
+INCLUDE = Path(__file__).parents[2] / "templates" / "include"
+HEADER, TUNING_HEADER = ((INCLUDE / name).read_text() for name in ("aot_gemm.h", "aot_gemm_tuning.h"))
 CALLER = Path(__file__).with_name("caller.c")
 SIZE_LINES = re.compile(r"^  uint64_t struct_bytes;.*\n", re.MULTILINE)
 FLAGS_LINE = re.compile(r"^  uint64_t flags;.*\n", re.MULTILINE)
@@ -45,6 +46,7 @@ def run(golden_path, tmp_path_factory):
         if not program.exists():
             program.parent.mkdir()
             (program.parent / "aot_gemm.h").write_text(HEADERS[age])
+            (program.parent / "aot_gemm_tuning.h").write_text(TUNING_HEADER)
             flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", *([] if age == "before" else ["-DHAS_STRUCT_BYTES"])]
             links = [golden_path, f"-Wl,-rpath,{golden_path.parent}"]
             subprocess.run(["gcc", *flags, f"-I{program.parent}", CALLER, *links, "-o", program], check=True)

@@ -17,7 +17,7 @@ INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
 
 TWIN = r"""
 #include <string.h>
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 static aot_gemm_problem_t last;
 static size_t last_bytes;
 static void *last_workspace, *last_stream;
