@@ -345,8 +345,11 @@ def test_importing_loads_what_a_product_needs_and_no_library(package):
 
 def test_statuses_and_types_are_those_of_the_header(package):
     header = HEADER.read_text()
-    statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_\w+) = (\d)", header)
-    assert [int(x) for x in statuses] == list(range(len(package.errors.OF_STATUS)))
+    statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_(\w+)) = (\d)", header)
+    assert [int(number) for _, number in statuses] == list(range(len(package.errors.OF_STATUS)))
+    names = [f"{name.title().replace('_', '')}Error" for name, _ in statuses]
+    named = [package.CorruptLibraryError if x == "TableError" else getattr(package, x, None) for x in names]
+    assert list(package.errors.OF_STATUS) == [x or package.AotGemmError for x in named]
     types = re.search(r"\{ AOT_GEMM_(\w+) = 0, AOT_GEMM_(\w+) = 1 \} aot_gemm_dtype_t", header).groups()
     assert [x.lower() for x in types] == list(package._table.DTYPES) == [x.value for x in ELEMENTS]
     assert list(package._table.LAYOUTS) == sorted((x.value for x in Layout), key=lambda x: Layout(x).code)
