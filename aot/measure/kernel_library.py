@@ -20,7 +20,10 @@ class TensorStruct(ctypes.Structure):
 
 
 class ProblemStruct(ctypes.Structure):
-    """`aot_gemm_problem_t`; tests/unit/test_kernel_library.py compares it with the header through the C compiler."""
+    """`aot_gemm_problem_t`, stated here alone in Python.
+
+    tests/unit/measure/test_kernel_library.py compares it with the header through the C compiler.
+    """
 
     _fields_ = (
         ("struct_bytes", ctypes.c_uint64),

@@ -19,6 +19,7 @@
 #include "call.h"
 #include "exchange.h"
 #include "operands.h"
+#include "plan.h"
 #include "python_api.h"
 #include "python_state.h"
 #include "runtime.h"
@@ -168,6 +169,44 @@ PyObject* order_streams(PyObject* self, PyObject* const* arguments, Py_ssize_t n
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
+// Describes a matrix that is asked about only: its rows lie one after the other, or its columns do.
+aot_gemm_tensor_t packed(int64_t rows, int64_t columns, bool by_columns) {
+  if (by_columns) return {nullptr, {1, rows}};
+  return {nullptr, {columns, 1}};
+}
+
+PyObject* make_tuple(const int64_t (&values)[8]) {
+  PyObject* items[8];
+  PyObject* tuple = nullptr;
+  int count = 0;
+  while (count < 8 && (items[count] = PyLong_FromSize_t(static_cast<size_t>(values[count]))) != nullptr) ++count;
+  if (count == 8) {
+    tuple = PyTuple_Pack(8, items[0], items[1], items[2], items[3], items[4], items[5], items[6], items[7]);
+  }
+  while (count > 0) Py_DecRef(items[--count]);
+  return tuple;
+}
+
+// Arguments: element type, layout, m, n, k (integers). Returns what the dispatch table says of packed operands and a
+// row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked up), bytes of workspace.
+PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  if (!has_arguments(state, num_arguments, 5)) return nullptr;
+  int64_t asked[5];
+  for (int i = 0; i < 5; ++i) asked[i] = PyLong_AsLong(arguments[i]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const auto [dtype, layout, m, n, k] = asked;
+  const aot_gemm_problem_t problem = {sizeof(problem), static_cast<int32_t>(dtype),    -1, m, n, k,
+                                      packed(m, k, (layout & 2) != 0), packed(n, k, (layout & 1) != 0),
+                                      packed(m, n, false),             0};
+  aot_gemm_selection_t found;
+  Plan planned;
+  const aot_gemm_status_t status = select(problem, &found, &planned);
+  if (status != AOT_GEMM_OK) return raise_status(state, status);
+  return make_tuple({found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
+                     planned.workspace_bytes});
+}
+
 using FastFunction = PyObject*(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);
 
 // CPython holds functions of every convention as one type, and casts back by the flags.
@@ -185,6 +224,7 @@ PyMethodDef functions[] = {
     define("settle", &settle),
     define("order_streams", &order_streams),
     define("address", &address_of),
+    define("plan", &plan),
 };
 
 void destroy(State* state) {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.host import Selection, problem
+from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 
-INCLUDE = Path(__file__).parents[2] / "templates" / "include"
 HEADER, TUNING_HEADER = ((INCLUDE / name).read_text() for name in ("aot_gemm.h", "aot_gemm_tuning.h"))
 CALLER = Path(__file__).with_name("caller.c")
 SIZE_LINES = re.compile(r"^  uint64_t struct_bytes;.*\n", re.MULTILINE)
@@ -134,6 +134,10 @@ def test_no_byte_past_a_selection_is_written(library, num_bytes):
     values = [[getattr(x, name) for name, _ in Selection._fields_[1:]] for x in (selection, expected)]
     assert values[0] == values[1]
     assert values[0][-3:] == [64, 72, 80]
+
+
+def test_the_selection_of_the_tests_is_that_of_the_header(tmp_path):
+    assert layout_of_ctypes(Selection) == layout_of_header(Selection, "aot_gemm_selection_t", tmp_path)
 
 
 def test_a_selection_is_left_alone_where_the_problem_is_refused(library):

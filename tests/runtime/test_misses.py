@@ -522,18 +522,13 @@ def test_a_relative_name_is_of_the_directory_at_loading(load, tmp_path, monkeypa
 CHILD = """
 import ctypes, os, sys
 
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2)]
-
-class Problem(ctypes.Structure):
-    _fields_ = [("struct_bytes", ctypes.c_uint64)] + [(x, ctypes.c_int32) for x in ("dtype", "device")]
-    _fields_ += [(x, ctypes.c_int64) for x in "mnk"] + [(x, Tensor) for x in "abd"] + [("flags", ctypes.c_uint64)]
+from aot.measure.kernel_library import ProblemStruct, TensorStruct
 
 library = ctypes.CDLL(sys.argv[1])
 
 def launch(m, n, k):
-    tensors = [Tensor(i << 40, (step, 1)) for i, step in ((1, k), (2, k), (3, n))]
-    stated = Problem(ctypes.sizeof(Problem), 0, -1, m, n, k, *tensors)
+    tensors = [TensorStruct(i << 40, (step, 1)) for i, step in ((1, k), (2, k), (3, n))]
+    stated = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, -1, m, n, k, *tensors)
     assert library.aot_gemm_launch(ctypes.byref(stated), None, ctypes.c_size_t(0), None) == 0
 
 {body}

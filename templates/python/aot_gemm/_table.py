@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import operator
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _files, _library, errors
 from ._manifest import library_of_manifest, manifest
@@ -108,19 +107,17 @@ def _dtype_name(dtype: object) -> str:
     return name
 
 
-def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
-    pair = ctypes.c_int64 * 2
-    return _library.Problem(
-        struct_bytes=ctypes.sizeof(_library.Problem),
-        dtype=DTYPES.index(dtype),
-        device=-1,
-        m=m,
-        n=n,
-        k=k,
-        a=_library.Tensor(None, pair(k, 1) if layout[0] == "k" else pair(1, m)),
-        b=_library.Tensor(None, pair(k, 1) if layout[1] == "k" else pair(1, n)),
-        d=_library.Tensor(None, pair(n, 1)),
-    )
+class _Selection(NamedTuple):
+    """What the library says of a problem: fields of `aot_gemm_selection_t`, and the bytes of workspace."""
+
+    kernel: int
+    tier: int
+    section: int
+    index: int
+    m: int
+    n: int
+    k: int
+    workspace_bytes: int
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class _Place:
     """The shapes whose mean the row's time is."""
 
 
-def _find_place(selection: _library.Selection) -> _Place | None:
+def _find_place(selection: _Selection) -> _Place | None:
     """Find where in the table a problem was answered; None for the fallback.
 
     Raises:
@@ -182,13 +179,7 @@ def _mean_limit_us(shapes: list[Shape]) -> float:
     return math.exp(math.fsum(math.log(max(_limits_us(*shape).values())) for shape in shapes) / len(shapes))
 
 
-def _past(place: _Place, selection: _library.Selection) -> list[int]:
-    """Find the modes (0: m, 1: n, 2: k) in which a problem lies past the last edge that the table has."""
-    looked_up = (selection.m, selection.n, selection.k)
-    return [mode for mode, edge in enumerate(place.bucket) if looked_up[mode] > edge]
-
-
-def _why_no_time(place: _Place | None, selection: _library.Selection, limit_us: float) -> str | None:
+def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
     if place is None:
         return "the table has no times of the fallback"
@@ -229,12 +220,9 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") ->
     dtype = _dtype_name(dtype)
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
-    library = library_of_manifest()
-    problem = _state(m, n, k, dtype, layout)
-    selection = _library.Selection(struct_bytes=ctypes.sizeof(_library.Selection))
-    num_bytes = ctypes.c_size_t()
-    _library.check(library.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection)))
-    _library.check(library.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(num_bytes)))
+    library_of_manifest()
+    asked = (DTYPES.index(dtype), LAYOUTS.index(layout), m, n, k)
+    selection = _Selection(*_library.binding()["plan"](*asked))
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
     limits = _limits_us(m, n, k) if m and n else {}
@@ -261,7 +249,7 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") ->
         limit_by=by,
         reached=_mean_limit_us(timed.shapes) / timed.row["time_us"] if timed else None,
         bigger_tiles=tuple(manifest()["bigger_tiles"].get(names[selection.kernel], ())),
-        workspace_bytes=num_bytes.value,
+        workspace_bytes=selection.workspace_bytes,
     )
 
 

@@ -10,10 +10,9 @@ from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, matrices
 from aot.core.operation import Layout, Operation
-from aot.measure.kernel_library import KernelLibrary, ProblemStruct
+from aot.measure.kernel_library import KernelLibrary, ProblemStruct, TensorStruct
+from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 from tests.unit.twins import problem_of
-
-INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
 
 TWIN = r"""
 #include <string.h>
@@ -41,7 +40,6 @@ aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_
   *clusters = kernel == 0 ? -1 : 0;
   return AOT_GEMM_OK;
 }
-size_t twin_size(void) { return sizeof(aot_gemm_problem_t); }
 int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
 int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
@@ -69,10 +67,10 @@ def test_library_tells_its_kernels(path):
     assert (library.names, library.arch) == (("first", "second"), "sm_90a")
 
 
-def test_struct_is_the_headers(path):
-    twin = ctypes.CDLL(str(path))
-    twin.twin_size.restype = ctypes.c_size_t
-    assert twin.twin_size() == ctypes.sizeof(ProblemStruct)
+@pytest.mark.parametrize("struct", [ProblemStruct, TensorStruct])
+def test_the_structs_are_those_of_the_header(struct, tmp_path):
+    c_name = {ProblemStruct: "aot_gemm_problem_t", TensorStruct: "aot_gemm_tensor_t"}[struct]
+    assert layout_of_ctypes(struct) == layout_of_header(struct, c_name, tmp_path)
 
 
 def test_every_value_arrives(path):
