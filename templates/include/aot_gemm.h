@@ -11,13 +11,13 @@
  * it, captured or not.
  *
  * The miss log. If the environment has AOT_GEMM_MISSES=file when the library is loaded, launches that no tuned (n, k)
- * answered (AOT_GEMM_TIER_GRID, AOT_GEMM_TIER_FALLBACK) are counted in that file, which `aot tune --shapes file` reads;
- * %p in the name stands for the process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss,
- * when the log has grown by an eighth, after ten seconds, and at exit: a killed process loses what came since, and
- * never damages it. Counts add up over processes and runs. A launch that is captured counts once, its replays do not.
- * When one (n, k) has had more than 64 m, they are rounded up to 8, 10, 12, 14, 16, 20, 24, ...; launches of more than
- * 512 (n, k) count as `dropped`.
- * No failure to write fails a launch: the first is said on stderr.
+ * answered (AOT_GEMM_TIER_GRID, AOT_GEMM_TIER_FALLBACK) are counted in that file, of which
+ * `aot shapes from-misses file -o shapes.toml` makes what `aot tune --shapes` takes; %p in the name stands for the
+ * process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss, when the log has grown by an
+ * eighth, after ten seconds, and at exit: a killed process loses what came since, and never damages it. Counts add up
+ * over processes and runs. A launch that is captured counts once, its replays do not. When one (n, k) has had more than
+ * 64 m, they are rounded up to 8, 10, 12, 14, 16, 20, 24, ...; launches of more than 512 (n, k) count as `dropped`. No
+ * failure to write fails a launch: the first is said on stderr.
  */
 #ifndef AOT_GEMM_H_
 #define AOT_GEMM_H_

@@ -283,7 +283,8 @@ void log_miss(int32_t dtype, const aot_gemm_selection_t& selection) {
   if (pid != owner) adopt(pid);
   if (!is_refused) {
     ++num_launches;
-    table.count({miss, dtype, selection.layout < 0 ? 0 : selection.layout, selection.n, selection.k}, selection.m);
+    const int32_t layout = selection.layout < 0 ? 0 : selection.layout;
+    table.count(MissKey::of(miss, dtype, layout, selection.n, selection.k), selection.m);
     if (is_due()) write_file(false);
   }
   pthread_mutex_unlock(&mutex);
