@@ -1,9 +1,9 @@
-/* D = A @ B^T for bfloat16 matrices on the GPU, from C.
+/* D = A @ B^T for bfloat16 matrices on the GPU, from C. CMakeLists.txt beside this file builds it, and so does
  *
- *   cc multiply.c -I <include> -L <library> -laot_gemm -Wl,-rpath,<library> -lcuda -o multiply
+ *   cc multiply.c $(pkg-config --cflags --libs PACKAGE) -Wl,-rpath,$(pkg-config --variable=libdir PACKAGE) -lcuda
  *
- * <include> and <library> are what `python -c "import aot_gemm; print(aot_gemm.info())"` prints. The CUDA driver API
- * stands for whatever owns the device memory in your program. */
+ * where PACKAGE is the name by which Python imports the package. The CUDA driver API stands for whatever owns the device
+ * memory in your program. */
 #include <cuda.h>
 #include <stdio.h>
 

@@ -45,6 +45,11 @@ class Info:
     library_bytes: dict[str, int]
     library_dir: str
     include_dir: str
+    cmake_dir: str
+    """What CMake's find_package is given as <import name>_DIR."""
+    pkgconfig_dir: str
+    """What PKG_CONFIG_PATH is to hold."""
+    examples_dir: str
 
     def __str__(self) -> str:
         """Write one line for each entry, and one for each condition and kernel."""
@@ -72,7 +77,9 @@ class Info:
         lines += [
             f"libraries in {self.library_dir}: " + ", ".join(f"{k} {v:,} B" for k, v in self.library_bytes.items())
         ]
-        lines += [f"header in {self.include_dir}", "kernels:", *(f"  {name}" for name in self.kernels)]
+        lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
+        lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
+        lines += ["kernels:", *(f"  {name}" for name in self.kernels)]
         return "\n".join(lines)
 
 
@@ -137,4 +144,7 @@ def info() -> Info:
         library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},
         library_dir=_files.DIRECTORY,
         include_dir=_files.path_of("include"),
+        cmake_dir=_files.path_of("cmake"),
+        pkgconfig_dir=_files.path_of("pkgconfig"),
+        examples_dir=_files.path_of("examples"),
     )
