@@ -44,8 +44,8 @@ SHAPES = (
     *((2048, 4096, 256), (4096, 8192, 64), (8192, 512, 512), (300, 28672, 128), (256, 4096, 4096)),
 )
 """(m, n, k). Leading strides are padded to 16 bytes, as the fast kernels need them."""
-TYPES = {"bf16": (0, torch.bfloat16), "fp16": (1, torch.float16)}
-"""By the tag of a kernel's name: the code of aot_gemm_dtype_t, and torch's type."""
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""torch's type by the tag of the operation."""
 NOT_TAKEN = {3, 4}
 """AOT_GEMM_ERROR_SHAPE and AOT_GEMM_ERROR_STRIDE: a kernel does not take a shape."""
 
@@ -88,7 +88,7 @@ class Entry:
     @property
     def dtype(self) -> torch.dtype:
         """Element type of the kernel's operands."""
-        return TYPES[self.name.split("_")[0]][1]
+        return TYPES[self.name.split("_")[0]]
 
 
 class Watchdog:
@@ -161,11 +161,11 @@ class Kernels:
 
     def state(self, entry: Entry, out: torch.Tensor) -> ProblemStruct:
         """State an entry's problem for the C API."""
-        code = TYPES[entry.name.split("_")[0]][0]
+        operation = _library.operation(entry.name.split("_")[0])
         tensors = (self.operand("a", entry), self.operand("b", entry), out)
         matrices = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in tensors]
         size = ctypes.sizeof(ProblemStruct)
-        return ProblemStruct(size, code, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
+        return ProblemStruct(size, operation, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
 
     def workspace_bytes(self, entry: Entry, problem: ProblemStruct) -> int | None:
         """Return the workspace that a kernel needs; None if it does not take the shape."""

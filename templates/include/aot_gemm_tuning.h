@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Store the bytes of workspace that one kernel needs for a problem. A kernel that cannot take the problem returns
- * AOT_GEMM_ERROR_STRIDE, AOT_GEMM_ERROR_SHAPE or AOT_GEMM_ERROR_DTYPE, here and below. Needs no GPU. */
+ * AOT_GEMM_ERROR_STRIDE, AOT_GEMM_ERROR_SHAPE or AOT_GEMM_ERROR_OPERATION, here and below. Needs no GPU. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
                                                                size_t* num_bytes);
 

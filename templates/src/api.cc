@@ -38,7 +38,7 @@ aot_gemm_status_t launch_selected(const aot_gemm_problem_t& problem, const aot_g
                                   const Plan& plan, void* workspace, size_t num_bytes, void* stream) {
   const aot_gemm_status_t status = launch_plan(problem, plan, workspace, num_bytes, stream);
   if (selection.tier != AOT_GEMM_TIER_TUNED && kLogsMisses && status == AOT_GEMM_OK) {
-    log_miss(problem.dtype, selection);
+    log_miss(selection);
   }
   return status;
 }

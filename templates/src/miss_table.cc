@@ -4,6 +4,8 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "operation.h"
+
 namespace aot {
 
 namespace {
@@ -16,12 +18,9 @@ constexpr char kComment[] =
 
 constexpr char kDropped[] = "dropped ";
 
-constexpr const char* kMisses[] = {"grid", "unaligned", "strided"};
-constexpr const char* kDtypes[] = {"bf16", "fp16"};
-constexpr const char* kLayouts[] = {"kk", "kn", "mk", "mn"};
-constexpr int32_t kNumDtypes = 2;
+constexpr int32_t kNumMisses = 3;
+constexpr const char* kMisses[kNumMisses] = {"grid", "unaligned", "strided"};
 constexpr int32_t kNumLayouts = 4;
-constexpr int32_t kNumKinds = 3 * kNumDtypes * kNumLayouts;
 
 // More than the longest line has: why, operation, n and k, and kMaxRows times an m and its launches of up to 19 digits.
 constexpr int32_t kMaxLine = 64 + MissTable::kMaxRows * (10 + 1 + 19 + 1);
@@ -77,14 +76,16 @@ struct Text {
 // Writes how a line begins: why, and which operation.
 Text start_of(int32_t kind) {
   Text text;
-  std::snprintf(text.characters, sizeof(text.characters), "%s %s_%s ", kMisses[kind / kNumLayouts / kNumDtypes],
-                kDtypes[kind / kNumLayouts % kNumDtypes], kLayouts[kind % kNumLayouts]);
+  const Operation& operation = kOperations[kind / kNumLayouts % kNumOperations];
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s ", kMisses[kind / kNumLayouts / kNumOperations],
+                section_tag(operation, kind % kNumLayouts).characters);
   return text;
 }
 
 // Reads why, operation, n and k, and moves past them.
 bool read_key(const char** at, MissKey* key) {
-  for (key->kind = 0; key->kind < kNumKinds; ++key->kind) {
+  const int32_t num_kinds = kNumMisses * kNumOperations * kNumLayouts;
+  for (key->kind = 0; key->kind < num_kinds; ++key->kind) {
     if (!skip(at, start_of(key->kind).characters)) continue;
     return read_number(at, INT32_MAX, &key->n) == ' ' && read_number(at, INT32_MAX, &key->k) == ' ';
   }
@@ -105,8 +106,8 @@ int32_t read_rows(const char* at, MissRow* rows) {
 
 }  // namespace
 
-MissKey MissKey::of(Miss miss, int32_t dtype, int32_t layout, int64_t n, int64_t k) {
-  return {(static_cast<int32_t>(miss) * kNumDtypes + dtype) * kNumLayouts + layout, n, k};
+MissKey MissKey::of(Miss miss, int32_t operation, int32_t layout, int64_t n, int64_t k) {
+  return {(static_cast<int32_t>(miss) * kNumOperations + operation) * kNumLayouts + layout, n, k};
 }
 
 MissTable::Weight* MissTable::find(const MissKey& key) {

@@ -16,7 +16,7 @@ struct MissKey {
   int64_t n;
   int64_t k;
 
-  static MissKey of(Miss miss, int32_t dtype, int32_t layout, int64_t n, int64_t k);
+  static MissKey of(Miss miss, int32_t operation, int32_t layout, int64_t n, int64_t k);
 };
 
 // Launches of one m. `written` are those that the file had when it was last read, `pending` those since.

@@ -11,10 +11,9 @@ namespace aot {
 
 namespace {
 
-const char* dtype_name(int32_t dtype) { return dtype == AOT_GEMM_BFLOAT16 ? "bfloat16" : "float16"; }
-
-aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem) {
+aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
+  if (status == AOT_GEMM_OK && operation.has_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
   return status;
@@ -50,38 +49,40 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t
     return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
                 kTableFault);
   }
-  const aot_gemm_status_t status = check(problem);
+  int32_t index;
+  const aot_gemm_status_t status = check(problem, &index);
   if (status != AOT_GEMM_OK) return status;
-  const uint32_t layouts = kLayouts[problem.dtype];
-  if (layouts == 0) {
-    return fail(AOT_GEMM_ERROR_DTYPE, "no %s kernels in this library; expected %s", dtype_name(problem.dtype),
-                dtype_name(kSections[0].dtype));
+  const Operation& operation = kOperations[index];
+  if (operation.layouts == 0) {
+    return fail(AOT_GEMM_ERROR_OPERATION, "the dispatch table of this library has no section of %s; launch its kernels by "
+                "index", operation.tag);
   }
   const Canonical& canonical = plan->problem;
-  canonicalise(problem, layouts, &plan->problem);
-  int32_t section = find_section(problem.dtype, canonical.layout);
-  if (section < 0) section = find_section(problem.dtype);
+  canonicalise(problem, operation, operation.layouts, &plan->problem);
+  int32_t section = find_section(index, canonical.layout);
+  if (section < 0) section = find_section(index);
   const Choice choice =
       choose(kSections[section], kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
   *selection = {sizeof(*selection), choice.kernel,       choice.tier, section,     choice.index,
                 canonical.layout,   canonical.exchanged, canonical.m, canonical.n, canonical.k};
   const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: kTableFault sees to it
   plan->kernel = choice.kernel;
-  if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, kAsStated, &plan->problem);
+  if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
   return measure_workspace(plan);
 }
 
 aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, Plan* plan) {
+  int32_t operation = 0;
   aot_gemm_status_t status = check_kernel(index);
-  if (status == AOT_GEMM_OK) status = check(problem);
+  if (status == AOT_GEMM_OK) status = check(problem, &operation);
   if (status != AOT_GEMM_OK) return status;
   const Kernel& kernel = kKernels[index];
-  if (kernel.dtype != problem.dtype) {
-    return fail(AOT_GEMM_ERROR_DTYPE, "kernel %s is for %s; the problem is %s", kernel.name, dtype_name(kernel.dtype),
-                dtype_name(problem.dtype));
+  if (kernel.operation != operation) {
+    return fail(AOT_GEMM_ERROR_OPERATION, "kernel %s is for %s; the problem is %s", kernel.name,
+                kOperations[kernel.operation].tag, kOperations[operation].tag);
   }
   plan->kernel = index;
-  canonicalise(problem, kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
+  canonicalise(problem, kOperations[operation], kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
   if (kernel.num_strides == 2 || is_empty(problem)) return measure_workspace(plan);
   const Canonical& canonical = plan->problem;
   if (!canonical.aligned) {
@@ -102,7 +103,7 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
 
 aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& plan, void* workspace, size_t num_bytes,
                               void* stream) {
-  const aot_gemm_status_t status = check_operands(problem);
+  const aot_gemm_status_t status = check_operands(problem, kOperations[kKernels[plan.kernel].operation]);
   if (status != AOT_GEMM_OK) return status;
   const DeviceScope scope(problem.device);
   if (scope.status() != AOT_GEMM_OK) return scope.status();

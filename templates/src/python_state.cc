@@ -22,10 +22,11 @@ PyObject* raise_status(const State& state, aot_gemm_status_t status) {
   return nullptr;
 }
 
-PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third) {
+PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third,
+                     PyObject* fourth) {
   PyObject* name = PyUnicode_FromString(product_name(product));
   if (name == nullptr) return nullptr;
-  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, fourth, nullptr);
   Py_DecRef(name);
   return result;
 }

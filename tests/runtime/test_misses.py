@@ -486,7 +486,7 @@ library = ctypes.CDLL(sys.argv[1])
 
 def launch(m, n, k):
     tensors = [TensorStruct(i << 40, (step, 1)) for i, step in ((1, k), (2, k), (3, n))]
-    stated = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, -1, m, n, k, *tensors)
+    stated = ProblemStruct(ctypes.sizeof(ProblemStruct), library.aot_gemm_operation(b"bf16"), -1, m, n, k, *tensors)
     assert library.aot_gemm_launch(ctypes.byref(stated), None, ctypes.c_size_t(0), None) == 0
 
 {body}

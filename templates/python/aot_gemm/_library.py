@@ -108,6 +108,17 @@ def binding() -> dict[str, Any]:
     return functions
 
 
+def operation(tag: str) -> int:
+    """Return the library's number of an operation.
+
+    Raises:
+        DtypeError: the library has no such operation.
+    """
+    number: int = library().aot_gemm_operation(tag.encode())
+    check(max(-number, 0))
+    return number
+
+
 def check(status: int) -> None:
     """Raise the error of a status of the C API; 0 is none."""
     if status != 0:

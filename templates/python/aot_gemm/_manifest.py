@@ -60,15 +60,15 @@ class Info:
         known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
         lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
         lines += [
-            f"  {_tag(x)}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
+            f"  {x['operation']}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
             f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
             for x in self.regrets
         ]
         if self.provenance == "predicted":
             lines += ["  how far they are from the best is not known: nothing was measured"]
         lines += [
-            f"  {_tag(x)}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: mean {x['mean']:.2%}, "
-            f"worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
+            f"  {x['operation']}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: "
+            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
             f"worst {x['bucketing_loss_worst']:.2%} at {x['worst_problem']}; {x['num_unmeasured']} more not measured"
             for x in self.heldout
         ]
@@ -81,10 +81,6 @@ class Info:
         lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
         lines += ["kernels:", *(f"  {name}" for name in self.kernels)]
         return "\n".join(lines)
-
-
-def _tag(entry: dict[str, Any]) -> str:
-    return " ".join(entry["operation"].values())
 
 
 @cache
