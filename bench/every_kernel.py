@@ -20,13 +20,12 @@ from pathlib import Path
 import aot_gemm
 import torch
 
-from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, KernelLibrary, ProblemStruct, TensorStruct
 
 SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
 """(m, n, k): multiples of 8, so that each layout is aligned."""
-TYPES = {"bf16": (ElementType.BFLOAT16, torch.bfloat16), "fp16": (ElementType.FLOAT16, torch.float16)}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCE = 0.01
 """Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
 
@@ -38,7 +37,7 @@ def _held(matrix: torch.Tensor, is_k_major: bool) -> torch.Tensor:
 def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> str:
     """Run a kernel and say what is wrong; nothing where all is well."""
     tag, layout = library.names[kernel].split("_")[:2]
-    dtype, torch_dtype = TYPES[tag]
+    torch_dtype = TYPES[tag]
     m, n, k = shape
     a, b = (torch.randn(rows, k, device="cuda").to(torch_dtype) for rows in (m, n))
     expected = a.double() @ b.double().t()
@@ -46,7 +45,7 @@ def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> s
     d = torch.full((m, n), float("nan"), device="cuda", dtype=torch_dtype)
     tensors = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in (a, b, d)]
     size = ctypes.sizeof(ProblemStruct)
-    problem = ProblemStruct(size, dtype.code, CURRENT_DEVICE, m, n, k, *tensors, B_CONSTANT)
+    problem = ProblemStruct(size, library.operation(tag), CURRENT_DEVICE, m, n, k, *tensors, B_CONSTANT)
     try:
         num_bytes = library.workspace_bytes(kernel, problem)
         workspace = torch.empty(max(num_bytes, 1), dtype=torch.uint8, device="cuda")

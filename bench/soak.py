@@ -29,6 +29,7 @@ import aot_gemm
 import torch
 from aot_gemm import _library
 
+from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
 from tests.device.reference import error_bound
 
 SHAPES = (
@@ -43,13 +44,10 @@ SHAPES = (
     *((2048, 4096, 256), (4096, 8192, 64), (8192, 512, 512), (300, 28672, 128), (256, 4096, 4096)),
 )
 """(m, n, k). Leading strides are padded to 16 bytes, as the fast kernels need them."""
-TYPES = {"bf16": (0, torch.bfloat16), "fp16": (1, torch.float16)}
-"""By the tag of a kernel's name: the code of aot_gemm_dtype_t, and torch's type."""
-B_CONSTANT = 1
-"""AOT_GEMM_B_CONSTANT of aot_gemm.h."""
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""torch's type by the tag of the operation."""
 NOT_TAKEN = {3, 4}
 """AOT_GEMM_ERROR_SHAPE and AOT_GEMM_ERROR_STRIDE: a kernel does not take a shape."""
-CURRENT_DEVICE = -1
 
 GRAPH_US = 1500.0
 """How long one graph is to run."""
@@ -90,7 +88,7 @@ class Entry:
     @property
     def dtype(self) -> torch.dtype:
         """Element type of the kernel's operands."""
-        return TYPES[self.name.split("_")[0]][1]
+        return TYPES[self.name.split("_")[0]]
 
 
 class Watchdog:
@@ -126,7 +124,7 @@ class Kernels:
         self._c = ctypes.CDLL(_library.library()._name)  # noqa: SLF001 - the file that the package has loaded
         self._c.aot_gemm_kernel_name.restype = ctypes.c_char_p
         self._c.aot_gemm_last_error.restype = ctypes.c_char_p
-        which = (ctypes.c_int32, ctypes.POINTER(_library.Problem))
+        which = (ctypes.c_int32, ctypes.POINTER(ProblemStruct))
         self._c.aot_gemm_launch_kernel.argtypes = (*which, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         self._c.aot_gemm_kernel_workspace_bytes.argtypes = (*which, ctypes.POINTER(ctypes.c_size_t))
         indices = range(self._c.aot_gemm_num_kernels())
@@ -161,15 +159,15 @@ class Kernels:
             self._expected[key] = a @ b.t()
         return self._expected[key]
 
-    def state(self, entry: Entry, out: torch.Tensor) -> _library.Problem:
+    def state(self, entry: Entry, out: torch.Tensor) -> ProblemStruct:
         """State an entry's problem for the C API."""
-        code = TYPES[entry.name.split("_")[0]][0]
+        operation = _library.operation(entry.name.split("_")[0])
         tensors = (self.operand("a", entry), self.operand("b", entry), out)
-        matrices = [_library.Tensor(x.data_ptr(), tuple(x.stride())) for x in tensors]
-        size = ctypes.sizeof(_library.Problem)
-        return _library.Problem(size, code, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
+        matrices = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in tensors]
+        size = ctypes.sizeof(ProblemStruct)
+        return ProblemStruct(size, operation, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
 
-    def workspace_bytes(self, entry: Entry, problem: _library.Problem) -> int | None:
+    def workspace_bytes(self, entry: Entry, problem: ProblemStruct) -> int | None:
         """Return the workspace that a kernel needs; None if it does not take the shape."""
         size = ctypes.c_size_t()
         status = self._c.aot_gemm_kernel_workspace_bytes(entry.kernel, problem, ctypes.byref(size))
@@ -178,7 +176,7 @@ class Kernels:
         self._check(status, entry)
         return size.value
 
-    def launch(self, entry: Entry, problem: _library.Problem, workspace: torch.Tensor) -> None:
+    def launch(self, entry: Entry, problem: ProblemStruct, workspace: torch.Tensor) -> None:
         """Put an entry on the current stream."""
         stream, num_bytes = torch.cuda.current_stream().cuda_stream, entry.workspace_bytes
         address = workspace.data_ptr() if num_bytes else None

@@ -72,10 +72,11 @@ def shapes_table(shape_set: ShapeSet) -> str:
         total = (sum(model.counts) or "-",) if is_counted else ()
         rows += [(model.name, weight.name, weight.n, weight.k, *total, " ".join(ladder)) for weight in model.weights]
     head = (*header[:4], "launches", "m x launches") if is_counted else header
-    return f"{table(head, rows)}\n{_problem_counts(shape_set)}"
+    return f"{table(head, rows)}\n{problem_counts(shape_set)}"
 
 
-def _problem_counts(shape_set: ShapeSet) -> str:
+def problem_counts(shape_set: ShapeSet) -> str:
+    """Say in one line how many problems of which operations a shape set has."""
     counts = {operation.tag: len(shape_set.problems(operation)) for operation in shape_set.operations}
     if len(set(counts.values())) == 1:
         text = f"{next(iter(counts.values()))} problems for each of {', '.join(counts)}"

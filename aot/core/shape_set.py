@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from aot.core.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, Version
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
+from aot.core.miss_log import is_miss_log, shape_set_text
 from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, read_content, text_of
@@ -272,10 +273,10 @@ def shape_set_names() -> list[str]:
 
 
 def load_shape_set(name_or_path: str) -> ShapeSet:
-    """Load a shipped shape set by name, or any by path.
+    """Load a shipped shape set by name, or any by path; a wheel's miss log is one too.
 
     Raises:
-        ShapeFileError: there is none, or it is not a shape set.
+        ShapeFileError: there is none, or it is neither a shape set nor a miss log.
     """
     if name_or_path in shape_set_names():
         file = resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")
@@ -285,4 +286,6 @@ def load_shape_set(name_or_path: str) -> ShapeSet:
     except DecodeError as error:
         known = ", ".join(shape_set_names())
         raise ShapeFileError(f"{name_or_path}: {error}; give a path or one of: {known}") from error
+    if is_miss_log(text):
+        text = shape_set_text(text, name_or_path)
     return parse_shape_set(text, name_or_path)

@@ -20,11 +20,14 @@ class TensorStruct(ctypes.Structure):
 
 
 class ProblemStruct(ctypes.Structure):
-    """`aot_gemm_problem_t`; tests/unit/test_kernel_library.py compares it with the header through the C compiler."""
+    """`aot_gemm_problem_t`, stated here alone in Python.
+
+    tests/unit/measure/test_kernel_library.py compares it with the header through the C compiler.
+    """
 
     _fields_ = (
         ("struct_bytes", ctypes.c_uint64),
-        ("dtype", ctypes.c_int32),
+        ("operation", ctypes.c_int32),
         ("device", ctypes.c_int32),
         ("m", ctypes.c_int64),
         ("n", ctypes.c_int64),
@@ -33,6 +36,7 @@ class ProblemStruct(ctypes.Structure):
         ("b", TensorStruct),
         ("d", TensorStruct),
         ("flags", ctypes.c_uint64),
+        ("bias", TensorStruct),
     )
 
 
@@ -56,6 +60,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ctypes.c_int,
         [ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)],
     ),
+    "aot_gemm_operation": (ctypes.c_int32, [ctypes.c_char_p]),
     "aot_gemm_last_error": (ctypes.c_char_p, []),
     "aot_gemm_arch": (ctypes.c_char_p, []),
 }
@@ -85,12 +90,27 @@ class KernelLibrary:
         self.names: tuple[str, ...] = tuple(self._library.aot_gemm_kernel_name(i).decode() for i in range(count))
         self.arch: str = self._library.aot_gemm_arch().decode()
 
+    def operation(self, tag: str) -> int:
+        """Return the library's number of an operation, whose tag has no layout: `bf16`.
+
+        Raises:
+            DeviceError: the library has no such operation.
+        """
+        number: int = self._library.aot_gemm_operation(tag.encode())
+        if number < 0:
+            raise DeviceError(f"the operation {tag}: {self._last_error()}")
+        return number
+
     def bind(self, call: GemmCall) -> ProblemStruct:
-        """Make the C struct of a call."""
+        """Make the C struct of a call.
+
+        Raises:
+            DeviceError: the library has no kernels of the call's operation.
+        """
         problem = call.problem
         return ProblemStruct(
             ctypes.sizeof(ProblemStruct),
-            problem.operation.element.code,
+            self.operation(problem.operation.call),
             CURRENT_DEVICE,
             problem.m,
             problem.n,
@@ -99,12 +119,15 @@ class KernelLibrary:
             TensorStruct(call.b, _strides(call.b_matrix)),
             TensorStruct(call.d, _strides(call.d_matrix)),
             B_CONSTANT,
+            TensorStruct(call.bias, (0, 1)) if problem.operation.has_bias else TensorStruct(),
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:
+        raise DeviceError(f"{what} of {self.names[kernel]} gave status {status}: {self._last_error()}")
+
+    def _last_error(self) -> str:
         text = self._library.aot_gemm_last_error()
-        message = text.decode(errors="replace") if text else "no message"
-        raise DeviceError(f"{what} of {self.names[kernel]} gave status {status}: {message}")
+        return text.decode(errors="replace") if text else "no message"
 
     def workspace_bytes(self, kernel: int, bound: ProblemStruct) -> int:
         """Give the workspace in bytes that a kernel needs for a call.

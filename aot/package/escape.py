@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from jinja2.runtime import Context
 
-LANGUAGES = {".cc": "cpp", ".md": "markdown", ".py": "python", ".toml": "toml", ".txt": "cmake"}
+LANGUAGES = {
+    ".cc": "cpp",
+    ".cmake": "cmake",
+    ".md": "markdown",
+    ".pc": "pkg-config",
+    ".py": "python",
+    ".toml": "toml",
+    ".txt": "cmake",
+}
 """By the suffix of the file that is rendered."""
 ANY = "any"
 

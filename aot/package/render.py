@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
 from aot.core.dispatch import Grid, Ladder, Section
-from aot.core.element import ElementType
 from aot.core.errors import ManifestError, PackageError
-from aot.core.operation import ELEMENTS, Operation
+from aot.core.operation import Operation
+from aot.core.signature import Argument
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.manifest import Manifest, to_json
 
@@ -99,10 +99,34 @@ def library_name(manifest: Manifest) -> str:
     return f"lib{manifest.module}.so.{ABI_VERSION}"
 
 
-def _layouts(manifest: Manifest, dtype: ElementType) -> int:
-    """Give a bit for each layout that an element type has a section of."""
-    operations = [section.operation for section in manifest.table.sections]
-    return sum(1 << x.layout.code for x in operations if x.element is dtype and not x.epilogue.steps)
+@dataclass(frozen=True)
+class _Call:
+    """An operation whatever its layout, as table.cc.j2 writes it."""
+
+    tag: str
+    """What the C API's `aot_gemm_operation` takes: `Operation.call`."""
+    element: str
+    """The name of the element type in templates/src/operation.h."""
+    has_bias: bool
+    layouts: int
+    """A bit for each layout that the table has a section of."""
+
+
+def _calls(manifest: Manifest) -> list[_Call]:
+    """List what a library's kernels compute, in the order of the catalogue."""
+    tabled = {section.operation for section in manifest.table.sections}
+    found = tabled | {kernel.operation for kernel in manifest.kernels}
+    firsts = {x.call: x for x in sorted(found, key=lambda x: -x.position)}
+    layouts = {tag: sum(1 << x.layout.code for x in tabled if x.call == tag) for tag in firsts}
+    return [
+        _Call(tag, f"k{x.element.name.capitalize()}", x.has_bias, layouts[tag])
+        for tag, x in sorted(firsts.items(), key=lambda item: item[1].position)
+    ]
+
+
+def _enumerator(argument: Argument) -> str:
+    """Return the name of an argument's kind in templates/src/kernel.h: `kPrefetchB` of `prefetch_b`."""
+    return "k" + "".join(word.capitalize() for word in argument.value.split("_"))
 
 
 def header_of(text: str) -> str:
@@ -112,6 +136,8 @@ def header_of(text: str) -> str:
 
 def _variables(manifest: Manifest, text: str) -> dict[str, object]:
     sections = [_SectionRows.of(i, section) for i, section in enumerate(manifest.table.sections)]
+    calls = _calls(manifest)
+    numbers = {call.tag: number for number, call in enumerate(calls)}
     return {
         "header": header_of(text),
         "package": manifest.package,
@@ -126,7 +152,11 @@ def _variables(manifest: Manifest, text: str) -> dict[str, object]:
         "platform_tag": manifest.platform_tag,
         "kernels": manifest.kernels,
         "sections": sections,
-        "layouts": [_layouts(manifest, dtype) for dtype in ELEMENTS],
+        "calls": calls,
+        "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
+        "adds_bias": any(call.has_bias for call in calls),
+        "number_of": lambda operation: numbers[operation.call],
+        "enumerators": lambda signature: [_enumerator(argument) for argument in signature],
         "abi_version": ABI_VERSION,
     }
 

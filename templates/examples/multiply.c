@@ -1,9 +1,9 @@
-/* D = A @ B^T for bfloat16 matrices on the GPU, from C.
+/* D = A @ B^T for bfloat16 matrices on the GPU, from C. CMakeLists.txt beside this file builds it, and so does
  *
- *   cc multiply.c -I <include> -L <library> -laot_gemm -Wl,-rpath,<library> -lcuda -o multiply
+ *   cc multiply.c $(pkg-config --cflags --libs PACKAGE) -Wl,-rpath,$(pkg-config --variable=libdir PACKAGE) -lcuda
  *
- * <include> and <library> are what `python -c "import aot_gemm; print(aot_gemm.info())"` prints. The CUDA driver API
- * stands for whatever owns the device memory in your program. */
+ * where PACKAGE is the name by which Python imports the package. The CUDA driver API stands for whatever owns the device
+ * memory in your program. */
 #include <cuda.h>
 #include <stdio.h>
 
@@ -25,9 +25,14 @@ static int check_cuda(CUresult result) {
 }
 
 static int multiply(void) {
+  const int32_t operation = aot_gemm_operation("bf16");
   CUdeviceptr a, b, d, workspace = 0;
   size_t workspace_bytes = 0;
   aot_gemm_selection_t selection = {.struct_bytes = sizeof(selection)};
+  if (operation < 0) {
+    fprintf(stderr, "error %d: %s\n", -operation, aot_gemm_last_error());
+    return 1;
+  }
   if (!check_cuda(cuMemAlloc(&a, (size_t)M * K * BYTES)) || !check_cuda(cuMemAlloc(&b, (size_t)N * K * BYTES)) ||
       !check_cuda(cuMemAlloc(&d, (size_t)M * N * BYTES)) || !check_cuda(cuMemsetD8(a, 0, (size_t)M * K * BYTES)) ||
       !check_cuda(cuMemsetD8(b, 0, (size_t)N * K * BYTES))) {
@@ -36,7 +41,7 @@ static int multiply(void) {
   /* All three are row-major: one row after the other, columns adjacent. */
   const aot_gemm_problem_t problem = {
       .struct_bytes = sizeof(aot_gemm_problem_t),
-      .dtype = AOT_GEMM_BFLOAT16,
+      .operation = operation,
       .device = 0,
       .m = M,
       .n = N,

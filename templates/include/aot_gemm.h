@@ -1,8 +1,9 @@
 /* C API of an AOT GEMM library: prebuilt tensor-core matrix products for one GPU architecture.
  *
- *   D (m, n) = A (m, k) @ B (n, k)^T
+ *   D (m, n) = A (m, k) @ B (n, k)^T, and a bias (n) added to each row where the operation has one
  *
- * A, B and D have one element type; the sum is taken in float32 and rounded once. B is held (n, k), as torch.nn.Linear
+ * A, B, D and the bias have one element type; the sum is taken in float32, the bias added to it in float32, and the
+ * result rounded once. B is held (n, k), as torch.nn.Linear
  * holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged.
  *
  * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
@@ -11,13 +12,13 @@
  * it, captured or not.
  *
  * The miss log. If the environment has AOT_GEMM_MISSES=file when the library is loaded, launches that no tuned (n, k)
- * answered (AOT_GEMM_TIER_GRID, AOT_GEMM_TIER_FALLBACK) are counted in that file, which `aot tune --shapes file` reads;
- * %p in the name stands for the process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss,
- * when the log has grown by an eighth, after ten seconds, and at exit: a killed process loses what came since, and
- * never damages it. Counts add up over processes and runs. A launch that is captured counts once, its replays do not.
- * When one (n, k) has had more than 64 m, they are rounded up to 8, 10, 12, 14, 16, 20, 24, ...; launches of more than
- * 512 (n, k) count as `dropped`.
- * No failure to write fails a launch: the first is said on stderr.
+ * answered (AOT_GEMM_TIER_GRID, AOT_GEMM_TIER_FALLBACK) are counted in that file, of which
+ * `aot shapes from-misses file -o shapes.toml` makes what `aot tune --shapes` takes; %p in the name stands for the
+ * process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss, when the log has grown by an
+ * eighth, after ten seconds, and at exit: a killed process loses what came since, and never damages it. Counts add up
+ * over processes and runs. A launch that is captured counts once, its replays do not. When one (n, k) has had more than
+ * 64 m, they are rounded up to 8, 10, 12, 14, 16, 20, 24, ...; launches of more than 512 (n, k) count as `dropped`. No
+ * failure to write fails a launch: the first is said on stderr.
  */
 #ifndef AOT_GEMM_H_
 #define AOT_GEMM_H_
@@ -44,7 +45,7 @@ extern "C" {
 typedef enum {
   AOT_GEMM_OK = 0,
   AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, a kernel index or a device ordinal that does not exist */
-  AOT_GEMM_ERROR_DTYPE = 2,        /* an element type that this library has no kernels for */
+  AOT_GEMM_ERROR_OPERATION = 2,    /* an operation, as of another element type, that this library has no kernels for */
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
   AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, A or B, what a kernel cannot take */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
@@ -53,8 +54,6 @@ typedef enum {
   AOT_GEMM_ERROR_WORKSPACE = 8,    /* a workspace too small, missing, or not aligned to 16 bytes */
   AOT_GEMM_ERROR_TABLE = 9         /* the library's own dispatch table contradicts itself: build it again */
 } aot_gemm_status_t;
-
-typedef enum { AOT_GEMM_BFLOAT16 = 0, AOT_GEMM_FLOAT16 = 1 } aot_gemm_dtype_t;
 
 /* Which part of the dispatch table answered. */
 typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FALLBACK = 3 } aot_gemm_tier_t;
@@ -68,31 +67,39 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * the environment when the library is loaded turns it off for the whole process. */
 #define AOT_GEMM_B_CONSTANT UINT64_C(1)
 
-/* One matrix. Strides are in elements: strides[0] is the step from row to row, strides[1] from column to column;
+/* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row, strides[1] from column to column;
  * neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
-  void* data; /* device address; null in queries, where it counts as aligned. A and B are never written. */
+  void* data; /* device address; null in queries, where it counts as aligned. Only D is written. */
   int64_t strides[2];
 } aot_gemm_tensor_t;
 
-/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n).
+/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n), the bias (1, n) with columns that are adjacent.
  *
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
  * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes.
- * Anything else is computed by the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros. D may share no
- * element with A or B, nor with itself.
+ * Of a bias they need an address that is a multiple of 16 bytes, and a D that is row-major. Anything else is computed by
+ * the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros, or the bias in each row. D may share no element
+ * with A, B or the bias, nor with itself.
  *
  * A program that was compiled with an older header has a smaller struct: the fields that it lacks count as 0. One that
  * was compiled with a newer header has a larger one, whose further bytes must be 0.
  */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(aot_gemm_problem_t) */
-  int32_t dtype;         /* aot_gemm_dtype_t */
+  int32_t operation;     /* what aot_gemm_operation returned in this process; 0 is none */
   int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
   int64_t m, n, k;
   aot_gemm_tensor_t a, b, d;
   uint64_t flags; /* of AOT_GEMM_B_CONSTANT; 0 for none */
+  aot_gemm_tensor_t bias; /* all 0 where the operation has none */
 } aot_gemm_problem_t;
+
+/* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag: "bf16" and "fp16" are products of
+ * these element types, "bf16_bias" and "fp16_bias" add a bias. Which there are depends on the library. The number holds
+ * in this process and for this library alone: ask for it where the program starts. An operation that the library has no
+ * kernels for, and a null tag, return the negative of an aot_gemm_status_t, whose text aot_gemm_last_error() gives. */
+AOT_GEMM_API int32_t aot_gemm_operation(const char* tag);
 
 /* What the dispatch table says of a problem. `m`, `n`, `k` and `layout` are those that were looked up: where D is
  * column-major, the roles of A and B, m and n are exchanged. The caller sets `struct_bytes`; no more bytes than that
@@ -101,7 +108,7 @@ typedef struct {
   uint64_t struct_bytes; /* sizeof(aot_gemm_selection_t) */
   int32_t kernel;  /* index of the kernel */
   int32_t tier;    /* aot_gemm_tier_t */
-  int32_t section; /* index of the table's section (element type and layout) */
+  int32_t section; /* index of the table's section (operation and layout) */
   int32_t index;   /* tuned: row among the section's ladder rows; grid: the cell; fallback: 0 */
   int32_t layout;  /* bit 1: A is contiguous along m instead of k; bit 0: B along n instead of k; -1: neither */
   int32_t exchanged;
@@ -129,19 +136,6 @@ typedef void* (*aot_gemm_allocate_t)(void* context, size_t num_bytes);
  * released, in the order of the stream, when this returns. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem,
                                                           aot_gemm_allocate_t allocate, void* context, void* stream);
-
-/* The same with a kernel of the caller's choice: for tuning and for tests. A kernel that cannot take the problem gives
- * AOT_GEMM_ERROR_STRIDE, AOT_GEMM_ERROR_SHAPE or AOT_GEMM_ERROR_DTYPE. */
-AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
-                                                               size_t* num_bytes);
-AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem,
-                                                      void* workspace, size_t workspace_bytes, void* stream);
-
-/* Give how many clusters of a kernel the device can run at once for a problem, -1 where the kernel has no clusters. None
- * of it runs; arguments are those of a launch. With 0 a launch would fail, as on a device with few SMs. */
-AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,
-                                                                   void* workspace, size_t workspace_bytes,
-                                                                   int32_t* num_clusters);
 
 /* Count the kernels, and name one; null past the end. Names are stable from release to release, indices are not. */
 AOT_GEMM_API int32_t aot_gemm_num_kernels(void);

@@ -19,6 +19,7 @@
 #include "call.h"
 #include "exchange.h"
 #include "operands.h"
+#include "plan.h"
 #include "python_api.h"
 #include "python_state.h"
 #include "runtime.h"
@@ -34,11 +35,11 @@ bool has_arguments(const State& state, Py_ssize_t given, int expected) {
   return false;
 }
 
-// Arguments: left, right, out (or None).
+// Arguments: left, right, bias (or None), out (or None).
 PyObject* run(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   State& state = State::of(self);
-  if (!has_arguments(state, num_arguments, 3)) return nullptr;
-  return call_product(&state, product, arguments[0], arguments[1], arguments[2]);
+  if (!has_arguments(state, num_arguments, 4)) return nullptr;
+  return call_product(&state, product, arguments[0], arguments[1], arguments[2], arguments[3]);
 }
 
 // Argument: a weight.
@@ -58,22 +59,24 @@ bool read_capsule(const State& state, const char* name, PyObject* object, HeldTe
   return tensor->read_capsule(object) == 0;
 }
 
-// States the product of the first three arguments, which are capsules that the caller keeps; the fourth is the address
-// that the right one is promised to be constant at, or 0.
+// States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
+// is the address that the right one is promised to be constant at, or 0.
 bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
-  const void* promised = PyLong_AsVoidPtr(arguments[3]);
+  const void* promised = PyLong_AsVoidPtr(arguments[4]);
   if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
   HeldTensor left;
   HeldTensor right;
+  HeldTensor bias;
   HeldTensor out;
   if (!read_capsule(state, "the left operand", arguments[0], &left)) return false;
   if (!read_capsule(state, "the right operand", arguments[1], &right)) return false;
-  if (!read_capsule(state, "out", arguments[2], &out)) return false;
+  if (!is_none(arguments[2]) && !read_capsule(state, "the bias", arguments[2], &bias)) return false;
+  if (!read_capsule(state, "out", arguments[3], &out)) return false;
   if (out.is_read_only()) {
     raise(state, "OperandError", "out is read-only, as its framework says; leave out= away");
     return false;
   }
-  const Operands operands = {left.view(), right.view(), out.view()};
+  const Operands operands = {left.view(), right.view(), bias.view(), out.view()};
   Shape shape;
   if (check_operands(product, operands, &shape) != 0 ||
       state_problem(product, operands, shape, promised != nullptr && right.data() == promised, problem) != 0) {
@@ -83,16 +86,16 @@ bool state_capsules(const State& state, Product product, PyObject* const* argume
   return true;
 }
 
-// Arguments: left, right, out, the promised address of right, workspace (bytes, or None), stream (an integer).
+// Arguments: left, right, bias, out, the promised address of right, workspace (bytes, or None), stream (an integer).
 PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   aot_gemm_problem_t problem;
-  if (!has_arguments(state, num_arguments, 6) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  if (!has_arguments(state, num_arguments, 7) || !state_capsules(state, product, arguments, &problem)) return nullptr;
   HeldTensor workspace;
   void* data = nullptr;
   size_t num_bytes = 0;
-  if (!is_none(arguments[4])) {
-    if (!read_capsule(state, "the workspace", arguments[4], &workspace)) return nullptr;
+  if (!is_none(arguments[5])) {
+    if (!read_capsule(state, "the workspace", arguments[5], &workspace)) return nullptr;
     const DLTensor& tensor = *workspace.view();
     const bool is_bytes = tensor.dtype.bits == 8 && tensor.dtype.lanes == 1;
     if (tensor.ndim != 1 || !is_bytes || tensor.shape == nullptr || tensor.shape[0] < 0) {
@@ -101,7 +104,7 @@ PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py
     data = workspace.data();
     num_bytes = static_cast<size_t>(tensor.shape[0]);
   }
-  void* stream = PyLong_AsVoidPtr(arguments[5]);
+  void* stream = PyLong_AsVoidPtr(arguments[6]);
   if (stream == nullptr && PyErr_Occurred() != nullptr) return nullptr;
   aot_gemm_status_t status = AOT_GEMM_OK;
   {
@@ -111,11 +114,11 @@ PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
-// Arguments: left, right, out, the promised address of right.
+// Arguments: left, right, bias, out, the promised address of right.
 PyObject* measure_workspace(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   aot_gemm_problem_t problem;
-  if (!has_arguments(state, num_arguments, 4) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  if (!has_arguments(state, num_arguments, 5) || !state_capsules(state, product, arguments, &problem)) return nullptr;
   size_t num_bytes = 0;
   const aot_gemm_status_t status = aot_gemm_workspace_bytes(&problem, &num_bytes);
   return status == AOT_GEMM_OK ? PyLong_FromSize_t(num_bytes) : raise_status(state, status);
@@ -168,6 +171,52 @@ PyObject* order_streams(PyObject* self, PyObject* const* arguments, Py_ssize_t n
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
+// Describes a matrix that is asked about only: its rows lie one after the other, or its columns do.
+aot_gemm_tensor_t packed(int64_t rows, int64_t columns, bool by_columns) {
+  if (by_columns) return {nullptr, {1, rows}};
+  return {nullptr, {columns, 1}};
+}
+
+PyObject* make_tuple(const int64_t (&values)[8]) {
+  PyObject* items[8];
+  PyObject* tuple = nullptr;
+  int count = 0;
+  while (count < 8 && (items[count] = PyLong_FromSize_t(static_cast<size_t>(values[count]))) != nullptr) ++count;
+  if (count == 8) {
+    tuple = PyTuple_Pack(8, items[0], items[1], items[2], items[3], items[4], items[5], items[6], items[7]);
+  }
+  while (count > 0) Py_DecRef(items[--count]);
+  return tuple;
+}
+
+// Arguments: operation, layout, m, n, k (integers). Returns what the dispatch table says of packed operands and a
+// row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked up), bytes of workspace.
+PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  if (!has_arguments(state, num_arguments, 5)) return nullptr;
+  int64_t asked[5];
+  for (int i = 0; i < 5; ++i) asked[i] = PyLong_AsLong(arguments[i]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const auto [operation, layout, m, n, k] = asked;
+  const aot_gemm_problem_t problem = {sizeof(problem),
+                                      static_cast<int32_t>(operation),
+                                      -1,
+                                      m,
+                                      n,
+                                      k,
+                                      packed(m, k, (layout & 2) != 0),
+                                      packed(n, k, (layout & 1) != 0),
+                                      packed(m, n, false),
+                                      0,
+                                      packed(1, n, false)};
+  aot_gemm_selection_t found;
+  Plan planned;
+  const aot_gemm_status_t status = select(problem, &found, &planned);
+  if (status != AOT_GEMM_OK) return raise_status(state, status);
+  return make_tuple({found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
+                     planned.workspace_bytes});
+}
+
 using FastFunction = PyObject*(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);
 
 // CPython holds functions of every convention as one type, and casts back by the flags.
@@ -185,6 +234,7 @@ PyMethodDef functions[] = {
     define("settle", &settle),
     define("order_streams", &order_streams),
     define("address", &address_of),
+    define("plan", &plan),
 };
 
 void destroy(State* state) {

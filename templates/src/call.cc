@@ -72,13 +72,17 @@ class Call {
  public:
   Call(State* state, Product product) : state_(*state), product_(product) {}
 
-  // Runs it. `out` may be None. Gives a new reference, or null with a Python error set.
-  PyObject* run(PyObject* left, PyObject* right, PyObject* out) {
+  // Runs it. `bias` and `out` may be None. Gives a new reference, or null with a Python error set.
+  PyObject* run(PyObject* left, PyObject* right, PyObject* bias, PyObject* out) {
     left_.object = left;
     right_.object = right;
     if (state_.find_type(left, &left_.type) != 0) return nullptr;
-    if (left_.type.api == nullptr) return call_route(state_.run, product_, left, right, out);
+    if (left_.type.api == nullptr) return call_route(state_.run, product_, left, right, bias, out);
     if (read_left() != 0 || read_right() != 0) return nullptr;
+    if (!is_none(bias)) {
+      bias_.object = bias;
+      if (read_other(&bias_) != 0) return nullptr;
+    }
     const bool allocates = is_none(out);
     if (!allocates) {
       out_.object = out;
@@ -86,6 +90,7 @@ class Call {
     }
     aot_gemm_problem_t problem;
     if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
+    if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
     if (allocates) return out_.tensor.hand_on(*left_.type.api);
     if (release(out_) != 0 || (out_.type.is_of_torch && state_.torch.note_write(out) != 0)) return nullptr;
     Py_IncRef(out);
@@ -97,7 +102,7 @@ class Call {
   PyObject* settle(PyObject* weight) {
     left_.object = weight;
     if (state_.find_type(weight, &left_.type) != 0) return nullptr;
-    if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight, nullptr, nullptr);
+    if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight);
     if (read_left() != 0) return nullptr;
     aot_gemm_status_t status = AOT_GEMM_OK;
     {
@@ -142,7 +147,7 @@ class Call {
     if (find_stream(*left_.type.api, left_.view()->device, &stream_) != 0) return -1;
     if (is_matrix(*left_.view())) return 0;
     original_ = span_of(*left_.view());
-    left_.copy = call_route(state_.compact, product_, left_.object, nullptr, nullptr);
+    left_.copy = call_route(state_.compact, product_, left_.object);
     if (left_.copy == nullptr) return -1;
     left_.object = left_.copy;
     left_.tensor.release();
@@ -246,7 +251,7 @@ class Call {
 
   // Checks the operands, allocates `out` where it is not there, and states the product.
   int state_problem_of(aot_gemm_problem_t* problem) {
-    Operands operands = {left_.view(), right_.view(), out_.view()};
+    Operands operands = {left_.view(), right_.view(), bias_.view(), out_.view()};
     Shape shape;
     if (check_operands(product_, operands, &shape) != 0) return refused();
     if (operands.out != nullptr && check_apart(product_, original_, *operands.out) != 0) return refused();
@@ -288,6 +293,7 @@ class Call {
   Product product_;
   Operand left_;
   Operand right_;
+  Operand bias_;
   Operand out_;
   Span original_ = {0, 0};  // of a left operand that a copy stands for
   HeldTensor workspace_;
@@ -301,8 +307,8 @@ class Call {
 
 }  // namespace
 
-PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* out) {
-  return Call(state, product).run(left, right, out);
+PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out) {
+  return Call(state, product).run(left, right, bias, out);
 }
 
 PyObject* settle_weight(State* state, PyObject* weight) { return Call(state, Product::kConstant).settle(weight); }

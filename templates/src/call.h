@@ -6,8 +6,8 @@
 
 namespace aot {
 
-// Runs a product. `out` may be None. Gives a new reference, or null with a Python error set.
-PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* out);
+// Runs a product. `bias` and `out` may be None. Gives a new reference, or null with a Python error set.
+PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out);
 
 // Reads a weight, and waits until what its framework has enqueued so far is done. Gives its address, or null with an
 // error set.

@@ -40,16 +40,16 @@ int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges) {
   return std::min(index, num_edges - 1);
 }
 
-int32_t find_section(int32_t dtype, int32_t layout) {
+int32_t find_section(int32_t operation, int32_t layout) {
   for (int32_t i = 0; i < kNumSections; ++i) {
-    if (kSections[i].dtype == dtype && kSections[i].layout == layout) return i;
+    if (kSections[i].operation == operation && kSections[i].layout == layout) return i;
   }
   return -1;
 }
 
-int32_t find_section(int32_t dtype) {
+int32_t find_section(int32_t operation) {
   for (int32_t i = 0; i < kNumSections; ++i) {
-    if (kSections[i].dtype == dtype) return i;
+    if (kSections[i].operation == operation) return i;
   }
   return -1;
 }

@@ -33,9 +33,9 @@ struct Grid {
   int32_t num_k;
 };
 
-// The table of one element type and layout. Ladders ascend by (n, k).
+// The table of one operation and layout. Ladders ascend by (n, k).
 struct Section {
-  int32_t dtype;
+  int32_t operation;  // index into kOperations
   int32_t layout;
   const Ladder* ladders;
   int32_t num_ladders;
@@ -46,7 +46,6 @@ struct Section {
 // Written by table.cc.
 extern const Section kSections[];
 extern const int32_t kNumSections;
-extern const uint32_t kLayouts[];  // by element type: a bit for each layout that it has a section of
 
 // What a kernel can take, as the look-up needs it; kernels.cc has one for each kernel.
 struct Multiples {
@@ -67,11 +66,11 @@ struct Choice {
 // Gives the index of the first edge that is not below `value`; past the last edge, the last index.
 int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges);
 
-// Finds the section of an element type and layout; -1 where the library has none.
-int32_t find_section(int32_t dtype, int32_t layout);
+// Finds the section of an operation and layout; -1 where the library has none.
+int32_t find_section(int32_t operation, int32_t layout);
 
-// Finds any section of an element type, for what only the fallback can compute; -1 where the library has none.
-int32_t find_section(int32_t dtype);
+// Finds any section of an operation, for what only the fallback can compute; -1 where the library has none.
+int32_t find_section(int32_t operation);
 
 // Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the TMA kernels can take the operands.
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);

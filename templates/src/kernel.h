@@ -11,7 +11,20 @@ namespace aot {
 
 enum class SplitK : int32_t { kNone, kSerial, kParallel, kSeparate };
 
-// The float32 region that a kernel needs beside A, B and D: the twin of aot.core.candidate.Workspace.
+// What a kernel's C entry takes, each as a pointer to a value; the stream is the last before the result. A further kind
+// gets a line here and one in `launch` of runtime.cc.
+enum class Argument : int32_t {
+  kA,          // Tensor
+  kB,          // Tensor
+  kD,          // Tensor
+  kBias,       // Vector of n elements
+  kWorkspace,  // Vector of float32
+  kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
+  kStream,     // void*
+};
+constexpr int32_t kMaxArguments = 12;
+
+// The float32 region that a kernel needs beside its operands: the twin of aot.core.candidate.Workspace.
 struct Workspace {
   SplitK mode;
   int32_t split_k;
@@ -22,21 +35,30 @@ struct Workspace {
   bool swap_ab;
 };
 
-// A function that a kernel's object exports. Arguments are pointers to values; the last is the int32 CUDA error.
+// A function that a kernel's object exports. Arguments are pointers to values; behind those of the signature comes the
+// int32 CUDA error.
 using Entry = void(void** arguments, int32_t num_arguments);
 using Loader = void(void** arguments);
 
 struct Kernel {
   const char* name;
-  int32_t dtype;
+  int32_t operation;  // index into kOperations
   int32_t layout;
   int32_t num_strides;  // 1: the leading stride, operands aligned; 2: row and column stride, any operands
-  bool reads_b_early;   // takes an int32 before the stream: whether B may be read before the kernel in front has ended
+  int32_t num_arguments;
+  Argument signature[kMaxArguments];
   Workspace workspace;
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t
   Loader* load;  // sets the kernel up on one device
 };
+
+inline bool takes(const Kernel& kernel, Argument argument) {
+  for (int32_t i = 0; i < kernel.num_arguments; ++i) {
+    if (kernel.signature[i] == argument) return true;
+  }
+  return false;
+}
 
 // Whether a kernel is loaded. `devices` has a bit for each device ordinal; `library` is written once, under the
 // runtime's lock, before the first bit is set.

@@ -2,30 +2,28 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstdlib>
 #include <cstring>
+
+#include "operation.h"
 
 namespace aot {
 
 namespace {
 
-constexpr char kFirstLine[] = "# Launches that no tuned (n, k) answered, counted for AOT_GEMM_MISSES.\n";
-constexpr char kSecondLine[] =
-    "# aot tune --shapes THIS_FILE tunes them. Counts add up over processes and runs; delete the file to start anew.\n";
+constexpr char kFirstLine[] = "# aot_gemm misses 1\n";
+constexpr char kComment[] =
+    "# Launches that no tuned (n, k) answered: why, operation, n, k, then each m x its launches. Counts add up over\n"
+    "# processes and runs; delete the file to start anew. `aot shapes from-misses THIS_FILE -o shapes.toml` makes a set\n"
+    "# of shapes of it.\n";
+
+constexpr char kDropped[] = "dropped ";
 
 constexpr int32_t kNumMisses = 3;
-constexpr const char* kNames[kNumMisses] = {"grid", "unaligned", "strided"};
-constexpr const char* kDescriptions[kNumMisses] = {
-    "answered by the grid: this (n, k) has no ladder of m",
-    "computed by the fallback: an address or a leading stride is no multiple of 16 bytes",
-    "computed by the fallback: an operand has no contiguous mode",
-};
-constexpr const char* kDtypes[] = {"bfloat16", "float16"};
-constexpr const char* kTags[] = {"bf16", "fp16"};
-constexpr const char* kLayouts[] = {"kk", "kn", "mk", "mn"};
+constexpr const char* kMisses[kNumMisses] = {"grid", "unaligned", "strided"};
+constexpr int32_t kNumLayouts = 4;
 
-// The longest line is that of 128 counts of up to 19 digits.
-constexpr int32_t kMaxLine = 4096;
+// More than the longest line has: why, operation, n and k, and kMaxRows times an m and its launches of up to 19 digits.
+constexpr int32_t kMaxLine = 64 + MissTable::kMaxRows * (10 + 1 + 19 + 1);
 
 int64_t add_saturated(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 
@@ -36,117 +34,81 @@ int64_t round_up(int64_t m) {
   return std::min<int64_t>((m + step - 1) / step * step, INT32_MAX);
 }
 
-bool equal(const MissKey& a, const MissKey& b) {
-  return a.miss == b.miss && a.dtype == b.dtype && a.layout == b.layout && a.n == b.n && a.k == b.k;
-}
+bool equal(const MissKey& a, const MissKey& b) { return a.kind == b.kind && a.n == b.n && a.k == b.k; }
 
 bool precedes(const MissKey& a, const MissKey& b) {
-  if (a.miss != b.miss) return a.miss < b.miss;
-  if (a.dtype != b.dtype) return a.dtype < b.dtype;
-  if (a.layout != b.layout) return a.layout < b.layout;
+  if (a.kind != b.kind) return a.kind < b.kind;
   return a.n != b.n ? a.n < b.n : a.k < b.k;
 }
 
 uint64_t hash(const MissKey& key) {
-  uint64_t value = static_cast<uint64_t>(key.miss) * 8 + static_cast<uint64_t>(key.dtype) * 4;
-  value += static_cast<uint64_t>(key.layout);
   // Odd constants with well mixed bits, of the splitmix64 generator.
-  value = (value ^ static_cast<uint64_t>(key.n)) * 0xbf58476d1ce4e5b9u;
+  uint64_t value = (static_cast<uint64_t>(key.kind) ^ static_cast<uint64_t>(key.n)) * 0xbf58476d1ce4e5b9u;
   value = (value ^ value >> 31 ^ static_cast<uint64_t>(key.k)) * 0x94d049bb133111ebu;
   return value ^ value >> 29;
 }
 
-// Reads the lines that `MissTable::write` writes, and counts them.
-class Reader {
- public:
-  explicit Reader(FILE* file) : file_(file) {}
-
-  int32_t line() const { return line_; }
-
-  // Goes to the next line that is neither empty nor, after the first, a comment; says false at the end, or where a file
-  // that grows while it is read has had more lines than a log has bytes.
-  bool next() {
-    do {
-      if (line_ == MissTable::kMaxBytes || std::fgets(text_, kMaxLine, file_) == nullptr) return false;
-      ++line_;
-    } while (line_ > 1 && (text_[0] == '#' || text_[0] == '\n'));
-    return true;
-  }
-
-  bool is(const char* line) const { return std::strcmp(text_, line) == 0; }
-
-  // Reads `key = ["name"]` or `key = "name"`; gives the name's index, or -1.
-  int32_t one_of(const char* before, const char* const* names, int32_t num_names, const char* after) const {
-    for (int32_t i = 0; i < num_names; ++i) {
-      char line[256];
-      std::snprintf(line, sizeof(line), "%s%s%s", before, names[i], after);
-      if (is(line)) return i;
-    }
-    return -1;
-  }
-
-  // Reads `before`, then up to `limit` numbers separated by ", ", then "after"; gives how many, or -1.
-  int32_t numbers(const char* before, const char* after, int32_t limit, int64_t* values) const {
-    const size_t length = std::strlen(before);
-    if (std::strncmp(text_, before, length) != 0) return -1;
-    const char* at = text_ + length;
-    int32_t count = 0;
-    while (count < limit) {
-      char* end = nullptr;
-      if (*at < '0' || *at > '9') return -1;
-      values[count++] = std::strtoll(at, &end, 10);
-      if (std::strcmp(end, after) == 0) return count;
-      if (std::strncmp(end, ", ", 2) != 0) return -1;
-      at = end + 2;
-    }
-    return -1;
-  }
-
-  bool read_weight(MissKey* key) const {
-    int64_t n = 0;
-    int64_t k = 0;
-    int end = 0;
-    constexpr char kFormat[] = "weights = [{ name = \"n%*[0-9]_k%*[0-9]\", n = %10" SCNd64 ", k = %10" SCNd64 " }]%n";
-    if (std::sscanf(text_, kFormat, &n, &k, &end) != 2 || end == 0 || std::strcmp(text_ + end, "\n") != 0) return false;
-    key->n = n;
-    key->k = k;
-    return n >= 1 && n <= INT32_MAX && k >= 1 && k <= INT32_MAX;
-  }
-
- private:
-  FILE* file_;
-  int32_t line_ = 0;
-  char text_[kMaxLine];
-};
-
-// Reads one [[model]] after its first line. `m` and `counts` have room for kMaxRows; gives how many, or -1.
-int32_t read_model(Reader* reader, MissKey* key, int64_t* m, int64_t* counts) {
-  if (!reader->next()) return -1;  // the name follows from the rest
-  if (!reader->next()) return -1;
-  const int32_t miss = reader->one_of("description = \"", kDescriptions, kNumMisses, "\"\n");
-  if (miss < 0 || !reader->next()) return -1;
-  key->miss = static_cast<Miss>(miss);
-  key->dtype = reader->one_of("dtypes = [\"", kDtypes, 2, "\"]\n");
-  if (key->dtype < 0 || !reader->next()) return -1;
-  key->layout = reader->one_of("layouts = [\"", kLayouts, 4, "\"]\n");
-  if (key->layout < 0 || !reader->next()) return -1;
-  if (!reader->read_weight(key) || !reader->next()) return -1;
-  const int32_t num_rows = reader->numbers("m = [", "]\n", MissTable::kMaxRows, m);
-  if (num_rows < 0 || !reader->next()) return -1;
-  for (int32_t i = 0; i < num_rows; ++i) {
-    if (m[i] < 1 || m[i] > INT32_MAX) return -1;
-  }
-  return reader->numbers("counts = [", "]\n", MissTable::kMaxRows, counts) == num_rows ? num_rows : -1;
+// Moves past a text. Says false, and stays, where it is not there.
+bool skip(const char** at, const char* text) {
+  const size_t length = std::strlen(text);
+  if (std::strncmp(*at, text, length) != 0) return false;
+  *at += length;
+  return true;
 }
 
-template <typename Value>
-void write_list(FILE* file, const char* name, const MissRow* rows, int32_t num_rows, Value value) {
-  std::fprintf(file, "%s = [", name);
-  for (int32_t i = 0; i < num_rows; ++i) std::fprintf(file, "%s%" PRId64, i == 0 ? "" : ", ", value(rows[i]));
-  std::fprintf(file, "]\n");
+// Reads a number from 1 to `most` and moves past it and the character behind it, which it returns; NUL where there is no
+// such number.
+char read_number(const char** at, int64_t most, int64_t* value) {
+  int64_t number = 0;
+  for (; **at >= '0' && **at <= '9'; ++*at) {
+    const int64_t digit = **at - '0';
+    if (number > (most - digit) / 10) return '\0';
+    number = number * 10 + digit;
+  }
+  *value = number;
+  return number == 0 ? '\0' : *(*at)++;
+}
+
+struct Text {
+  char characters[48];
+};
+
+// Writes how a line begins: why, and which operation.
+Text start_of(int32_t kind) {
+  Text text;
+  const Operation& operation = kOperations[kind / kNumLayouts % kNumOperations];
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s ", kMisses[kind / kNumLayouts / kNumOperations],
+                section_tag(operation, kind % kNumLayouts).characters);
+  return text;
+}
+
+// Reads why, operation, n and k, and moves past them.
+bool read_key(const char** at, MissKey* key) {
+  const int32_t num_kinds = kNumMisses * kNumOperations * kNumLayouts;
+  for (key->kind = 0; key->kind < num_kinds; ++key->kind) {
+    if (!skip(at, start_of(key->kind).characters)) continue;
+    return read_number(at, INT32_MAX, &key->n) == ' ' && read_number(at, INT32_MAX, &key->k) == ' ';
+  }
+  return false;
+}
+
+// Reads each `m x launches` to the end of a line. Returns how many there were; 0 where something else is there.
+int32_t read_rows(const char* at, MissRow* rows) {
+  for (int32_t count = 0; count < MissTable::kMaxRows; ++count) {
+    rows[count] = {0, 0, 0};
+    if (read_number(&at, INT32_MAX, &rows[count].m) != 'x') return 0;
+    const char end = read_number(&at, INT64_MAX, &rows[count].written);
+    if (end == '\n') return count + 1;
+    if (end != ' ') return 0;
+  }
+  return 0;
 }
 
 }  // namespace
+
+MissKey MissKey::of(Miss miss, int32_t operation, int32_t layout, int64_t n, int64_t k) {
+  return {(static_cast<int32_t>(miss) * kNumOperations + operation) * kNumLayouts + layout, n, k};
+}
 
 MissTable::Weight* MissTable::find(const MissKey& key) {
   auto slot = static_cast<uint32_t>(hash(key)) % kNumSlots;
@@ -227,25 +189,31 @@ void MissTable::forget_written() {
 
 int32_t MissTable::read(FILE* file) {
   forget_written();
-  Reader reader(file);
-  if (!reader.next()) return 0;  // an empty file
-  if (!reader.is(kFirstLine) || !reader.next() || !reader.is("version = 1\n")) return std::max(reader.line(), 1);
-  if (!reader.next() || reader.numbers("dropped = ", "\n", 1, &dropped_written_) != 1) return reader.line();
-  while (reader.next()) {
+  char text[kMaxLine];
+  // A file that grows while it is read ends where it has had more lines than a log has bytes.
+  for (int32_t line = 1; line < kMaxBytes && std::fgets(text, kMaxLine, file) != nullptr; ++line) {
+    if (line == 1 && std::strcmp(text, kFirstLine) != 0) return line;
+    if (text[0] == '#') continue;
+    const char* at = text;
+    if (skip(&at, kDropped)) {
+      int64_t dropped = 0;
+      if (read_number(&at, INT64_MAX, &dropped) != '\n') return line;
+      dropped_written_ = add_saturated(dropped_written_, dropped);
+      continue;
+    }
     MissKey key;
-    int64_t m[kMaxRows];
-    int64_t counts[kMaxRows];
-    if (!reader.is("[[model]]\n")) return reader.line();
-    const int32_t num_rows = read_model(&reader, &key, m, counts);
-    if (num_rows < 0) return reader.line();
-    for (int32_t i = 0; i < num_rows; ++i) add(key, m[i], counts[i], 0);
+    MissRow rows[kMaxRows];
+    const int32_t num_rows = read_key(&at, &key) ? read_rows(at, rows) : 0;
+    if (num_rows == 0) return line;
+    for (int32_t i = 0; i < num_rows; ++i) add(key, rows[i].m, rows[i].written, 0);
   }
   return 0;
 }
 
 void MissTable::write(FILE* file) const {
-  std::fprintf(file, "%s%sversion = 1\ndropped = %" PRId64 "\n", kFirstLine, kSecondLine,
-               add_saturated(dropped_written_, dropped_pending_));
+  std::fprintf(file, "%s%s", kFirstLine, kComment);
+  const int64_t dropped = add_saturated(dropped_written_, dropped_pending_);
+  if (dropped > 0) std::fprintf(file, "%s%" PRId64 "\n", kDropped, dropped);
   int16_t order[kMaxWeights];
   for (int32_t i = 0; i < num_weights_; ++i) order[i] = static_cast<int16_t>(i);
   std::sort(order, order + num_weights_,
@@ -254,15 +222,11 @@ void MissTable::write(FILE* file) const {
     const Weight& weight = weights_[order[i]];
     const MissKey& key = weight.key;
     if (weight.num_rows == 0) continue;
-    const auto miss = static_cast<int32_t>(key.miss);
-    std::fprintf(file, "\n[[model]]\nname = \"%s %s_%s n%" PRId64 " k%" PRId64 "\"\ndescription = \"%s\"\n", kNames[miss],
-                 kTags[key.dtype], kLayouts[key.layout], key.n, key.k, kDescriptions[miss]);
-    std::fprintf(file, "dtypes = [\"%s\"]\nlayouts = [\"%s\"]\n", kDtypes[key.dtype], kLayouts[key.layout]);
-    std::fprintf(file, "weights = [{ name = \"n%" PRId64 "_k%" PRId64 "\", n = %" PRId64 ", k = %" PRId64 " }]\n", key.n,
-                 key.k, key.n, key.k);
-    write_list(file, "m", weight.rows, weight.num_rows, [](const MissRow& row) { return row.m; });
-    write_list(file, "counts", weight.rows, weight.num_rows,
-               [](const MissRow& row) { return add_saturated(row.written, row.pending); });
+    std::fprintf(file, "%s%" PRId64 " %" PRId64, start_of(key.kind).characters, key.n, key.k);
+    for (const MissRow* row = weight.rows; row != weight.rows + weight.num_rows; ++row) {
+      std::fprintf(file, " %" PRId64 "x%" PRId64, row->m, add_saturated(row->written, row->pending));
+    }
+    std::fputc('\n', file);
   }
 }
 

@@ -1,4 +1,4 @@
-// What the miss log counts, in memory and bounded, and its text: a shape set as aot/core/shape_set.py reads it.
+// What the miss log counts, in memory and bounded, and its text, which aot/core/miss_log.py reads too.
 #ifndef AOT_GEMM_MISS_TABLE_H_
 #define AOT_GEMM_MISS_TABLE_H_
 
@@ -7,15 +7,16 @@
 
 namespace aot {
 
-// Why no tuned (n, k) answered. The strided have no contiguous mode; they are written as k-major.
+// Why no tuned (n, k) answered: the grid did; an address or a stride is no multiple of 16 bytes; or an operand has no
+// contiguous mode, and is written as k-major.
 enum class Miss : int32_t { kGrid, kUnaligned, kStrided };
 
 struct MissKey {
-  Miss miss;
-  int32_t dtype;
-  int32_t layout;
+  int32_t kind;  // why, and which operation
   int64_t n;
   int64_t k;
+
+  static MissKey of(Miss miss, int32_t operation, int32_t layout, int64_t n, int64_t k);
 };
 
 // Launches of one m. `written` are those that the file had when it was last read, `pending` those since.

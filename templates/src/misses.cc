@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "dispatch.h"
 #include "miss_table.h"
 
 namespace aot {
@@ -274,7 +275,7 @@ const LastWrite last_write;
 
 const bool kLogsMisses = read_variable();
 
-void log_miss(int32_t dtype, const aot_gemm_selection_t& selection) {
+void log_miss(const aot_gemm_selection_t& selection) {
   if (selection.k == 0) return;  // zeros, which no kernel need be tuned for
   const bool is_grid = selection.tier == AOT_GEMM_TIER_GRID;
   const Miss miss = is_grid ? Miss::kGrid : selection.layout < 0 ? Miss::kStrided : Miss::kUnaligned;
@@ -283,7 +284,8 @@ void log_miss(int32_t dtype, const aot_gemm_selection_t& selection) {
   if (pid != owner) adopt(pid);
   if (!is_refused) {
     ++num_launches;
-    table.count({miss, dtype, selection.layout < 0 ? 0 : selection.layout, selection.n, selection.k}, selection.m);
+    const int32_t layout = selection.layout < 0 ? 0 : selection.layout;
+    table.count(MissKey::of(miss, kSections[selection.section].operation, layout, selection.n, selection.k), selection.m);
     if (is_due()) write_file(false);
   }
   pthread_mutex_unlock(&mutex);

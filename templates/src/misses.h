@@ -13,7 +13,7 @@ namespace aot {
 extern const bool kLogsMisses;
 
 // Counts one launch that tier 2 or the fallback answered. Never fails: what cannot be written is said once on stderr.
-void log_miss(int32_t dtype, const aot_gemm_selection_t& selection);
+void log_miss(const aot_gemm_selection_t& selection);
 
 }  // namespace aot
 

@@ -4,6 +4,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "operation.h"
+
 namespace aot {
 
 namespace {
@@ -43,10 +45,18 @@ const char* left_name(Product product) {
 
 const char* right_name(Product product) { return product == Product::kLinear ? "weight" : "b"; }
 
-int32_t dtype_code(const DLTensor& tensor) {
-  if (tensor.dtype.lanes != 1 || tensor.dtype.bits != 16) return -1;
-  if (tensor.dtype.code == kDLBfloat) return AOT_GEMM_BFLOAT16;
-  return tensor.dtype.code == kDLFloat ? AOT_GEMM_FLOAT16 : -1;
+// What operation.cc has for the codes, which is built without dlpack.h.
+static_assert(kDLBfloat == 4 && kDLFloat == 2);
+
+bool find_element(const DLTensor& tensor, Element* element) {
+  return tensor.dtype.lanes == 1 && find_element(tensor.dtype.code, tensor.dtype.bits, element);
+}
+
+// The element type of an operand that was checked.
+Element element_of(const DLTensor& tensor) {
+  Element element = Element::kBfloat16;
+  find_element(tensor, &element);
+  return element;
 }
 
 const char* kind_name(uint8_t code) {
@@ -74,11 +84,12 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
     return refuse("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product),
                   name, tensor.device.device_id, left_name(product), left.device.device_id);
   }
-  if (dtype_code(tensor) < 0) {
+  Element element;
+  if (!find_element(tensor, &element)) {
     return refuse("DtypeError", "%s: %s is %s%d; expected bfloat16 or float16; convert it",
                   product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
   }
-  if (dtype_code(tensor) != dtype_code(left)) {
+  if (element != element_of(left)) {
     return refuse("DtypeError", "%s: %s and %s differ in element type; expected one type; convert one of them",
                   product_name(product), name, left_name(product));
   }
@@ -207,6 +218,33 @@ int check_apart(Product product, const Span& left, const DLTensor& out) {
                 "operand; give it storage of its own", product_name(product), left_name(product));
 }
 
+namespace {
+
+// Checks that the library has the operation, and a bias.
+int check_operation(Product product, const Operands& operands, int64_t n) {
+  const ElementType& type = type_of(element_of(*operands.left));
+  if (find_operation(element_of(*operands.left), operands.bias != nullptr) < 0) {
+    if (operands.bias == nullptr) {
+      return refuse("DtypeError", "%s: this wheel has no kernels for %s; it has those of %s; convert the operands",
+                    product_name(product), type.name, list_operations().characters);
+    }
+    return refuse("UnsupportedError", "%s: got a bias, which this wheel has no kernels for: it has the operations %s, and "
+                  "not %s_bias; expected None; add the bias to the result, or build a wheel with %s_bias; an output is "
+                  "named by keyword: linear(x, weight, out=out)", product_name(product), list_operations().characters,
+                  type.tag, type.tag);
+  }
+  if (operands.bias == nullptr) return 0;
+  const DLTensor& bias = *operands.bias;
+  if (check_tensor(product, "bias", bias, *operands.left) != 0) return -1;
+  if (bias.ndim == 1 && bias.shape[0] == n) return 0;
+  const int64_t expected[] = {n};
+  return refuse("ShapeError", "%s: bias has shape %s; expected %s, an element for each row of weight; an output is named "
+                "by keyword: linear(x, weight, out=out)", product_name(product), Text(bias.shape, bias.ndim).characters,
+                Text(expected, 1).characters);
+}
+
+}  // namespace
+
 int check_operands(Product product, const Operands& operands, Shape* shape) {
   const DLTensor& left = *operands.left;
   const DLTensor& right = *operands.right;
@@ -231,7 +269,9 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
   }
   shape->num_dims = left.ndim - 1;
   for (int32_t i = 0; i < shape->num_dims; ++i) shape->extents[i] = left.shape[i];
-  if (right.ndim == 2) shape->extents[shape->num_dims++] = right.shape[linear ? 0 : 1];
+  const int64_t n = right.ndim == 2 ? right.shape[linear ? 0 : 1] : 1;
+  if (right.ndim == 2) shape->extents[shape->num_dims++] = n;
+  if (check_operation(product, operands, n) != 0) return -1;
   if (operands.out == nullptr) return 0;
   const DLTensor& out = *operands.out;
   if (check_tensor(product, "out", out, left) != 0) return -1;
@@ -254,8 +294,10 @@ int state_problem(Product product, const Operands& operands, const Shape& shape,
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
   if (read_matrix(product, "out", *operands.out, shape.num_dims - (right.ndim - 1), &d) != 0) return -1;
   const int rows = product == Product::kLinear ? 0 : 1;  // which mode of the right operand is n
+  aot_gemm_tensor_t bias = {};
+  if (operands.bias != nullptr) bias = {data_of(*operands.bias), {0, stride_of(*operands.bias, 0)}};
   *problem = {sizeof(*problem),
-              dtype_code(left),
+              id_of(find_operation(element_of(left), operands.bias != nullptr)),
               left.device.device_id,
               a.extents[0],
               b.extents[rows],
@@ -263,7 +305,8 @@ int state_problem(Product product, const Operands& operands, const Shape& shape,
               {a.data, {a.strides[0], a.strides[1]}},
               {b.data, {b.strides[rows], b.strides[1 - rows]}},
               {d.data, {d.strides[0], d.strides[1]}},
-              right_is_constant ? AOT_GEMM_B_CONSTANT : 0};
+              right_is_constant ? AOT_GEMM_B_CONSTANT : 0,
+              bias};
   return 0;
 }
 

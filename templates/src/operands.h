@@ -28,6 +28,7 @@ inline void* data_of(const DLTensor& tensor) {
 struct Operands {
   const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
   const DLTensor* right;  // weight (n, k), or b (k, n), or b (k)
+  const DLTensor* bias;   // (n); null: there is none
   const DLTensor* out;    // null: to be allocated
 };
 

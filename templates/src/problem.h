@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "aot_gemm.h"
+#include "operation.h"
 
 namespace aot {
 
@@ -16,11 +17,17 @@ struct Tensor {
   int64_t strides[2];
 };
 
+// One vector as the C entries read it: a bias, or the workspace.
+struct Vector {
+  void* data;
+  int32_t shape[1];
+};
+
 // A problem in the one form that the TMA kernels take: D row-major, A and B contiguous along one mode, addresses, leading
-// strides and the rows of D multiples of 16 bytes. Where `aligned` is false only the fallback can compute it, as it was stated.
+// strides and the rows of D multiples of 16 bytes, that of a bias too. Where `aligned` is false only the fallback can compute it, as it was stated.
 struct Canonical {
   bool aligned;
-  bool exchanged;  // D was column-major: A and B, m and n have changed places
+  bool exchanged;  // D was column-major: A and B, m and n have changed places; never with a bias
   int32_t layout;  // bit 1: A is contiguous along m; bit 0: B is contiguous along n; -1: neither
   int64_t m;
   int64_t n;
@@ -28,6 +35,7 @@ struct Canonical {
   Tensor a;
   Tensor b;
   Tensor d;
+  Vector bias;
   bool b_constant;  // AOT_GEMM_B_CONSTANT, and B is still B
 };
 
@@ -38,12 +46,16 @@ inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 
 aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
                        const aot_gemm_problem_t** problem);
 
-// Checks element type, flags, extents, strides, and that D shares no element with itself or an operand.
-aot_gemm_status_t check(const aot_gemm_problem_t& problem);
+// Checks operation, flags, extents, strides, and that D shares no element with itself or an operand. Finds the index of
+// the operation.
+aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* operation);
 
 // Brings a checked problem into canonical form, preferring the roles and the layouts as stated. Only layouts whose bit
 // is set in `layouts` are taken: those that the library has a table for, or the one that a named kernel is for.
-void canonicalise(const aot_gemm_problem_t& problem, uint32_t layouts, Canonical* canonical);
+//
+// Exchanging A and B would turn a bias, which is added to each row, into one that is added to each column. No kernel adds
+// such a one: where there is a bias, A and B stay where they are.
+void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical);
 
 }  // namespace aot
 

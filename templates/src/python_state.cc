@@ -14,16 +14,19 @@ PyObject* raise(const State& state, const char* kind, const char* message) {
 PyObject* raise_refusal(const State& state) { return raise(state, last_refusal().kind, last_refusal().message); }
 
 PyObject* raise_status(const State& state, aot_gemm_status_t status) {
-  static constexpr const char* kKinds[] = {"AotGemmError", "AotGemmError", "DtypeError",
-                                           "ShapeError",   "StrideError",  "NoGpuError",
-                                           "ArchitectureError", "CudaError", "AotGemmError", "CorruptLibraryError"};
-  return raise(state, kKinds[status], aot_gemm_last_error());
+  PyObject* kinds = PyObject_GetAttrString(state.errors, "OF_STATUS");
+  if (kinds == nullptr) return nullptr;
+  PyObject* type = PyTuple_GetItem(kinds, status);  // borrowed from the tuple
+  if (type != nullptr) PyErr_SetString(type, aot_gemm_last_error());
+  Py_DecRef(kinds);
+  return nullptr;
 }
 
-PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third) {
+PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third,
+                     PyObject* fourth) {
   PyObject* name = PyUnicode_FromString(product_name(product));
   if (name == nullptr) return nullptr;
-  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, fourth, nullptr);
   Py_DecRef(name);
   return result;
 }

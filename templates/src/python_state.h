@@ -97,7 +97,8 @@ PyObject* raise_refusal(const State& state);
 PyObject* raise_status(const State& state, aot_gemm_status_t status);
 
 // Calls a function of `_routes` with the product's name and objects, up to the first that is null.
-PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third);
+PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second = nullptr,
+                     PyObject* third = nullptr, PyObject* fourth = nullptr);
 
 // Calls one that gives nothing. Gives 0, or -1 with a Python error set.
 int tell_route(const Shared& function, Product product, PyObject* first, PyObject* second);

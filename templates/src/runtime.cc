@@ -16,7 +16,6 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;  // bits of KernelState::devices
 constexpr int64_t kWorkspaceAlignment = 16;
-constexpr int32_t kMaxArguments = 7;  // a, b, d, workspace, whether B may be read early, stream, result
 
 pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<uint64_t> fitting_devices{0};
@@ -207,10 +206,7 @@ aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {
 aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspace, size_t num_bytes, void* stream,
                          int32_t device) {
   const Kernel& kernel = kKernels[index];
-  struct {
-    void* data;
-    int32_t shape[1];
-  } scratch = {workspace, {0}};
+  Vector scratch = {workspace, {0}};
   const int64_t needed = workspace_bytes(kernel.workspace, problem.m, problem.n);
   if (needed > 0) {
     const aot_gemm_status_t status = check_workspace(kernel, problem, workspace, num_bytes, needed);
@@ -224,16 +220,17 @@ aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspac
     const cuda::Error error = cuda::clear(workspace, static_cast<size_t>(zero_bytes), stream);
     if (error != 0) return fail_cuda(error, "clearing the workspace of kernel", kernel.name, device);
   }
-  Tensor a = problem.a;
-  Tensor b = problem.b;
-  Tensor d = problem.d;
-  int32_t may_read_b_early = problem.b_constant && kPrefetches;
+  Canonical operands = problem;  // entries take addresses of what they may write
+  int32_t may_prefetch_b = problem.b_constant && kPrefetches;
   int32_t result = 0;
-  void* arguments[kMaxArguments] = {&a, &b, &d};
-  int32_t count = 3;
-  if (kernel.workspace.mode != SplitK::kNone) arguments[count++] = &scratch;
-  if (kernel.reads_b_early) arguments[count++] = &may_read_b_early;
-  arguments[count++] = &stream;
+  // By Argument.
+  void* const values[] = {&operands.a, &operands.b, &operands.d, &operands.bias, &scratch, &may_prefetch_b, &stream};
+  void* arguments[kMaxArguments + 1];
+  int32_t count = 0;
+  while (count < kernel.num_arguments) {
+    arguments[count] = values[static_cast<int32_t>(kernel.signature[count])];
+    ++count;
+  }
   arguments[count++] = &result;
   kernel.entry(arguments, count);
   return result == 0 ? AOT_GEMM_OK : fail_launch(result, kernel.name, problem, device);

@@ -9,6 +9,7 @@
 #include "aot_gemm.h"
 #include "dispatch.h"
 #include "kernel.h"
+#include "operation.h"
 
 namespace aot {
 
@@ -39,7 +40,7 @@ bool takes_all_shapes(int32_t kernel) { return kMultiples[kernel].m == 1 && kMul
 // Says whether a kernel computes a section's operation.
 bool computes(int32_t kernel, const Section& section) {
   const Kernel& found = kKernels[kernel];
-  return found.dtype == section.dtype && (found.layout == section.layout || found.num_strides == 2);
+  return found.operation == section.operation && (found.layout == section.layout || found.num_strides == 2);
 }
 
 const char* find_fault_of_rows(const Section& section, int32_t number, const char* part, const Row* rows,
@@ -87,11 +88,15 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
 }
 
 const char* find_fault_of_section(const Section& section, int32_t number) {
-  if (section.layout < 0 || section.layout > 3 || find_section(section.dtype, section.layout) != number) {
+  if (section.operation < 0 || section.operation >= kNumOperations) {
+    return fault("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,
+                 kNumOperations);
+  }
+  if (section.layout < 0 || section.layout > 3 || find_section(section.operation, section.layout) != number) {
     return fault("section %" PRId32 " has layout %" PRId32 ", or one like it came before", number, section.layout);
   }
   const int32_t fallback = section.fallback;
-  if (!is_kernel(fallback) || kKernels[fallback].dtype != section.dtype || kKernels[fallback].num_strides != 2 ||
+  if (!is_kernel(fallback) || kKernels[fallback].operation != section.operation || kKernels[fallback].num_strides != 2 ||
       !takes_all_shapes(fallback)) {
     return fault("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
   }
@@ -107,18 +112,36 @@ const char* find_fault_of_section(const Section& section, int32_t number) {
 
 // Problems are brought to the layouts that are listed, and then their section is looked up.
 const char* find_fault_of_layouts() {
-  uint32_t layouts[] = {0, 0};
-  for (int32_t i = 0; i < kNumSections; ++i) layouts[kSections[i].dtype] |= 1u << kSections[i].layout;
-  for (const int32_t dtype : {AOT_GEMM_BFLOAT16, AOT_GEMM_FLOAT16}) {
-    if (layouts[dtype] == kLayouts[dtype]) continue;
-    return fault("its sections of element type %" PRId32 " are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32
-                 " is listed",
-                 dtype, layouts[dtype], kLayouts[dtype]);
+  for (int32_t operation = 0; operation < kNumOperations; ++operation) {
+    uint32_t layouts = 0;
+    for (int32_t i = 0; i < kNumSections; ++i) {
+      if (kSections[i].operation == operation) layouts |= 1u << kSections[i].layout;
+    }
+    if (layouts == kOperations[operation].layouts) continue;
+    return fault("its sections of %s are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
+                 kOperations[operation].tag, layouts, kOperations[operation].layouts);
+  }
+  return nullptr;
+}
+
+// A kernel that takes no bias would leave it out, and one that takes a bias would be handed none.
+const char* find_fault_of_kernels() {
+  for (int32_t i = 0; i < kNumKernels; ++i) {
+    const Kernel& kernel = kKernels[i];
+    if (kernel.operation < 0 || kernel.operation >= kNumOperations) {
+      return fault("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, kNumOperations);
+    }
+    if (takes(kernel, Argument::kBias) != kOperations[kernel.operation].has_bias) {
+      return fault("kernel %s and its operation %s disagree about a bias", kernel.name,
+                   kOperations[kernel.operation].tag);
+    }
   }
   return nullptr;
 }
 
 const char* find_fault() {
+  const char* of_kernels = find_fault_of_kernels();
+  if (of_kernels != nullptr) return of_kernels;
   for (int32_t i = 0; i < kNumSections; ++i) {
     const char* found = find_fault_of_section(kSections[i], i);
     if (found != nullptr) return found;

@@ -25,8 +25,8 @@ LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
 SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
-HEAD, TAIL = struct.Struct("<ii"), struct.Struct("<Q")
-"""The kernel and the number of its parameters, then a `ProblemStruct`, then the stream."""
+HEAD, TAIL = struct.Struct("<ii16s"), struct.Struct("<Q")
+"""The kernel and the number of its parameters, the tag of its operation, a `ProblemStruct`, the stream."""
 
 
 def build(compiled, directory):
@@ -50,11 +50,10 @@ def emulator(machine):
 
 def _request(index, kernel, sizes, case):
     tensors = [TensorStruct(x.address, tuple(x.strides)) for x in (case.a, case.b, case.d)]
-    code = kernel.operation.element.code
     problem = ProblemStruct(
-        ctypes.sizeof(ProblemStruct), code, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
+        ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
     )
-    head = HEAD.pack(index, len(sizes)) + bytes(problem) + TAIL.pack(case.stream)
+    head = HEAD.pack(index, len(sizes), kernel.operation.call.encode()) + bytes(problem) + TAIL.pack(case.stream)
     return head + struct.pack(f"<{len(sizes)}i", *sizes)
 
 

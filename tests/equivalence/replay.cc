@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 #include "recorder.h"
 
 namespace {
@@ -12,6 +12,7 @@ namespace {
 struct Request {
   int32_t kernel;
   int32_t num_sizes;  // parameters of the kernel, whose sizes follow
+  char operation[16];  // its tag
   aot_gemm_problem_t problem;
   void* stream;
 };
@@ -75,6 +76,7 @@ int main() {
     recorder_set_capability(header.major, header.minor);
     recorder_set_parameters(sizes.data(), request.num_sizes);
     fill_stack(header.stack_byte);
+    request.problem.operation = aot_gemm_operation(request.operation);
     const int32_t status = aot_gemm_launch_kernel(request.kernel, &request.problem, nullptr, 0, request.stream);
     if (status != 0) std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     write(&status);

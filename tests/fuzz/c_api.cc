@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 
 extern "C" {
 void recorder_reset();
@@ -71,10 +71,12 @@ class Problem {
  public:
   Problem() {
     aot_gemm_problem_t problem{};
-    constexpr uint64_t kSizes[] = {0,   1,   8,   111,  112,  113,  119,        121,
-                                   128, 136, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
+    constexpr uint64_t kSizes[] = {0,   1,   8,   111,  112,  119,  120,  121,        143,
+                                   145, 152, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
     problem.struct_bytes = one_in(6) ? (one_in(4) ? draw(UINT64_MAX) : pick(kSizes)) : sizeof(problem);
-    problem.dtype = one_in(30) ? static_cast<int32_t>(draw(UINT32_MAX)) : static_cast<int32_t>(draw(1));
+    const char* tags[] = {"bf16", "fp16", "bf16_bias"};
+    const uint64_t operation = draw(2);
+    problem.operation = one_in(30) ? static_cast<int32_t>(draw(UINT32_MAX)) : aot_gemm_operation(tags[operation]);
     problem.device = draw_device();
     problem.m = draw_extent();
     problem.n = draw_extent();
@@ -82,6 +84,7 @@ class Problem {
     problem.a = draw_tensor(problem.m, problem.k);
     problem.b = draw_tensor(problem.n, problem.k);
     problem.d = draw_tensor(problem.m, problem.n);
+    if (one_in(20) || operation == 2) problem.bias = draw_tensor(1, problem.n);
     problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(1);
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
     bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
@@ -150,6 +153,11 @@ aot_gemm_status_t call(uint64_t function) {
                                                  one_in(200) ? nullptr : &num_clusters);
     case 7: return aot_gemm_synchronize(Problem::draw_device(), stream);
     case 8: return one_in(20) ? aot_gemm_preload(Problem::draw_device()) : AOT_GEMM_OK;
+    case 9: {
+      const char* tags[] = {"bf16", "fp16", "bf16_bias", "fp16_bias", "", "bf16_kk", "%s%n", nullptr};
+      const int32_t operation = aot_gemm_operation(pick(tags));
+      return operation < 0 ? static_cast<aot_gemm_status_t>(-operation) : AOT_GEMM_OK;
+    }
     default: {
       const int32_t kernel = draw_kernel();
       const bool is_one = kernel >= 0 && kernel < aot_gemm_num_kernels();
@@ -175,7 +183,7 @@ int main(int, char** arguments) {
       if (i % 8000 == 0) recorder_fail(static_cast<int32_t>(draw(kNumRecorderCalls - 1)), one_in(2) ? 100 : 719);
     }
     const std::string before = aot_gemm_last_error();
-    const uint64_t function = draw(9);
+    const uint64_t function = draw(10);
     const aot_gemm_status_t status = call(function);
     const bool is_known = status >= 0 && status < kNumStatuses;
     const char* text = aot_gemm_last_error();

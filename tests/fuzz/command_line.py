@@ -58,6 +58,7 @@ from aot.space.enumeration import legal
 from aot.studies import calibrate
 from aot.tune.remote import Link, LinkError
 from tests.golden.manifest import kernel
+from tests.seeds import MISS_LOG
 
 OPERATION = Operation.of(ElementType.BFLOAT16)
 PROBLEM = Problem(OPERATION, 16, 4096, 4096)
@@ -114,6 +115,7 @@ FILES = (
     *("shapes.toml", "odd.toml", "thor.json", "h200.json", "h200.json.gz", "cut.json", "r.jsonl.gz", "cut.jsonl.gz"),
     *("r.sqlite", "cut.sqlite", "empty", "junk", "list.json", "null.json", "number.json", "deep.json", "deep.toml"),
     *(
+        "misses.log",
         "c.toml",
         "x.whl",
         "folder",
@@ -161,6 +163,7 @@ SHAPES = (
 def make_files(folder):
     """Write the files that command lines name: good ones, damaged ones, and what is no file."""
     (folder / "shapes.toml").write_text(SHAPES)
+    (folder / "misses.log").write_bytes(MISS_LOG)
     (folder / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7"))
     write_selection(folder / "thor.json", selection_of("thor", "predicted"))
     write_selection(folder / "h200.json", selection_of("h200", "measured"))
@@ -323,6 +326,9 @@ def command_lines(draw):
     name = draw(st.sampled_from(sorted(COMMANDS)))
     command = main.get_command(None, name)
     words = [name]
+    if isinstance(command, click.Group) and draw(st.booleans()):
+        words.append(draw(st.sampled_from(sorted(command.commands))))
+        command = command.commands[words[-1]]
     options = [x for x in command.params if isinstance(x, click.Option)]
     if options:
         for option in draw(st.lists(st.sampled_from(options), max_size=5, unique=draw(st.integers(0, 5)) > 0)):

@@ -133,12 +133,16 @@ def call(package, rng, kinds):
     left, right, out = (
         (kind if rng.random() < 0.8 else rng.choice(kinds))(rng, shape, dtype) for shape in draw_shapes(rng, product)
     )
+    bias = kind(rng, out.shape[-1:], dtype) if product == "linear" and rng.random() < 0.4 else None
     if rng.random() < 0.02:
         right = rng.choice((None, 1, "text", [1], object()))
+    if bias is not None and rng.random() < 0.02:
+        bias = rng.choice((1, "text", [1], object(), out))
     try:
         if rng.random() < 0.1:
             right = package.constant(right)
-        getattr(package, product)(left, right, out=None if rng.random() < 0.3 else out)
+        operands = (left, right) if bias is None else (left, right, bias)
+        getattr(package, product)(*operands, out=None if rng.random() < 0.3 else out)
     except (package.AotGemmError, MemoryError) as error:
         return type(error).__name__
     return "ok"

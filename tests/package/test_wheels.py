@@ -117,9 +117,16 @@ def test_the_library_asks_python_for_what_is_declared_and_exports_its_api(wheels
         names[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
     asked = {x for x in names[False] if re.match("_?Py", x)}
     assert asked == set(re.findall(r"^AOT_GEMM_OF_PYTHON .*?(\w+)[(;]", header, re.MULTILINE))
-    api = set(re.findall(r"(aot_gemm_\w+)\(", read_templates()["include/aot_gemm.h"].decode()))
-    assert names[True] - {"aot_gemm_1"} == (api & names[True]) | {"aot_gemm_python_bind"}
-    assert {"aot_gemm_launch", "aot_gemm_abi_version"} < names[True]
+    headers = [read_templates()[f"include/{name}.h"].decode() for name in ("aot_gemm", "aot_gemm_tuning")]
+    api, tuning = (set(re.findall(r"^AOT_GEMM_API .*?(aot_gemm_\w+)\(", x, re.MULTILINE)) for x in headers)
+    assert {"aot_gemm_launch", "aot_gemm_abi_version"} < api
+    assert "aot_gemm_launch_kernel" in tuning - api
+    assert names[True] - {"aot_gemm_1"} == api | tuning | {"aot_gemm_python_bind"}
+
+
+def test_the_wheel_carries_the_header_of_its_users_alone(wheels, target):
+    with zipfile.ZipFile(wheels(target)) as archive:
+        assert [x for x in archive.namelist() if x.endswith(".h")] == ["aot_gemm/include/aot_gemm.h"]
 
 
 def test_equal_inputs_give_equal_wheels(wheels, target, tmp_path):

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 
 int32_t recorder_num_fake(void);
 void recorder_fake(int32_t index, void* launch);
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
 #ifdef HAS_STRUCT_BYTES
   problem->struct_bytes = sizeof(*problem);
 #endif
-  problem->dtype = atoi(argv[1]);
+  problem->operation = strcmp(argv[1], "bf16") == 0 ? aot_gemm_operation("bf16") : atoi(argv[1]);
   problem->device = atoi(argv[2]);
   problem->m = 16;
   problem->n = problem->k = 4096;

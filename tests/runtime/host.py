@@ -61,10 +61,15 @@ class Tensor(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 2), ("strides", ctypes.c_int64 * 2))
 
 
+class Vector(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 1))
+
+
 class FakeLaunch(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "reads_early")),
         *((name, Tensor) for name in "abd"),
+        ("bias", Vector),
         ("workspace", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
     )
@@ -100,9 +105,9 @@ def stubs(manifest):
         "int32_t record_init(void**);",
         "int32_t record_load(void*, int32_t);",
     ]
-    lines += ["int32_t record_fake(int32_t, int32_t, int32_t, void**, int32_t);"]
+    lines += ["int32_t record_fake(int32_t, const char*, void**, int32_t);"]
     for index, entry in enumerate(manifest.kernels):
-        takes = f"{int(entry.workspace.mode != 'none')}, {int(entry.reads_b_early)}"
+        takes = f'"{" ".join(entry.signature)}"'
         lines += [
             f"void {entry.entry_symbol}(void** arguments, int32_t count) {{",
             f"  *static_cast<int32_t*>(arguments[count - 1]) = record_fake({index}, {takes}, arguments, count);\n}}",
@@ -272,13 +277,34 @@ APART = (1 << 40, 2 << 40, 3 << 40)
 """Addresses of A, B and D further apart than any problem of the tests reaches."""
 
 
-def problem(m, n, k, *, dtype=0, layout="kk", data=APART, device=-1, strides=None, flags=0):
-    """Make a problem of contiguous operands, or of the three pairs of strides given."""
+FIRST_OPERATION = 1 << 16
+"""kFirstOperationId of operation.h."""
+
+
+CALLS = ("bf16", "fp16", "bf16_bias")
+"""The operations of `random_manifest` by their places in the library."""
+BIAS = 0x7A0000000
+
+
+def names_of(operation):
+    """Return what `problem` takes for an operation of `random_manifest`."""
+    bias = BIAS if operation.has_bias else None
+    return {"dtype": CALLS.index(operation.call), "layout": operation.layout.value, "bias": bias}
+
+
+def problem(m, n, k, *, dtype=0, layout="kk", data=APART, device=-1, strides=None, flags=0, bias=None):
+    """Make a problem of contiguous operands, or of the three pairs of strides given.
+
+    `dtype` is the place of the operation in the library: element types first, then those with a bias. `bias` is an
+    address, or an address and a stride.
+    """
     a = (k, 1) if layout[0] == "k" else (1, m)
     b = (k, 1) if layout[1] == "k" else (1, n)
     pairs = strides or (a, b, (n, 1))
     tensors = [TensorStruct(address, pair) for address, pair in zip(data, pairs, strict=True)]
-    return ProblemStruct(ctypes.sizeof(ProblemStruct), dtype, device, m, n, k, *tensors, flags)
+    added = TensorStruct() if bias is None else TensorStruct(*((bias, (0, 1)) if isinstance(bias, int) else bias))
+    operation = FIRST_OPERATION + dtype
+    return ProblemStruct(ctypes.sizeof(ProblemStruct), operation, device, m, n, k, *tensors, flags, added)
 
 
 def _rows(rng, count, kernels, multiples):
@@ -294,13 +320,14 @@ def _edges(rng, count):
 
 
 def random_manifest(seed=1):
-    """Make a manifest of random tables: bfloat16 in all layouts, float16 in two.
+    """Make a manifest of random tables: bfloat16 in all layouts, float16 in two, bfloat16 with a bias in one.
 
     Some kernels take whole tiles only, some read B early.
     """
     rng = random.Random(seed)
     operations = [Operation.of(ElementType.BFLOAT16, layout) for layout in Layout]
     operations += [Operation.of(ElementType.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)]
+    operations += [Operation.BF16_KK_BIAS]
     kernels, sections = [], []
     for operation in operations:
         first = len(kernels)

@@ -61,7 +61,7 @@ constexpr int kNumTurns = 1000;
 aot_gemm_problem_t product(int64_t m, int64_t n, int64_t k) {
   aot_gemm_problem_t problem = {};
   problem.struct_bytes = sizeof(problem);
-  problem.dtype = AOT_GEMM_BFLOAT16;
+  problem.operation = aot_gemm_operation("bf16");
   problem.device = -1;
   problem.m = m;
   problem.n = n;

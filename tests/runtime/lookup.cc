@@ -38,10 +38,10 @@ std::vector<aot_gemm_problem_t> problems(int shift) {
     for (int32_t j = 0; j < ladder.num_edges; j += 3) {
       const int64_t m = ladder.edges[j];
       const int64_t n = ladder.n + shift;  // of no ladder, unless it is 0
-      result.push_back({sizeof(aot_gemm_problem_t), section.dtype, 0, m, n, ladder.k,
+      result.push_back({sizeof(aot_gemm_problem_t), aot::id_of(section.operation), 0, m, n, ladder.k,
                         {reinterpret_cast<void*>(0x10000000000), {ladder.k, 1}},
                         {reinterpret_cast<void*>(0x20000000000), {ladder.k, 1}},
-                        {reinterpret_cast<void*>(0x30000000000), {n, 1}}, 0});
+                        {reinterpret_cast<void*>(0x30000000000), {n, 1}}, 0, {}});
     }
   }
   return result;
@@ -51,14 +51,15 @@ void report(const char* title, const std::vector<aot_gemm_problem_t>& stated) {
   const int count = static_cast<int>(stated.size());
   std::printf("%s, %d problems\n", title, count);
   const auto say = [](const char* name, double ns) { std::printf("  %-28s %6.1f ns\n", name, ns); };
+  int32_t operation = 0;
   say("the loop", time_ns([&](int i) { sink = stated[i % count].m; }));
-  say("check", time_ns([&](int i) { sink = aot::check(stated[i % count]); }));
+  say("check", time_ns([&](int i) { sink = aot::check(stated[i % count], &operation); }));
   say("canonicalise", time_ns([&](int i) { 
         aot::Canonical canonical;
-        aot::canonicalise(stated[i % count], 15, &canonical);
+        aot::canonicalise(stated[i % count], aot::kOperations[0], 15, &canonical);
         sink = canonical.layout;
       }));
-  say("find_section", time_ns([&](int i) { sink = aot::find_section(stated[i % count].dtype, 0); }));
+  say("find_section", time_ns([&](int i) { sink = aot::find_section(stated[i % count].operation - aot::kFirstOperationId, 0); }));
   say("choose", time_ns([&](int i) {
         const aot_gemm_problem_t& x = stated[i % count];
         sink = choose(aot::kSections[0], aot::kMultiples, x.m, x.n, x.k, true).kernel;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -44,6 +45,7 @@ struct FakeLaunch {
   aot::Tensor a;
   aot::Tensor b;
   aot::Tensor d;
+  aot::Vector bias;  // all 0 where the kernel takes none
   void* workspace;
   void* stream;
 };
@@ -155,21 +157,33 @@ int32_t record_init(void** library) {
 
 int32_t record_load(void*, int32_t) { return answer(kLoad); }
 
-int32_t record_fake(int32_t kernel, int32_t has_workspace, int32_t reads_b_early, void** arguments,
-                    int32_t num_arguments) {
+// `signature` names the arguments as the manifest does, with spaces between them; the error comes behind them.
+int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int32_t num_arguments) {
   FakeLaunch launch{};
   launch.kernel = kernel;
   launch.num_arguments = num_arguments;
   launch.device = current_device;
-  launch.a = *static_cast<aot::Tensor*>(arguments[0]);
-  launch.b = *static_cast<aot::Tensor*>(arguments[1]);
-  launch.d = *static_cast<aot::Tensor*>(arguments[2]);
-  if (has_workspace) {
-    std::memcpy(&launch.workspace, arguments[3], sizeof(void*));
-    std::memcpy(&launch.workspace_floats, static_cast<char*>(arguments[3]) + sizeof(void*), sizeof(int32_t));
+  launch.reads_early = -1;
+  int32_t count = 0;
+  for (const char* at = signature; *at != '\0'; ++count) {
+    const size_t length = std::strcspn(at, " ");
+    const auto is = [at, length](const char* name) {
+      return std::strlen(name) == length && std::strncmp(at, name, length) == 0;
+    };
+    const void* value = arguments[count];
+    if (is("a")) launch.a = *static_cast<const aot::Tensor*>(value);
+    if (is("b")) launch.b = *static_cast<const aot::Tensor*>(value);
+    if (is("d")) launch.d = *static_cast<const aot::Tensor*>(value);
+    if (is("bias")) launch.bias = *static_cast<const aot::Vector*>(value);
+    if (is("workspace")) {
+      launch.workspace = static_cast<const aot::Vector*>(value)->data;
+      launch.workspace_floats = static_cast<const aot::Vector*>(value)->shape[0];
+    }
+    if (is("prefetch_b")) launch.reads_early = *static_cast<const int32_t*>(value);
+    if (is("stream")) launch.stream = *static_cast<void* const*>(value);
+    at += length + std::strspn(at + length, " ");
   }
-  launch.reads_early = reads_b_early ? *static_cast<int32_t*>(arguments[3 + has_workspace]) : -1;
-  launch.stream = *static_cast<void**>(arguments[num_arguments - 2]);
+  if (count + 1 != num_arguments) std::abort();
   if (is_query || is_paused) return 0;
   if (launch_us > 0) usleep(static_cast<useconds_t>(launch_us));
   const int32_t error = answer(kLaunch);

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.host import Selection, problem
+from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 
-HEADER = (Path(__file__).parents[2] / "templates" / "include" / "aot_gemm.h").read_text()
+HEADER, TUNING_HEADER = ((INCLUDE / name).read_text() for name in ("aot_gemm.h", "aot_gemm_tuning.h"))
 CALLER = Path(__file__).with_name("caller.c")
 SIZE_LINES = re.compile(r"^  uint64_t struct_bytes;.*\n", re.MULTILINE)
-FLAGS_LINE = re.compile(r"^  uint64_t flags;.*\n", re.MULTILINE)
-PROBLEM_BYTES, OLD_PROBLEM_BYTES = 120, 112
+BIAS_LINE = re.compile(r"^  aot_gemm_tensor_t bias;.*\n", re.MULTILINE)
+PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 144, 120, 112
 NO_LAUNCH = "1 1 1 1 1 1 1\n0"
 EARLY = ["1", "1", "1"]
 
@@ -29,8 +30,8 @@ def replaced(pattern, text, count):
 
 HEADERS = {
     "current": HEADER,
-    "older": replaced(FLAGS_LINE, "", 1),
-    "newer": replaced(FLAGS_LINE, "  uint64_t flags;\n  uint64_t further[2];\n", 1),
+    "older": replaced(BIAS_LINE, "", 1),
+    "newer": replaced(BIAS_LINE, "  aot_gemm_tensor_t bias;\n  uint64_t further[2];\n", 1),
     "before": replaced(SIZE_LINES, "", 2),
 }
 
@@ -45,6 +46,7 @@ def run(golden_path, tmp_path_factory):
         if not program.exists():
             program.parent.mkdir()
             (program.parent / "aot_gemm.h").write_text(HEADERS[age])
+            (program.parent / "aot_gemm_tuning.h").write_text(TUNING_HEADER)
             flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", *([] if age == "before" else ["-DHAS_STRUCT_BYTES"])]
             links = [golden_path, f"-Wl,-rpath,{golden_path.parent}"]
             subprocess.run(["gcc", *flags, f"-I{program.parent}", CALLER, *links, "-o", program], check=True)
@@ -60,30 +62,41 @@ def bytes_of(value, at):
 
 
 def test_a_program_of_this_header_is_served(run):
-    assert run("current", 0, -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
-    promised = run("current", 0, -1, *bytes_of(1, OLD_PROBLEM_BYTES))
+    assert run("current", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
+    promised = run("current", "bf16", -1, *bytes_of(1, FLAGS_BYTE))
     assert promised[:2] == ["0 0 0 0 0 0 0", " ".join(["3", *EARLY])]
-    refused = run("current", 0, -1, *bytes_of(2, OLD_PROBLEM_BYTES))
+    refused = run("current", "bf16", -1, *bytes_of(2, FLAGS_BYTE))
     assert "\n".join(refused).startswith(NO_LAUNCH)
     assert refused[2] == "flags are 0x2; expected 0 or AOT_GEMM_B_CONSTANT (0x1)"
 
 
-def test_the_flags_of_an_older_program_count_as_none(run):
-    """The bytes behind its problem, where `flags` would be, are all ones: nothing reads them."""
-    assert run("older", 0, -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
-    assert run("older", 0, -1, *bytes_of(1, OLD_PROBLEM_BYTES))[:2] == ["0 0 0 0 0 0 0", "3 0 0 0"]
+def test_the_bias_of_an_older_program_counts_as_none(run):
+    """The bytes behind its problem, where `bias` would be, are all ones: nothing reads them."""
+    assert run("older", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
+    assert run("older", "bf16", -1, *bytes_of(1, OLD_PROBLEM_BYTES))[:2] == ["0 0 0 0 0 0 0", "3 0 0 0"]
+    assert run("older", "bf16", -1, *bytes_of(1, FLAGS_BYTE))[1] == " ".join(["3", *EARLY])
+
+
+@pytest.mark.parametrize("dtype", [0, 1])
+def test_the_element_type_of_an_older_program_is_no_operation(run, dtype):
+    """Where the operation stands now, 0 was bfloat16 and 1 float16: neither is computed as something else."""
+    refused = "\n".join(run("older", dtype, -1))
+    assert refused == (
+        f"2 2 2 2 2 2 2\n0\noperation {dtype} is unknown; expected a number that aot_gemm_operation returned in this "
+        "process"
+    )
 
 
 def test_zeros_in_a_newer_programs_fields_are_taken(run):
-    assert run("newer", 0, -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
-    assert run("newer", 0, -1, *bytes_of(1, OLD_PROBLEM_BYTES))[:2] == ["0 0 0 0 0 0 0", " ".join(["3", *EARLY])]
+    assert run("newer", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
+    assert run("newer", "bf16", -1, *bytes_of(1, FLAGS_BYTE))[:2] == ["0 0 0 0 0 0 0", " ".join(["3", *EARLY])]
 
 
 @pytest.mark.parametrize("byte", [PROBLEM_BYTES, PROBLEM_BYTES + 5, PROBLEM_BYTES + 15])
 def test_anything_else_in_a_newer_programs_fields_is_refused(run, byte):
-    assert "\n".join(run("newer", 0, -1, f"{byte}=4")) == (
+    assert "\n".join(run("newer", "bf16", -1, f"{byte}=4")) == (
         f"{NO_LAUNCH}\n"
-        f"the problem has 136 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 120 "
+        f"the problem has 160 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 144 "
         "bytes, or zeros past them; use a library as new as the program's aot_gemm.h"
     )
 
@@ -95,12 +108,12 @@ def test_a_program_of_before_struct_bytes_is_refused(run, dtype, device):
     size = (device % 2**32) << 32 | dtype
     assert "\n".join(run("before", dtype, device)) == (
         f"{NO_LAUNCH}\n"
-        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 120 here and at least 112; set "
+        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 144 here and at least 120; set "
         "it, or compile the program with the aot_gemm.h of this library (ABI version 1)"
     )
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 111, 4097, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("num_bytes", [0, 1, 112, 119, 4097, 2**32, 2**64 - 1])
 def test_sizes_that_no_header_has_are_refused(library, num_bytes):
     stated = problem(64, 64, 64)
     stated.struct_bytes = num_bytes
@@ -132,6 +145,10 @@ def test_no_byte_past_a_selection_is_written(library, num_bytes):
     values = [[getattr(x, name) for name, _ in Selection._fields_[1:]] for x in (selection, expected)]
     assert values[0] == values[1]
     assert values[0][-3:] == [64, 72, 80]
+
+
+def test_the_selection_of_the_tests_is_that_of_the_header(tmp_path):
+    assert layout_of_ctypes(Selection) == layout_of_header(Selection, "aot_gemm_selection_t", tmp_path)
 
 
 def test_a_selection_is_left_alone_where_the_problem_is_refused(library):

@@ -12,10 +12,11 @@ from aot.core.element import ElementType
 from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
+from aot.core.signature import Argument
 from tests.runtime import host
-from tests.runtime.host import LAUNCH, problem
+from tests.runtime.host import BIAS, CALLS, LAUNCH, names_of, problem
 from tests.runtime.reference import code, matrices, readings
-from tests.runtime.test_dispatch import expected_choice, layouts_of
+from tests.runtime.test_dispatch import expected_choice, layouts_of, sections_of
 
 EXTENTS = (1, 1, 2, 3, 8, 16, 17, 64)
 B_CONSTANT = 1  # AOT_GEMM_B_CONSTANT
@@ -120,10 +121,37 @@ def test_no_rows_or_columns_is_no_work(library):
     assert library.fake_launches() == []
 
 
+def test_a_column_major_output_with_a_bias_is_left_to_the_fallback(library, manifest):
+    """Exchanging the roles would turn a bias of columns into one of rows."""
+    strides = ((64, 1), (64, 1), (1, 16))
+    plain, biased = problem(16, 32, 64, strides=strides), problem(16, 32, 64, strides=strides, dtype=2, bias=BIAS)
+    assert [library.select(x)[1].exchanged for x in (plain, biased)] == [1, 0]
+    assert library.launch(biased) == 0, library.error()
+    (launch,) = library.fake_launches()
+    assert manifest.kernels[launch.kernel].candidate.family == "simt"
+    assert (launch.bias.data, launch.bias.shape[0], tuple(launch.d.shape)) == (BIAS, 32, (16, 32))
+    assert (launch.a.data, launch.b.data, tuple(launch.d.strides)) == (biased.a.data, biased.b.data, (1, 16))
+
+
+def test_a_bias_that_is_not_aligned_is_left_to_the_fallback(library):
+    for bias, tier in ((BIAS, 2), (BIAS + 8, 3)):
+        assert library.select(problem(16, 32, 64, dtype=2, bias=bias))[1].tier == tier
+
+
+def test_a_product_without_k_gives_the_bias(library):
+    assert library.launch(problem(16, 32, 0, dtype=2, bias=BIAS, data=(0, 0, 1 << 40))) == 0, library.error()
+    (launch,) = library.fake_launches()
+    assert (launch.bias.data, launch.bias.shape[0], tuple(launch.a.shape)) == (BIAS, 32, (16, 0))
+
+
 def test_stream_reaches_the_kernel(library):
     stated = problem(3, 5, 7)
     assert library.launch(stated, stream=0x5000) == 0
     assert library.fake_launches()[0].stream == 0x5000
+
+
+def has_prefetch(kernel):
+    return Argument.PREFETCH_B in kernel.signature
 
 
 def launch_one(library, kernel, stated):
@@ -140,21 +168,22 @@ def test_a_constant_b_is_told_to_the_kernels_that_read_it_early_and_no_others(li
     seen = set()
     for index, kernel in enumerate(manifest.kernels):
         operation = kernel.operation
-        names = {"dtype": operation.element.code, "layout": operation.layout_name}
-        stated = problem(256, 512, 64, **names, data=(0x40000000, 0x50000000, 0x60000000), flags=flags)
+        stated = problem(256, 512, 64, **names_of(operation), data=(0x40000000, 0x50000000, 0x60000000), flags=flags)
         launch = launch_one(library, index, stated)
         has_workspace = kernel.workspace.mode != "none"
-        assert launch.num_arguments == 5 + has_workspace + kernel.reads_b_early
-        assert launch.reads_early == (flags if kernel.reads_b_early else TAKES_NONE)
+        prefetches_b = Argument.PREFETCH_B in kernel.signature
+        assert launch.num_arguments == len(kernel.signature) + 1
+        assert launch.reads_early == (flags if prefetches_b else TAKES_NONE)
+        assert (launch.bias.data, launch.bias.shape[0]) == ((BIAS, 512) if operation.has_bias else (None, 0))
         assert (launch.workspace, launch.stream) == (0x900000 if has_workspace else None, 0x50)
-        seen.add((has_workspace, kernel.reads_b_early))
-    assert len(seen) == 4
+        seen.add((has_workspace, prefetches_b, operation.has_bias))
+    assert len(seen) == 8
 
 
 def test_an_exchanged_b_is_not_taken_for_constant(library, manifest):
     stated = problem(256, 512, 64, strides=((64, 1), (64, 1), (1, 256)), flags=B_CONSTANT)
     operation = Operation.of(ElementType.BFLOAT16)
-    early = [i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation]
+    early = [i for i, x in enumerate(manifest.kernels) if has_prefetch(x) and x.operation == operation]
     launches = [launch_one(library, index, stated) for index in early]
     assert [(x.a.data, x.b.data, x.reads_early) for x in launches] == [(stated.b.data, stated.a.data, 0)] * 2
 
@@ -162,7 +191,7 @@ def test_an_exchanged_b_is_not_taken_for_constant(library, manifest):
 def test_no_launch_changes_how_the_next_one_reads(library, manifest):
     """Neither one that writes the weight, nor one that fails: only the flag of the launch itself says."""
     operation = Operation.of(ElementType.BFLOAT16)
-    early = next(i for i, x in enumerate(manifest.kernels) if x.reads_b_early and x.operation == operation)
+    early = next(i for i, x in enumerate(manifest.kernels) if has_prefetch(x) and x.operation == operation)
     late, promised = problem(256, 512, 64), problem(256, 512, 64, flags=B_CONSTANT)
     maker = problem(256, 64, 64, data=(0x10000000, 0x20000000, late.b.data))
     for failing in (False, True):
@@ -188,14 +217,16 @@ def check_as_launched(library, manifest):
     answers = set()
     for _ in range(20_000):
         m, n, k = (rng.choice((1, 1, 2, 7, 8, 9, 16, 64, 4096, rng.randint(1, 300))) for _ in range(3))
-        dtype, layout = rng.choice((ElementType.BFLOAT16, ElementType.FLOAT16)), rng.choice(tuple(Layout))
-        asked = Problem(Operation.of(dtype, layout), m, n, k)
-        status, got = library.select(problem(m, n, k, dtype=dtype.code, layout=layout.value))
+        operation = rng.choice([x for x in Operation if x.call in CALLS])
+        asked, layout = Problem(operation, m, n, k), operation.layout
+        status, got = library.select(problem(m, n, k, **names_of(operation)))
         assert status == 0, library.error()
-        launched = as_launched(asked, [Operation.of(dtype, Layout(x)) for x in layouts_of(manifest, dtype.code)])
+        launched = as_launched(asked, [x.operation for x in sections_of(manifest, CALLS.index(operation.call))])
         found = None
         if got.tier != Tier.FALLBACK.value:
-            found = Problem(Operation.of(dtype, tuple(Layout)[got.layout]), got.m, got.n, got.k)
+            assert not (operation.has_bias and got.exchanged)
+            (read,) = [x for x in operation.layouts if x.layout is tuple(Layout)[got.layout]]
+            found = Problem(read, got.m, got.n, got.k)
         assert found == launched, asked
         answers.add((layout, None if launched is None else launched.operation.layout))
     return answers

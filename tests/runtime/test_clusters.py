@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from tests.runtime.host import problem
+from tests.runtime.host import names_of, problem
 
 ARGUMENT = 1
 RECORDED_CLUSTERS = 7
@@ -19,7 +19,7 @@ def ask(library, kernel, stated, num_bytes):
 
 def test_nothing_is_launched_or_cleared(library, manifest):
     for index, kernel in enumerate(manifest.kernels):
-        stated = problem(256, 512, 64, dtype=kernel.operation.element.code, layout=kernel.operation.layout_name)
+        stated = problem(256, 512, 64, **names_of(kernel.operation))
         num_bytes = library.workspace_bytes(stated, index)
         assert ask(library, index, stated, num_bytes) == (0, RECORDED_CLUSTERS), library.error()
         assert (library.fake_launches(), library.clears()) == ([], [])
@@ -29,7 +29,7 @@ def test_nothing_is_launched_or_cleared(library, manifest):
 
 
 def test_a_call_that_is_refused_ends_the_query(library, manifest):
-    stated = problem(256, 512, 64, dtype=manifest.kernels[0].operation.element.code)
+    stated = problem(256, 512, 64, **names_of(manifest.kernels[0].operation))
     assert ask(library, len(manifest.kernels), stated, 0)[0] == ARGUMENT
     assert library.launch_kernel(0, stated, WORKSPACE, 0, 0x50) == 0
     assert len(library.fake_launches()) == 1

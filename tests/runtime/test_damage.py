@@ -334,10 +334,10 @@ def test_a_manifest_of_another_build_is_refused_by_what_asks_the_library(folder,
 def test_info_needs_no_library(folder):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.platform = 'darwin'; import aot_gemm; "
-        "assert aot_gemm.info().misses_file == '/x/misses.toml'; print(aot_gemm.info().version); "
+        "assert aot_gemm.info().misses_file == '/x/misses.log'; print(aot_gemm.info().version); "
         "assert 'libaot_gemm' not in open('/proc/self/maps').read(); aot_gemm.plan(1, 1, 1)"
     )
-    environment = {**os.environ, "AOT_GEMM_MISSES": "/x/misses.toml"}
+    environment = {**os.environ, "AOT_GEMM_MISSES": "/x/misses.log"}
     command = [sys.executable, "-B", "-c", code, str(folder.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.stdout == "0.1.0\n"
@@ -347,7 +347,7 @@ def test_info_needs_no_library(folder):
     )
 
 
-VALUES = ["", "misses.toml", "/x/%p/misses.toml", "%p%p%%p.toml", "x" * 4070, "x" * 5000, "%p" * 500, "\udcff.toml"]
+VALUES = ["", "misses.log", "/x/%p/misses.toml", "%p%p%%p.toml", "x" * 4070, "x" * 5000, "%p" * 500, "\udcff.toml"]
 
 
 def test_the_file_of_the_miss_log_is_said_as_the_library_has_it(folder):

@@ -18,7 +18,7 @@ from aot.select import pipeline
 from aot.select.selection import read_selection
 from tests.golden.manifest import golden_manifest, kernel
 from tests.runtime import host
-from tests.runtime.host import problem
+from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, names_of, problem
 from tests.runtime.reference import code, matrices, plain_layout, readings
 
 NUM_RANDOM = 20_000
@@ -27,17 +27,25 @@ NUM_SHAPES = 1_000_000
 NUM_SHAPES_OF_TARGET = 100_000
 
 
-def layouts_of(manifest, dtype):
-    return {x.operation.layout_name for x in manifest.table.sections if x.operation.element.code == dtype}
+def sections_of(manifest, place):
+    """List the sections of an operation of `random_manifest`, by its place in the library."""
+    return [x for x in manifest.table.sections if x.operation.call == CALLS[place]]
+
+
+def layouts_of(manifest, place):
+    return {x.operation.layout.value for x in sections_of(manifest, place)}
 
 
 def expected_choice(manifest, stated):
     """Choose by the Python reference: (kernel, tier, index, layout, exchanged)."""
     a, b, d = matrices(stated)
-    reading = next(readings(a, b, d, layouts_of(manifest, stated.dtype)), None)
+    place = stated.operation - FIRST_OPERATION
+    sections = sections_of(manifest, place)
+    can_exchange, is_aligned = sections[0].operation.can_exchange, (stated.bias.data or 0) % 16 == 0
+    found = (x for x in readings(a, b, d, layouts_of(manifest, place)) if can_exchange or not x.exchanged)
+    reading = next(found, None) if is_aligned else None
     layout = plain_layout(a, b) if reading is None else reading.layout
-    sections = [x for x in manifest.table.sections if x.operation.element.code == stated.dtype]
-    section = next((x for x in sections if x.operation.layout_name == layout), sections[0])
+    section = next((x for x in sections if x.operation.layout.value == layout), sections[0])
     m, n = (stated.m, stated.n) if reading is None else (reading.a.extents[0], reading.b.extents[0])
     shape = Problem(section.operation, m, n, stated.k)
     choice = look_up(section, shape, manifest.multiples, aligned=reading is not None)
@@ -48,7 +56,7 @@ def check(library, manifest, stated):
     status, got = library.select(stated)
     assert status == 0, library.error()
     answer = got.kernel, got.tier, got.index, got.layout, bool(got.exchanged)
-    assert answer == expected_choice(manifest, stated), (stated.dtype, stated.m, stated.n, stated.k)
+    assert answer == expected_choice(manifest, stated), (stated.operation, stated.m, stated.n, stated.k)
 
 
 def test_equals_reference_on_random_shapes(library, manifest):
@@ -58,8 +66,9 @@ def test_equals_reference_on_random_shapes(library, manifest):
         m = rng.choice((rng.randint(1, 64), rng.randint(1, 16000), 8 * rng.randint(1, 2000)))
         n, k = rng.choice(tuned) if rng.random() < 0.4 else (8 * rng.randint(1, 3000), 8 * rng.randint(1, 3000))
         n, k = n + (rng.random() < 0.1), k + (rng.random() < 0.1)
-        dtype, layout = rng.randint(0, 1), rng.choice(("kk", "kn", "mk", "mn"))
-        check(library, manifest, problem(m, n, k, dtype=dtype, layout=layout))
+        place, layout = rng.randrange(len(CALLS)), rng.choice(("kk", "kn", "mk", "mn"))
+        bias = rng.choice(((0, (0, 1)), BIAS, BIAS, BIAS + 2)) if CALLS[place].endswith("bias") else None
+        check(library, manifest, problem(m, n, k, dtype=place, layout=layout, bias=bias))
 
 
 def test_equals_reference_beside_every_edge(library, manifest):
@@ -72,9 +81,7 @@ def test_equals_reference_beside_every_edge(library, manifest):
             for step in (-8, -1, 0, 1, 8):
                 for shape in ((m + step, n, k), (m, n + step, k), (m, n, k + step)):
                     operation = section.operation
-                    stated = problem(
-                        *(max(x, 1) for x in shape), dtype=operation.element.code, layout=operation.layout_name
-                    )
+                    stated = problem(*(max(x, 1) for x in shape), **names_of(operation))
                     check(library, manifest, stated)
                     count += 1
     assert count > 1000
@@ -110,7 +117,7 @@ def check_many(library, manifest, num_shapes):
     tiers, kernels = set(), set()
     for number, section in enumerate(manifest.table.sections):
         operation = section.operation
-        assert library.c.chooser_find_section(operation.element.code, operation.layout.code) == number
+        assert library.c.chooser_find_section(CALLS.index(operation.call), operation.layout.code) == number
         shapes = random_shapes(rng, section, count)
         choices = library.choose(number, shapes)
         for (m, n, k, aligned), (kernel_index, tier, index) in zip(shapes.tolist(), choices.tolist(), strict=True):

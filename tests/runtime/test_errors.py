@@ -6,11 +6,47 @@ import ctypes
 
 import pytest
 
-from tests.runtime.host import problem
+from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, problem
 
 OVERLAP = "overlaps itself; expected distinct elements; give D storage of its own"
 CASES = [
-    (problem(16, 16, 16, dtype=7), 2, "element type 7 is unknown; expected 0 (bfloat16) or 1 (float16)"),
+    (
+        problem(16, 16, 16, dtype=7),
+        2,
+        "operation 65543 is unknown; expected a number that aot_gemm_operation returned in this process",
+    ),
+    (
+        problem(16, 16, 16, dtype=-65536),
+        2,
+        "operation 0 is unknown; expected a number that aot_gemm_operation returned in this process",
+    ),
+    (
+        problem(16, 16, 16, bias=BIAS),
+        1,
+        "got a bias, which operation bf16 does not add; expected null, or another operation",
+    ),
+    (problem(16, 16, 16, dtype=2, bias=(0, (0, 1))), 1, "`bias.data` is null; expected an address"),
+    (
+        problem(16, 8, 16, dtype=2, bias=(BIAS, (0, 2))),
+        4,
+        "the bias of 8 elements has the stride 2; expected 1, elements that are adjacent; copy it",
+    ),
+    (
+        problem(16, 8, 16, dtype=2, bias=(3 << 40) + 128),
+        4,
+        (
+            "D at address 0x30000000000 overlaps the bias at address 0x30000000080; expected a D that shares no "
+            "element with an operand, which would be overwritten while it is read; give D storage of its own"
+        ),
+    ),
+    (
+        problem(16, 8, 16, dtype=2, bias=2**64 - 8),
+        4,
+        (
+            "the bias (1, 8) with strides (0, 1) at address 0xfffffffffffffff8 reaches past the end of the address "
+            "space; mend its strides"
+        ),
+    ),
     (problem(-3, 16, 16), 3, "m is -3; expected 0 to 2147483647; split the problem"),
     (problem(16, 2**31, 16), 3, "n is 2147483648; expected 0 to 2147483647; split the problem"),
     (problem(16, 16, -1), 3, "k is -1; expected 0 to 2147483647; split the problem"),
@@ -41,7 +77,21 @@ def test_launch(library, stated, status, message):
 
 def test_a_type_without_kernels(fresh_library):
     assert fresh_library.select(problem(16, 16, 16, dtype=1))[0] == 2
-    assert fresh_library.error() == "no float16 kernels in this library; expected bfloat16"
+    assert fresh_library.error() == (
+        "operation 65537 is unknown; expected a number that aot_gemm_operation returned in this process"
+    )
+
+
+def test_an_operation_is_asked_for_by_its_tag(library, fresh_library):
+    ask = library.c.aot_gemm_operation
+    assert [ask(tag.encode()) for tag in CALLS] == [FIRST_OPERATION + i for i in range(3)]
+    assert [fresh_library.c.aot_gemm_operation(tag.encode()) for tag in CALLS] == [FIRST_OPERATION, -2, -2]
+    assert fresh_library.error() == 'there is no operation "bf16_bias" in this library; it has bf16'
+    for tag in ("", "bf16_kk", "fp16_bias", "BF16", "bf16 ", "%n%s" * 40):
+        assert ask(tag.encode()) == -2
+        assert library.error() == f'there is no operation "{tag[:64]}" in this library; it has bf16, fp16, bf16_bias'
+    assert ask(None) == -1
+    assert library.error() == '`tag` is null; expected such as "bf16"'
 
 
 def test_a_named_kernel_refuses_what_it_cannot_take(library, manifest):
@@ -49,7 +99,7 @@ def test_a_named_kernel_refuses_what_it_cannot_take(library, manifest):
     assert library.launch_kernel(len(names), problem(16, 16, 16)) == 1
     assert library.error() == f"kernel index is {len(names)}; expected 0 to {len(names) - 1}"
     assert library.launch_kernel(1, problem(16, 16, 16, dtype=1)) == 2
-    assert library.error() == f"kernel {names[1]} is for bfloat16; the problem is float16"
+    assert library.error() == f"kernel {names[1]} is for bf16; the problem is fp16"
     for stated in (problem(16, 16, 17), problem(16, 16, 16, layout="mn"), problem(16, 16, 0)):
         assert library.launch_kernel(1, stated) == 4
         assert library.error() == (

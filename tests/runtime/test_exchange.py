@@ -64,17 +64,113 @@ def test_operands_may_be_given_by_position_or_by_name(package, library, framewor
         package.matmul(x, weight, out)
     assert len(library.fake_launches()) == 2
     assert [str(inspect.signature(x)) for x in (package.linear, package.matmul)] == [
-        "(x: 'Any', weight: 'Any', bias: 'None' = None, *, out: 'Any' = None) -> 'Any'",
+        "(x: 'Any', weight: 'Any', bias: 'Any' = None, *, out: 'Any' = None) -> 'Any'",
         "(a: 'Any', b: 'Any', *, out: 'Any' = None) -> 'Any'",
     ]
 
 
-def test_torchs_third_argument_is_a_bias_and_is_refused(package, library, framework):
-    x, weight, bias = operands(framework.Tensor)
-    with pytest.raises(package.UnsupportedError, match="got a bias, which this wheel has no kernels for") as caught:
-        package.linear(x, weight, bias)
+def biased(tensor, shape=PLAIN, dtype=BFLOAT16):
+    """Make x, weight and bias of a shape."""
+    m, n, k = shape
+    return tensor((m, k), dtype), tensor((n, k), dtype), tensor((n,), dtype)
+
+
+@pytest.mark.parametrize("by_capsules", [False, True])
+def test_torchs_third_argument_is_a_bias(package, library, framework, by_capsules):
+    tensor = FakeTensor if by_capsules else framework.Tensor
+    x, weight, bias = biased(tensor)
+    out = tensor(PLAIN[:2], BFLOAT16)
+    assert package.linear(x, weight, bias, out=out) is out
+    assert package.linear(x, weight, bias=bias, out=out) is out
+    package.linear(x, weight, None, out=out)
+    launches = library.fake_launches()
+    assert [(y.bias.data, y.bias.shape[0]) for y in launches] == [(bias.address, 33)] * 2 + [(None, 0)]
+    plans = [package.plan(*PLAIN, bias=y) for y in (True, False)]
+    assert [library.c.aot_gemm_kernel_name(y.kernel).decode() for y in launches[1:]] == [y.kernel for y in plans]
+    assert (["bias" in y.kernel for y in plans], [y.bias for y in plans]) == ([True, False], [True, False])
+    assert package.explain(48, 64, 72, bias=True).startswith(
+        "bfloat16 m 48 n 64 k 72, layout kk, with a bias, on sm_90a"
+    )
+
+
+@pytest.mark.parametrize("by_capsules", [False, True])
+def test_a_bias_that_the_wheel_has_no_kernels_for_is_refused(package, library, framework, by_capsules):
+    tensor = FakeTensor if by_capsules else framework.Tensor
+    x, weight, bias = biased(tensor, dtype=FLOAT16)
+    with pytest.raises(package.UnsupportedError) as caught:
+        package.linear(x, weight, bias, out=tensor(PLAIN[:2], FLOAT16))
+    assert str(caught.value) == (
+        "linear: got a bias, which this wheel has no kernels for: it has the operations bf16, fp16, bf16_bias, and not "
+        "fp16_bias; expected None; add the bias to the result, or build a wheel with fp16_bias; an output is named by "
+        "keyword: linear(x, weight, out=out)"
+    )
     assert isinstance(caught.value, NotImplementedError)
+    with pytest.raises(package.DtypeError, match='there is no operation "fp16_bias" in this library; it has'):
+        package.plan(*PLAIN, "float16", bias=True)
     assert library.fake_launches() == []
+
+
+WRONG_BIASES = [
+    (
+        lambda tensor: tensor((32,), BFLOAT16),
+        "ShapeError",
+        r"linear: bias has shape \(32,\); expected \(33,\)",
+    ),
+    (
+        lambda tensor: tensor(PLAIN[:2], BFLOAT16),
+        "ShapeError",
+        r"linear: bias has shape \(65, 33\); expected \(33,\)",
+    ),
+    (
+        lambda tensor: tensor((), BFLOAT16),
+        "ShapeError",
+        r"linear: bias has shape \(\); expected \(33,\)",
+    ),
+    (
+        lambda tensor: tensor((33,), FLOAT16),
+        "DtypeError",
+        "linear: bias and x differ in element type",
+    ),
+    (
+        lambda tensor: tensor((33,), BFLOAT16, strides=(2,)),
+        "StrideError",
+        "the bias of 33 elements has the stride 2",
+    ),
+    (
+        lambda tensor: tensor((33,), BFLOAT16, strides=(0,)),
+        "StrideError",
+        "the bias of 33 elements has the stride 0",
+    ),
+    (lambda tensor: tensor((33,), BFLOAT16, device=(CUDA, 1)), "DeviceError", "linear: bias is on GPU 1, x on GPU 0"),
+    (lambda tensor: 5, "DtypeError", "linear: got a int; expected a tensor that speaks DLPack"),
+]
+
+
+@pytest.mark.parametrize("by_capsules", [False, True])
+@pytest.mark.parametrize(("make", "kind", "message"), WRONG_BIASES, ids=range(len(WRONG_BIASES)))
+def test_a_bias_that_does_not_fit_is_refused(package, library, framework, make, kind, message, by_capsules):
+    tensor = FakeTensor if by_capsules else framework.Tensor
+    x, weight, _ = biased(tensor)
+    with pytest.raises(getattr(package, kind), match=message):
+        package.linear(x, weight, make(tensor), out=tensor(PLAIN[:2], BFLOAT16))
+    assert library.fake_launches() == []
+
+
+def test_an_out_over_the_bias_is_refused(package, library, framework):
+    x, weight, bias = biased(framework.Tensor)
+    out = framework.Tensor(PLAIN[:2], BFLOAT16)
+    out.address = bias.address
+    with pytest.raises(package.StrideError, match="overlaps the bias at address"):
+        package.linear(x, weight, bias, out=out)
+    assert library.fake_launches() == []
+
+
+def test_the_stream_of_another_framework_is_ordered_around_its_bias(package, library, framework):
+    other = Framework(stream=0x7770)
+    x, weight, _ = biased(framework.Tensor)
+    package.linear(x, weight, other.Tensor((33,), BFLOAT16), out=framework.Tensor(PLAIN[:2], BFLOAT16))
+    pairs = [(order.first, order.second, order.num_launches) for order in library.orders()]
+    assert pairs == [(0x7770, 0x5550, 0), (0x5550, 0x7770, 1)]
 
 
 def test_the_result_is_allocated_by_the_framework(package, library, framework):
@@ -277,6 +373,7 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
     functions = package._library.binding()
     tensors = [FakeTensor(shape).__dlpack__() for shape in ((65, 65), (33, 65), (65, 33))]
     on, measure = functions["linear_on"], functions["linear_workspace_bytes"]
+    tensors.insert(2, None)
     assert (on(*tensors, 0, None, 0x4440), measure(*tensors, 0)) == (None, 0)
     assert library.fake_launches()[0].stream == 0x4440
     for name, function in functions.items():
@@ -288,7 +385,7 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
             function(out=None)
     for wrong in (None, 1, capsule_of(1, b"used_dltensor")):
         with pytest.raises(package.DtypeError, match="the right operand is not a DLPack capsule"):
-            measure(tensors[0], wrong, tensors[2], 0)
+            measure(tensors[0], wrong, *tensors[2:], 0)
     with pytest.raises(package.DtypeError, match="the workspace is not a vector of bytes"):
         on(*tensors, 0, tensors[0], 0)
     for wrong in ("stream", None, 2**80):
@@ -301,6 +398,7 @@ def test_versioned_capsules_are_read(package, library):
     framework = Framework()
     shapes = ((65, 65), (33, 65), (65, 33))
     capsules = [capsule_of(framework._manage(FakeTensor(x, BFLOAT16)), b"dltensor_versioned") for x in shapes]
+    capsules.insert(2, None)
     package._library.binding()["linear_on"](*capsules, 0, None, 0)
     assert (len(library.fake_launches()), framework.deleted) == (1, [])
     framework._alive[list(framework._alive)[-1]][0].flags = 1  # DLPACK_FLAG_BITMASK_READ_ONLY

@@ -16,6 +16,7 @@ import tvm_ffi
 
 from aot.core.element import ElementType
 from aot.core.operation import ELEMENTS, Layout, Operation
+from aot.core.signature import Argument
 from tests.runtime.host import SYNCHRONIZE
 from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
 
@@ -102,7 +103,7 @@ def test_a_torch_without_the_exchange_api_is_asked_for_stream_and_memory(package
 
 def early_shape(package, manifest):
     """Give (m, n, k) of bfloat16 kk whose kernel reads B early and needs no workspace."""
-    early = {x.name for x in manifest.kernels if x.reads_b_early}
+    early = {x.name for x in manifest.kernels if (Argument.PREFETCH_B in x.signature)}
     rng = random.Random(5)
     shapes = [tuple(8 * rng.randint(1, 2500) for _ in range(3)) for _ in range(500)]
     plans = ((shape, package.plan(*shape)) for shape in shapes)
@@ -345,9 +346,12 @@ def test_importing_loads_what_a_product_needs_and_no_library(package):
 
 def test_statuses_and_types_are_those_of_the_header(package):
     header = HEADER.read_text()
-    statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_\w+) = (\d)", header)
-    assert [int(x) for x in statuses] == list(range(len(package.errors.OF_STATUS)))
-    types = re.search(r"\{ AOT_GEMM_(\w+) = 0, AOT_GEMM_(\w+) = 1 \} aot_gemm_dtype_t", header).groups()
-    assert [x.lower() for x in types] == list(package._table.DTYPES) == [x.value for x in ELEMENTS]
+    statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_(\w+)) = (\d)", header)
+    assert [int(number) for _, number in statuses] == list(range(len(package.errors.OF_STATUS)))
+    names = [f"{name.title().replace('_', '')}Error" for name, _ in statuses]
+    others = {"TableError": package.CorruptLibraryError, "OperationError": package.DtypeError}
+    named = [others.get(x, getattr(package, x, None)) for x in names]
+    assert list(package.errors.OF_STATUS) == [x or package.AotGemmError for x in named]
+    assert {x.value: x.tag for x in ELEMENTS} == package._table.DTYPES
     assert list(package._table.LAYOUTS) == sorted((x.value for x in Layout), key=lambda x: Layout(x).code)
     assert Operation.of(ElementType.BFLOAT16).layout.code == 0

@@ -14,17 +14,17 @@ import torch
 from aot.core.dispatch import look_up
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.space.roofline import limit, mean_roofline_us
+from aot.space.roofline import mean_roofline_us, roofline
 
 
 def test_plan_equals_the_reference(package, manifest):
     for section in manifest.table.sections:
         operation = section.operation
-        names = {"dtype": operation.dtype_name, "layout": operation.layout_name}
+        names = {"dtype": operation.element.value, "layout": operation.layout.value, "bias": operation.has_bias}
         for m, n, k in ((8, 4096, 4096), (16, 64, 64), (5000, 72, 80), (3000, 9000, 64), (16, 24, 33)):
             got = package.plan(m, n, k, **names)
             aligned = all(x % 8 == 0 for x in (m, n, k))
-            if not aligned and (operation.layout_name != "kk"):
+            if not aligned and (operation.layout.value != "kk"):
                 continue
             choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=aligned)
             assert (got.kernel, got.tier) == (manifest.kernels[choice.kernel].name, choice.tier.name.lower())
@@ -238,10 +238,10 @@ def test_no_time_is_ever_below_the_limit_of_the_problem_asked_about(package, man
         shapes = [tuple(8 * rng.randint(1, 2500) for _ in range(3)) for _ in range(100)]
         shapes += [(rng.randint(1, 2 * x.m_edges[-1]), x.n, x.k) for x in section.ladders for _ in range(20)]
         for shape in shapes:
-            got = package.plan(*shape, operation.dtype_name, operation.layout_name)
+            got = package.plan(*shape, operation.element.value, operation.layout.value, bias=operation.has_bias)
             assert (got.time_us is None) == (got.no_time is not None)
             assert (got.time_us is None) == (got.runner_up_us is None) == (got.reached is None)
-            text = package.explain(*shape, operation.dtype_name, operation.layout_name)
+            text = package.explain(*shape, operation.element.value, operation.layout.value, bias=operation.has_bias)
             times = [float(x) for line in time_lines(text) for x in re.findall(r"([0-9.]+) us", line)]
             assert all(x >= round(got.limit_us, 2) for x in times)
             assert got.reached is None or got.reached <= 1
@@ -266,8 +266,8 @@ def test_limits_are_those_of_the_toolchain(package, manifest):
         shapes = [tuple(8 * rng.randint(1, 1200) for _ in range(3)) for _ in range(20)]
         shapes += [(x.m_edges[-1], x.n, x.k) for x in section.ladders]
         for m, n, k in shapes:
-            got = package.plan(m, n, k, operation.dtype_name, operation.layout_name)
-            expected = limit(Problem(operation, m, n, k), target)
+            got = package.plan(m, n, k, operation.element.value, operation.layout.value, bias=operation.has_bias)
+            expected = roofline(Problem(operation, m, n, k), target)
             assert (got.limit_us, got.limit_by) == (pytest.approx(expected.time_us), expected.bound)
             bounds.add(got.limit_by)
             if got.time_us is None:
@@ -316,9 +316,9 @@ def test_info_tells_regrets_and_what_was_held_out(package):
     info = package.info()
     assert [x["mean"] for x in (*info.regrets, *info.heldout)] == [0.0125, 0.04]
     lines = str(info).splitlines()
-    assert "  bfloat16 kk: 3 kernels, over the best known on 4 problems: mean 1.25%, worst 10.00%" in lines
+    assert "  bf16_kk: 3 kernels, over the best known on 4 problems: mean 1.25%, worst 10.00%" in lines
     assert (
-        "  bfloat16 kk: on 2 problems held out, tuned (n, k) at other m: mean 4.00%, worst 5.00%; of which rounding "
+        "  bf16_kk: on 2 problems held out, tuned (n, k) at other m: mean 4.00%, worst 5.00%; of which rounding "
         "2.00%, worst 3.00% at bf16_kk m3 n4096 k4096; 1 more not measured"
     ) in lines
     assert (info.misses_file, "misses are not counted" in lines) == (None, True)

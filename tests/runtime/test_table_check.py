@@ -31,6 +31,7 @@ SMALL = "bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap"
 HALF_NAME = "fp16_kk_simt_16x16_c1x1_direct"
 NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 
+HALF_NAME = kernel(HALF, FALLBACK).name
 DAMAGES = {
     "kernel_below": ("    {3, 3},", "    {-1, 3},", "section 0, ladder row 0 names kernel -1 of 6"),
     "kernel_above": ("    {1, 2},\n};\nconstexpr int64_t", "    {1000000, 2},\n};\nconstexpr int64_t",
@@ -67,12 +68,16 @@ DAMAGES = {
     "fallback_above": ("2, 2, 2},\n     0}", "2, 2, 2},\n     6}", "section 0: kernel 6 cannot be its fallback"),
     "section_twice": ("    {0,\n     1,\n", "    {0,\n     0,\n", "section 1 has layout 0, or one like it came before"),
     "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
-    "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2: kernel 5 cannot be its fallback"),
+    "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2 is of operation 2 of 2"),
     "no_section": ("kNumSections = 3", "kNumSections = 0", "it has no section"),
-    "layouts_without_section": ("kLayouts[] = {3, 1}", "kLayouts[] = {7, 1}",
-                                "its sections of element type 0 are of the layouts 0x3, and 0x7 is listed"),
+    "layouts_without_section": ('"bf16", Element::kBfloat16, false, 3', '"bf16", Element::kBfloat16, false, 7',
+                                "its sections of bf16 are of the layouts 0x3, and 0x7 is listed"),
+    "bias_that_no_kernel_adds": ("Element::kFloat16, false", "Element::kFloat16, true",
+                                 f"kernel {HALF_NAME} and its operation fp16 disagree about a bias"),
+    "operation_of_kernels_above": ("kNumOperations = 2", "kNumOperations = 1",
+                                   f"kernel {HALF_NAME} is of operation 1 of 1"),
     "type_without_section": ("kNumSections = 3", "kNumSections = 2",
-                             "its sections of element type 1 are of the layouts 0x0, and 0x1 is listed"),
+                             "its sections of fp16 are of the layouts 0x0, and 0x1 is listed"),
 }  # fmt: skip
 
 

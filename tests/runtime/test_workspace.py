@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.runtime.host import problem
+from tests.runtime.host import names_of, problem
 
 WORKSPACE = 0x700000
 
@@ -22,7 +22,7 @@ def test_equals_the_python_formula(library, manifest):
         for _ in range(200):
             m, n = (8 * rng.randint(1, rng.choice((4, 1000))) for _ in range(2))
             m, n = m * kernel.m_multiple, n * kernel.n_multiple
-            stated = problem(m, n, 64, dtype=kernel.operation.element.code, layout=kernel.operation.layout_name)
+            stated = problem(m, n, 64, **names_of(kernel.operation))
             assert library.workspace_bytes(stated, index) == kernel.workspace.num_bytes(m, n)
 
 
@@ -31,12 +31,12 @@ def test_reaches_the_kernel_and_is_cleared(library, manifest, mode):
     for index in split_kernels(manifest, mode):
         kernel = manifest.kernels[index]
         library.c.recorder_reset()
-        stated = problem(256, 512, 64, dtype=kernel.operation.element.code, layout=kernel.operation.layout_name)
+        stated = problem(256, 512, 64, **names_of(kernel.operation))
         num_bytes = library.workspace_bytes(stated, index)
         assert library.launch_kernel(index, stated, WORKSPACE, num_bytes, 0x50) == 0, library.error()
         (launch,) = library.fake_launches()
         assert launch.kernel == index
-        assert launch.num_arguments == 5 + (mode != "none") + kernel.reads_b_early
+        assert launch.num_arguments == 1 + len(kernel.signature)
         assert launch.workspace_floats * 4 == num_bytes
         zero_bytes = kernel.workspace.num_zero_bytes(256, 512)
         cleared = [(x.data, x.num_bytes, x.stream) for x in library.clears()]

@@ -26,46 +26,6 @@ _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 """By e_machine, the names that the operating system has for them."""
 
 
-class Tensor(ctypes.Structure):
-    """`aot_gemm_tensor_t` of aot_gemm.h."""
-
-    _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2))
-
-
-class Problem(ctypes.Structure):
-    """`aot_gemm_problem_t` of aot_gemm.h."""
-
-    _fields_ = (
-        ("struct_bytes", ctypes.c_uint64),
-        ("dtype", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("m", ctypes.c_int64),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-        ("a", Tensor),
-        ("b", Tensor),
-        ("d", Tensor),
-        ("flags", ctypes.c_uint64),
-    )
-
-
-class Selection(ctypes.Structure):
-    """`aot_gemm_selection_t` of aot_gemm.h."""
-
-    _fields_ = (
-        ("struct_bytes", ctypes.c_uint64),
-        ("kernel", ctypes.c_int32),
-        ("tier", ctypes.c_int32),
-        ("section", ctypes.c_int32),
-        ("index", ctypes.c_int32),
-        ("layout", ctypes.c_int32),
-        ("exchanged", ctypes.c_int32),
-        ("m", ctypes.c_int64),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-    )
-
-
 def _check_header() -> None:
     """Compare the library's size with the recorded one, and its ELF header with this machine: what can be had cheaply.
 
@@ -146,6 +106,17 @@ def binding() -> dict[str, Any]:
     bind.argtypes = (ctypes.py_object, ctypes.py_object)
     functions: dict[str, Any] = bind(errors, _routes)
     return functions
+
+
+def operation(tag: str) -> int:
+    """Return the library's number of an operation.
+
+    Raises:
+        DtypeError: the library has no such operation.
+    """
+    number: int = library().aot_gemm_operation(tag.encode())
+    check(max(-number, 0))
+    return number
 
 
 def check(status: int) -> None:

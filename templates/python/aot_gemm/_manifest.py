@@ -45,6 +45,11 @@ class Info:
     library_bytes: dict[str, int]
     library_dir: str
     include_dir: str
+    cmake_dir: str
+    """What CMake's find_package is given as <import name>_DIR."""
+    pkgconfig_dir: str
+    """What PKG_CONFIG_PATH is to hold."""
+    examples_dir: str
 
     def __str__(self) -> str:
         """Write one line for each entry, and one for each condition and kernel."""
@@ -55,15 +60,15 @@ class Info:
         known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
         lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
         lines += [
-            f"  {_tag(x)}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
+            f"  {x['operation']}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
             f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
             for x in self.regrets
         ]
         if self.provenance == "predicted":
             lines += ["  how far they are from the best is not known: nothing was measured"]
         lines += [
-            f"  {_tag(x)}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: mean {x['mean']:.2%}, "
-            f"worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
+            f"  {x['operation']}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: "
+            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
             f"worst {x['bucketing_loss_worst']:.2%} at {x['worst_problem']}; {x['num_unmeasured']} more not measured"
             for x in self.heldout
         ]
@@ -72,12 +77,10 @@ class Info:
         lines += [
             f"libraries in {self.library_dir}: " + ", ".join(f"{k} {v:,} B" for k, v in self.library_bytes.items())
         ]
-        lines += [f"header in {self.include_dir}", "kernels:", *(f"  {name}" for name in self.kernels)]
+        lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
+        lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
+        lines += ["kernels:", *(f"  {name}" for name in self.kernels)]
         return "\n".join(lines)
-
-
-def _tag(entry: dict[str, Any]) -> str:
-    return " ".join(entry["operation"].values())
 
 
 @cache
@@ -137,4 +140,7 @@ def info() -> Info:
         library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},
         library_dir=_files.DIRECTORY,
         include_dir=_files.path_of("include"),
+        cmake_dir=_files.path_of("cmake"),
+        pkgconfig_dir=_files.path_of("pkgconfig"),
+        examples_dir=_files.path_of("examples"),
     )

@@ -5,22 +5,24 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _library, _products, errors
+from . import _library, _products
 from ._constant import ConstantWeight
 
 
-def linear(x: Any, weight: Any, bias: None = None, *, out: Any = None) -> Any:
-    """Compute x @ weight^T, as torch.nn.functional.linear without a bias.
+def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Any:
+    """Compute x @ weight^T + bias, as torch.nn.functional.linear.
 
-    The sum is taken in float32 and rounded once. Work goes to the current stream of the tensors' framework, where
-    a CUDA graph may capture it; with JAX it is waited for. Nothing is read or written before the work in front of it on
-    the stream has ended, unless `constant` has promised it of the weight.
+    The sum is taken in float32, the bias is added to it in float32, and the result is rounded once. Work goes to the
+    current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it is waited for. Nothing is
+    read or written before the work in front of it on the stream has ended, unless `constant` has promised it of the
+    weight.
 
     Args:
         x: (..., k), bfloat16 or float16, in GPU memory. Where leading dimensions do not join into rows of one stride,
             it is copied first, as torch does.
         weight: (n, k), of the same type and GPU, or what `constant` returned for one.
-        bias: None; it stands where torch has it.
+        bias: (n,), of the same type and GPU, its elements adjacent; None for none. Whether there are kernels for it
+            depends on what the wheel was built for: `plan(..., bias=True)` says so.
         out: (..., n), of the same type and GPU, written to; allocated where it is not given.
 
     Returns:
@@ -29,21 +31,16 @@ def linear(x: Any, weight: Any, bias: None = None, *, out: Any = None) -> Any:
     Raises:
         DtypeError: an operand is no tensor, or of another element type.
         ShapeError: the shapes do not make a product.
-        StrideError: out is not one matrix in memory, or overlaps itself or an operand.
+        StrideError: out is not one matrix in memory, or overlaps itself or an operand; the bias has gaps.
         DeviceError: an operand is not in GPU memory, or not on the same GPU.
         OperandError: an operand is no plain memory (a wrapper, sparse, quantised), or out is read-only.
         GradientError: torch would record a gradient: use torch.no_grad().
-        UnsupportedError: a bias was given.
+        UnsupportedError: a bias was given, and this wheel has no kernels for it.
         NoGpuError: there is no GPU or driver.
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
-    if bias is not None:
-        raise errors.UnsupportedError(
-            "linear: got a bias, which this wheel has no kernels for; expected None; add it to the result, and name "
-            "the output by keyword: linear(x, weight, out=out)"
-        )
-    return _products.linear(x, weight, out)
+    return _products.linear(x, weight, bias, out)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
@@ -62,7 +59,7 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     Raises:
         AotGemmError: one of the classes that `linear` lists.
     """
-    return _products.matmul(a, b, out)
+    return _products.matmul(a, b, None, out)
 
 
 def constant(weight: Any) -> ConstantWeight:

@@ -180,11 +180,19 @@ def _framework_of(tensor: Any) -> _Framework:
     return _frameworks[kind]
 
 
-def run(product: str, left: Any, right: Any, out: Any) -> Any:
-    """Run a product with stream and memory of the left operand's framework; `product` is its name."""
+def run(product: str, left: Any, right: Any, bias: Any, out: Any) -> Any:
+    """Run a product with stream and memory of the left operand's framework.
+
+    Args:
+        product: its name.
+        left: the left operand.
+        right: the right operand.
+        bias: the bias, or None.
+        out: what to write to, or None.
+    """
     promised = right.address if isinstance(right, ConstantWeight) and right.is_kept else 0
     right = right.tensor if isinstance(right, ConstantWeight) else right
-    for tensor in (left, right) if out is None else (left, right, out):
+    for tensor in (left, right, *(x for x in (bias, out) if x is not None)):
         _check_operand(product, tensor)
     if out is not None:
         _check_writable(product, out)
@@ -197,12 +205,13 @@ def run(product: str, left: Any, right: Any, out: Any) -> Any:
         result = framework.empty((*left.shape[:-1], *columns), left.dtype)
     device = left.__dlpack_device__()[1]
     stream = framework.stream(device)
-    capsules = [_capsule(product, x, stream) for x in (left, right, result)]
+    operands = (left, right, bias, result)
+    capsules = [None if x is None else _capsule(product, x, stream) for x in operands]
     num_bytes = binding[f"{product}_workspace_bytes"](*capsules, promised)
     workspace = framework.empty((num_bytes,), "uint8") if num_bytes > 0 else None
     scratch = None if workspace is None else framework.capsule(workspace, stream)
     binding[f"{product}_on"](*capsules, promised, scratch, stream)
-    for each in dict.fromkeys(map(_framework_of, (left, right, result))):
+    for each in dict.fromkeys(_framework_of(x) for x in operands if x is not None):
         each.finish(device, stream)
     if out is not None and examine(type(out)):
         torch_hooks()[_INCREMENT_VERSION]((out,))

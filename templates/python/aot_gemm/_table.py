@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import operator
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _files, _library, errors
 from ._manifest import library_of_manifest, manifest
 
-DTYPES = ("bfloat16", "float16")
-"""By aot_gemm_dtype_t."""
+DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+"""By the name that torch has for an element type, what the tags of its operations begin with."""
 LAYOUTS = ("kk", "kn", "mk", "mn")
 """By the number of aot_gemm_selection_t.layout."""
 TIERS = ("", "tuned", "grid", "fallback")
@@ -35,6 +34,7 @@ class Plan:
     k: int
     dtype: str
     layout: str
+    bias: bool
     kernel: str
     tier: str
     """`tuned`: this (n, k) has a ladder of its own; `grid`: the coarse grid; `fallback`: not aligned to 16 bytes."""
@@ -108,19 +108,17 @@ def _dtype_name(dtype: object) -> str:
     return name
 
 
-def _state(m: int, n: int, k: int, dtype: str, layout: str) -> _library.Problem:
-    pair = ctypes.c_int64 * 2
-    return _library.Problem(
-        struct_bytes=ctypes.sizeof(_library.Problem),
-        dtype=DTYPES.index(dtype),
-        device=-1,
-        m=m,
-        n=n,
-        k=k,
-        a=_library.Tensor(None, pair(k, 1) if layout[0] == "k" else pair(1, m)),
-        b=_library.Tensor(None, pair(k, 1) if layout[1] == "k" else pair(1, n)),
-        d=_library.Tensor(None, pair(n, 1)),
-    )
+class _Selection(NamedTuple):
+    """What the library says of a problem: fields of `aot_gemm_selection_t`, and the bytes of workspace."""
+
+    kernel: int
+    tier: int
+    section: int
+    index: int
+    m: int
+    n: int
+    k: int
+    workspace_bytes: int
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class _Place:
     """The shapes whose mean the row's time is."""
 
 
-def _find_place(selection: _library.Selection) -> _Place | None:
+def _find_place(selection: _Selection) -> _Place | None:
     """Find where in the table a problem was answered; None for the fallback.
 
     Raises:
@@ -169,26 +167,21 @@ def _between(edges: list[int], index: int) -> list[int]:
     return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in fractions})
 
 
-def _limits_us(m: int, n: int, k: int) -> dict[str, float]:
+def _limits_us(m: int, n: int, k: int, *, bias: bool = False) -> dict[str, float]:
     """Return the least times by the rate of the tensor cores, and by that of device memory."""
-    num_bytes = (m * k + n * k + m * n) * ELEMENT_BYTES
+    num_bytes = (m * k + n * k + m * n + (n if bias else 0)) * ELEMENT_BYTES
     return {
         "compute": 2e6 * m * n * k / manifest()["flops_per_s"],
         "memory": 1e6 * num_bytes / manifest()["bandwidth_bytes_per_s"],
     }
 
 
-def _mean_limit_us(shapes: list[Shape]) -> float:
-    return math.exp(math.fsum(math.log(max(_limits_us(*shape).values())) for shape in shapes) / len(shapes))
+def _mean_limit_us(shapes: list[Shape], *, bias: bool = False) -> float:
+    limits = (max(_limits_us(*shape, bias=bias).values()) for shape in shapes)
+    return math.exp(math.fsum(map(math.log, limits)) / len(shapes))
 
 
-def _past(place: _Place, selection: _library.Selection) -> list[int]:
-    """Find the modes (0: m, 1: n, 2: k) in which a problem lies past the last edge that the table has."""
-    looked_up = (selection.m, selection.n, selection.k)
-    return [mode for mode, edge in enumerate(place.bucket) if looked_up[mode] > edge]
-
-
-def _why_no_time(place: _Place | None, selection: _library.Selection, limit_us: float) -> str | None:
+def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float, *, bias: bool) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
     if place is None:
         return "the table has no times of the fallback"
@@ -203,12 +196,12 @@ def _why_no_time(place: _Place | None, selection: _library.Selection, limit_us: 
         return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:
         return "the table has none for this kernel here"
-    if place.row["time_us"] < max(limit_us, _mean_limit_us(place.shapes)):
+    if place.row["time_us"] < max(limit_us, _mean_limit_us(place.shapes, bias=bias)):
         return "the table's time here is less than the limit, so that it is not this problem's"
     return None
 
 
-def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") -> Plan:
+def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *, bias: bool = False) -> Plan:
     """Say which kernel a product gets, without a GPU.
 
     Args:
@@ -218,9 +211,10 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") ->
         dtype: `bfloat16` or `float16`, by name or as torch, NumPy or JAX have it: `torch.float16`.
         layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
             right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
+        bias: whether the product adds a bias, as `linear` does where it is given one.
 
     Raises:
-        DtypeError: there are no kernels for the element type.
+        DtypeError: there are no kernels for the element type, or none that add a bias to it.
         ShapeError: an extent is not an integer, negative or past 2^31 - 1.
         StrideError: there is no such layout.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
@@ -229,19 +223,16 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") ->
     dtype = _dtype_name(dtype)
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
-    library = library_of_manifest()
-    problem = _state(m, n, k, dtype, layout)
-    selection = _library.Selection(struct_bytes=ctypes.sizeof(_library.Selection))
-    num_bytes = ctypes.c_size_t()
-    _library.check(library.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection)))
-    _library.check(library.aot_gemm_workspace_bytes(ctypes.byref(problem), ctypes.byref(num_bytes)))
+    library_of_manifest()
+    operation = _library.operation(DTYPES[dtype] + ("_bias" if bias else ""))
+    selection = _Selection(*_library.binding()["plan"](operation, LAYOUTS.index(layout), m, n, k))
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
-    limits = _limits_us(m, n, k) if m and n else {}
+    limits = _limits_us(m, n, k, bias=bias) if m and n else {}
     by = max(limits, key=limits.__getitem__, default=None)
     limit_us = None if by is None else limits[by]
     empty = "an empty product launches nothing"
-    no_time = empty if limit_us is None else _why_no_time(place, selection, limit_us)
+    no_time = empty if limit_us is None else _why_no_time(place, selection, limit_us, bias=bias)
     timed = place if no_time is None else None
     return Plan(
         m=m,
@@ -249,6 +240,7 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") ->
         k=k,
         dtype=dtype,
         layout=layout,
+        bias=bool(bias),
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
         bucket=place.bucket if place else None,
@@ -259,9 +251,9 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") ->
         runner_up_us=timed.row["runner_up_us"] if timed else None,
         limit_us=limit_us,
         limit_by=by,
-        reached=_mean_limit_us(timed.shapes) / timed.row["time_us"] if timed else None,
+        reached=_mean_limit_us(timed.shapes, bias=bias) / timed.row["time_us"] if timed else None,
         bigger_tiles=tuple(manifest()["bigger_tiles"].get(names[selection.kernel], ())),
-        workspace_bytes=num_bytes.value,
+        workspace_bytes=selection.workspace_bytes,
     )
 
 
@@ -281,16 +273,19 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     return lines
 
 
-def explain(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk") -> str:
+def explain(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *, bias: bool = False) -> str:
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
-    got = plan(m, n, k, dtype, layout)
+    got = plan(m, n, k, dtype, layout, bias=bias)
     m, n, k = got.m, got.n, got.k
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
         "grid": "tier 2: rounded up onto the coarse grid of (m, n, k)",
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
-    lines = [f"{got.dtype} m {m} n {n} k {k}, layout {layout}, on {manifest()['arch']}", f"  {reasons[got.tier]}"]
+    lines = [
+        f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}, on {manifest()['arch']}",
+        f"  {reasons[got.tier]}",
+    ]
     bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
         lines.append("  bucket     up to m {} n {} k {}".format(*bucket))

@@ -81,6 +81,50 @@ def test_shapes_says_what_no_tuned_kernel_takes(workplace):
     ]
 
 
+MISS_LOG = "# aot_gemm misses 1\ndropped 2\ngrid bf16_kk 4096 4096 3x2 300x7\nunaligned fp16_kn 24 33 16x1\n"
+
+
+def test_a_miss_log_becomes_a_shape_set(workplace):
+    (workplace / "misses.log").write_text(MISS_LOG)
+    counts = "2 problems of bf16_kk, 1 problems of fp16_kn; 2 launches of others that the log had no room for"
+    assert succeed("shapes", "from-misses", "misses.log", "-o", "new/x.toml") == f"new/x.toml: {counts}\n"
+    assert succeed("shapes", "--shapes", "new/x.toml") == succeed("shapes", "--shapes", "misses.log")
+    lines = succeed("shapes", "--shapes", "new/x.toml").splitlines()
+    assert lines[2].split() == ["grid", "bf16_kk", "n4096", "k4096", "n4096_k4096", "4096", "4096", "9", "3x2", "300x7"]
+    assert lines[4] == counts
+    assert "Usage: main shapes from-misses " in succeed("shapes", "from-misses", "-h")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["from-misses", "misses.log"], 2, "Missing option '-o' / '--output'"),
+        (
+            ["--problems", "from-misses", "misses.log", "-o", "x"],
+            2,
+            "--problems means nothing with from-misses; leave",
+        ),
+        (["from-misses", "absent.log", "-o", "x"], 3, "absent.log: No such file or directory; give a log that a wheel"),
+        (
+            ["from-misses", "shapes.toml", "-o", "x"],
+            3,
+            "shapes.toml:1: expected the first line '# aot_gemm misses 1', ",
+        ),
+        (
+            ["from-misses", "misses.log", "-o", "x"],
+            3,
+            "misses.log:5: n is 0; expected 1 to 2147483647; mend or remove ",
+        ),
+        (["--shapes", "misses.log"], 3, "misses.log:5: n is 0; expected 1 to 2147483647; mend or remove the line"),
+    ],
+)
+def test_a_miss_log_that_is_none_is_refused_and_nothing_is_written(workplace, arguments, code, message):
+    (workplace / "misses.log").write_text(f"{MISS_LOG}grid bf16_kk 0 8 1x1\n")
+    result = aot("shapes", *arguments)
+    assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
+    assert not (workplace / "x").exists()
+
+
 def test_space():
     lines = succeed("space", "--target", "thor", "--kernels", "sm100_tgv_*").splitlines()
     assert lines[-1] == "sm100_tgv         12     3  3 shared memory exceeded"

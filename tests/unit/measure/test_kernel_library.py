@@ -2,6 +2,7 @@ import _ctypes
 import ctypes
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,20 @@ from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, matrices
 from aot.core.operation import Layout, Operation
-from aot.measure.kernel_library import KernelLibrary, ProblemStruct
+from aot.measure.kernel_library import KernelLibrary, ProblemStruct, TensorStruct
+from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 from tests.unit.twins import problem_of
-
-INCLUDE = Path(__file__).resolve().parents[3] / "templates" / "include"
 
 TWIN = r"""
 #include <string.h>
-#include "aot_gemm.h"
+#include "aot_gemm_tuning.h"
 static aot_gemm_problem_t last;
 static size_t last_bytes;
 static void *last_workspace, *last_stream;
 int32_t aot_gemm_num_kernels(void) { return 2; }
+int32_t aot_gemm_operation(const char* tag) {
+  return strcmp(tag, "bf16") == 0 ? 70 : strcmp(tag, "fp16") == 0 ? 71 : strcmp(tag, "bf16_bias") == 0 ? 72 : -2;
+}
 const char* aot_gemm_kernel_name(int32_t i) { return i == 0 ? "first" : i == 1 ? "second" : 0; }
 const char* aot_gemm_last_error(void) { return "k is odd"; }
 const char* aot_gemm_arch(void) { return "sm_90a"; }
@@ -41,7 +44,6 @@ aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_
   *clusters = kernel == 0 ? -1 : 0;
   return AOT_GEMM_OK;
 }
-size_t twin_size(void) { return sizeof(aot_gemm_problem_t); }
 int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
 int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
@@ -69,10 +71,10 @@ def test_library_tells_its_kernels(path):
     assert (library.names, library.arch) == (("first", "second"), "sm_90a")
 
 
-def test_struct_is_the_headers(path):
-    twin = ctypes.CDLL(str(path))
-    twin.twin_size.restype = ctypes.c_size_t
-    assert twin.twin_size() == ctypes.sizeof(ProblemStruct)
+@pytest.mark.parametrize("struct", [ProblemStruct, TensorStruct])
+def test_the_structs_are_those_of_the_header(struct, tmp_path):
+    c_name = {ProblemStruct: "aot_gemm_problem_t", TensorStruct: "aot_gemm_tensor_t"}[struct]
+    assert layout_of_ctypes(struct) == layout_of_header(struct, c_name, tmp_path)
 
 
 def test_every_value_arrives(path):
@@ -82,7 +84,7 @@ def test_every_value_arrives(path):
     library.launch(1, bound, 4096, 99, 1 << 45)
     twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
     last = twin.twin_last().contents
-    assert (last.dtype, last.device, last.m, last.n, last.k) == (1, -1, 5, 6, 8)
+    assert (last.operation, last.device, last.m, last.n, last.k) == (71, -1, 5, 6, 8)
     assert last.struct_bytes == ctypes.sizeof(ProblemStruct)
     tensors = (last.a, last.b, last.d)
     assert [x.data for x in tensors] == [1 << 40, 2 << 40, 3 << 40]
@@ -92,6 +94,22 @@ def test_every_value_arrives(path):
     assert twin.twin_has(4096, 100, 1 << 45)
     library.launch(0, bound, 0, 0, 7)
     assert twin.twin_has(None, 0, 7)
+
+
+def test_a_bias_arrives(path):
+    library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
+    problem = problem_of(5, 6, 8, Operation.BF16_KK_BIAS)
+    library.launch(0, library.bind(replace(call_of(problem), bias=5 << 40)), 4096, 99, 1 << 45)
+    twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
+    last = twin.twin_last().contents
+    assert (last.operation, last.bias.data, list(last.bias.strides)) == (72, 5 << 40, [0, 1])
+    library.launch(0, library.bind(call_of(problem_of(5, 6, 8))), 4096, 99, 1 << 45)
+    assert (last.operation, last.bias.data, list(last.bias.strides)) == (70, None, [0, 0])
+
+
+def test_an_operation_that_the_library_lacks_is_refused(path):
+    with pytest.raises(DeviceError, match=r"^the operation fp16_bias: k is odd$"):
+        KernelLibrary(path).bind(call_of(problem_of(5, 6, 8, Operation.FP16_KK_BIAS)))
 
 
 def test_workspace_of_more_than_four_gib(path):

@@ -5,6 +5,7 @@ import pytest
 
 from aot.core.errors import ManifestError
 from aot.core.operation import Operation
+from aot.core.signature import Argument
 from aot.package.manifest import from_json, to_json
 from tests.golden.manifest import golden_manifest, with_kernels
 
@@ -22,7 +23,13 @@ def test_names_that_follow_from_others():
     assert (GOLDEN.package, GOLDEN.module) == ("aot-gemm", "aot_gemm")
     assert GOLDEN.multiples == ((1, 1), (256, 256), (1, 1), (1, 1), (1, 1))
     assert [kernel.key.name for kernel in GOLDEN.kernels] == [kernel.name for kernel in GOLDEN.kernels]
-    assert [kernel.reads_b_early for kernel in GOLDEN.kernels] == [False, False, False, True, False]
+    assert [Argument.PREFETCH_B in x.signature for x in GOLDEN.kernels] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(

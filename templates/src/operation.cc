@@ -1,0 +1,73 @@
+#include "operation.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "error.h"
+
+namespace aot {
+
+namespace {
+
+constexpr int32_t kNumElements = 2;
+// By Element. The codes are kDLBfloat and kDLFloat, which operands.cc compares with dlpack.h.
+constexpr ElementType kElementTypes[kNumElements] = {{"bfloat16", "bf16", 4, 16}, {"float16", "fp16", 2, 16}};
+
+constexpr const char* kLayouts[] = {"kk", "kn", "mk", "mn"};
+
+}  // namespace
+
+const ElementType& type_of(Element element) { return kElementTypes[static_cast<int32_t>(element)]; }
+
+Tags list_operations() {
+  Tags tags = {};
+  size_t used = 0;
+  for (int32_t i = 0; i < kNumOperations && used < sizeof(tags.characters); ++i) {
+    const int length = std::snprintf(tags.characters + used, sizeof(tags.characters) - used, "%s%s", i > 0 ? ", " : "",
+                                     kOperations[i].tag);
+    used += static_cast<size_t>(length);
+  }
+  return tags;
+}
+
+aot_gemm_status_t find_operation(int32_t id, int32_t* index) {
+  *index = id - kFirstOperationId;
+  if (id >= kFirstOperationId && *index < kNumOperations) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_OPERATION,
+              "operation %" PRId32 " is unknown; expected a number that aot_gemm_operation returned in this process", id);
+}
+
+bool find_element(int32_t dlpack_code, int32_t bits, Element* element) {
+  for (int32_t i = 0; i < kNumElements; ++i) {
+    *element = static_cast<Element>(i);
+    if (kElementTypes[i].dlpack_code == dlpack_code && kElementTypes[i].bits == bits) return true;
+  }
+  return false;
+}
+
+int32_t find_operation(Element element, bool has_bias) {
+  for (int32_t i = 0; i < kNumOperations; ++i) {
+    if (kOperations[i].element == element && kOperations[i].has_bias == has_bias) return i;
+  }
+  return -1;
+}
+
+SectionTag section_tag(const Operation& operation, int32_t layout) {
+  SectionTag tag;
+  const char* element = type_of(operation).tag;
+  std::snprintf(tag.characters, sizeof(tag.characters), "%s_%s%s", element, kLayouts[layout],
+                operation.tag + std::strlen(element));
+  return tag;
+}
+
+}  // namespace aot
+
+int32_t aot_gemm_operation(const char* tag) {
+  if (tag == nullptr) return -aot::fail(AOT_GEMM_ERROR_ARGUMENT, "`tag` is null; expected such as \"bf16\"");
+  for (int32_t i = 0; i < aot::kNumOperations; ++i) {
+    if (std::strcmp(aot::kOperations[i].tag, tag) == 0) return aot::id_of(i);
+  }
+  return -aot::fail(AOT_GEMM_ERROR_OPERATION, "there is no operation \"%.64s\" in this library; it has %s", tag,
+                    aot::list_operations().characters);
+}

@@ -1,0 +1,113 @@
+#include "plan.h"
+
+#include <cinttypes>
+
+#include "dispatch.h"
+#include "error.h"
+#include "kernel.h"
+#include "runtime.h"
+
+namespace aot {
+
+namespace {
+
+aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
+  if (status == AOT_GEMM_OK && operation.has_bias) status = check_argument(problem.bias.data, "bias.data");
+  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
+  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
+  return status;
+}
+
+// A kernel of two strides takes the problem as stated.
+constexpr uint32_t kAsStated = 0;
+
+aot_gemm_status_t measure_workspace(Plan* plan) {
+  const int64_t num_bytes = workspace_bytes(kKernels[plan->kernel].workspace, plan->problem.m, plan->problem.n);
+  plan->workspace_bytes = num_bytes;
+  if (num_bytes / 4 <= INT32_MAX) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE,
+              "kernel %s would need a workspace of %" PRId64 " bytes for m %" PRId64 " n %" PRId64
+              "; at most 8 GiB can be addressed; split the problem",
+              kKernels[plan->kernel].name, num_bytes, plan->problem.m, plan->problem.n);
+}
+
+aot_gemm_status_t check_kernel(int32_t kernel) {
+  if (kernel >= 0 && kernel < kNumKernels) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "kernel index is %" PRId32 "; expected 0 to %" PRId32, kernel, kNumKernels - 1);
+}
+
+}  // namespace
+
+aot_gemm_status_t check_argument(const void* pointer, const char* name) {
+  if (pointer != nullptr) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);
+}
+
+aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection, Plan* plan) {
+  if (kTableFault != nullptr) {
+    return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
+                kTableFault);
+  }
+  int32_t index;
+  const aot_gemm_status_t status = check(problem, &index);
+  if (status != AOT_GEMM_OK) return status;
+  const Operation& operation = kOperations[index];
+  if (operation.layouts == 0) {
+    return fail(AOT_GEMM_ERROR_OPERATION, "the dispatch table of this library has no section of %s; launch its kernels by "
+                "index", operation.tag);
+  }
+  const Canonical& canonical = plan->problem;
+  canonicalise(problem, operation, operation.layouts, &plan->problem);
+  int32_t section = find_section(index, canonical.layout);
+  if (section < 0) section = find_section(index);
+  const Choice choice =
+      choose(kSections[section], kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
+  *selection = {sizeof(*selection), choice.kernel,       choice.tier, section,     choice.index,
+                canonical.layout,   canonical.exchanged, canonical.m, canonical.n, canonical.k};
+  const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: kTableFault sees to it
+  plan->kernel = choice.kernel;
+  if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
+  return measure_workspace(plan);
+}
+
+aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, Plan* plan) {
+  int32_t operation = 0;
+  aot_gemm_status_t status = check_kernel(index);
+  if (status == AOT_GEMM_OK) status = check(problem, &operation);
+  if (status != AOT_GEMM_OK) return status;
+  const Kernel& kernel = kKernels[index];
+  if (kernel.operation != operation) {
+    return fail(AOT_GEMM_ERROR_OPERATION, "kernel %s is for %s; the problem is %s", kernel.name,
+                kOperations[kernel.operation].tag, kOperations[operation].tag);
+  }
+  plan->kernel = index;
+  canonicalise(problem, kOperations[operation], kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
+  if (kernel.num_strides == 2 || is_empty(problem)) return measure_workspace(plan);
+  const Canonical& canonical = plan->problem;
+  if (!canonical.aligned) {
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "kernel %s cannot take these operands; expected A contiguous along %s, B along %s, addresses, leading "
+                "strides and rows of D multiples of 16 bytes, k above 0; use aot_gemm_launch",
+                kernel.name, kernel.layout >> 1 ? "m" : "k", kernel.layout & 1 ? "n" : "k");
+  }
+  const Multiples& multiples = kMultiples[index];
+  if (canonical.m % multiples.m != 0 || canonical.n % multiples.n != 0) {
+    return fail(AOT_GEMM_ERROR_SHAPE,
+                "kernel %s takes whole tiles; expected m a multiple of %" PRId32 " and n of %" PRId32 ", got m %" PRId64
+                " n %" PRId64 "; use aot_gemm_launch",
+                kernel.name, multiples.m, multiples.n, canonical.m, canonical.n);
+  }
+  return measure_workspace(plan);
+}
+
+aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& plan, void* workspace, size_t num_bytes,
+                              void* stream) {
+  const aot_gemm_status_t status = check_operands(problem, kOperations[kKernels[plan.kernel].operation]);
+  if (status != AOT_GEMM_OK) return status;
+  const DeviceScope scope(problem.device);
+  if (scope.status() != AOT_GEMM_OK) return scope.status();
+  return launch(plan.kernel, plan.problem, workspace, num_bytes, stream, scope.device());
+}
+
+}  // namespace aot
