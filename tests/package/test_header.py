@@ -67,7 +67,7 @@ def _link_and_run(target_name, compiler, emulator, folder):
     (folder / "multiply.c").write_bytes(templates["examples/multiply.c"])
     (folder / "driver.c").write_text(DRIVER)
     cuda = fetch_toolchain(target).cuda_dir / "include"
-    strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}"]
+    strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}", "-Wl,-s"]
     driver = [*strict, "-shared", "-fPIC", "driver.c", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1"]
     native.run(driver, cwd=folder)
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
