@@ -77,7 +77,7 @@ def _link_and_run(target_name, compiler, emulator, folder):
     (folder / "aot_gemm.h").write_bytes(templates["include/aot_gemm.h"])
     (folder / "multiply.c").write_bytes(templates["examples/multiply.c"])
     cuda = build_driver(target_name, compiler, folder)
-    strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}"]
+    strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}", "-Wl,-s"]
     libraries = ["-L", ".", "-l:libaot_gemm.so.1", f"-Wl,-rpath,{folder}", "-lcuda"]
     native.run([*strict, "multiply.c", "-I", ".", *libraries, "-o", "multiply"], cwd=folder)
     return subprocess.run([*emulator, folder / "multiply"], capture_output=True, text=True, check=False)
