@@ -118,7 +118,7 @@ def test_a_published_file_is_read():
         (
             'layout = "kn"',
             'layout = "nk"',
-            "t:11: source[0].layout: expected one of kk, kn, mk, mn, got 'nk'; mend the entry",
+            "t: source[0].layout: expected one of kk, kn, mk, mn, got 'nk'; mend the entry",
         ),
         ("float16", "fp4", "source[0].point[0].dtype: expected one of bfloat16, float16, float32, tf32, "),
         ("tflops = 50", "us = []", "expected `us`, or `tflops`, not () and None"),
