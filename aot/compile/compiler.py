@@ -113,7 +113,7 @@ class ArtifactStore:
         inputs = {
             "kernel": key.name,
             "candidate": key.candidate.as_json(),
-            "target": asdict(target),
+            "target": {name: value for name, value in asdict(target).items() if name != "sources"},
             "toolchain": toolchain_versions(),
             "sources": family_sources(key.candidate.family),
         }
