@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from aot.core.errors import DeviceError, StoreError, VerificationError
-from aot.core.measurement import Measurement
+from aot.core.measurement import OK, Measurement, Outcome, Status
 from aot.core.operands import GemmCall, matrices
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.inputs import SOURCE_ELEMENTS, RandomPool
@@ -92,7 +92,7 @@ class Worker:
         self._pools: dict[ElementType, RandomPool] = {}
         self._source_elements = session.source_elements
         self._workspace_limit = self._plan.workspace_limit_bytes
-        self._unfit: dict[int, str] = {}
+        self._unfit: dict[int, Status] = {}
         self._flush = 0
         self._done = 0
         self._total = len(self._tuned) + sum(len(self._takers(problem)) for problem in session.tuning.problems)
@@ -164,7 +164,8 @@ class Worker:
 
         if self._is_sound(number) and self._launch(number, "asking for its clusters", ask) == 0:
             candidate = self._tuned[number].key.candidate
-            self._unfit[number] = f"0 active clusters of {candidate.cluster_m}x{candidate.cluster_n} on this device"
+            reason = f"0 active clusters of {candidate.cluster_m}x{candidate.cluster_n} on this device"
+            self._unfit[number] = Status(Outcome.CLUSTERS, reason)
 
     def _pool(self, problem: Problem) -> RandomPool:
         dtype = problem.operation.element
@@ -172,18 +173,21 @@ class Worker:
             self._pools[dtype] = RandomPool(self._gpu, dtype, self._rng, self._source_elements)
         return self._pools[dtype]
 
-    def _need(self, number: int, problem: Problem) -> tuple[int, str]:
-        """Give the workspace bytes of a kernel on a problem, or why it is not tried, which is not held against it."""
+    def _need(self, number: int, problem: Problem) -> tuple[int, Status]:
+        """Return the workspace bytes of a kernel on a problem, and whether, or why not, it can be tried.
+
+        That it cannot be tried is not held against it.
+        """
         kernels, limit = self._session.kernels, self._workspace_limit
         if number in self._unfit:
-            return 0, f"not tried: {self._unfit[number]}"
+            return 0, self._unfit[number]
         try:
             need = kernels.workspace_bytes(number, kernels.bind(GemmCall(problem, 0, 0, 0, *matrices(problem))))
         except DeviceError as error:
-            return 0, f"not tried: {error}"
+            return 0, Status(Outcome.REFUSED, str(error))
         if need > limit:
-            return 0, f"not tried: needs {need} bytes of workspace, the limit is {limit}"
-        return need, ""
+            return 0, Status(Outcome.WORKSPACE, f"needs {need} bytes, the limit is {limit}")
+        return need, OK
 
     def run(self) -> None:
         """Measure all that is missing.
@@ -235,7 +239,7 @@ class Worker:
                 for problem in [x for x in left if self._arena_bytes(x) == largest]:
                     self._session.warn(f"{problem.name} is not measured: {error}")
                     for number in self._takers(problem):
-                        self._add(number, problem, [], 0.0, f"not tried: {error}")
+                        self._add(number, problem, [], 0.0, Status(Outcome.MEMORY, str(error)))
                     self._store.finish(self._session.run, problem)
                     self._step(f"{problem.name}: out of memory", len(self._takers(problem)))
                     left.remove(problem)
@@ -260,7 +264,7 @@ class Worker:
         """
         problems = sorted(self._session.tuning.problems, key=lambda x: (x.m * x.n * x.k, x))
         problem = problems[len(problems) // 2]
-        sound = [i for i in self._takers(problem) if self._is_sound(i) and self._need(i, problem) == (0, "")]
+        sound = [i for i in self._takers(problem) if self._is_sound(i) and self._need(i, problem) == (0, OK)]
         if not self._plan.reference_rounds or not sound:
             return lambda: None, None
         try:
@@ -300,10 +304,13 @@ class Worker:
         self._session.warn(f"{problem.name} keeps times of an unsteady device: {change}")
         watch.settle()
 
-    def _add(self, number: int, problem: Problem, times_us: list[float], error: float, status: str = "ok") -> None:
+    def _add(self, number: int, problem: Problem, times_us: list[float], error: float, status: Status = OK) -> None:
         low, median, high = quartiles(times_us) if times_us else (0.0, 0.0, 0.0)
         measurement = Measurement(self._tuned[number].key, problem, median, low, high, len(times_us), error, status)
         self._store.add_measurement(self._session.run, self._ids[number], measurement)
+
+    def _add_failure(self, number: int, problem: Problem) -> None:
+        self._add(number, problem, [], 0.0, Status(Outcome.FAILED, self._reasons[self._ids[number]]))
 
     def _bench(self, problem: Problem, arena: int, workspace: Workspace) -> ProblemBench:
         return ProblemBench(
@@ -335,12 +342,12 @@ class Worker:
     def _can_run(self, number: int, problem: Problem, *, is_known: bool) -> bool:
         """Say whether a kernel is to be screened; where it is not, and the store does not know, note why."""
         if not self._is_sound(number):
-            status = f"quarantined: {self._reasons[self._ids[number]]}"
+            status = Status(Outcome.QUARANTINED, self._reasons[self._ids[number]])
         else:
             status = self._need(number, problem)[1]
-        if status and not is_known:
+        if status is not OK and not is_known:
             self._add(number, problem, [], 0.0, status)
-        return not status
+        return status is OK
 
     def _screen(self, bench: ProblemBench) -> tuple[dict[int, float], dict[int, float], StoredSearch]:
         """Time each kernel that the search asks for once; give the sound ones' times in us and relative errors."""
@@ -370,7 +377,7 @@ class Worker:
 
         outcome = self._launch(number, f"measuring {problem.name}", screen)
         if outcome is None:
-            self._add(number, problem, [], 0.0, f"failed: {self._reasons[self._ids[number]]}")
+            self._add_failure(number, problem)
             return
         errors[number], times[number] = outcome
         self._add(number, problem, [times[number]], errors[number])
@@ -392,7 +399,7 @@ class Worker:
             if self._is_sound(number):
                 self._add(number, bench.problem, rounds[number], errors[number])
             else:
-                self._add(number, bench.problem, [], 0.0, f"failed: {self._reasons[self._ids[number]]}")
+                self._add_failure(number, bench.problem)
 
 
 def deadline_stop(budget_s: float | None, is_interrupted: Callable[[], bool]) -> Callable[[], bool]:

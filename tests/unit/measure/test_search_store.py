@@ -115,6 +115,6 @@ def test_a_kernel_that_fails_does_not_end_a_search(tmp_path):
     rig.run()
     assert rig.rows(PROBLEMS[0])[NAMES[0]].ok
     rows = rig.rows(PROBLEMS[1])
-    assert rows[NAMES[0]].status.startswith("failed: measuring")
-    assert rows[NAMES[1]].status.startswith("quarantined: verifying")
+    assert str(rows[NAMES[0]].status).startswith("failed: measuring")
+    assert str(rows[NAMES[1]].status).startswith("quarantined: verifying")
     assert min((row.median_us, name) for name, row in rows.items() if row.ok)[1] == NAMES[2]
