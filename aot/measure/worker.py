@@ -8,7 +8,6 @@ carries on from what the store holds.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,54 +16,25 @@ from aot.core.errors import DeviceError, StoreError, VerificationError
 from aot.core.measurement import OK, Measurement, Outcome, Status
 from aot.core.operands import GemmCall, matrices
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
-from aot.measure.inputs import SOURCE_ELEMENTS, RandomPool
-from aot.measure.protocol import ProblemBench, TimingPlan, Workspace, num_sets, quartiles, set_bytes, survivors
+from aot.measure.inputs import RandomPool
+from aot.measure.protocol import ProblemBench, Workspace, num_sets, quartiles, set_bytes, survivors
 from aot.measure.rounds import final_rounds
 from aot.measure.search_store import StoredSearches
+from aot.measure.session import StoppedError
 from aot.measure.supervisor import RESUMING
 from aot.measure.throttling import ThrottlingWatch
 from aot.measure.verify import Verifier, edge_shapes
-from aot.search.strategy import EXHAUSTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aot.core.element import ElementType
     from aot.core.problem import Problem
-    from aot.measure.gpu import Gpu, Kernels
     from aot.measure.search_store import StoredSearch
-    from aot.measure.store import Store
-    from aot.measure.tuning_set import TunedKernel, TuningSet
+    from aot.measure.session import Session
+    from aot.measure.tuning_set import TunedKernel
 
 T = TypeVar("T")
-
-
-class StoppedError(Exception):
-    """The user, or the time budget, ended the run between two measurements; everything is in the store."""
-
-
-@dataclass
-class Session:
-    """What one process measures with."""
-
-    gpu: Gpu
-    kernels: Kernels
-    tuning: TuningSet
-    store: Store
-    run: int
-    seed: int
-    plan: TimingPlan = field(default_factory=TimingPlan)
-    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None
-    """Called often with the steps done, the steps in all, and what is being done."""
-    stop: Callable[[], bool] = lambda: False
-    """Asked between measurements whether to end."""
-    source_elements: int = SOURCE_ELEMENTS
-    warn: Callable[[str], None] = lambda _text: None
-    """Told what a person should know."""
-    strategy: str = EXHAUSTIVE
-    """How kernels are searched on each problem, one of `aot.search.strategy.NAMES`."""
-    search_budget: float = 1.0
-    """Share of a problem's kernels that the search may measure."""
 
 
 class Worker:
@@ -400,9 +370,3 @@ class Worker:
                 self._add(number, bench.problem, rounds[number], errors[number])
             else:
                 self._add_failure(number, bench.problem)
-
-
-def deadline_stop(budget_s: float | None, is_interrupted: Callable[[], bool]) -> Callable[[], bool]:
-    """Make a `stop` that says yes after an interrupt, or once the budget in seconds is spent."""
-    end = None if budget_s is None else time.monotonic() + budget_s
-    return lambda: is_interrupted() or (end is not None and time.monotonic() >= end)

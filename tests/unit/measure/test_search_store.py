@@ -4,9 +4,10 @@ import pytest
 
 from aot.measure import verify
 from aot.measure.protocol import TimingPlan
+from aot.measure.session import Session, StoppedError
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
-from aot.measure.worker import Session, StoppedError, Worker
+from aot.measure.worker import Worker
 from aot.search.model import LEAST
 from aot.search.strategy import EXHAUSTIVE, MODEL
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of

@@ -7,9 +7,10 @@ from aot.core.measurement import Outcome, Status
 from aot.measure import verify
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
+from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
-from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
+from aot.measure.worker import Worker
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
