@@ -46,6 +46,28 @@ class Session:
     """Share of a problem's kernels that the search may measure."""
 
 
+class Steps:
+    """Counts what a process has done of its session, and reports it."""
+
+    def __init__(self, session: Session, total: int) -> None:
+        self._session, self._total, self._done = session, total, 0
+
+    def tick(self, what: str) -> None:
+        """Report that this process lives, with no step done."""
+        self._session.report(self._done, self._total, what)
+
+    def step(self, what: str, count: int = 1) -> None:
+        """Count and report steps.
+
+        Raises:
+            StoppedError: the session's `stop` said so.
+        """
+        self._done += count
+        self.tick(what)
+        if self._session.stop():
+            raise StoppedError
+
+
 def deadline_stop(budget_s: float | None, is_interrupted: Callable[[], bool]) -> Callable[[], bool]:
     """Make a `stop` that says yes after an interrupt, or once the budget in seconds is spent."""
     end = None if budget_s is None else time.monotonic() + budget_s
