@@ -16,7 +16,7 @@ from aot.compile import artifact
 from aot.core import shape_set, target
 from aot.core.candidate import KernelKey
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
-from aot.core.measurement import Measurement
+from aot.core.measurement import Measurement, Outcome, Status
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, text_of
 from aot.core.strict_toml import toml_string
@@ -204,7 +204,8 @@ def store_bytes():
             store.add_measurement(run, number, Measurement(kernel.key, problem, 9.0, 8.0, 10.0, 1, 1e-3))
             store.void(run, problem, "throttled")
             store.add_measurement(run, number, Measurement(kernel.key, problem, 10.0, 9.5, 10.5, 7, 1e-3))
-            store.add_measurement(run, other, Measurement(failing.key, problem, 0.0, 0.0, 0.0, 0, 0.0, "failed: wrong"))
+            status = Status(Outcome.FAILED, "wrong")
+            store.add_measurement(run, other, Measurement(failing.key, problem, 0.0, 0.0, 0.0, 0, 0.0, status))
             store.add_verified(run, number, 1e-3)
             store.quarantine(run, other, "wrong")
             store.add_reference_time(run, number, problem, 10.0)

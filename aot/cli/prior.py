@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -155,14 +155,13 @@ PARTS: dict[str, Callable[[Target], str]] = {
 @click.command(name="prior")
 @options(TARGET)
 @click.option("--part", type=click.Choice(list(PARTS)), help="Only this; by default all.")
-def prior_command(**values: Any) -> None:
+def prior_command(target: str, part: str | None) -> None:
     """Show what the cost model assumes of a device, and how far off published times say it is: docs/prior.md.
 
     Published best over predicted time is how many times too good the model is. The last columns are the same model at
     the lowest clock of the device's power modes: another assumption, not a fit. `explains` is the share of the
     difference that it makes up. Nothing here was measured by us, and nothing is fitted.
     """
-    target = load_target(values["target"])
-    prior.load_published(target.name)
-    parts = [values["part"]] if values["part"] else list(PARTS)
-    click.echo("\n\n".join(PARTS[part](target) for part in parts))
+    device = load_target(target)
+    prior.load_published(device.name)
+    click.echo("\n\n".join(PARTS[name](device) for name in ([part] if part else PARTS)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,17 +133,17 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         (values["record"] or pipeline.default_record(device, RECORDS)) if is_measured else None,
         SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst),
         incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
-        **{x.name: values[x.name] for x in fields(Request) if x.name in _SAME_NAMES},
+        kernels=values["kernels"],
+        calibration=values["calibration"],
+        heldout=values["heldout"],
+        named_weight=values["named_weight"],
+        curve=values["curve"],
     )
     selection = select(request)
     write_selection(path, selection)
     click.echo(tables.selection_summary(selection))
     click.echo(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
     click.echo(pipeline.coverage_text(selection.coverage))
-
-
-_SAME_NAMES = ("kernels", "calibration", "heldout", "named_weight", "curve")
-"""Options that a request has by the same name."""
 
 
 @click.command()

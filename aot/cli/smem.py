@@ -45,12 +45,12 @@ def _alike() -> list[list[smem.Element]]:
     return [list(group) for _, group in groupby(smem.ELEMENTS.values(), key=lambda x: (x.bits, x.scale_vector))]
 
 
-def _fit(element: smem.Element, tile: tuple[int, int, bool], **common: Any) -> int | None:
-    tile_m, tile_n, use_2cta = tile
-    rows, columns = smem.tiles(common["arch"], element, use_2cta=use_2cta)
-    if tile_m not in rows or tile_n not in columns:
+def _fit(kernel: smem.Kernel) -> int | None:
+    """Count the stages that fit; None where the MMA has no such tile."""
+    rows, columns = smem.tiles(kernel.arch, smem.ELEMENTS[kernel.element], use_2cta=kernel.use_2cta)
+    if kernel.tile_m not in rows or kernel.tile_n not in columns:
         return None
-    return smem.count(smem.Kernel(common.pop("arch"), element.name, tile_m, tile_n, use_2cta, **common)).num_stages_fit
+    return smem.count(kernel).num_stages_fit
 
 
 KERNEL, TABLE = "with --tile", "without --tile"
@@ -76,15 +76,15 @@ def _form(values: Mapping[str, Any]) -> str:
 def smem_command(**values: Any) -> None:
     """Count a kernel's shared memory in bytes, for FP4, FP8, FP16 and FP32, and say what fits: docs/smem.md."""
     arch, limit = values["arch"], smem.SMEM_BYTES[smem.base_arch(values["arch"])]
-    common = {"output": values["out"], "source": values["source"], "k_bytes": values["k_bytes"]}
+    epilogue = values["out"], values["source"], values["k_bytes"]
     if values["tile"] is not None:
-        kernel = smem.Kernel(arch, values["dtype"], *parse_tile(values["tile"]), values["two_cta"], **common)
+        kernel = smem.Kernel(arch, values["dtype"], *parse_tile(values["tile"]), values["two_cta"], *epilogue)
         usage = smem.count(kernel, values["stages"])
         click.echo(tables.smem_report(usage, smem.explain(usage)))
         return
     groups = _alike()
     rows = [
-        (f"{m}x{n}{' 2cta' if two else ''}", [_fit(group[0], (m, n, two), arch=arch, **common) for group in groups])
+        (f"{m}x{n}{' 2cta' if two else ''}", [_fit(smem.Kernel(arch, x[0].name, m, n, two, *epilogue)) for x in groups])
         for m, n, two in TILES[smem.ENGINES[smem.base_arch(arch)]]
     ]
     header = ["/".join(element.name for element in group) for group in groups]

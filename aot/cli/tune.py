@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ from aot.tune.tuning import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.core.target import Target
@@ -79,6 +80,46 @@ def _place(values: Mapping[str, Any]) -> str:
 
 def _kernels_from(values: Mapping[str, Any]) -> str:
     return SELECTED if values["selection"] else CHOSEN
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What `aot tune` is asked for, as its options are called."""
+
+    target: str
+    shapes: str
+    kernels: str
+    jobs: int | None
+    verbose: bool
+    calibration: Path | None
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    epilogues: tuple[str, ...]
+    limit: int
+    prune: float | None
+    selection: Path | None
+    strategy: str | None
+    search_budget: float
+    """Percentage of a problem's candidates."""
+    bundle: Path | None
+    url: str | None
+    record: Path | None
+    budget_seconds: float | None
+
+    @property
+    def found_strategy(self) -> str:
+        """Return the strategy: the one asked for, or else what the kernels call for."""
+        return self.strategy or (EXHAUSTIVE if self.selection else MODEL)
+
+    @property
+    def search_share(self) -> float:
+        """Return the share of a problem's candidates that may be measured."""
+        return self.search_budget / 100
+
+    def search_words(self) -> list[str]:
+        """Return what the runner is to be told of the search, where that is not what it does by itself."""
+        words = [] if self.found_strategy == MODEL else ["--strategy", self.found_strategy]
+        return words + ([] if self.search_share == 1.0 else ["--search-budget", f"{self.search_share:g}"])
 
 
 @click.command(name="compile")
@@ -145,89 +186,75 @@ def tune(**values: Any) -> None:
     device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
     Whatever is interrupted carries on when it is run again.
     """
-    device = load_target(values["target"])
-    directory = check_bundle_folder(values["bundle"] or Path("build/tuning") / device.name)
-    request = _request(values, device)
-    if values["url"]:
-        check_output(values["record"] or RECORDS / f"{device.name}.jsonl.gz")
+    asked = _Options(**values)
+    device = load_target(asked.target)
+    directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
+    request = _request(asked, device)
+    if asked.url:
+        check_output(asked.record or RECORDS / f"{device.name}.jsonl.gz")
     for line in check_problems(request):
         click.echo(line, err=True)
-    workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
-    remote = _inspected(values, device)
-    bundle, failures = make_tuning_bundle(request, device, directory, workplace)
+    remote = _inspected(asked, device)
+    bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
     for failure in failures:
         click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
     click.echo(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
     if remote:
-        _measure_remotely(remote, bundle, values)
-    elif values["bundle"]:
-        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *_search_words(values)])
+        _measure_remotely(remote, bundle, asked)
+    elif asked.bundle:
+        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.search_words()])
         click.echo(f"on the device: {command}")
     else:
-        _measure_here(directory, values)
+        _measure_here(directory, asked)
 
 
-def _request(values: Mapping[str, Any], device: Target) -> TuningRequest:
-    shape_set = load_shape_set(values["shapes"])
+def _request(asked: _Options, device: Target) -> TuningRequest:
+    shape_set = load_shape_set(asked.shapes)
     return TuningRequest(
         shape_set,
         shape_set.tuned(
-            tuple(map(ElementType, values["dtypes"])),
-            tuple(map(Layout, values["layouts"])),
-            tuple(map(Epilogue, values["epilogues"])),
+            tuple(map(ElementType, asked.dtypes)),
+            tuple(map(Layout, asked.layouts)),
+            tuple(map(Epilogue, asked.epilogues)),
         ),
-        Patterns.parse(values["kernels"]),
-        values["limit"],
-        values["prune"] or (math.inf if values["selection"] else PRUNE),
-        _selected_candidates(values["selection"], device),
-        constants_of(values["calibration"], device.name),
+        Patterns.parse(asked.kernels),
+        asked.limit,
+        asked.prune or (math.inf if asked.selection else PRUNE),
+        _selected_candidates(asked.selection, device),
+        constants_of(asked.calibration, device.name),
     )
 
 
-def _strategy(values: Mapping[str, Any]) -> str:
-    return str(values["strategy"] or (EXHAUSTIVE if values["selection"] else MODEL))
-
-
-def _search_words(values: Mapping[str, Any]) -> list[str]:
-    """Return what the runner is to be told of the search, where that is not what it does by itself."""
-    words = [] if _strategy(values) == MODEL else ["--strategy", _strategy(values)]
-    budget = values["search_budget"] / 100
-    return words + ([] if budget == 1.0 else ["--search-budget", f"{budget:g}"])
-
-
-def _inspected(values: Mapping[str, Any], device: Target) -> RemoteTuning | None:
+def _inspected(asked: _Options, device: Target) -> RemoteTuning | None:
     """Look at the device that --on names, or at this machine where it is to measure, before anything is compiled."""
-    if not values["url"]:
-        if not values["bundle"]:
+    if not asked.url:
+        if not asked.bundle:
             check_this_machine(device, lambda text: click.echo(text, err=True))
         return None
-    remote = RemoteTuning(values["url"], device, lambda text: click.echo(text, err=True), verbose=values["verbose"])
+    remote = RemoteTuning(asked.url, device, lambda text: click.echo(text, err=True), verbose=asked.verbose)
     with scratch_folder("aot-runner-") as scratch:
         remote.inspect(scratch)
     return remote
 
 
-def _measure_here(directory: Path, values: Mapping[str, Any]) -> None:
+def _measure_here(directory: Path, asked: _Options) -> None:
     results = directory / "results.sqlite"
-    budget = values["search_budget"] / 100
-    code = measure_here(directory, results, values["budget_seconds"], _strategy(values), budget)
+    code = measure_here(directory, results, asked.budget_seconds, asked.found_strategy, asked.search_share)
     if code:
         raise SystemExit(code)
     click.echo(f"measured into {results}; next: aot import {results}")
 
 
-def _measure_remotely(remote: RemoteTuning, bundle: Bundle, values: Mapping[str, Any]) -> None:
+def _measure_remotely(remote: RemoteTuning, bundle: Bundle, asked: _Options) -> None:
     """Measure a bundle where --on says, bring the results home and merge them into the record."""
-    words = [] if values["budget_seconds"] is None else ["--budget-seconds", f"{values['budget_seconds']:g}"]
-    words += _search_words(values)
+    words = [] if asked.budget_seconds is None else ["--budget-seconds", f"{asked.budget_seconds:g}"]
     results = bundle.directory / "results.sqlite"
+    words += asked.search_words()
     code = remote.measure(bundle, words, results, lambda text: click.echo(text, err=True, nl=False))
     if code:
         click.echo(f"the run there ended with exit code {code}; what it measured is in {results}", err=True)
         raise SystemExit(code)
-    written, path = import_results([results], values["record"], RECORDS)
-    click.echo(tables.record_summary(written))
-    click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")
+    _merge([results], asked.record)
 
 
 def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, ...]:
@@ -246,6 +273,11 @@ def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, 
 @click.option("--record", type=OUTPUT_FILE, help="Record to write; by default named after the target.")
 def import_command(results: tuple[Path, ...], record: Path | None) -> None:
     """Bring measurements home: merge results.sqlite files into a record."""
-    written, path = import_results(list(results), record, RECORDS)
+    _merge(results, record)
+
+
+def _merge(results: Sequence[Path], record: Path | None) -> None:
+    """Merge results into a record, and say what it holds."""
+    written, path = import_results(results, record, RECORDS)
     click.echo(tables.record_summary(written))
     click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")

@@ -6,6 +6,7 @@ architecture from the environment once, at import.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -49,9 +50,6 @@ RESULT_NAME = "result.json"
 
 FAMILIES = Path(__file__).parents[1] / "families"
 
-_BESIDE = re.compile(rb"^ *from aot\.families\.(\w+) import ", re.MULTILINE)
-"""How a family's module imports another of the folder."""
-
 SCRATCH = ".compiling-"
 """How the folders are called that kernels are compiled in, beside the store's own."""
 
@@ -68,14 +66,26 @@ def toolchain_versions() -> dict[str, str]:
     return {name: version(name) for name in TOOLCHAIN}
 
 
+def _imports(source: bytes) -> set[str]:
+    """Return the full names of all that a module imports, inside functions too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
 @cache
 def family_sources(family: str, folder: Path = FAMILIES) -> str:
     """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again."""
+    beside = {f"aot.families.{path.stem}": path.stem for path in folder.glob("*.py")}
     found, todo = {}, {"__init__", family}
     while todo:
         name = todo.pop()
         found[name] = (folder / f"{name}.py").read_bytes()
-        todo |= {match.decode() for match in _BESIDE.findall(found[name])} - set(found)
+        todo |= {beside[module] for module in _imports(found[name]) & beside.keys()} - found.keys()
     digest = hashlib.sha256()
     for name in sorted(found):
         digest.update(found[name])
@@ -103,7 +113,7 @@ class ArtifactStore:
         inputs = {
             "kernel": key.name,
             "candidate": key.candidate.as_json(),
-            "target": asdict(target),
+            "target": {name: value for name, value in asdict(target).items() if name != "sources"},
             "toolchain": toolchain_versions(),
             "sources": family_sources(key.candidate.family),
         }

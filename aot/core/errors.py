@@ -17,7 +17,7 @@ class AotError(Exception):
 
 
 class ShapeFileError(AotError):
-    """A shape-set file that cannot be read as one: line, key, value and what was expected."""
+    """A shape-set file that cannot be read as one: key, value and what was expected."""
 
     exit_code = 3
 

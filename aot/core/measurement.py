@@ -9,7 +9,7 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Arch, Count, Date, Error, Extent, Index, Label, Microseconds, Positive, Protocol, Word
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.strict_json import DecodeError
+from aot.core.strict_json import DecodeError, shown
 
 
 class Provenance(Word):
@@ -70,12 +70,61 @@ class Conditions:
         return tuple(getattr(self, name) for name in CONDITIONS_KEY)
 
 
+class Outcome(Word):
+    """How measuring a kernel on a problem ended."""
+
+    OK = "ok"
+    WORKSPACE = "workspace too small"
+    """The kernel needs more workspace than there is, or than the limit."""
+    MEMORY = "memory too small"
+    """The problem's operands do not fit into the device's memory."""
+    CLUSTERS = "no room for a cluster"
+    REFUSED = "refused"
+    """The kernel library does not take the problem."""
+    NOT_TRIED = "not tried"
+    """One of the four above, in what was recorded before 2026-11-22."""
+    FAILED = "failed"
+    """The kernel gave a wrong result on this problem, or its launch failed."""
+    QUARANTINED = "quarantined"
+    """The kernel failed before, on an edge shape or on another problem."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """An outcome, and why there is no time; the reason of `ok` is empty."""
+
+    outcome: Outcome
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return the text that stores and records hold: `ok`, or outcome, colon and reason."""
+        return f"{self.outcome}: {self.reason}" if self.reason else self.outcome.value
+
+    @staticmethod
+    def of(text: str) -> Status:
+        """Read the text of a status.
+
+        Raises:
+            DecodeError: it starts with no outcome, or gives a reason for `ok`.
+        """
+        if text == Outcome.OK:
+            return OK
+        head, _, reason = text.partition(":")
+        if head not in set(Outcome) - {Outcome.OK}:
+            known = ", ".join(Outcome)
+            raise DecodeError(f"expected one of {known}, and but for ok a reason behind a colon, got {shown(text)}")
+        return Status(Outcome(head), reason.strip())
+
+
+OK = Status(Outcome.OK)
+
+
 @dataclass(frozen=True)
 class Measurement:
     """Time of one kernel on one problem: what one launch takes inside a CUDA graph with a cold L2.
 
-    `median_us` is the median over rounds; `low_us` and `high_us` the quartiles; `status` is `ok`, or the reason why
-    there is no time (the three times are then 0).
+    `median_us` is the median over rounds; `low_us` and `high_us` the quartiles; all three are 0 where the status is
+    another than `ok`.
     """
 
     kernel: KernelKey
@@ -86,12 +135,12 @@ class Measurement:
     num_rounds: int
     relative_error: float
     """Frobenius norm of the error over that of the float64 reference, on the rows checked."""
-    status: str = "ok"
+    status: Status = OK
 
     @property
     def ok(self) -> bool:
         """Say whether the kernel gave the right result and a time."""
-        return self.status == "ok"
+        return self.status.outcome is Outcome.OK
 
 
 @dataclass(frozen=True)
@@ -112,10 +161,14 @@ class TimedRow:
         """Return the measurement of the row's kernel.
 
         Raises:
-            DecodeError: it is a time, and median and quartiles do not ascend from above 0.
+            DecodeError: the status is none, or it is `ok` and median and quartiles do not ascend from above 0.
         """
+        try:
+            outcome = Status.of(status)
+        except DecodeError as error:
+            raise error.inside("status") from None
         times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
-        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, status)
+        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, outcome)
         if found.ok and not 0 < self.low_us <= self.median_us <= self.high_us:
             raise DecodeError(f"the times {self.low_us}, {self.median_us}, {self.high_us} do not ascend from above 0")
         return found

@@ -27,11 +27,6 @@ class Matrix:
         """Count the elements from the first to the last, padding between them included."""
         return (self.num_rows - 1) * self.row_stride + (self.num_columns - 1) * self.column_stride + 1
 
-    @property
-    def leading_stride(self) -> int:
-        """Give the stride of the mode that is not contiguous."""
-        return max(self.row_stride, self.column_stride)
-
 
 @dataclass(frozen=True)
 class GemmCall:

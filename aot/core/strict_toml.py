@@ -1,4 +1,4 @@
-"""Read TOML into frozen dataclasses, as `aot.core.strict_json` reads JSON, with the line of what does not fit."""
+"""Read TOML into frozen dataclasses, as `aot.core.strict_json` reads JSON: an error names the keys that lead to it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import tomllib
 from typing import Any, TypeVar
 
 from aot.core.strict_json import DecodeError, decode, decode_version
-from aot.core.toml_lines import entry_lines
 
 T = TypeVar("T")
 
 
 class TomlError(ValueError):
-    """A document that does not fit; the message starts with the file and, where there is one, the line."""
+    """A document that does not fit; the message starts with the file and the keys that lead to the value."""
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
@@ -25,14 +24,6 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
         raise TomlError(f"{where}: not TOML that can be read: a whole number of thousands of digits") from error
     except RecursionError as error:
         raise TomlError(f"{where}: not TOML that can be read: nested too deeply") from error
-
-
-def _located(text: str, where: str, error: DecodeError) -> TomlError:
-    """Return an error with the file and the line of its place, or of what is nearest around that."""
-    lines = entry_lines(text)
-    places = (error.place[:length] for length in range(len(error.place), 0, -1))
-    line = next((lines[place] for place in places if place in lines), 1)
-    return TomlError(f"{where}:{line}: {error}")
 
 
 def parse_toml(text: str, where: str, kind: type[T], version: int | None = None) -> T:
@@ -51,7 +42,7 @@ def parse_toml(text: str, where: str, kind: type[T], version: int | None = None)
     try:
         return decode(kind, values) if version is None else decode_version(kind, values, "version", version)
     except DecodeError as error:
-        raise _located(text, where, error) from error
+        raise TomlError(f"{where}: {error}") from error
 
 
 def toml_string(text: str) -> str:

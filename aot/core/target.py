@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
 from typing import Annotated
 
 from aot.core.candidate import Cluster
-from aot.core.constraints import Arch, Count, Grammar, Positive, Rate, TargetName, Text
+from aot.core.constraints import Arch, Count, Grammar, Identifier, Positive, Rate, TargetName, Text
 from aot.core.errors import TargetError
 from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
@@ -20,7 +20,7 @@ Glibc = Annotated[str, Grammar(r"[0-9]{1,3}\.[0-9]{1,3}", "a version of glibc, s
 
 @dataclass(frozen=True)
 class Target:
-    """Limits and rates of one device and the host beside it. Each entry's source stands in the target's file."""
+    """Limits and rates of one device and the host beside it."""
 
     name: TargetName
     description: Text
@@ -51,6 +51,18 @@ class Target:
     """Oldest glibc that the wheel runs on; gives the manylinux tag."""
     integrated: bool
     """Whether the GPU shares the CPU's memory."""
+    sources: dict[Identifier, Text] = field(hash=False, compare=False)
+    """Where each number, and what else needs to be said, comes from, by the entry's name."""
+
+    def __post_init__(self) -> None:
+        """Refuse a number without a source, and a source of nothing (ValueError)."""
+        values = {x.name: getattr(self, x.name) for x in fields(self)}
+        missing = [name for name, value in values.items() if type(value) in (int, float) and name not in self.sources]
+        strange = [name for name in self.sources if name not in values]
+        if missing:
+            raise ValueError(f"the number {missing[0]} has no source; expected an entry of that name in `sources`")
+        if strange:
+            raise ValueError(f"sources has {strange[0]}, which is no entry of a target")
 
     @property
     def machine(self) -> str:

@@ -136,7 +136,7 @@ class Store:
             measurement.high_us,
             measurement.num_rounds,
             measurement.relative_error,
-            one_line(measurement.status),
+            one_line(str(measurement.status)),
         )
         self._insert(INSERT_MEASUREMENT, (run, kernel, *values))
 

@@ -17,10 +17,11 @@ from aot.measure.device import CudaGpu, read_properties
 from aot.measure.gpu import ContextLostError
 from aot.measure.kernel_library import KernelLibrary
 from aot.measure.protocol import plan_for
+from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
 from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP
 from aot.measure.tuning_set import read_tuning_set
-from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
+from aot.measure.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,12 +22,14 @@ from aot.core.errors import DependencyError, OutputError, PackageError
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
-from aot.package.manifest import Manifest
-from aot.package.render import FileSet, library_name, render
+from aot.package.render import FileSet, library_name, render, render_library
 from aot.package.wheel_file import inspect_library, inspect_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from aot.core.kernel import Kernel
+    from aot.package.manifest import Library, Manifest
 
 CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
 """Headers and libcudart_static.a. Source: JetPack 7 and driver 580 are CUDA 13.0, and a newer runtime asks for more."""
@@ -180,16 +182,22 @@ def _toolchain_file(target: Target) -> str:
     )
 
 
-def _write_project(manifest: Manifest, objects: Mapping[str, Path], target: Target, directory: Path) -> None:
-    """Write the rendered project, its toolchain file and the kernels' objects, checked against the manifest."""
+def _check_target(manifest: Manifest, target: Target) -> None:
+    """Refuse to build a manifest for another target than its own (PackageError)."""
     if manifest.platform_tag != target.platform_tag or manifest.arch != target.arch:
         raise PackageError(
             f"the manifest is for {manifest.arch} on {manifest.platform_tag}, target {target.name} is {target.arch} on "
             f"{target.platform_tag}; build with the manifest's own target, {manifest.target}"
         )
-    write(render(manifest, read_templates()), directory)
+
+
+def _write_project(
+    files: FileSet, kernels: Sequence[Kernel], objects: Mapping[str, Path], target: Target, directory: Path
+) -> None:
+    """Write a rendered project, its toolchain file and the kernels' objects, which must be the kernels' own."""
+    write(files, directory)
     _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
-    for kernel in manifest.kernels:
+    for kernel in kernels:
         if kernel.name not in objects:
             raise PackageError(f"no object for kernel {kernel.name}; expected one for each kernel; compile it again")
         content = objects[kernel.name].read_bytes()
@@ -297,7 +305,7 @@ def _first_time(cache: Path) -> str:
 
 
 def build_library(
-    manifest: Manifest,
+    library: Library,
     objects: Mapping[str, Path],
     out_dir: Path,
     target: Target,
@@ -309,7 +317,7 @@ def build_library(
     """Build the C library alone, as a tuning bundle carries it.
 
     Args:
-        manifest: kernels and table; the table of a bundle needs no more than a fallback.
+        library: kernels and table; the table of a bundle needs no more than a fallback.
         objects: each kernel's object file, by the kernel's name.
         out_dir: where lib<module>.so is put.
         target: the machine to build for.
@@ -322,10 +330,10 @@ def build_library(
         PackageError: the build failed, or the library is not what it must be.
     """
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    what = f"link {len(manifest.kernels)} kernels{_first_time(cache)}"
+    what = f"link {len(library.kernels)} kernels{_first_time(cache)}"
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
         project, build = scratch / "project", scratch / "build"
-        _write_project(manifest, objects, target, project)
+        _write_project(render_library(library, read_templates()), library.kernels, objects, target, project)
         definitions = _definitions(project, toolchain) | {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_MAKE_PROGRAM": str(_ninja()),
@@ -340,9 +348,9 @@ def build_library(
             verbose=verbose,
         )
         run([*cmake, "--build", str(build)], "building the library", env=env, verbose=verbose, each_line=see)
-        library = build / library_name(manifest)
-        inspect_library(library.name, library.read_bytes(), target)
-        return _move_into(library, out_dir)
+        built = build / library_name(library)
+        inspect_library(built.name, built.read_bytes(), target)
+        return _move_into(built, out_dir)
 
 
 def build_wheel(
@@ -370,11 +378,12 @@ def build_wheel(
         OutputError: the result cannot be put where it belongs.
         PackageError: the build failed, or the wheel is not what it must be.
     """
+    _check_target(manifest, target)
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
     what = f"link {len(manifest.kernels)} kernels and package them{_first_time(cache)}"
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, out = scratch / "project", scratch / "dist"
-        _write_project(manifest, objects, target, project)
+        _write_project(render(manifest, read_templates()), manifest.kernels, objects, target, project)
         _write_licences(project, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]

@@ -41,17 +41,30 @@ PlatformTag = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """A wheel's content: kernels in the order of their index in the dispatch table, and where its times come from."""
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A library for C: its kernels, in the order of their index in the dispatch table, and the table."""
 
-    manifest_version: Version
     package: Package
     """Name of the distribution, such as `aot-gemm`; the import name has underscores."""
     version: WheelVersion
     """PEP 440 version; a wheel with predicted rows has a local part that says so."""
-    target: TargetName
     arch: Arch
+    kernels: tuple[Kernel, ...]
+    table: DispatchTable
+
+    @property
+    def module(self) -> str:
+        """Return the import name."""
+        return self.package.replace("-", "_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Library):
+    """A wheel's content: its library, and where the times behind its table come from."""
+
+    manifest_version: Version
+    target: TargetName
     platform_tag: PlatformTag
     provenance: Provenance
     record: Text
@@ -71,13 +84,6 @@ class Manifest:
     """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
     toolchain: dict[Distribution, Release]
     """Versions of what compiled the kernels."""
-    kernels: tuple[Kernel, ...]
-    table: DispatchTable
-
-    @property
-    def module(self) -> str:
-        """Give the import name."""
-        return self.package.replace("-", "_")
 
     @property
     def multiples(self) -> tuple[tuple[int, int], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import numpy as np
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Section, Tier
 from aot.core.errors import SelectionError
-from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Outcome, Status
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.select.heldout import LookUp, look_ups
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from aot.core.target import Target
 
 NO_TIMES: OperationTimes = {}
-_NUMBER = re.compile(r"\d[\d,.]*")
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,10 @@ class Unchosen:
 
 @dataclass(frozen=True)
 class Failure:
-    """Pairs of a kernel and a problem that have no time, for one reason; its figures are left out where they differ."""
+    """Pairs of a kernel and a problem that have no time for one cause."""
 
-    reason: str
+    status: Status
+    """Without a reason where that differs from problem to problem."""
     num_pairs: int
     num_kernels: int
     example: str
@@ -184,27 +183,19 @@ def unchosen(times: Times, shipped: Collection[Candidate]) -> tuple[Unchosen, ..
     return tuple(sorted(found, key=lambda x: (-x.mean_gain, x.candidate)))
 
 
-def _joint(texts: Collection[str]) -> str:
-    """Write texts that differ in their figures as one, an ellipsis for each figure that is not the same in all."""
-    figures = list(zip(*(_NUMBER.findall(text) for text in sorted(texts)), strict=True))
-    parts = _NUMBER.split(min(texts))
-    shown = [values[0] if len(set(values)) == 1 else "\N{HORIZONTAL ELLIPSIS}" for values in figures]
-    return "".join(part + figure for part, figure in zip(parts, [*shown, ""], strict=True))
-
-
 def failures(measurements: Sequence[Measurement]) -> tuple[Failure, ...]:
-    """Group what has no time by its reason, the most frequent first."""
-    groups: dict[str, list[Measurement]] = {}
+    """Group what has no time by its outcome, and kernels in quarantine by their reason; the most frequent first."""
+    groups: dict[Status, list[Measurement]] = {}
     for item in measurements:
-        if not item.ok:
-            groups.setdefault(_NUMBER.sub("#", item.status), []).append(item)
+        outcome = item.status.outcome
+        if outcome is not Outcome.OK:
+            groups.setdefault(item.status if outcome is Outcome.QUARANTINED else Status(outcome), []).append(item)
     found = []
-    for items in groups.values():
+    for status, items in groups.items():
         first = min(items, key=lambda item: (item.problem, item.kernel))
         example = f"{first.kernel.candidate.name} on {first.problem.name.partition(' ')[2]}: {first.status}"
-        reason = _joint({item.status for item in items})
-        found.append(Failure(reason, len(items), len({item.kernel for item in items}), example))
-    return tuple(sorted(found, key=lambda x: (-x.num_pairs, x.reason)))
+        found.append(Failure(status, len(items), len({item.kernel for item in items}), example))
+    return tuple(sorted(found, key=lambda x: (-x.num_pairs, str(x.status))))
 
 
 def _inside(section: Section, selection: Selection, own: Times, filled: Times) -> tuple[Scored, ...]:

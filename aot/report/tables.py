@@ -91,8 +91,8 @@ def operations(facts: Facts) -> Table:
 
 
 def failed(facts: OperationFacts) -> Table | None:
-    """Show what has no time in the record, by reason."""
-    rows = tuple((x.reason, str(x.num_pairs), str(x.num_kernels), x.example) for x in facts.failures)
+    """Show what has no time in the record, by its cause."""
+    rows = tuple((str(x.status), str(x.num_pairs), str(x.num_kernels), x.example) for x in facts.failures)
     return Table(("status", "kernels and problems", "kernels", "example"), rows) if rows else None
 
 

@@ -55,11 +55,6 @@ class Difference:
         """Give the share of entries that changed."""
         return len(self.changes) / max(self.num_entries, 1)
 
-    @property
-    def worst_cost(self) -> float:
-        """Give the largest cost of a change, 0 where none costs or none is known."""
-        return max((change.cost for change in self.changes if change.cost is not None and change.cost > 0), default=0.0)
-
 
 class _Table:
     """A selection's look-up for one operation, by candidate."""

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import TargetName, Text, Version, one_line
 from aot.core.errors import CandidateError, StoreError, TargetError
-from aot.core.measurement import CONDITIONS_KEY_TEXT, Conditions, Measurement, Record, TimedRow, mig_profile
+from aot.core.measurement import (
+    CONDITIONS_KEY_TEXT,
+    Conditions,
+    Measurement,
+    Outcome,
+    Record,
+    Status,
+    TimedRow,
+    mig_profile,
+)
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
 from aot.core.target import load_target
@@ -80,7 +89,7 @@ def record_text(record: Record) -> str:
         row: list[Any] = [index[item.kernel], problem.m, problem.n, problem.k]
         row += [_round(item.median_us), _round(item.low_us), _round(item.high_us)]
         row += [item.num_rounds, _round(item.relative_error)]
-        row += [] if item.ok else [item.status]
+        row += [] if item.ok else [str(item.status)]
         lines.append(json.dumps(row, separators=(",", ":")))
     return "\n".join(lines) + "\n"
 
@@ -190,7 +199,7 @@ def from_store(path: Path) -> Record:
         if item.problem not in finished:
             continue
         if kernel in reasons and item.ok:
-            status = one_line(f"quarantined: {reasons[kernel]}")
+            status = Status.of(one_line(f"{Outcome.QUARANTINED}: {reasons[kernel]}"))
             kept.append(replace(item, median_us=0.0, low_us=0.0, high_us=0.0, num_rounds=0, status=status))
         else:
             kept.append(item)

@@ -177,23 +177,11 @@ def load_published(target: str) -> Published:
     return parse_published(file.read_text(encoding="utf-8"), str(file))
 
 
-def target_sources(name: str) -> dict[str, str]:
-    """Give the source of each entry of a shipped target: the comment above it, or above the entries before it."""
-    file = resources.files("aot").joinpath("targets", f"{name}.toml")
-    found, source = {}, ""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            source = line.removeprefix("#").strip().removeprefix("Source: ")
-        elif source:
-            found[line.partition("=")[0].strip()] = source
-    return found
-
-
 def assumptions(target: Target, constants: Constants = DEFAULTS) -> list[Assumption]:
     """List what the model rests on: the target's figures, the clock, and the constants."""
-    sources = target_sources(target.name)
     found = [
-        Assumption(name, getattr(target, name) / size, unit, sources[name]) for name, (size, unit) in FIGURES.items()
+        Assumption(name, getattr(target, name) / size, unit, target.sources[name])
+        for name, (size, unit) in FIGURES.items()
     ]
     found.append(Assumption("clock", CLOCK_HZ[target.arch] / 1e9, "GHz", "the cost model's, the highest power mode's"))
     values = [(field.name, float(getattr(constants, field.name))) for field in fields(constants)]

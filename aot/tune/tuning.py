@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aot.compile.artifact import Artifact, CompileFailure
-from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import CELL_FRACTIONS, DispatchTable, Grid, Row, Section
+from aot.core.dispatch import DispatchTable, Grid, Row, Section
 from aot.core.errors import CompileError, DeviceError, ShapeFileError, TargetError
 from aot.core.measurement import PROVENANCE_PREDICTED, Record
 from aot.core.operation import Operation
@@ -25,7 +24,7 @@ from aot.measure.preflight import read_machine
 from aot.measure.runner import run_bundle
 from aot.measure.tuning_set import TunedKernel, TuningSet
 from aot.package.build import build_library
-from aot.package.manifest import MANIFEST_VERSION, Manifest
+from aot.package.manifest import Library
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
 from aot.select.record import from_store, merge, read_record, write_record
@@ -68,27 +67,14 @@ def tuning_candidates(request: TuningRequest, target: Target, operation: Operati
     return shortlist(legal, request.shapes.problems(operation), target, request.limit, request.constants)
 
 
-def _library_manifest(artifacts: Sequence[Artifact], target: Target) -> Manifest:
-    """Make the manifest of a tuning library: every kernel, and a table with no more than a fallback."""
+def _library(artifacts: Sequence[Artifact], target: Target) -> Library:
+    """Return what a tuning library is built from: every kernel, and a table with no more than a fallback."""
     row = Row(0, 0, 0.0, PROVENANCE_PREDICTED, 0, 0.0)
     section = Section(artifacts[0].kernel.operation, (), Grid((1,), (1,), (1,), (row,)), 0)
-    return Manifest(
-        manifest_version=MANIFEST_VERSION,
+    return Library(
         package="aot-tuning",
         version="0",
-        target=target.name,
         arch=target.arch,
-        platform_tag=target.platform_tag,
-        provenance=PROVENANCE_PREDICTED,
-        record="",
-        conditions=(),
-        regrets=(),
-        heldout=(),
-        flops_per_s=target.flops_per_s,
-        bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
-        cell_fractions=CELL_FRACTIONS,
-        bigger_tiles={},
-        toolchain=toolchain_versions(),
         kernels=tuple(artifact.kernel for artifact in artifacts),
         table=DispatchTable((section,)),
     )
@@ -154,9 +140,9 @@ def tuning_library(
     if not artifacts:
         raise CompileError(f"none of {len(keys)} kernels compiled; the first: {failures[0].name}: {failures[0].reason}")
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
-    manifest = _library_manifest(artifacts, target)
-    library = build_library(manifest, objects, out_dir, target, verbose=workplace.verbose, progress=workplace.progress)
-    return library, tuning_set(request, artifacts, target), failures
+    library = _library(artifacts, target)
+    path = build_library(library, objects, out_dir, target, verbose=workplace.verbose, progress=workplace.progress)
+    return path, tuning_set(request, artifacts, target), failures
 
 
 def make_tuning_bundle(

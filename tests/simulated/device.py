@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from aot.package.build import read_templates, write
-from aot.package.render import render
+from aot.package.render import render_library
 from aot.space import cost
 from tests import native
 from tests.objects import parameter_sizes
@@ -44,12 +44,12 @@ void simulated_{kernel.entry_symbol}(void** arguments, int32_t count) {{
 """
 
 
-def build_library(manifest, objects, out_dir, target, **_options):
+def build_library(library, objects, out_dir, target, **_options):
     """Stand in for `aot.package.build.build_library`: the same library over the simulated driver."""
     project = out_dir / "simulated"
-    kernels = tuple(replace(x, entry_symbol=f"simulated_{x.entry_symbol}") for x in manifest.kernels)
-    write(render(replace(manifest, kernels=kernels), read_templates()), project)
-    texts = [_wrapper(x, objects[x.name], i) for i, x in enumerate(manifest.kernels)]
+    kernels = tuple(replace(x, entry_symbol=f"simulated_{x.entry_symbol}") for x in library.kernels)
+    write(render_library(replace(library, kernels=kernels), read_templates()), project)
+    texts = [_wrapper(x, objects[x.name], i) for i, x in enumerate(library.kernels)]
     head = """#include <cstdint>
 extern "C" {
 void simulated_note(const char*, int32_t, int32_t, int32_t, const int32_t*, int32_t, void (*)(void**, int32_t), void**,
@@ -59,9 +59,9 @@ void simulated_note(const char*, int32_t, int32_t, int32_t, const int32_t*, int3
     sources = [
         path for path in sorted((project / "src").glob("*.cc")) if path.stem not in REPLACED_SOURCES | BINDING_SOURCES
     ]
-    sources += [project / "wrappers.cc", HERE / "cuda_entry.cc", *(objects[x.name] for x in manifest.kernels)]
+    sources += [project / "wrappers.cc", HERE / "cuda_entry.cc", *(objects[x.name] for x in library.kernels)]
     includes = [project / "include", project / "src", HERE]
-    return compile_shared(sources, out_dir / f"lib{manifest.module}.so", target, includes=includes)
+    return compile_shared(sources, out_dir / f"lib{library.module}.so", target, includes=includes)
 
 
 @dataclass

@@ -16,9 +16,9 @@ from aot.tune import tuning as tunings
 def run(library):
     """Run the command with a library in place of what it would link."""
 
-    def build_library(manifest, objects, out_dir, target, **options):
+    def build_library(wanted, objects, out_dir, target, **options):
         del objects, target, options
-        return Path(shutil.copyfile(library, out_dir / f"lib{manifest.module}.so"))
+        return Path(shutil.copyfile(library, out_dir / f"lib{wanted.module}.so"))
 
     tunings.build_library = build_library
     return main()

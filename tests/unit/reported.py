@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
-from aot.core.measurement import Measurement, Record
+from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.target import load_target
 from aot.report.facts import SearchPoint, facts_of
 from aot.select.heldout import score
@@ -49,8 +49,8 @@ TIMES = {problem_of(16, 256, 512): (4.0, 5.0, 3.2), problem_of(128, 256, 512): (
 SIZES = frozenset((problem.n, problem.k, problem.m) for problem in HELD)
 
 
-def measurement(candidate, problem, time_us, status="ok"):
-    low, rounds = (time_us, 7) if status == "ok" else (0.0, 0)
+def measurement(candidate, problem, time_us, status=OK):
+    low, rounds = (time_us, 7) if status is OK else (0.0, 0)
     return Measurement(KernelKey(BF16, candidate), problem, low, low, low, rounds, 0.0, status)
 
 
@@ -64,9 +64,9 @@ def failure(tile_n, status, m=16):
 
 
 FAILURES = (
-    failure(32, "not tried: needs 10 bytes of workspace, the limit is 5"),
-    failure(32, "not tried: needs 20 bytes of workspace, the limit is 5", 128),
-    failure(64, "quarantined: <wrong> & unsafe"),
+    failure(32, Status(Outcome.WORKSPACE, "needs 10 bytes, the limit is 5")),
+    failure(32, Status(Outcome.WORKSPACE, "needs 20 bytes, the limit is 5"), 128),
+    failure(64, Status(Outcome.QUARANTINED, "<wrong> & unsafe")),
 )
 RECORD = Record("thor", (CONDITIONS,), (*items(TIMES), *items(HELD), *FAILURES))
 CURVE = Curve(BF16, (CurvePoint(1, 0.4, 9.0, 0.2, 4096, False), CurvePoint(2, 0.0125, 0.1, 0.0, 8192, True)))

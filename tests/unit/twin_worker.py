@@ -8,9 +8,10 @@ from pathlib import Path
 
 from aot.measure import verify
 from aot.measure.protocol import TimingPlan
+from aot.measure.session import Session, deadline_stop
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
-from aot.measure.worker import Session, Worker, deadline_stop
+from aot.measure.worker import Worker
 from aot.measure.worker_process import end_with_parent, finish_worker, interrupt_flag, step_reporter
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 

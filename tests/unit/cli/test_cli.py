@@ -237,7 +237,7 @@ def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_pa
         (
             ["shapes", "--shapes", "bad.toml"],
             3,
-            "bad.toml:4: m[0]: expected a whole number from 1 to 2147483647, got 0",
+            "bad.toml: m[0]: expected a whole number from 1 to 2147483647, got 0",
         ),
         (["space", "--target", "orin"], 4, "no target 'orin'; there are: h200, thor; see `aot targets`"),
         (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),

@@ -6,7 +6,7 @@ from aot.compile.artifact import Artifact, CompileFailure
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
-from aot.core.measurement import Measurement, Record
+from aot.core.measurement import Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
@@ -152,7 +152,7 @@ def test_no_difference_and_no_costs_are_said_in_few_lines():
 
 def test_records():
     good = Measurement(KernelKey(BF16, TMA), problem_of(1, 8, 8), 2.0, 1.0, 3.0, 7, 1e-3)
-    bad = replace(good, problem=problem_of(2, 8, 8), status="hung")
+    bad = replace(good, problem=problem_of(2, 8, 8), status=Status(Outcome.FAILED, "hung"))
     assert tables.record_summary(Record("thor", (CONDITIONS,), (good, bad))).splitlines() == [
         "Twin, 4 SMs, driver 1.0, p1",
         "operation  problems  kernels  times  failures",

@@ -1,6 +1,5 @@
 """Real compilations, without a GPU: a kernel of each family into a new store, and what may go wrong."""
 
-import ast
 import errno
 import os
 import re
@@ -335,21 +334,30 @@ def test_a_kernel_is_made_again_when_what_it_is_made_of_changes(tmp_path, change
     assert (family_sources("sm90_quack", tmp_path / "later") != before) is is_other
 
 
-def test_families_import_each_other_in_the_one_way_that_the_hash_follows():
-    for path in compile_module.FAMILIES.glob("*.py"):
-        source = path.read_text(encoding="utf-8")
-        beside = {
-            node.module.removeprefix("aot.families.")
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aot.families.")
-        }
-        found = {x.decode() for x in compile_module._BESIDE.findall(path.read_bytes())}
-        assert found == beside
-        assert not any(
-            isinstance(node, ast.ImportFrom) and node.module == "aot.families" and alias.name.startswith(("_", "sm"))
-            for node in ast.walk(ast.parse(source))
-            for alias in getattr(node, "names", ())
-        )
+WAYS_TO_IMPORT = """\
+import aot.families._plain
+from aot.families import _named
+from aot.families._thing import anything
+
+def entry():
+    from aot.families._within import anything
+    return "\\nfrom aot.families._quoted import anything"
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_other"),
+    [("_plain", True), ("_named", True), ("_thing", True), ("_within", True), ("_deep", True), ("_quoted", False)],
+)
+def test_the_hash_follows_every_way_to_import(tmp_path, changed, is_other):
+    sources = dict.fromkeys(("__init__", "_named", "_thing", "_within", "_deep", "_quoted"), "")
+    sources |= {"family": WAYS_TO_IMPORT, "_plain": "from aot.families import _deep\n"}
+    for folder, more in (("before", ""), ("after", "# more\n")):
+        (tmp_path / folder).mkdir()
+        for name, source in sources.items():
+            (tmp_path / folder / f"{name}.py").write_text(source + more * (name == changed))
+    before, after = (family_sources("family", tmp_path / folder) for folder in ("before", "after"))
+    assert (before != after) is is_other
 
 
 def test_a_place_without_a_result_is_empty(tmp_path):

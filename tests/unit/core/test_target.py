@@ -18,6 +18,7 @@ def test_shipped_targets():
     assert h200.platform_tag == "manylinux_2_28_x86_64"
     assert thor.clusters == ((1, 1), (2, 1), (1, 2))
     assert isinstance(thor.launch_us, float)
+    assert thor.sources["l2_bytes"] == "published deviceQuery of a Jetson AGX Thor: 32 MiB."
 
 
 def test_an_unknown_target_is_answered_with_the_known():
@@ -28,22 +29,22 @@ def test_an_unknown_target_is_answered_with_the_known():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 7, "),
-        ("num_sms = 20", "", "x.toml:1: Target needs the key num_sms, which is missing; mend the entry"),
+        ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 6, "),
+        ("num_sms = 20", "", "x.toml: Target needs the key num_sms, which is missing; mend the entry"),
         (
             "num_sms = 20",
             "num_sms = 20\nspeed = 1",
-            "x.toml:8: speed: there is no such key in Target; it has name, description,",
+            "x.toml: speed: there is no such key in Target; it has name, description,",
         ),
         (
             "num_sms = 20",
             "num_sms = -1",
-            "x.toml:7: num_sms: expected a whole number from 1 to 9223372036854775807, got -1; mend",
+            "x.toml: num_sms: expected a whole number from 1 to 9223372036854775807, got -1; mend",
         ),
         (
             "num_sms = 20",
             "num_sms = true",
-            "x.toml:7: num_sms: expected a whole number from 1 to 9223372036854775807, got True; mend",
+            "x.toml: num_sms: expected a whole number from 1 to 9223372036854775807, got True; mend",
         ),
         (
             "launch_us = 4.0",
@@ -51,9 +52,15 @@ def test_an_unknown_target_is_answered_with_the_known():
             "launch_us: expected a number above 0, at most 1e\\+24, got '4'; mend the entry",
         ),
         ("integrated = true", "integrated = 1", "integrated: expected true or false, got 1; mend the entry"),
-        ("[11, 0]", "11", r"x\.toml:5: compute_capability: expected a list of 2 values, got 11; mend the entry"),
+        ("[11, 0]", "11", r"x\.toml: compute_capability: expected a list of 2 values, got 11; mend the entry"),
         ('glibc = "2.28"', 'glibc = "2.28; x"', "glibc: expected a version of glibc, such as 2.28, got '2.28; x'"),
         ("2.73e11", "inf", "bandwidth_bytes_per_s: expected a number above 0, at most 1e.24, got inf"),
+        (
+            'launch_us = "our',
+            'launch = "our',
+            "x.toml: the number launch_us has no source; expected an entry of that name",
+        ),
+        ("[sources]", '[sources]\nspeed = "a guess"', "x.toml: sources has speed, which is no entry of a target; mend"),
         ("2.73e11", "nan", "bandwidth_bytes_per_s: expected a number above 0, at most 1e.24, got nan"),
     ],
 )

@@ -4,9 +4,10 @@ import pytest
 
 from aot.measure import verify
 from aot.measure.protocol import TimingPlan
+from aot.measure.session import Session, StoppedError
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
-from aot.measure.worker import Session, StoppedError, Worker
+from aot.measure.worker import Worker
 from aot.search.model import LEAST
 from aot.search.strategy import EXHAUSTIVE, MODEL
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
@@ -115,6 +116,6 @@ def test_a_kernel_that_fails_does_not_end_a_search(tmp_path):
     rig.run()
     assert rig.rows(PROBLEMS[0])[NAMES[0]].ok
     rows = rig.rows(PROBLEMS[1])
-    assert rows[NAMES[0]].status.startswith("failed: measuring")
-    assert rows[NAMES[1]].status.startswith("quarantined: verifying")
+    assert str(rows[NAMES[0]].status).startswith("failed: measuring")
+    assert str(rows[NAMES[1]].status).startswith("quarantined: verifying")
     assert min((row.median_us, name) for name, row in rows.items() if row.ok)[1] == NAMES[2]

@@ -7,7 +7,7 @@ import pytest
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import StoreError
-from aot.core.measurement import Measurement
+from aot.core.measurement import OK, Measurement, Outcome, Status
 from aot.core.operation import Operation
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
@@ -17,7 +17,7 @@ from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
 
 
-def measured(median=10.0, rounds=1, *, kernel=KERNEL, problem=PROBLEM, status="ok"):
+def measured(median=10.0, rounds=1, *, kernel=KERNEL, problem=PROBLEM, status=OK):
     return Measurement(kernel.key, problem, median, median - 1, median + 1, rounds, 1e-3, status)
 
 
@@ -279,11 +279,11 @@ def test_texts_are_stored_as_one_line(tmp_path):
         run, number = store.add_run("h200", 1, CONDITIONS), store.kernel_id(KERNEL)
         store.quarantine(run, number, "a\nb\x1b[31m")
         store.set_in_flight(run, number, "x\n" * 5000)
-        store.add_measurement(run, number, measured(5.0, status="failed:\n  why"))
+        store.add_measurement(run, number, measured(5.0, status=Status(Outcome.FAILED, "\n  why")))
     with read_store(tmp_path / "r") as store:
         assert store.quarantined() == {number: "a b?[31m"}
         assert len(store.in_flight().what) == 4000
-        assert [item.status for _, item in store.measurements()] == ["failed: why"]
+        assert [item.status for _, item in store.measurements()] == [Status(Outcome.FAILED, "why")]
 
 
 def test_an_error_that_is_kept_does_not_keep_the_file_locked(tmp_path):

@@ -3,12 +3,14 @@ from dataclasses import replace
 import pytest
 
 from aot.core.errors import StoreError
+from aot.core.measurement import Outcome, Status
 from aot.measure import verify
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
+from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet
-from aot.measure.worker import Session, StoppedError, Worker, deadline_stop
+from aot.measure.worker import Worker
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
@@ -121,7 +123,8 @@ def test_kernel_that_fails_verification_is_recorded_and_not_timed(tmp_path, faul
     rig.run()
     row = rig.rows(PROBLEMS[0])[NAMES[0]]
     assert (row.ok, row.num_rounds, row.median_us) == (False, 0, 0.0)
-    assert row.status.startswith("quarantined: verifying: ")
+    assert row.status.outcome is Outcome.QUARANTINED
+    assert row.status.reason.startswith("verifying: ")
     assert NAMES[0] not in rig.gpu.replayed
     assert rig.rows(PROBLEMS[0])[NAMES[1]].num_rounds == 7
 
@@ -130,7 +133,7 @@ def test_kernel_that_fails_on_a_problem_is_out_for_the_rest(tmp_path):
     rig = Rig(tmp_path / "r", faults={NAMES[1]: ("wrong", 1200)})
     rig.run()
     assert rig.rows(PROBLEMS[0])[NAMES[1]].ok
-    status = rig.rows(PROBLEMS[1])[NAMES[1]].status
+    status = str(rig.rows(PROBLEMS[1])[NAMES[1]].status)
     assert status.startswith("failed: measuring bf16_kk m1200 n16 k24: wrong result on sampled rows: relative error")
     assert list(rig.quarantined()) == [NAMES[1]]
 
@@ -142,7 +145,9 @@ def test_lost_context_ends_the_process_and_the_next_carries_on(tmp_path):
     second = Rig(tmp_path / "r", faults={NAMES[4]: ("lost", 1000)})
     second.run(2)
     assert NAMES[4] not in {name for name, _ in second.kernels.launches}
-    assert second.rows(PROBLEMS[0])[NAMES[4]].status == ("quarantined: measuring bf16_kk m1000 n16 k16: launch refused")
+    assert second.rows(PROBLEMS[0])[NAMES[4]].status == Status(
+        Outcome.QUARANTINED, "measuring bf16_kk m1000 n16 k16: launch refused"
+    )
     assert sum(row.ok for row in second.rows(PROBLEMS[1]).values()) == 11
 
 
@@ -150,7 +155,7 @@ def test_kernel_with_too_large_a_workspace_is_not_tried_and_not_blamed(tmp_path)
     rig = Rig(tmp_path / "r", workspace=64, plan=replace(PLAN, workspace_limit_bytes=63))
     rig.run()
     assert {row.status for row in rig.rows(PROBLEMS[0]).values()} == {
-        "not tried: needs 64 bytes of workspace, the limit is 63"
+        Status(Outcome.WORKSPACE, "needs 64 bytes, the limit is 63")
     }
     assert rig.quarantined() == {}
 
@@ -159,7 +164,7 @@ def test_kernel_that_the_library_refuses_for_a_problem_is_not_blamed(tmp_path):
     rig = Rig(tmp_path / "r", faults={NAMES[0]: ("refused", 1200)})
     rig.run()
     assert rig.rows(PROBLEMS[0])[NAMES[0]].ok
-    assert rig.rows(PROBLEMS[1])[NAMES[0]].status == "not tried: at most 8 GiB can be addressed"
+    assert rig.rows(PROBLEMS[1])[NAMES[0]].status == Status(Outcome.REFUSED, "at most 8 GiB can be addressed")
     assert rig.quarantined() == {}
 
 
@@ -173,7 +178,8 @@ def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path)
     rig = Rig(tmp_path / "r", faults={NAMES[0]: ("clusters", 0)})
     rig.run()
     for problem in PROBLEMS:
-        assert rig.rows(problem)[NAMES[0]].status == "not tried: 0 active clusters of 1x1 on this device"
+        status = Status(Outcome.CLUSTERS, "0 active clusters of 1x1 on this device")
+        assert rig.rows(problem)[NAMES[0]].status == status
         assert rig.rows(problem)[NAMES[1]].num_rounds == 7
     assert rig.quarantined() == {}
     assert NAMES[0] not in {name for name, _ in rig.kernels.launches}
@@ -190,8 +196,8 @@ def test_problem_that_memory_is_too_short_for_is_left_out_with_its_reason(tmp_pa
     rig.gpu.memory_bytes = sizes[largest] - 1
     assert small < large
     rig.run()
-    reason = f"not tried: cuMemAlloc of {sizes[largest]} bytes failed"
-    assert {row.status for row in rig.rows(largest).values()} == {reason}
+    status = Status(Outcome.MEMORY, f"cuMemAlloc of {sizes[largest]} bytes failed")
+    assert {row.status for row in rig.rows(largest).values()} == {status}
     (other,) = set(PROBLEMS) - {largest}
     assert all(row.ok for row in rig.rows(other).values())
     assert rig.quarantined() == {}

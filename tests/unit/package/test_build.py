@@ -71,17 +71,18 @@ def test_a_move_leaves_nothing_partial(tmp_path):
 def test_objects_must_be_those_of_the_manifest(tmp_path):
     manifest = golden_manifest()
     with pytest.raises(PackageError, match=f"no object for kernel {manifest.kernels[0].name}"):
-        package._write_project(manifest, {}, H200, tmp_path / "one")
+        package._write_project(FileSet(), manifest.kernels, {}, H200, tmp_path / "one")
     path = tmp_path / "x.o"
     path.write_bytes(b"other")
+    objects = {x.name: path for x in manifest.kernels}
     with pytest.raises(PackageError, match=r"has sha256 [0-9a-f]{64}; the manifest says 0{64}"):
-        package._write_project(manifest, {x.name: path for x in manifest.kernels}, H200, tmp_path / "two")
+        package._write_project(FileSet(), manifest.kernels, objects, H200, tmp_path / "two")
 
 
-def test_the_target_must_be_the_manifests(tmp_path):
+def test_the_target_must_be_the_manifests():
     message = "the manifest is for sm_90a on manylinux_2_28_x86_64, target thor is sm_110a on manylinux_2_28_aarch64"
     with pytest.raises(PackageError, match=re.escape(message)):
-        package._write_project(golden_manifest(), {}, load_target("thor"), tmp_path)
+        package._check_target(golden_manifest(), load_target("thor"))
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o000])

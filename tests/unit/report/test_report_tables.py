@@ -59,7 +59,7 @@ def test_operations():
 def test_what_failed_and_what_was_rejected():
     table = report_tables.failed(OPERATION)
     assert [row[:3] for row in table.rows] == [
-        ("not tried: needs \N{HORIZONTAL ELLIPSIS} bytes of workspace, the limit is 5", "2", "1"),
+        ("workspace too small", "2", "1"),
         ("quarantined: <wrong> & unsafe", "1", "1"),
     ]
     assert report_tables.failed(PREDICTED) is None

@@ -11,7 +11,7 @@ from aot.compile.artifact import Artifact
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.errors import CandidateError, CoverageError, SelectionError, StoreError
-from aot.core.measurement import Measurement, Record
+from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.strict_json import decode
@@ -63,7 +63,7 @@ def coarse(monkeypatch):
     monkeypatch.setattr(time_model, "NUM_TREES", 5)
 
 
-def measured(candidate, m, median_us, status="ok"):
+def measured(candidate, m, median_us, status=OK):
     problem = problem_of(m, 4096, 4096)
     low, high = 0.99 * median_us, 1.01 * median_us
     return Measurement(KernelKey(BF16, candidate), problem, median_us, low, high, 7, 1e-3, status)
@@ -78,7 +78,7 @@ RECORD = Record(
         measured(PLAIN, 64, 20.0),
         measured(SMALL, 64, 16.0),
         measured(PLAIN, 4096, 200.0),
-        measured(SMALL, 4096, 0.0, "wrong result"),
+        measured(SMALL, 4096, 0.0, Status(Outcome.FAILED, "wrong result")),
     ),
 )
 

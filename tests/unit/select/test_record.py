@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.errors import StoreError
-from aot.core.measurement import Measurement, Record
+from aot.core.measurement import Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.measure.store import open_store
 from aot.select.record import from_store, merge, parse_record, read_record, record_text, write_record
@@ -20,7 +20,7 @@ def measured(kernel, problem, median, rounds=7):
     return Measurement(kernel.key, problem, median, median - 0.5, median + 0.5, rounds, 1.5e-3)
 
 
-FAILED = Measurement(B.key, Q, 0.0, 0.0, 0.0, 0, 0.0, "failed: wrong result")
+FAILED = Measurement(B.key, Q, 0.0, 0.0, 0.0, 0, 0.0, Status(Outcome.FAILED, "wrong result"))
 RECORD = Record("h200", (CONDITIONS,), (measured(A, P, 10.0), measured(B, P, 11.25), measured(A, Q, 12.0, 1), FAILED))
 
 
@@ -179,7 +179,7 @@ def test_store_gives_latest_of_finished_problems_without_the_quarantined(tmp_pat
         store.finish(run, P)
         store.add_measurement(run, a, measured(A, Q, 12.0, 1))
         store.quarantine(run, b, "two runs differ")
-    failed = Measurement(B.key, P, 0.0, 0.0, 0.0, 0, 1.5e-3, "quarantined: two runs differ")
+    failed = Measurement(B.key, P, 0.0, 0.0, 0.0, 0, 1.5e-3, Status(Outcome.QUARANTINED, "two runs differ"))
     assert from_store(path) == Record("h200", (CONDITIONS,), (measured(A, P, 9.0), failed))
 
 

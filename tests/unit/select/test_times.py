@@ -4,7 +4,7 @@ import pytest
 
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
-from aot.core.measurement import Measurement, Record
+from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.select.times import measured_times, split, spreads, with_imputed_times
@@ -14,15 +14,16 @@ from tests.unit.twins import BF16, CONDITIONS, problem_of
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
 OTHER = named("sm90_quack_64x32_c1x1_pingpong_swap", "h200")
+FAILED = Status(Outcome.FAILED, "wrong result")
 
 
-def measured(candidate, m, median_us, status="ok"):
+def measured(candidate, m, median_us, status=OK):
     problem = problem_of(m, 4096, 4096)
     return Measurement(KernelKey(BF16, candidate), problem, median_us, median_us, median_us, 7, 1e-3, status)
 
 
 def test_only_sound_measurements_count():
-    items = (measured(PLAIN, 1, 20.0), measured(PLAIN, 4096, 200.0), measured(SMALL, 4096, 0.0, "wrong result"))
+    items = (measured(PLAIN, 1, 20.0), measured(PLAIN, 4096, 200.0), measured(SMALL, 4096, 0.0, FAILED))
     small, big = problem_of(1, 4096, 4096), problem_of(4096, 4096, 4096)
     assert measured_times(Record("h200", (CONDITIONS,), items)) == {BF16: {small: {PLAIN: 20.0}, big: {PLAIN: 200.0}}}
 
@@ -50,7 +51,7 @@ def test_spreads_are_half_the_distance_of_the_quartiles_over_the_median():
         full,
         replace(full, kernel=KernelKey(BF16, SMALL), median_us=10.0, low_us=10.0, high_us=10.0),
         replace(full, problem=problem_of(2, 4096, 4096), num_rounds=1),  # one round has no quartiles
-        replace(full, problem=problem_of(3, 4096, 4096), status="hung"),
+        replace(full, problem=problem_of(3, 4096, 4096), status=FAILED),
     )
     found = spreads(Record("h200", (CONDITIONS,), items))
     assert found == {BF16: {problem_of(1, 4096, 4096): {PLAIN: pytest.approx(3 / 40), SMALL: 0.0}}}

@@ -26,18 +26,18 @@ def test_written_calibrations_are_read_back(path):
     [
         (
             lambda text: text[:28],
-            "c.toml:1: Calibration needs the key constants, which is missing; mend the entry, or run `aot",
+            "c.toml: Calibration needs the key constants, which is missing; mend the entry, or run `aot",
         ),
-        (lambda text: text.replace("version = 1", "version = 2"), "c.toml:1: version: expected 1, got 2"),
-        (lambda text: text.replace("version = 1", "version = true"), "c.toml:1: version: expected 1, got True"),
-        (lambda text: text.replace("ramp_us", "ramp"), "c.toml:11: constants.ramp: there is no such key in Constants"),
+        (lambda text: text.replace("version = 1", "version = 2"), "c.toml: version: expected 1, got 2"),
+        (lambda text: text.replace("version = 1", "version = true"), "c.toml: version: expected 1, got True"),
+        (lambda text: text.replace("ramp_us", "ramp"), "c.toml: constants.ramp: there is no such key in Constants"),
         (
             lambda text: text.replace("3.25", "-1"),
-            "c.toml:11: constants.ramp_us: expected a number above 0, at most 1e+24,",
+            "c.toml: constants.ramp_us: expected a number above 0, at most 1e+24,",
         ),
         (
             lambda text: text.replace("3.25", "inf"),
-            "c.toml:11: constants.ramp_us: expected a number above 0, at most 1e+24,",
+            "c.toml: constants.ramp_us: expected a number above 0, at most 1e+24,",
         ),
         (
             lambda text: text.replace("3.25", '"x"'),

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from aot.core.errors import StoreError
-from aot.core.measurement import Measurement
+from aot.core.measurement import OK, Measurement, Outcome, Status
 from aot.measure.store import open_store
 from aot.studies.live import LIVE_VERSION, LiveSearch, compare_live, write_live
 from tests.unit.twins import CONDITIONS, kernel_of, problem_of
@@ -20,7 +20,7 @@ def results(path, rows, *, searches=(), unfinished=()):
     with open_store(path) as store:
         run = store.add_run("h200", 1, CONDITIONS)
         for problem, kernel, us in rows:
-            status = "ok" if us else "failed: measuring"
+            status = OK if us else Status(Outcome.FAILED, "measuring")
             item = Measurement(kernel.key, problem, us, us, us, 1, 1e-3, status)
             store.add_measurement(run, store.kernel_id(kernel), item)
         for problem, strategy, skipped, seconds in searches:

@@ -1,0 +1,136 @@
+"""The kernels of a session: which can run, launching them with a note in the store, and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from aot.core.errors import DeviceError, StoreError, VerificationError
+from aot.core.measurement import OK, Measurement, Outcome, Status
+from aot.core.operands import GemmCall, matrices
+from aot.measure.gpu import ContextLostError, OutOfMemoryError
+from aot.measure.protocol import quartiles
+from aot.measure.verify import edge_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aot.core.problem import Problem
+    from aot.measure.session import Session
+    from aot.measure.tuning_set import TunedKernel
+
+T = TypeVar("T")
+
+
+class SessionKernels:
+    """The tuning set's kernels by their number in the library, and what the store holds against each.
+
+    Raises:
+        StoreError: the library lacks a kernel of the tuning set.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._store = session, session.store
+        index = {name: i for i, name in enumerate(session.kernels.names)}
+        missing = [kernel.name for kernel in session.tuning.kernels if kernel.name not in index]
+        if missing:
+            raise StoreError(f"the library lacks {len(missing)} kernels, first {missing[0]}; make the bundle again")
+        self.tuned: dict[int, TunedKernel] = {index[kernel.name]: kernel for kernel in session.tuning.kernels}
+        self.ids = {number: self._store.kernel_id(kernel) for number, kernel in self.tuned.items()}
+        self.workspace_limit = session.plan.workspace_limit_bytes
+        self._reasons = self._store.quarantined()
+        self._unfit: dict[int, Status] = {}
+
+    def takers(self, problem: Problem) -> list[int]:
+        """List the kernels that a problem is to be measured with."""
+        return [number for number, kernel in self.tuned.items() if self._session.tuning.is_wanted(kernel, problem)]
+
+    def is_sound(self, number: int) -> bool:
+        """Return whether a kernel is not in quarantine."""
+        return self.ids[number] not in self._reasons
+
+    def is_fit(self, number: int) -> bool:
+        """Return whether the device can run a kernel at all, as far as `check_clusters` found."""
+        return number not in self._unfit
+
+    def _attempt(self, number: int, what: str, action: Callable[[], T]) -> T | None:
+        """Do something with a kernel; when it fails, quarantine the kernel and return None.
+
+        Raises:
+            ContextLostError: the failure took the context with it.
+        """
+        try:
+            return action()
+        except OutOfMemoryError:
+            raise
+        except (DeviceError, VerificationError) as error:
+            reason = f"{what}: {error}"
+            self._reasons[self.ids[number]] = reason
+            self._store.quarantine(self._session.run, self.ids[number], reason)
+            if self._session.gpu.is_lost():
+                self._store.clear_in_flight()
+                raise ContextLostError(f"{self.tuned[number].name}: {reason}") from error
+            return None
+
+    def launch(self, number: int, what: str, action: Callable[[], T]) -> T | None:
+        """Do what launches a kernel, with a note in the store for whoever finds this process dead.
+
+        When it fails, quarantine the kernel and return None.
+
+        Raises:
+            ContextLostError: the failure took the context with it.
+            OutOfMemoryError: device memory was short, for which the kernel is not to blame.
+        """
+        self._store.set_in_flight(self._session.run, self.ids[number], what)
+        outcome = self._attempt(number, what, action)
+        self._store.clear_in_flight()
+        return outcome
+
+    def check_clusters(self, number: int) -> None:
+        """Ask the device whether a cluster of a kernel fits it: on few SMs, or in a MIG slice, it may not."""
+        problem, kernels = edge_shapes(self.tuned[number])[-1].problem, self._session.kernels
+
+        def ask() -> int | None:
+            # Addresses that are aligned and never read: nothing is launched.
+            bound = kernels.bind(GemmCall(problem, 1 << 20, 2 << 20, 3 << 20, *matrices(problem), 5 << 20))
+            return kernels.max_active_clusters(number, bound, 4 << 20, kernels.workspace_bytes(number, bound))
+
+        if self.is_sound(number) and self.launch(number, "asking for its clusters", ask) == 0:
+            candidate = self.tuned[number].key.candidate
+            reason = f"0 active clusters of {candidate.cluster_m}x{candidate.cluster_n} on this device"
+            self._unfit[number] = Status(Outcome.CLUSTERS, reason)
+
+    def need(self, number: int, problem: Problem) -> tuple[int, Status]:
+        """Return the workspace bytes of a kernel on a problem, and whether, or why not, it can be tried.
+
+        That it cannot be tried is not held against it.
+        """
+        kernels, limit = self._session.kernels, self.workspace_limit
+        if number in self._unfit:
+            return 0, self._unfit[number]
+        try:
+            need = kernels.workspace_bytes(number, kernels.bind(GemmCall(problem, 0, 0, 0, *matrices(problem))))
+        except DeviceError as error:
+            return 0, Status(Outcome.REFUSED, str(error))
+        if need > limit:
+            return 0, Status(Outcome.WORKSPACE, f"needs {need} bytes, the limit is {limit}")
+        return need, OK
+
+    def can_run(self, number: int, problem: Problem, *, is_known: bool) -> bool:
+        """Return whether a kernel is to be screened; where it is not, and the store does not know, note why."""
+        if self.is_sound(number):
+            status = self.need(number, problem)[1]
+        else:
+            status = Status(Outcome.QUARANTINED, self._reasons[self.ids[number]])
+        if status is not OK and not is_known:
+            self.add(number, problem, [], 0.0, status)
+        return status is OK
+
+    def add(self, number: int, problem: Problem, times_us: list[float], error: float, status: Status = OK) -> None:
+        """Store a measurement of one or more times, or of none with its status."""
+        low, median, high = quartiles(times_us) if times_us else (0.0, 0.0, 0.0)
+        measurement = Measurement(self.tuned[number].key, problem, median, low, high, len(times_us), error, status)
+        self._store.add_measurement(self._session.run, self.ids[number], measurement)
+
+    def add_failure(self, number: int, problem: Problem) -> None:
+        """Store that a kernel failed on a problem, with what it was quarantined for."""
+        self.add(number, problem, [], 0.0, Status(Outcome.FAILED, self._reasons[self.ids[number]]))

@@ -1,0 +1,95 @@
+"""The device memory of a session: what is allocated once, for all problems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.measure.gpu import OutOfMemoryError
+from aot.measure.inputs import RandomPool
+from aot.measure.protocol import ProblemBench, Workspace, num_sets, set_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+
+    from aot.core.element import ElementType
+    from aot.core.problem import Problem
+    from aot.measure.session import Session
+
+
+class SessionMemory:
+    """Random numbers of each element type, the buffer that flushes L2, and room for operands and workspaces."""
+
+    def __init__(self, session: Session, problems: Sequence[Problem], rng: np.random.Generator) -> None:
+        self._session, self._rng = session, rng
+        self._gpu, self._plan = session.gpu, session.plan
+        # No more random numbers than the largest problem can be filled with, twice over for the offset.
+        self._source_elements = min(session.source_elements, max(map(self.arena_bytes, problems)))
+        self._pools: dict[ElementType, RandomPool] = {}
+        for problem in problems:
+            self._pool(problem.operation.element)
+        self._flush = self._gpu.alloc(self._plan.flush_bytes) if self._plan.flush_bytes else 0
+
+    def _pool(self, dtype: ElementType) -> RandomPool:
+        if dtype not in self._pools:
+            self._pools[dtype] = RandomPool(self._gpu, dtype, self._rng, self._source_elements)
+        return self._pools[dtype]
+
+    def arena_bytes(self, problem: Problem) -> int:
+        """Count the bytes of a problem's operands, in as many copies as exceed L2."""
+        return num_sets(problem, self._gpu.l2_bytes, self._plan) * set_bytes(problem)
+
+    def reserve_arena(self, problems: Sequence[Problem]) -> tuple[int, dict[Problem, OutOfMemoryError]]:
+        """Allocate what the largest problem needs that there is memory for.
+
+        Returns:
+            The address, and the problems that there is no memory for, each with the error.
+        """
+        left = list(problems)
+        too_large: dict[Problem, OutOfMemoryError] = {}
+        while left:
+            largest = max(map(self.arena_bytes, left))
+            try:
+                return self._gpu.alloc(largest), too_large
+            except OutOfMemoryError as error:
+                too_large |= {x: error for x in left if self.arena_bytes(x) == largest}
+                left = [x for x in left if x not in too_large]
+        return 0, too_large
+
+    def reserve_workspace(self, sizes: Iterable[int]) -> tuple[Workspace, int | None]:
+        """Allocate the largest workspace that can be had of some sizes in bytes.
+
+        Returns:
+            The workspace, and the limit in bytes below which it was found; None where the largest could be had.
+        """
+        limit = None
+        for size in sorted(set(sizes) - {0}, reverse=True):
+            try:
+                return Workspace(self._gpu.alloc(size), size), limit
+            except OutOfMemoryError as error:
+                self._session.warn(f"kernels that need {size} bytes of workspace are not tried: {error}")
+                limit = size - 1
+        return Workspace(0, 0), limit
+
+    def bench(self, problem: Problem, arena: int, workspace: Workspace) -> ProblemBench:
+        """Return what times kernels on a problem, with operands in an arena of `arena_bytes`."""
+        return ProblemBench(
+            self._gpu,
+            self._session.kernels,
+            pool=self._pool(problem.operation.element),
+            arena=arena,
+            workspace=workspace,
+            problem=problem,
+            plan=self._plan,
+            rng=self._rng,
+            flush=self._flush,
+        )
+
+    def own_bench(self, problem: Problem) -> ProblemBench:
+        """Return the same with operands of its own and no workspace, for use at any time.
+
+        Raises:
+            OutOfMemoryError: there is no memory for them.
+        """
+        return self.bench(problem, self._gpu.alloc(self.arena_bytes(problem)), Workspace(0, 0))
