@@ -131,7 +131,7 @@ def record_lines(document):
     return "\n".join(map(json.dumps, values)).encode()
 
 
-OPERATION = {"dtype": "bfloat16", "layout": "kk"}
+OPERATION = "bf16_kk"
 ROW = {"kernel": 0, "m": 1, "n": 64, "k": 64, "median_us": 10.0, "low_us": 9.5, "high_us": 10.5, "num_rounds": 7}
 RECORD = {
     "header": {

@@ -142,6 +142,7 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
     numbers = {call.tag: number for number, call in enumerate(calls)}
     return {
         "header": header,
+        "package": library.package,
         "module": library.module,
         "version": library.version,
         "arch": library.arch,
@@ -157,7 +158,6 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
 
 def _wheel_variables(manifest: Manifest) -> dict[str, object]:
     return {
-        "package": manifest.package,
         "target": manifest.target,
         "provenance": manifest.provenance,
         "record": manifest.record,
