@@ -22,6 +22,7 @@ def one_family(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_family")
 def test_compiles_counts_and_writes(tmp_path):
     words = ["census", "--dtype", "bfloat16", "--layout", "kk"]

@@ -204,6 +204,7 @@ def test_a_folder_for_outputs_is_tried_before_anything_is_done(workplace, monkey
     assert result.stderr.startswith(f"aot: error: cannot write {path}: ")
 
 
+@pytest.mark.slow
 def test_a_default_output_is_tried_too(workplace):
     (workplace / "build").write_text("")
     for arguments in (["select", "--predicted"], ["tune", "--target", "thor"], ["report"], ["search"]):

@@ -14,6 +14,8 @@ from aot.core.target import load_target
 from aot.studies import hand_rule, prior
 from tests.unit.invoked import aot, succeed
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[3] / "docs" / "prior.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"^```console\n\$ aot (.*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
 
@@ -32,7 +34,6 @@ def test_the_page_quotes_every_part():
     assert sorted(command for command, _ in QUOTED) == sorted(f"prior --target thor --part {part}" for part in PARTS)
 
 
-@pytest.mark.slow
 def test_without_a_part_all_are_printed():
     assert succeed("prior") == "\n".join(printed(part) for part in PARTS)
 

@@ -140,6 +140,7 @@ def test_a_record_of_another_target_is_refused(record_path):
     assert str(caught.value) == f"{record_path} is a record of h200, not of thor; give --target h200"
 
 
+@pytest.mark.slow
 def test_a_predicted_selection_says_so():
     objective = Objective(SelectionLimits(2, 2))
     found = select_predicted(SHAPES, H200, objective, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*", any_layout=True)
@@ -167,6 +168,7 @@ def test_only_the_layouts_that_are_asked_for_are_predicted(layouts, tags):
     assert {key.operation.tag for key in found.kernels[1:]} == set(tags)
 
 
+@pytest.mark.slow
 def test_kernels_that_another_layout_lacks_are_no_error():
     shapes, overlap = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }]"), "sm90_prefetch_b_64x*"
     for any_layout in (False, True):

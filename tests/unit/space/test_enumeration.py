@@ -37,6 +37,7 @@ def test_an_empty_pattern_is_refused(text):
         Patterns.parse(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "counts"),
     [
