@@ -288,10 +288,18 @@ SHAPES = {
     "version": shape_set.VERSION,
     "dtypes": ["bfloat16"],
     "layouts": ["kk"],
+    "epilogues": ["none", "bias"],
     "m": [1, 8],
     "dropped": 3,
     "model": [
-        {**MODEL, "description": "a model", "dtypes": ["float16"], "layouts": ["kn"], "counts": [3, 4]},
+        {
+            **MODEL,
+            "description": "a model",
+            "dtypes": ["float16"],
+            "layouts": ["kn"],
+            "epilogues": ["none"],
+            "counts": [3, 4],
+        },
         {"name": "y", "weights": [{"name": "up", "n": 8, "k": 8}, {"name": "down", "n": 16, "k": 8}]},
     ],
 }
