@@ -62,7 +62,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @cache
 def toolchain_versions() -> dict[str, str]:
-    """Give the installed versions of what compiles the kernels."""
+    """Return the installed versions of what compiles the kernels."""
     return {name: version(name) for name in TOOLCHAIN}
 
 
@@ -109,7 +109,7 @@ class ArtifactStore:
     root: Path
 
     def directory(self, key: KernelKey, target: Target) -> Path:
-        """Give the place of one kernel's object."""
+        """Return the place of one kernel's object."""
         inputs = {
             "kernel": key.name,
             "candidate": key.candidate.as_json(),
@@ -121,7 +121,7 @@ class ArtifactStore:
         return self.root / digest[:2] / digest[2:]
 
     def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
-        """Give what an earlier run made of a kernel, or None; a damaged entry counts as none."""
+        """Return what an earlier run made of a kernel, or None; a damaged entry counts as none."""
         try:
             return _read_result(self.directory(key, target), key)
         except (OSError, DecodeError):

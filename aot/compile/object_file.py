@@ -54,7 +54,7 @@ def cubins(content: bytes) -> list[bytes]:
 
 
 def cubin_sm(cubin: bytes) -> int:
-    """Give the architecture number of a cubin, such as 90. Source: bits 8 to 15 of e_flags, as cuobjdump reads them."""
+    """Return the architecture number of a cubin, such as 90. Source: bits 8 to 15 of e_flags, as in cuobjdump."""
     header = ELFFile(io.BytesIO(cubin)).header
     if header["e_machine"] != "EM_CUDA":
         raise CompileError(f"device code is for machine {header['e_machine']}, expected EM_CUDA")
@@ -62,7 +62,7 @@ def cubin_sm(cubin: bytes) -> int:
 
 
 def _usage(cubin: bytes) -> list[tuple[int, int]]:
-    """Give (registers, stack and local bytes) of each kernel of a cubin, by cuobjdump.
+    """Return (registers, stack and local bytes) of each kernel of a cubin, by cuobjdump.
 
     Raises:
         CompileError: it cannot read the cubin.

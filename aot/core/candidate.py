@@ -56,7 +56,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Give the name by which users see and filter it: family, tile, cluster, then what differs from the default."""
+        """Return the name that users see and filter by: family, tile, cluster, then what differs from the default."""
         parts = [self.family, f"{self.tile_m}x{self.tile_n}", f"c{self.cluster_m}x{self.cluster_n}"]
         parts += [self.schedule] if self.schedule else []
         parts += [f"st{self.num_stages}"] if self.num_stages else []
@@ -67,7 +67,7 @@ class Candidate:
         return "_".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Give the fields as plain values, for manifests and records."""
+        """Return the fields as plain values, for manifests and records."""
         return asdict(self)
 
 
@@ -80,7 +80,7 @@ class KernelKey:
 
     @property
     def name(self) -> str:
-        """Give the kernel's stable name, also its symbol prefix, such as `bf16_kk_sm90_quack_128x256_c2x1_pingpong`."""
+        """Return the kernel's stable name and symbol prefix, such as `bf16_kk_sm90_quack_128x256_c2x1_pingpong`."""
         return f"{self.operation.tag}_{self.candidate.name}"
 
 
@@ -106,7 +106,7 @@ class Workspace:
         return tiles_m * tiles_n
 
     def num_bytes(self, m: int, n: int) -> int:
-        """Give the bytes needed for a problem of m by n; 16-byte alignment is expected of the start."""
+        """Return the bytes needed for a problem of m by n; 16-byte alignment is expected of the start."""
         if self.mode == SplitK.NONE:
             return 0
         if self.mode == SplitK.SEPARATE:
@@ -115,7 +115,7 @@ class Workspace:
         return flags + self._num_tiles(m, n) * self.tile_m * self.tile_n * 4
 
     def num_zero_bytes(self, m: int, n: int) -> int:
-        """Give the leading bytes that must be zero before each launch (the flags; in parallel mode, everything)."""
+        """Return the leading bytes that must be zero before each launch (the flags; in parallel mode, everything)."""
         if self.mode == SplitK.SERIAL:
             return -(-self._num_tiles(m, n) * 4 // 16) * 16
         return self.num_bytes(m, n) if self.mode == SplitK.PARALLEL else 0

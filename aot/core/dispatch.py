@@ -40,7 +40,7 @@ class Tier(Enum):
 
 
 def round_up(value: int, edges: tuple[int, ...]) -> int:
-    """Give the index of the first edge that is not below `value`; past the last edge, the last index.
+    """Return the index of the first edge that is not below `value`; past the last edge, the last index.
 
     This is the only rounding rule. `edges` ascends and is not empty.
     """
@@ -48,7 +48,7 @@ def round_up(value: int, edges: tuple[int, ...]) -> int:
 
 
 def between(edges: Sequence[int], index: int) -> list[int]:
-    """Give the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
+    """Return the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
     low = edges[index - 1] if index else 0
     return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in CELL_FRACTIONS})
 
@@ -90,13 +90,13 @@ class Grid:
     cells: tuple[Row, ...]
 
     def cell(self, m: int, n: int, k: int) -> int:
-        """Give the index of the cell that a shape rounds to."""
+        """Return the index of the cell that a shape rounds to."""
         i = round_up(m, self.m_edges)
         j = round_up(n, self.n_edges)
         return (i * len(self.n_edges) + j) * len(self.k_edges) + round_up(k, self.k_edges)
 
     def place(self, cell: int) -> tuple[int, int, int]:
-        """Give the indices of a cell's upper edges in m, n and k: what `cell` joins."""
+        """Return the indices of a cell's upper edges in m, n and k: what `cell` joins."""
         rest, k = divmod(cell, len(self.k_edges))
         return *divmod(rest, len(self.n_edges)), k
 
@@ -123,7 +123,7 @@ class DispatchTable:
     sections: tuple[Section, ...]
 
     def section(self, operation: Operation) -> Section:
-        """Give the section of an operation.
+        """Return the section of an operation.
 
         Raises:
             KeyError: the table has none.

@@ -39,5 +39,5 @@ class Kernel:
 
     @property
     def key(self) -> KernelKey:
-        """Give the kernel's operation and candidate."""
+        """Return the kernel's operation and candidate."""
         return KernelKey(self.operation, self.candidate)

@@ -35,7 +35,7 @@ CONDITIONS_KEY_TEXT = "device, arch, SMs, MIG profile, power mode, protocol"
 
 
 def mig_profile(device: str) -> str | None:
-    """Give the profile of a MIG slice from the name that CUDA has for it, such as `NVIDIA H200 MIG 1g.18gb`.
+    """Return the profile of a MIG slice from the name that CUDA has for it, such as `NVIDIA H200 MIG 1g.18gb`.
 
     Source: NVIDIA Multi-Instance GPU user guide, device names.
     """
@@ -66,7 +66,7 @@ class Conditions:
 
     @property
     def key(self) -> tuple[str | int | None, ...]:
-        """Give what has to be equal for times to be comparable, in the order of CONDITIONS_KEY."""
+        """Return what has to be equal for times to be comparable, in the order of CONDITIONS_KEY."""
         return tuple(getattr(self, name) for name in CONDITIONS_KEY)
 
 

@@ -42,7 +42,7 @@ def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
 
 
 def decode(dtype: ElementType, bits: Bits) -> NDArray[np.float64]:
-    """Give the values that the bits stand for."""
+    """Return the values that the bits stand for."""
     if dtype is ElementType.FLOAT16:
         return np.ascontiguousarray(bits).view(np.float16).astype(np.float64)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
@@ -58,7 +58,7 @@ def reference(
 
 
 def _norm(values: NDArray[np.float64]) -> float:
-    """Give the Frobenius norm. np.linalg.norm wakes BLAS threads for it, which cost more than the sum does."""
+    """Return the Frobenius norm. np.linalg.norm wakes BLAS threads for it, which cost more than the sum does."""
     return float(np.sqrt(np.square(values).sum()))
 
 

@@ -50,7 +50,7 @@ def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -
 
 
 def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix]:
-    """Give A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent."""
+    """Return A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent."""
     operation = problem.operation
     return (
         _matrix(problem.m, problem.k, row_major=operation.a.is_k_major, padding=padding),

@@ -55,7 +55,7 @@ class Model:
 
     @property
     def sizes(self) -> set[tuple[int, int, int]]:
-        """Give the distinct (n, k, m)."""
+        """Return the distinct (n, k, m)."""
         return {(weight.n, weight.k, m) for weight in self.weights for m in self.m}
 
 
@@ -123,7 +123,7 @@ class ShapeSet:
 
     @property
     def launches(self) -> dict[Problem, int]:
-        """Give how often each problem was launched, where models have counts."""
+        """Return how often each problem was launched, where models have counts."""
         found: dict[Problem, int] = {}
         for model in self.models:
             for operation, weight in product(model.operations, model.weights):

@@ -66,12 +66,12 @@ class Target:
 
     @property
     def machine(self) -> str:
-        """Give the host's machine name, as `uname -m` prints it."""
+        """Return the host's machine name, as `uname -m` prints it."""
         return self.host_triple.split("-")[0]
 
     @property
     def platform_tag(self) -> str:
-        """Give the wheel's platform tag, such as `manylinux_2_28_aarch64`."""
+        """Return the wheel's platform tag, such as `manylinux_2_28_aarch64`."""
         return f"manylinux_{self.glibc.replace('.', '_')}_{self.machine}"
 
     def peak_flops_per_s(self, operation: Operation) -> float:

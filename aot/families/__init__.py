@@ -67,7 +67,7 @@ class Family(Protocol):
         """Say what the kernel needs beside its operands."""
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
-        """Give (m_multiple, n_multiple) that a problem must have; (1, 1) for a kernel that takes all."""
+        """Return (m_multiple, n_multiple) that a problem must have; (1, 1) for a kernel that takes all."""
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Build the function to compile. Imports the kernel's library."""
@@ -92,7 +92,7 @@ def families() -> dict[str, Family]:
 
 
 def family_of(candidate: Candidate) -> Family:
-    """Give a candidate's family.
+    """Return a candidate's family.
 
     Raises:
         CandidateError: there is none of that name.

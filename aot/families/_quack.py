@@ -128,5 +128,5 @@ def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clus
 
 
 def quack_split_k(candidate: Candidate) -> dict[str, Any]:
-    """Give the keyword arguments by which a quack GEMM class is told of split-K."""
+    """Return the keyword arguments by which a quack GEMM class is told of split-K."""
     return {"split_k": candidate.split_k, "split_k_mode": QUACK_MODES[SplitK(candidate.split_k_mode)]}

@@ -96,7 +96,7 @@ class MultiplySm90(GemmSplitSm90):
 
     @cute.jit
     def _open_turns(self, group: Int32) -> None:
-        """Give the first group of warps the first turn to multiply and to store, where two take turns."""
+        """Return the first group of warps the first turn to multiply and to store, where two take turns."""
         if const_expr(self.pingpong):  # noqa: SIM102 - known while tracing, the next is not
             if group == 0:
                 self.pingpong_barrier_arrive(0, stage="mma")

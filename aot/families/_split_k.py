@@ -14,7 +14,7 @@ REDUCE_VECTOR = 4
 
 
 def split_k_workspace(candidate: Candidate, cta_m: int) -> Workspace:
-    """Give the flags and float32 regions, or the partials, of a candidate.
+    """Return the flags and float32 regions, or the partials, of a candidate.
 
     Args:
         candidate: how k is split, if it is.

@@ -46,12 +46,12 @@ class Shape:
 
     @property
     def cta_m(self) -> int:
-        """Give the rows of the tile that one CTA holds."""
+        """Return the rows of the tile that one CTA holds."""
         return self.tile_m // 2 if self.use_2cta else self.tile_m
 
     @property
     def stage_bytes(self) -> int:
-        """Give the bytes of A and B in one stage of one CTA: with two CTAs, each holds half of B."""
+        """Return the bytes of A and B in one stage of one CTA: with two CTAs, each holds half of B."""
         return (self.cta_m + (self.tile_n // 2 if self.use_2cta else self.tile_n)) * TILE_K_BYTES
 
     def epilogue_elements(self, d_bytes: int) -> int:
@@ -78,7 +78,7 @@ class Shape:
 
 
 def shape_of(candidate: Candidate) -> Shape:
-    """Give the parts of a candidate that its resources depend on."""
+    """Return the parts of a candidate that its resources depend on."""
     return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
 
 

@@ -91,7 +91,7 @@ class Sm100Quack:
         )
 
     def workspace(self, candidate: Candidate) -> Workspace:
-        """Give split-K's flags and float32 regions, or partials; with two CTAs a region is one CTA's."""
+        """Return split-K's flags and float32 regions, or partials; with two CTAs a region is one CTA's."""
         return split_k_workspace(candidate, shape_of(candidate).cta_m)
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:

@@ -50,7 +50,7 @@ _SPLIT_MODES = (SplitK.SERIAL, SplitK.PARALLEL, SplitK.SEPARATE)
 
 
 def _warpgroup_grid(candidate: Candidate) -> tuple[int, int]:
-    """Give the (m, n) arrangement of the warpgroups that share one tile."""
+    """Return the (m, n) arrangement of the warpgroups that share one tile."""
     if candidate.schedule == PINGPONG:
         return 1, 1
     if candidate.tile_m == 320 or (candidate.tile_m == 192 and candidate.tile_n > 128):
@@ -61,7 +61,7 @@ def _warpgroup_grid(candidate: Candidate) -> tuple[int, int]:
 
 
 def _epilogue_tile(candidate: Candidate) -> tuple[int, int]:
-    """Give the (m, n) piece of the tile that one stage of the epilogue stores."""
+    """Return the (m, n) piece of the tile that one stage of the epilogue stores."""
     rows, _ = _warpgroup_grid(candidate)
     unit = 64
     if rows > 1:
@@ -169,7 +169,7 @@ class Sm90Quack:
         )
 
     def workspace(self, candidate: Candidate) -> Workspace:
-        """Give split-K's flags and float32 regions, or partials."""
+        """Return split-K's flags and float32 regions, or partials."""
         return split_k_workspace(candidate, candidate.tile_m)
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:

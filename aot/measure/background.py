@@ -70,7 +70,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def holder(out: Path) -> int | None:
-    """Give the process id of the run that holds the lock of a results file; None where nobody does."""
+    """Return the process id of the run that holds the lock of a results file; None where nobody does."""
     try:
         descriptor = os.open(beside(out, "lock"), os.O_RDWR)
     except FileNotFoundError:

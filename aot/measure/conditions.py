@@ -87,7 +87,7 @@ def read_clocks(folder: Path = DEVFREQ) -> list[Clock]:
 
 
 def highest_mhz(clocks: list[Clock], part: str) -> int | None:
-    """Give the highest current frequency of the clocks whose name has `part`; None where there is none."""
+    """Return the highest current frequency of the clocks whose name has `part`; None where there is none."""
     return max((clock.now_mhz for clock in clocks if part in clock.name), default=None)
 
 

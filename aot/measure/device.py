@@ -227,7 +227,7 @@ class CudaGpu:
         self._check("cuEventRecord", self._driver.cuEventRecord(self._event(index), self.stream))
 
     def _elapsed_us(self, first: int) -> float:
-        """Give the time from event `first` to the next one, once the stream is done."""
+        """Return the time from event `first` to the next one, once the stream is done."""
         milliseconds = c_float()
         error = self._driver.cuEventElapsedTime(byref(milliseconds), self._event(first), self._event(first + 1))
         self._check("cuEventElapsedTime", error)

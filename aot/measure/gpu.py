@@ -29,11 +29,11 @@ class Gpu(Protocol):
 
     @property
     def stream(self) -> int:
-        """Give the handle of the stream that everything runs on."""
+        """Return the handle of the stream that everything runs on."""
 
     @property
     def l2_bytes(self) -> int:
-        """Give the size of the L2 cache."""
+        """Return the size of the L2 cache."""
 
     def alloc(self, num_bytes: int) -> int:
         """Allocate device memory, aligned to 256 bytes."""
@@ -80,16 +80,16 @@ class Kernels(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the kernels' names in the order of their index."""
+        """Return the kernels' names in the order of their index."""
 
     def bind(self, call: GemmCall) -> Handle:
         """Prepare a call once, so that launching it costs little."""
 
     def workspace_bytes(self, kernel: int, bound: Handle) -> int:
-        """Give the workspace that a kernel needs for a call."""
+        """Return the workspace that a kernel needs for a call."""
 
     def max_active_clusters(self, kernel: int, bound: Handle, workspace: int, workspace_bytes: int) -> int | None:
-        """Give how many of a kernel's clusters the device can run at once for a call; None without clusters."""
+        """Return how many of a kernel's clusters the device can run at once for a call; None without clusters."""
 
     def launch(self, kernel: int, bound: Handle, workspace: int, workspace_bytes: int, stream: int) -> None:
         """Put a kernel on the stream.

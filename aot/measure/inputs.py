@@ -33,7 +33,7 @@ class Tiling:
     offsets: NDArray[np.int64]
 
     def gather(self, positions: NDArray[np.int64]) -> Bits:
-        """Give the elements at positions counted from the stretch's start."""
+        """Return the elements at positions counted from the stretch's start."""
         bits: Bits = self.source[self.offsets[positions // self.chunk] + positions % self.chunk]
         return bits
 

@@ -130,7 +130,7 @@ class KernelLibrary:
         return text.decode(errors="replace") if text else "no message"
 
     def workspace_bytes(self, kernel: int, bound: ProblemStruct) -> int:
-        """Give the workspace in bytes that a kernel needs for a call.
+        """Return the workspace in bytes that a kernel needs for a call.
 
         Raises:
             DeviceError: the kernel does not take the call.
@@ -144,7 +144,7 @@ class KernelLibrary:
     def max_active_clusters(
         self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int
     ) -> int | None:
-        """Give how many of a kernel's clusters the device can run at once for a call; None without clusters.
+        """Return how many of a kernel's clusters the device can run at once for a call; None without clusters.
 
         Raises:
             DeviceError: the kernel does not take the call, or the device does not answer.

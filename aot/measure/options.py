@@ -26,7 +26,7 @@ class Options:
     """Share of a problem's kernels that the search may measure."""
 
     def words(self) -> list[str]:
-        """Give the options as words of a command line, but for the budget."""
+        """Return the options as words of a command line, but for the budget."""
         words = [str(self.bundle), "--out", str(self.out), "--silence-seconds", f"{self.silence_s:g}"]
         words += ["--problems", self.problems] if self.problems else []
         words += ["--kernels", self.kernels] if self.kernels else []

@@ -68,7 +68,7 @@ class Machine:
         return Machine(**fields)
 
     def as_json(self) -> dict[str, object]:
-        """Give it as plain values."""
+        """Return it as plain values."""
         return asdict(self)
 
     def describe(self) -> list[str]:
@@ -94,7 +94,7 @@ def _read_line(path: Path) -> str:
 
 
 def _cpu_ticks() -> tuple[int, int] | None:
-    """Give the busy and all ticks of the CPUs since they started."""
+    """Return the busy and all ticks of the CPUs since they started."""
     words = _read_line(CPU_STATE).split()
     if len(words) < 6 or words[0] != "cpu":
         return None

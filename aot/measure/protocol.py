@@ -112,7 +112,7 @@ class TimingPlan:
 
     @property
     def protocol(self) -> str:
-        """Give the protocol's name."""
+        """Return the protocol's name."""
         return FLUSH_PROTOCOL if self.flush_bytes else PROTOCOL
 
 
@@ -167,13 +167,13 @@ def survivors(times_us: Mapping[int, float], plan: TimingPlan) -> list[int]:
 
 
 def quartiles(times_us: Sequence[float]) -> tuple[float, float, float]:
-    """Give lower quartile, median and upper quartile, interpolated."""
+    """Return lower quartile, median and upper quartile, interpolated."""
     low, median, high = np.percentile(np.asarray(times_us), [25, 50, 75])
     return float(low), float(median), float(high)
 
 
 def middle_mean(times_us: Sequence[float]) -> float:
-    """Give the mean of the middle half."""
+    """Return the mean of the middle half."""
     ranked = np.sort(np.asarray(times_us, dtype=np.float64))
     quarter = len(ranked) // 4
     return float(ranked[quarter : len(ranked) - quarter].mean())
@@ -271,7 +271,7 @@ class ProblemBench:
         self._graphs: dict[int, tuple[Handle, int]] = {}
 
     def workspace_bytes(self, kernel: int) -> int:
-        """Give the workspace that a kernel needs."""
+        """Return the workspace that a kernel needs."""
         return self._kernels.workspace_bytes(kernel, self._bound[0])
 
     def _launch(self, kernel: int, count: int, first: int = 0) -> None:

@@ -36,11 +36,11 @@ class StoredSearch:
 
     @property
     def seconds(self) -> float:
-        """Give the time since the search began."""
+        """Return the time since the search began."""
         return time.monotonic() - self._start
 
     def next(self) -> int | None:
-        """Give the number of the kernel to measure next; None when the search is over, and then `reason` says why."""
+        """Return the number of the kernel to measure next; None when the search is over, and then `reason` says why."""
         step = self._search.ask()
         if isinstance(step, Stop):
             self.reason = step.reason

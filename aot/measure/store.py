@@ -103,7 +103,7 @@ class Store:
         self._insert("INSERT INTO clocks VALUES (?, ?, ?)", (run, sm_clock_mhz, memory_clock_mhz))
 
     def kernel_id(self, kernel: TunedKernel) -> int:
-        """Give the id of a kernel's object, new or known."""
+        """Return the id of a kernel's object, new or known."""
         query = "SELECT id FROM kernels WHERE name = ? AND object_sha256 = ?"
         row = self._db.execute(query, (kernel.name, kernel.object_sha256)).fetchone()
         if row is not None:
@@ -124,7 +124,7 @@ class Store:
             self._db.execute("DELETE FROM in_flight")
 
     def in_flight(self) -> InFlight | None:
-        """Give what was running when the store was last written."""
+        """Return what was running when the store was last written."""
         return next(iter(self._rows(InFlight, "SELECT run, kernel, what FROM in_flight")), None)
 
     def add_measurement(self, run: int, kernel: int, measurement: Measurement) -> None:
@@ -145,7 +145,7 @@ class Store:
         self._insert("INSERT INTO verified VALUES (?, ?, ?)", (run, kernel, relative_error))
 
     def verified(self) -> dict[int, float]:
-        """Give the kernels that passed, with their relative error."""
+        """Return the kernels that passed, with their relative error."""
         query = "SELECT kernel, max(relative_error) FROM verified GROUP BY kernel"
         return {row.kernel: row.relative_error for row in self._rows(VerifiedRow, query)}
 
@@ -154,7 +154,7 @@ class Store:
         self._insert("INSERT INTO quarantine VALUES (?, ?, ?)", (run, kernel, one_line(reason)))
 
     def quarantined(self) -> dict[int, str]:
-        """Give the kernels taken out, with the first reason."""
+        """Return the kernels taken out, with the first reason."""
         query = "SELECT kernel, reason FROM quarantine ORDER BY rowid DESC"
         return {row.id: row.text for row in self._rows(NoteRow, query)}
 
@@ -184,14 +184,14 @@ class Store:
         self._insert(INSERT_SEARCH, values)
 
     def searches(self, problem: Problem) -> list[SearchEnd]:
-        """Give how the searches on a problem ended, oldest first."""
+        """Return how the searches on a problem ended, oldest first."""
         query = """
             SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
             WHERE (operation, m, n, k) = (?, ?, ?, ?) ORDER BY rowid"""
         return self._rows(SearchEnd, query, _problem_values(problem))
 
     def search(self, problem: Problem) -> SearchEnd | None:
-        """Give how the latest search on a problem ended."""
+        """Return how the latest search on a problem ended."""
         return next(reversed(self.searches(problem)), None)
 
     def _kernels(self) -> dict[int, KernelKey]:
@@ -203,7 +203,7 @@ class Store:
         self._insert(INSERT_VOIDED, (run, one_line(reason), *_problem_values(problem)))
 
     def voided(self) -> list[tuple[int, str]]:
-        """Give the measurements that count no more, by number, with the reason."""
+        """Return the measurements that count no more, by number, with the reason."""
         query = "SELECT measurement, reason FROM voided ORDER BY measurement"
         return [(row.id, row.text) for row in self._rows(NoteRow, query)]
 
@@ -215,7 +215,7 @@ class Store:
         )
 
     def reference_times(self, kernel: int, problem: Problem) -> list[float]:
-        """Give what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
+        """Return what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
         query = "SELECT us FROM reference_times WHERE (kernel, operation, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"
         return [row.us for row in self._rows(TimeRow, query, (kernel, *_problem_values(problem)))]
 
@@ -231,19 +231,19 @@ class Store:
             yield row.kernel, row.measurement(kernel, row.status)
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
-        """Give each kernel's latest measurement of a problem, by the kernel's id."""
+        """Return each kernel's latest measurement of a problem, by the kernel's id."""
         return dict(self._measurements("AND (operation, m, n, k) = (?, ?, ?, ?)", _problem_values(problem)))
 
     def measurements(self) -> list[tuple[int, Measurement]]:
-        """Give every measurement with its kernel's id, oldest first."""
+        """Return every measurement with its kernel's id, oldest first."""
         return list(self._measurements("", ()))
 
     def targets(self) -> list[str]:
-        """Give the targets measured; one, unless stores were merged wrongly."""
+        """Return the targets measured; one, unless stores were merged wrongly."""
         return [row.target for row in self._rows(RunRow, "SELECT DISTINCT target FROM runs ORDER BY target")]
 
     def conditions(self) -> tuple[Conditions, ...]:
-        """Give the different conditions of the runs that measured something, with the clocks last read under load."""
+        """Return the different conditions of the runs that measured something, with the clocks last read under load."""
         query = """
             SELECT device, arch, num_sms, driver, coalesce(c.sm_clock_mhz, runs.sm_clock_mhz),
                    coalesce(c.memory_clock_mhz, runs.memory_clock_mhz), power_mode, date, protocol, mig
@@ -263,7 +263,7 @@ def _upgrade(connection: sqlite3.Connection) -> int:
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, is_new: bool) -> int:
-    """Give a file's schema version; refuse another program's file before anything is written to it."""
+    """Return a file's schema version; refuse another program's file before anything is written to it."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID and not (is_new and application == version == 0):

@@ -77,7 +77,7 @@ class Progress:
 
 
 def _lines(process: subprocess.Popen[bytes], silence_s: float) -> Iterator[str]:
-    """Give the worker's lines until it closes its output.
+    """Return the worker's lines until it closes its output.
 
     Raises:
         TimeoutError: it was silent for too long.

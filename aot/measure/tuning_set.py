@@ -42,7 +42,7 @@ class TunedKernel:
 
     @property
     def name(self) -> str:
-        """Give the kernel's name in the library."""
+        """Return the kernel's name in the library."""
         return self.key.name
 
     @property
@@ -150,7 +150,7 @@ class _Problems:
 
 
 def _predicted_json(tuning: TuningSet, problem: Problem, index: Mapping[str, int]) -> list[list[float]] | None:
-    """Give pairs of a kernel's index and its predicted time."""
+    """Return pairs of a kernel's index and its predicted time."""
     if problem not in tuning.predicted_us:
         return None
     return sorted([index[name], us] for name, us in tuning.predicted_us[problem].items())

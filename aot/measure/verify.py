@@ -94,7 +94,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
 
 def _positions(matrix: Matrix) -> NDArray[np.int64]:
-    """Give where each element of a matrix lies, counted from its first."""
+    """Return where each element of a matrix lies, counted from its first."""
     rows = np.arange(matrix.num_rows, dtype=np.int64)[:, None] * matrix.row_stride
     return rows + np.arange(matrix.num_columns, dtype=np.int64) * matrix.column_stride
 
@@ -140,7 +140,7 @@ class EdgeCase:
         self._gpu.fill(self._owned[-1], POISON & 0xFF, self._region.nbytes)
 
     def read(self) -> tuple[Bits, int]:
-        """Give D's bits (m, n), and the number of elements around it that are no longer poison."""
+        """Return D's bits (m, n), and the number of elements around it that are no longer poison."""
         self._gpu.download(self._owned[-1], self._region)
         result = self._d.copy()
         num_poisoned = int((self._region == POISON).sum()) - int((result == POISON).sum())

@@ -50,7 +50,7 @@ def step_reporter(interval_s: float = 0.1) -> Callable[[int, int, str], None]:
 
 
 def warn(text: str) -> None:
-    """Give the supervisor a line to show."""
+    """Return the supervisor a line to show."""
     os.write(1, f"warning: {text}\n".encode())
 
 

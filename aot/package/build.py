@@ -169,7 +169,7 @@ def _ninja() -> Path:
 
 
 def _toolchain_file(target: Target) -> str:
-    """Give the CMake toolchain file: zig as a cross compiler, which brings the target's libc at the glibc wanted."""
+    """Return the CMake toolchain file: zig as a cross compiler, which brings the target's libc at the glibc wanted."""
     zig = _installed("ziglang") / "zig"
     cpu = target.host_cpu.replace("-", "_")
     # Stripped from CMake's first trial on: zig builds another C++ library, for a minute, for what is not stripped.

@@ -87,7 +87,7 @@ class Manifest(Library):
 
     @property
     def multiples(self) -> tuple[tuple[int, int], ...]:
-        """Give (m_multiple, n_multiple) of each kernel, for `dispatch.look_up`."""
+        """Return (m_multiple, n_multiple) of each kernel, for `dispatch.look_up`."""
         return tuple((kernel.m_multiple, kernel.n_multiple) for kernel in self.kernels)
 
 

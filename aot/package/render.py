@@ -56,7 +56,7 @@ class FileSet(Mapping[str, bytes]):
         self._files[path] = content
 
     def __getitem__(self, path: str) -> bytes:
-        """Give a file's content."""
+        """Return a file's content."""
         return self._files[path]
 
     def __iter__(self) -> Iterator[str]:
@@ -86,7 +86,7 @@ class _SectionRows:
 
 
 def capability(arch: str) -> tuple[int, int]:
-    """Give the compute capability that kernels of an architecture run on, such as (9, 0) of `sm_90a`.
+    """Return the compute capability that kernels of an architecture run on, such as (9, 0) of `sm_90a`.
 
     Raises:
         ManifestError: the name is not one that ptxas knows.

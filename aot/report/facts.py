@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def fraction(self) -> float:
-        """Give the share of the roofline that is reached: the roofline's time over the row's."""
+        """Return the share of the roofline that is reached: the roofline's time over the row's."""
         return self.roofline.time_us / self.time_us
 
 
@@ -104,7 +104,7 @@ class OperationFacts:
 
     @property
     def operation(self) -> Operation:
-        """Give the operation."""
+        """Return the operation."""
         return self.section.operation
 
     @property

@@ -37,7 +37,7 @@ PREDICTED = Mark("hatch", "hatched: predicted, not measured")
 
 
 def colours(facts: OperationFacts) -> dict[int, str]:
-    """Give each kernel's class: those with most buckets and most of the map have one each, the others share one.
+    """Return each kernel's class: those with most buckets and most of the map have one each, the others share one.
 
     Classes follow the kernels' mean m, so that a legend reads as the maps do.
     """
@@ -58,7 +58,7 @@ def colours(facts: OperationFacts) -> dict[int, str]:
 
 
 def _extent(after: int, last: int) -> tuple[float, float]:
-    """Give the width of a bucket on an axis of m, and its middle."""
+    """Return the width of a bucket on an axis of m, and its middle."""
     low, high = math.log(max(after, M_LOW)), math.log(last)
     return high - low, (high + low) / 2
 
@@ -94,7 +94,7 @@ def _labels(plot: Plot, rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _boxes(plot: Plot, rows: Sequence[Sequence[Cell]], key: Callable[[Cell], int]) -> dict[int, list[Box]]:
-    """Give the rectangles of each value of a key; neighbours that have one are one."""
+    """Return the rectangles of each value of a key; neighbours that have one are one."""
     found: dict[int, list[Box]] = {}
     for i, row in enumerate(rows):
         top = plot.top + i * ROW

@@ -22,7 +22,7 @@ class Bar:
     share: float
 
     def __str__(self) -> str:
-        """Give the text."""
+        """Return the text."""
         return self.text
 
 
@@ -39,7 +39,7 @@ class Table:
 
     @property
     def alignments(self) -> tuple[str, ...]:
-        """Give a class for each column: `n` for numbers, or nothing."""
+        """Return a class for each column: `n` for numbers, or nothing."""
 
         def is_number(entry: Entry) -> bool:
             text = str(entry).strip("%~+-" + MINUS).replace(",", "").replace(".", "")
@@ -88,7 +88,7 @@ def sizes(cell: Cell) -> str:
 
 
 def kernel_name(facts: OperationFacts, kernel: int) -> str:
-    """Give a kernel's name without the operation's prefix."""
+    """Return a kernel's name without the operation's prefix."""
     return facts.kernels[kernel].candidate.name
 
 

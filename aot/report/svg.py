@@ -61,7 +61,7 @@ class Axis:
     kind: Kind = Kind.LINEAR
 
     def at(self, value: float) -> float:
-        """Give a value's place, 0 at the low end and 1 at the high end; what is outside is put at the end."""
+        """Return a value's place, 0 at the low end and 1 at the high end; what is outside is put at the end."""
         low, high = self.kind.apply(self.low), self.kind.apply(self.high)
         return (self.kind.apply(min(max(value, self.low), self.high)) - low) / (high - low)
 
@@ -138,24 +138,24 @@ class Plot:
 
     @property
     def bottom(self) -> float:
-        """Give the lower edge's place."""
+        """Return the lower edge's place."""
         return self.top + self.height
 
     @property
     def total(self) -> float:
-        """Give the height with all axes and texts."""
+        """Return the height with all axes and texts."""
         return self.bottom + 52
 
     def px(self, value: float) -> float:
-        """Give a value's abscissa."""
+        """Return a value's abscissa."""
         return self.left + self.x.at(value) * (WIDTH - self.left - self.right)
 
     def py(self, value: float) -> float:
-        """Give a value's ordinate."""
+        """Return a value's ordinate."""
         return self.bottom - self.y.at(value) * self.height
 
     def points(self, values: Iterable[tuple[float, float]]) -> str:
-        """Give the path of a line through values."""
+        """Return the path of a line through values."""
         return "M" + "L".join(f"{number(self.px(x))} {number(self.py(y))}" for x, y in values)
 
     def ordinate(self) -> str:
@@ -187,7 +187,7 @@ class Plot:
 
 
 def steps(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Give the corners of an empirical distribution: (value, share of values up to it)."""
+    """Return the corners of an empirical distribution: (value, share of values up to it)."""
     ordered = sorted(values)
     corners = [(0.0, 0.0)]
     for i, value in enumerate(ordered):
@@ -206,7 +206,7 @@ def figure(content: str, height: float, description: str) -> str:
 
 
 def rectangles(boxes: Iterable[tuple[float, float, float, float]]) -> str:
-    """Give one path of rectangles (left, top, right, bottom)."""
+    """Return one path of rectangles (left, top, right, bottom)."""
     return "".join(
         f"M{number(x)} {number(y)}H{number(right)}V{number(bottom)}H{number(x)}z" for x, y, right, bottom in boxes
     )

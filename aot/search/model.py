@@ -53,7 +53,7 @@ class ModelSearch:
         self._best, self._count = math.inf, 0
 
     def ask(self) -> int | Stop:
-        """Give the candidate whose time may well be the least, or say that none can beat the best."""
+        """Return the candidate whose time may well be the least, or say that none can beat the best."""
         if not self._is_left.any():
             return Stop(ALL_MEASURED)
         expected, deviation = self._log_us + self._errors.mean, self._errors.deviation

@@ -73,7 +73,7 @@ class OptunaSearch:
         self._best, self._since = math.inf, 0
 
     def ask(self) -> int | Stop:
-        """Give the candidate that Optuna proposes, or the nearest to it that is left."""
+        """Return the candidate that Optuna proposes, or the nearest to it that is left."""
         if not self._is_left.any():
             return Stop(ALL_MEASURED)
         if self._since >= PATIENCE:
@@ -84,7 +84,7 @@ class OptunaSearch:
         return self._trial[0]
 
     def _nearest(self, params: Mapping[str, Any]) -> int:
-        """Give the candidate with these fields; else that nearest to it, or that shares most fields."""
+        """Return the candidate with these fields; else that nearest to it, or that shares most fields."""
         exact = self._index.get(tuple(params[name] for name in self._space))
         if exact is not None and self._is_left[exact]:
             return exact
@@ -96,7 +96,7 @@ class OptunaSearch:
         return int(np.where(self._is_left, wrong, np.inf).argmin())
 
     def tell(self, index: int, time_us: float | None) -> None:
-        """Give Optuna a time, of its own proposal or of another; a failure counts as the trial's, with no time."""
+        """Return Optuna a time, of its own proposal or of another; a failure counts as the trial's, with no time."""
         optuna = _optuna()
         self._is_left[index] = False
         if self._trial is not None and self._trial[0] == index:

@@ -67,7 +67,7 @@ class Points:
     kinds: NDArray[np.int64]
 
     def take(self, indices: Sequence[int]) -> Points:
-        """Give some of the points."""
+        """Return some of the points."""
         chosen = np.asarray(indices, dtype=np.int64)
         return Points(self.numbers[chosen], self.kinds[chosen])
 
@@ -122,7 +122,7 @@ def squared_distances(one: Points, other: Points) -> Array:
 
 
 def _covariance(prior: Prior, problems: Array, candidates: Array) -> Array:
-    """Give the covariance of errors from the squared distances of problems and of candidates; no level, no noise."""
+    """Return the covariance of errors from the squared distances of problems and of candidates; no level, no noise."""
     near = np.exp(-0.5 * problems)
     shared = (prior.local**2 * near + prior.common**2) * np.exp(-0.5 * candidates)
     same: Array = shared + prior.own**2 * near * (candidates < 1e-9)
@@ -137,7 +137,7 @@ class Posterior:
 
     @property
     def deviation(self) -> Array:
-        """Give the standard deviation of each candidate's error."""
+        """Return the standard deviation of each candidate's error."""
         deviation: Array = np.sqrt(np.maximum(self._covariance.diagonal(), 1e-12))
         return deviation
 
@@ -163,7 +163,7 @@ def nearest(place: Array, memory: Sequence[Observed], max_points: int = MAX_POIN
 
 
 def posterior(prior: Prior, place: Array, points: Points, memory: Sequence[Observed]) -> Posterior:
-    """Give the errors of candidates on a problem, from what was measured on others.
+    """Return the errors of candidates on a problem, from what was measured on others.
 
     Args:
         prior: how errors vary.

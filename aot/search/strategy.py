@@ -47,7 +47,7 @@ class Search(Protocol):
     """The search on one problem."""
 
     def ask(self) -> int | Stop:
-        """Give the index in the task of the candidate to measure next; it was not told before. Or stop."""
+        """Return the index in the task of the candidate to measure next; it was not told before. Or stop."""
 
     def tell(self, index: int, time_us: float | None) -> None:
         """Take in what a candidate took, whoever chose it; None where it gave no time."""

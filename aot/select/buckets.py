@@ -36,7 +36,7 @@ common tile, then by the multiples that weights have; k by octaves."""
 
 
 def merge_costs(losses: Array, axis: int) -> Array:
-    """Give what merging each slab with the next along an axis adds, summed over the rest.
+    """Return what merging each slab with the next along an axis adds, summed over the rest.
 
     Args:
         losses: (m, n, k, kernel): summed logarithms of time over the shapes of a cell.

@@ -52,7 +52,7 @@ class Difference:
 
     @property
     def churn(self) -> float:
-        """Give the share of entries that changed."""
+        """Return the share of entries that changed."""
         return len(self.changes) / max(self.num_entries, 1)
 
 
@@ -81,7 +81,7 @@ def _corners(operation: Operation, old: Section, new: Section) -> Iterator[tuple
 
 
 def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequence[Timed]) -> list[tuple[float, bool]]:
-    """Give new over old minus 1, by geometric mean over the records, and whether all of it was measured."""
+    """Return new over old minus 1, by geometric mean over the records, and whether all of it was measured."""
     logs = np.zeros(len(pairs))
     measured = np.ones(len(pairs), dtype=bool)
     candidates = sorted({candidate for _, *both in pairs for candidate in both})

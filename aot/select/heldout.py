@@ -42,7 +42,7 @@ class LookUp:
 
     @property
     def regret(self) -> float | None:
-        """Give the time over the best known of any kernel, minus 1."""
+        """Return the time over the best known of any kernel, minus 1."""
         return None if self.time_us is None else self.time_us / self.best_us - 1
 
 

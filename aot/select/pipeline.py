@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def default_record(target: Target, records: Path) -> Path | None:
-    """Give the committed record of a target, or None."""
+    """Return the committed record of a target, or None."""
     path = records / f"{target.name}.jsonl.gz"
     return path if path.exists() else None
 
@@ -45,13 +45,13 @@ COMMITTED = Path(__file__).parents[1] / "selections"
 
 
 def committed_selection(target: Target) -> Path | None:
-    """Give the committed selection of a target, or None."""
+    """Return the committed selection of a target, or None."""
     path = COMMITTED / f"{target.name}.json.gz"
     return path if path.exists() else None
 
 
 def compiled_bytes(keys: Collection[KernelKey], target: Target, artifacts: Path = ARTIFACTS) -> dict[KernelKey, int]:
-    """Give the compressed bytes of those kernels that are compiled here."""
+    """Return the compressed bytes of those kernels that are compiled here."""
     store = ArtifactStore(artifacts)
     found = {key: store.get(key, target) for key in keys}
     return {key: len(zlib.compress(x.path.read_bytes(), 9)) for key, x in found.items() if isinstance(x, Artifact)}
@@ -230,7 +230,7 @@ def select_predicted(
 
 
 def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:
-    """Give the measured times that a selection rests on, as far as they are at hand.
+    """Return the measured times that a selection rests on, as far as they are at hand.
 
     Args:
         selection: kernels and table.

@@ -290,7 +290,7 @@ def _instance(
     incumbent: Incumbent,
     is_general: Callable[[Candidate], bool],
 ) -> tuple[Matrix, Matrix, _Search]:
-    """Give the matrix of `times`, that of all problems, and the search over the latter.
+    """Return the matrix of `times`, that of all problems, and the search over the latter.
 
     Raises:
         SelectionError: there is nothing to choose from, or no general kernel among it.

@@ -69,7 +69,7 @@ def _round(value: float) -> float:
 
 
 def _plain(conditions: Conditions) -> dict[str, Any]:
-    """Give conditions as plain values, without `mig` on a whole GPU, as in the records from before there was one."""
+    """Return conditions as plain values, without `mig` on a whole GPU, as in the records from before there was one."""
     return {key: value for key, value in asdict(conditions).items() if key != "mig" or value is not None}
 
 

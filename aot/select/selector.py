@@ -60,7 +60,7 @@ class SelectionLimits:
     max_worst: float | None = None
 
     def of(self, operation: Operation) -> Budget:
-        """Give the budget of one operation."""
+        """Return the budget of one operation."""
         if operation.layout is not Layout.KK or operation.epilogue.steps:
             return Budget(self.max_layout_kernels)
         return Budget(self.max_kernels, self.max_mean, self.max_worst)
@@ -176,7 +176,7 @@ def _choose(operation: Operation, filled: Times, measured: KnownTimes, model: Mo
 
 
 def _learned_where_missing(times: Times, model: Model) -> Times:
-    """Give each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
+    """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
     candidates = sorted({candidate for row in times.values() for candidate in row})
     problems = sorted(times)
     rows = model.times_us(candidates, problems).tolist()

@@ -93,7 +93,7 @@ class Timed:
     """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
-        """Give times, (problem, candidate): those that are known, the model's for the rest."""
+        """Return times, (problem, candidate): those that are known, the model's for the rest."""
         times = self.model.times_us(candidates, problems)
         for i, problem in enumerate(problems):
             known = self.filled.get(problem, {})
@@ -154,12 +154,12 @@ class _Table:
         return self.candidates[best]
 
     def kept_ladder(self, n: int, k: int) -> tuple[int, ...]:
-        """Give the edges of m that an earlier selection has for an (n, k); none where it has no ladder."""
+        """Return the edges of m that an earlier selection has for an (n, k); none where it has no ladder."""
         ladders = () if self.timed.kept is None else self.timed.kept.ladders
         return next((ladder.m_edges for ladder in ladders if (ladder.n, ladder.k) == (n, k)), ())
 
     def barred(self, buckets: Sequence[Bucket]) -> Array:
-        """Give (bucket, kernel): `BARRED` where the bucket cannot take the kernel, else 0."""
+        """Return (bucket, kernel): `BARRED` where the bucket cannot take the kernel, else 0."""
         found = np.zeros((len(buckets), len(self.candidates)))
         for j, candidate in enumerate(self.candidates):
             if family_of(candidate).workspace(candidate).mode != SplitK.NONE:
@@ -168,7 +168,7 @@ class _Table:
 
 
 def _midpoint(edges: Sequence[int], index: int, multiple: int = 1) -> int:
-    """Give the middle of a step, rounded up to a multiple, within the step."""
+    """Return the middle of a step, rounded up to a multiple, within the step."""
     low = edges[index - 1] if index else 0
     return min(-(-(low + edges[index]) // (2 * multiple)) * multiple, edges[index])
 
@@ -211,13 +211,13 @@ def _thin(edges: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bucket(operation: Operation, edges: Sequence[Sequence[int]], at: Sequence[int]) -> Bucket:
-    """Give the bucket of a step or cell by its indices; open where it is the last of an axis."""
+    """Return the bucket of a step or cell by its indices; open where it is the last of an axis."""
     corner = (axis[i] for axis, i in zip(edges, at, strict=True))
     return Bucket(Problem(operation, *corner), any(i == len(axis) - 1 for axis, i in zip(edges, at, strict=True)))
 
 
 def _fine_losses(known: _Table, operation: Operation, edges: Sequence[Sequence[int]]) -> tuple[Array, int]:
-    """Give (m, n, k, kernel) summed logarithms of time over two shapes of each fine step, and the shapes in all.
+    """Return (m, n, k, kernel) summed logarithms of time over two shapes of each fine step, and the shapes in all.
 
     Barred where the step's bucket cannot take the kernel: a bucket of merged steps has the corner of its last one.
     """

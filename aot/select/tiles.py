@@ -31,7 +31,7 @@ class BiggerTile:
 
     @property
     def tile(self) -> str:
-        """Give the tile as names have it."""
+        """Return the tile as names have it."""
         return f"{self.candidate.tile_m}x{self.candidate.tile_n}"
 
 
@@ -41,7 +41,7 @@ def _kind(candidate: Candidate) -> Candidate:
 
 @lru_cache(maxsize=32)
 def _tiles(family: str, operation: Operation, target: Target) -> dict[Candidate, frozenset[tuple[int, int]]]:
-    """Give the tiles of a family's space, by all that a candidate is beside its tile."""
+    """Return the tiles of a family's space, by all that a candidate is beside its tile."""
     found: dict[Candidate, set[tuple[int, int]]] = {}
     for candidate in family_of(Candidate(family, 0, 0)).candidates(operation, target):
         found.setdefault(_kind(candidate), set()).add((candidate.tile_m, candidate.tile_n))

@@ -46,7 +46,7 @@ class Model(Protocol):
     """Gives times of candidates on problems, in microseconds."""
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
-        """Give an array (problem, candidate); the problems are of one operation."""
+        """Return an array (problem, candidate); the problems are of one operation."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Prior:
 def _features(
     candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, names: Sequence[str]
 ) -> tuple[Array, Array]:
-    """Give (problem, candidate, feature), and the logarithm of the modelled time."""
+    """Return (problem, candidate, feature), and the logarithm of the modelled time."""
     modelled = estimate(candidates, problems, target)
     x = Operands.of(candidates, problems)
     tiles_m = num_tiles(x.rows, x.cta_m, x.cluster_m)

@@ -42,7 +42,7 @@ def measured_times(record: Record) -> OperationTimes:
 
 
 def spreads(record: Record) -> OperationTimes:
-    """Give the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
+    """Return the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
     found: _Growing = {}
     for item in record.measurements:
         if item.ok and item.num_rounds > 1:

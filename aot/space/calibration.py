@@ -81,7 +81,7 @@ def read_calibration(path: Path, target: str) -> Calibration:
 
 
 def constants_of(path: Path | None, target: str) -> Constants:
-    """Give a calibration's constants, or those that every target starts with where there is none.
+    """Return a calibration's constants, or those that every target starts with where there is none.
 
     Raises:
         TargetError: as `read_calibration`.

@@ -129,7 +129,7 @@ def num_tiles(extent: Column, tile: Column, cluster: Column) -> Column:
 
 
 def _outside_us(x: Operands, waves: Column, item: int, constants: Constants) -> Column:
-    """Give what loading rows outside the operands adds to the SM that has most of them.
+    """Return what loading rows outside the operands adds to the SM that has most of them.
 
     The last tile of an axis has some; a cluster that reaches past the last tile has a CTA with nothing else, which its
     neighbours wait for. An SM meets such a tile at least once, or once in as many tiles as the axis has.
@@ -154,7 +154,7 @@ class Estimate:
 
 
 def _tile_us(x: Operands, candidates: Sequence[Candidate], target: Target, item: int, constants: Constants) -> Column:
-    """Give the time of one tile on one SM: the slower of its multiplications and its loads from L2, and its stores."""
+    """Return the time of one tile on one SM: the slower of multiplications and loads from L2, and its stores."""
     tile_m = _columns(candidates, "tile_m")
     edge = constants.mma_half_edge
     efficiency = tile_m * x.tile_n / ((tile_m + edge) * (x.tile_n + edge))
@@ -220,7 +220,7 @@ def estimate(
 
 
 def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants) -> Column:
-    """Give the share of an SM's bandwidth that a pipeline's bytes in flight sustain, over that of a full block's."""
+    """Return the share of an SM's bandwidth that a pipeline's bytes in flight sustain, over that of a full block's."""
     latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * constants.memory_latency_us / 1e6
     full = target.smem_bytes_per_block / (target.smem_bytes_per_block + latency_bytes)
     used = [family_of(candidate).resources(candidate, operation, target) for candidate in candidates]
@@ -236,7 +236,7 @@ def _split_us(
     target: Target,
     constants: Constants,
 ) -> Column:
-    """Give what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
+    """Return what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
     fixed = []
     for mode, candidate in zip(modes, candidates, strict=True):
         handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1

@@ -49,7 +49,7 @@ class Patterns:
 
 
 def judge(operation: Operation, target: Target, patterns: Patterns) -> Iterator[tuple[Candidate, Verdict]]:
-    """Give every candidate of every family for the target, with its verdict; fallback families are not tuned."""
+    """Return every candidate of every family for the target, with its verdict; fallback families are not tuned."""
     for family in families_for(target):
         if family.is_fallback:
             continue
@@ -75,7 +75,7 @@ def legal(operation: Operation, target: Target, patterns: Patterns | None = None
 
 
 def fallback(operation: Operation, target: Target) -> Candidate:
-    """Give the candidate that takes what no other does.
+    """Return the candidate that takes what no other does.
 
     Raises:
         CandidateError: no fallback family compiles for the target.

@@ -36,5 +36,5 @@ def roofline(problem: Problem, target: Target) -> Roofline:
 
 
 def mean_roofline_us(problems: Sequence[Problem], target: Target) -> float:
-    """Give the geometric mean of the rooflines, as the time of a table's cell is one over the cell's shapes."""
+    """Return the geometric mean of the rooflines, as the time of a table's cell is one over the cell's shapes."""
     return math.exp(math.fsum(math.log(roofline(problem, target).time_us) for problem in problems) / len(problems))

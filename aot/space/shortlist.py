@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _kin(candidate: Candidate) -> Candidate:
-    """Give what a candidate shares with those that differ from it in cluster and swap only."""
+    """Return what a candidate shares with those that differ from it in cluster and swap only."""
     return replace(candidate, cluster_m=1, cluster_n=1, swap_ab=False)
 
 

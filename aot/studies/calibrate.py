@@ -130,7 +130,7 @@ def _log_us(pairs: Sequence[Pair], target: Target, constants: Constants) -> Arra
 
 
 def _derivatives(pairs: Sequence[Pair], target: Target, constants: Constants) -> Array:
-    """Give the derivatives of the logarithm of each pair's time by the logarithm of each constant, (pair, constant)."""
+    """Return the derivatives of the logarithm of each pair's time by that of each constant, (pair, constant)."""
     start, step = _vector(constants), 0.02
     base = _log_us(pairs, target, constants)
     moved = [_log_us(pairs, target, _constants(start + step * row)) for row in np.eye(len(NAMES))]

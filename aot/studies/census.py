@@ -59,7 +59,7 @@ class Span:
 
     @staticmethod
     def of(values: Sequence[float]) -> Span | None:
-        """Give the span of some values; None of none."""
+        """Return the span of some values; None of none."""
         return Span(min(values), median(values), max(values)) if values else None
 
 
@@ -91,7 +91,7 @@ class CensusRow:
 
     @property
     def num_untried(self) -> int:
-        """Give how many legal candidates were not compiled yet."""
+        """Return how many legal candidates were not compiled yet."""
         return self.num_accepted - self.num_compiled - len(self.failures)
 
 

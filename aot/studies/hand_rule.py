@@ -62,12 +62,12 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """Give the text for tables, as candidates are named."""
+        """Return the text for tables, as candidates are named."""
         return f"{self.tile_m}x{self.tile_n}_c{self.cluster_m}x{self.cluster_n}{'_2cta' if self.use_2cta else ''}"
 
     @staticmethod
     def of(candidate: Candidate) -> Tile:
-        """Give a candidate's own, whichever way it lies."""
+        """Return a candidate's own, whichever way it lies."""
         x = candidate
         return Tile(x.tile_m, x.tile_n, x.cluster_m, x.cluster_n, x.use_2cta)
 
@@ -78,7 +78,7 @@ WIDE = Tile(256, 256, 2, 1, use_2cta=True)
 
 
 def rule(m: int, n: int, num_sms: int) -> Tile:
-    """Give the tile that the rule takes for x (m, k) times a weight (n, k), sizes in elements."""
+    """Return the tile that the rule takes for x (m, k) times a weight (n, k), sizes in elements."""
     if m <= max(SMALL_ROWS, SMALL_ROWS_AN_SM * num_sms):
         return SMALL
     if num_sms <= WIDE_SMS and m >= WIDE_ROWS and (m >= 2 * WIDE_ROWS or n >= WIDE_COLUMNS):
@@ -116,7 +116,7 @@ class Comparison:
 
     @property
     def loss(self) -> float | None:
-        """Give how many times the model's best predicted time the rule's tile takes."""
+        """Return how many times the model's best predicted time the rule's tile takes."""
         return None if self.rule_us is None else self.rule_us / self.model_us
 
     @property

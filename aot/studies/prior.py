@@ -111,7 +111,7 @@ class Point:
         Operation.of(self.dtype)
 
     def times_us(self) -> tuple[float, ...]:
-        """Give the times in microseconds, cuBLAS's first."""
+        """Return the times in microseconds, cuBLAS's first."""
         if self.tflops is not None:
             return (2 * self.m * self.n * self.k / self.tflops / 1e6,)
         return self.us or ()
@@ -189,7 +189,7 @@ def assumptions(target: Target, constants: Constants = DEFAULTS) -> list[Assumpt
 
 
 def at_clock(target: Target, constants: Constants, hz: float) -> tuple[Target, Constants]:
-    """Give the same model with another SM clock: the rates of the tensor cores and of L2 follow it, memory does not."""
+    """Return the same model with another SM clock: the rates of tensor cores and L2 follow it, memory does not."""
     ratio = hz / CLOCK_HZ[target.arch]
     l2 = constants.l2_bytes_a_clock_an_sm * ratio
     return replace(target, flops_per_s=target.flops_per_s * ratio), replace(constants, l2_bytes_a_clock_an_sm=l2)
@@ -225,17 +225,17 @@ class Check:
 
     @property
     def ratio(self) -> float:
-        """Give the published best time over the predicted one: how many times too good the model is."""
+        """Return the published best time over the predicted one: how many times too good the model is."""
         return self.best_us / self.predicted_us
 
     @property
     def slow_ratio(self) -> float:
-        """Give the same at the lowest clock."""
+        """Return the same at the lowest clock."""
         return self.best_us / self.slow_us
 
     @property
     def explained(self) -> float | None:
-        """Give the share of what the model lacks to the published best that the lowest clock adds.
+        """Return the share of what the model lacks to the published best that the lowest clock adds.
 
         Above 1 the lowest clock is slower than the published best. None where the model lacks nothing.
         """
@@ -286,6 +286,6 @@ class Spread:
 
     @staticmethod
     def of(values: Iterable[float]) -> Spread:
-        """Give the spread of one or more ratios above 0."""
+        """Return the spread of one or more ratios above 0."""
         found = np.array(list(values))
         return Spread(float(np.exp(np.log(found).mean())), float(found.min()), float(found.max()))

@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def regret(self) -> float:
-        """Give the best time measured over the least there is, minus 1."""
+        """Return the best time measured over the least there is, minus 1."""
         return self.best_us / self.exhaustive_us - 1
 
 
@@ -79,13 +79,13 @@ class CurvePoint:
 
 
 def screening_us(problem: Problem, time_us: float, l2_bytes: int, plan: TimingPlan) -> float:
-    """Give the device's and the host's time of screening one kernel: a check, a rough launch and a replay."""
+    """Return the device's and the host's time of screening one kernel: a check, a rough launch and a replay."""
     launches = num_launches(num_sets(problem, l2_bytes, plan), max(time_us, 1.0), plan)
     return HOST_US + (launches + 2) * time_us
 
 
 def _device_s(problem: Problem, times_us: Mapping[int, float], l2_bytes: int, plan: TimingPlan) -> float:
-    """Give the seconds that screening these kernels takes, and the rounds of those that survive."""
+    """Return the seconds that screening these kernels takes, and the rounds of those that survive."""
     cost = {i: screening_us(problem, us, l2_bytes, plan) for i, us in times_us.items()}
     rounds = sum(cost[i] - HOST_US for i in survivors(times_us, plan))
     return (sum(cost.values()) + plan.final_rounds * rounds) / 1e6
@@ -135,7 +135,7 @@ def replay(
 
 
 def shuffled(tasks: Sequence[Task], seed: int) -> list[Task]:
-    """Give the tasks in another order: what a strategy has learned when it comes to a problem depends on it."""
+    """Return the tasks in another order: what a strategy has learned when it comes to a problem depends on it."""
     return [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]
 
 

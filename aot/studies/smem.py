@@ -144,17 +144,17 @@ class Kernel:
 
     @property
     def tile_k(self) -> int:
-        """Give the elements of k in a stage."""
+        """Return the elements of k in a stage."""
         return self.k_bytes * 8 // ELEMENTS[self.element].bits
 
     @property
     def name(self) -> str:
-        """Give the name used in messages, such as `nvfp4_256x256x256_2cta`."""
+        """Return the name used in messages, such as `nvfp4_256x256x256_2cta`."""
         return f"{self.element}_{self.tile_m}x{self.tile_n}x{self.tile_k}{'_2cta' if self.use_2cta else ''}"
 
     @property
     def shape(self) -> Shape:
-        """Give the parts that bf16's kernels share; with D row-major."""
+        """Return the parts that bf16's kernels share; with D row-major."""
         return Shape(self.tile_m, self.tile_n, self.use_2cta, d_contiguous_m=False)
 
 
@@ -180,18 +180,18 @@ class Usage:
 
     @property
     def stage_bytes(self) -> int:
-        """Give the bytes of one stage."""
+        """Return the bytes of one stage."""
         return self.a_bytes + self.b_bytes + self.sfa_bytes + self.sfb_bytes
 
     @property
     def fixed_bytes(self) -> int:
-        """Give the bytes that are taken whatever the number of stages: epilogue, barriers, alignment."""
+        """Return the bytes that are taken whatever the number of stages: epilogue, barriers, alignment."""
         epilogue = self.output_stage_bytes * self.num_output_stages + self.source_stage_bytes * self.num_source_stages
         return epilogue + self.padding_bytes + self.barrier_bytes
 
     @property
     def needed_bytes(self) -> int:
-        """Give the bytes that the kernel needs with its stages."""
+        """Return the bytes that the kernel needs with its stages."""
         return self.fixed_bytes + self.num_stages * self.stage_bytes
 
     @property
@@ -201,7 +201,7 @@ class Usage:
 
     @property
     def spare_bytes(self) -> int:
-        """Give what is left of the limit; the kernels put more stages of the epilogue there."""
+        """Return what is left of the limit; the kernels put more stages of the epilogue there."""
         return max(self.limit_bytes - self.needed_bytes, 0)
 
     @property
@@ -211,7 +211,7 @@ class Usage:
 
 
 def base_arch(arch: str) -> str:
-    """Give an architecture's name without its last letter: `sm_110a` and `sm_110f` are `sm_110`.
+    """Return an architecture's name without its last letter: `sm_110a` and `sm_110f` are `sm_110`.
 
     Raises:
         TargetError: the limit is not known, or its kernels are counted elsewhere.
@@ -228,7 +228,7 @@ def base_arch(arch: str) -> str:
 
 
 def tiles(arch: str, element: Element, *, use_2cta: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Give the values of tile_m and of tile_n that the kernels of an architecture have for an element type."""
+    """Return the values of tile_m and of tile_n that the kernels of an architecture have for an element type."""
     is_scaled = element.scale_vector > 0
     if ENGINES[base_arch(arch)] is Engine.WARP:
         return ((), ()) if use_2cta else WARP_TILES[is_scaled]
@@ -282,7 +282,7 @@ def _source_columns(kernel: Kernel) -> int:
 
 
 def _epilogue_tile(kernel: Kernel) -> tuple[int, int]:
-    """Give the rows and columns of D that one stage of the epilogue holds."""
+    """Return the rows and columns of D that one stage of the epilogue holds."""
     shape, output_bytes = kernel.shape, OUTPUT_BYTES[kernel.output]
     if ENGINES[base_arch(kernel.arch)] is Engine.WARP:
         rows, columns = WARP_EPILOGUE
@@ -336,7 +336,7 @@ def count(kernel: Kernel, num_stages: int | None = None) -> Usage:
 
 
 def _smaller(kernel: Kernel) -> Iterator[Kernel]:
-    """Give the kernels of smaller tiles: narrower ones first, then others, the largest first."""
+    """Return the kernels of smaller tiles: narrower ones first, then others, the largest first."""
     rows, columns = tiles(kernel.arch, ELEMENTS[kernel.element], use_2cta=kernel.use_2cta)
     for tile_n in sorted(columns, reverse=True):
         if tile_n < kernel.tile_n:

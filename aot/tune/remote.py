@@ -168,7 +168,7 @@ def _shipped(directory: Path) -> list[str]:
 
 
 def digest(directory: Path) -> str:
-    """Give one number for all that would be shipped of a bundle."""
+    """Return one number for all that would be shipped of a bundle."""
     found = hashlib.sha256()
     for name in _shipped(directory):
         path = directory / name
@@ -205,7 +205,7 @@ class Device:
             ) from error
 
     def mark(self) -> str:
-        """Give the digest of what was shipped last, empty where nothing was."""
+        """Return the digest of what was shipped last, empty where nothing was."""
         text = self._link.python("-c", _READ_MARK, self._folder).decode(errors="replace").strip()
         return str(self._parsed(text, lambda x: x["digest"])) if text else ""
 

@@ -13,8 +13,7 @@ from itertools import zip_longest
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from aot.core.element import ElementType
-from aot.core.operation import Layout
+from aot.core.operation import ELEMENTS, Layout
 from tests.equivalence import cases, descriptor, kernels, programs
 from tests.equivalence.cases import Case
 from tests.equivalence.expected import Expected, expected
@@ -112,7 +111,7 @@ def test_every_kernel_of_the_wheel_gets_enough_problems(runs):
     assert set(found) == set(selected)
     assert min(len(x) for x in found.values()) >= MIN_CASES
     assert {key.operation.layout for key in selected} == set(Layout)
-    assert {key.operation.element for key in selected} == set(ElementType)
+    assert {key.operation.element for key in selected} == set(ELEMENTS)
 
 
 def test_the_problems_reach_what_is_rare(runs):
