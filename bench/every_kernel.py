@@ -21,7 +21,14 @@ import aot_gemm
 import torch
 
 from aot.core.errors import DeviceError
-from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, KernelLibrary, ProblemStruct, TensorStruct
+from aot.measure.kernel_library import (
+    B_CONSTANT,
+    CURRENT_DEVICE,
+    KernelLibrary,
+    ProblemStruct,
+    TensorStruct,
+    operation_of,
+)
 
 SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
 """(m, n, k): multiples of 8, so that each layout is aligned."""
@@ -36,16 +43,20 @@ def _held(matrix: torch.Tensor, is_k_major: bool) -> torch.Tensor:
 
 def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> str:
     """Run a kernel and say what is wrong; nothing where all is well."""
-    tag, layout = library.names[kernel].split("_")[:2]
-    torch_dtype = TYPES[tag]
+    operation = operation_of(library.names[kernel])
+    torch_dtype = TYPES[operation.element.tag]
     m, n, k = shape
     a, b = (torch.randn(rows, k, device="cuda").to(torch_dtype) for rows in (m, n))
     expected = a.double() @ b.double().t()
-    a, b = _held(a, layout[0] == "k"), _held(b, layout[1] == "k")
+    a, b = _held(a, operation.a.is_k_major), _held(b, operation.b.is_k_major)
+    bias = torch.randn(1, n, device="cuda").to(torch_dtype) * operation.has_bias
+    expected += bias.double()
     d = torch.full((m, n), float("nan"), device="cuda", dtype=torch_dtype)
     tensors = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in (a, b, d)]
     size = ctypes.sizeof(ProblemStruct)
-    problem = ProblemStruct(size, library.operation(tag), CURRENT_DEVICE, m, n, k, *tensors, B_CONSTANT)
+    problem = ProblemStruct(size, library.operation(operation.call), CURRENT_DEVICE, m, n, k, *tensors, B_CONSTANT)
+    if operation.has_bias:
+        problem.bias = TensorStruct(bias.data_ptr(), tuple(bias.stride()))
     try:
         num_bytes = library.workspace_bytes(kernel, problem)
         workspace = torch.empty(max(num_bytes, 1), dtype=torch.uint8, device="cuda")

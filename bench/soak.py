@@ -29,7 +29,7 @@ import aot_gemm
 import torch
 from aot_gemm import _library
 
-from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
+from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct, operation_of
 from tests.device.reference import error_bound
 
 SHAPES = (
@@ -82,13 +82,13 @@ class Entry:
     @property
     def group(self) -> tuple[str, str]:
         """Family and cluster, as the kernel's name has them."""
-        found = re.fullmatch(r"[^_]+_[^_]+_(.+?)_\d+x\d+_c(\d+x\d+).*", self.name)
+        found = re.fullmatch(r"[^_]+_[^_]+_(?:bias_)?(.+?)_\d+x\d+_c(\d+x\d+).*", self.name)
         return (found[1], found[2]) if found else (self.name, "")
 
     @property
     def dtype(self) -> torch.dtype:
         """Element type of the kernel's operands."""
-        return TYPES[self.name.split("_")[0]]
+        return TYPES[operation_of(self.name).element.tag]
 
 
 class Watchdog:
@@ -131,7 +131,7 @@ class Kernels:
         self.names = [self._c.aot_gemm_kernel_name(i).decode() for i in indices]
         self._matrices: dict[tuple[str, tuple[int, int], torch.dtype], torch.Tensor] = {}
         self._held: dict[tuple[str, tuple[int, int], torch.dtype, bool], torch.Tensor] = {}
-        self._expected: dict[tuple[tuple[int, int, int], torch.dtype], torch.Tensor] = {}
+        self._expected: dict[tuple[tuple[int, int, int], torch.dtype, bool], torch.Tensor] = {}
 
     def _matrix(self, name: str, rows: int, k: int, dtype: torch.dtype) -> torch.Tensor:
         key = (name, (rows, k), dtype)
@@ -143,7 +143,8 @@ class Kernels:
         """Return A or B of an entry, held as its kernel wants it, rows padded."""
         m, n, k = entry.shape
         rows = m if name == "a" else n
-        is_k_major = entry.name.split("_")[1][name == "b"] == "k"
+        operation = operation_of(entry.name)
+        is_k_major = (operation.a if name == "a" else operation.b).is_k_major
         key = (name, (rows, k), entry.dtype, is_k_major)
         if key not in self._held:
             matrix = self._matrix(name, rows, k, entry.dtype)
@@ -151,21 +152,27 @@ class Kernels:
         return self._held[key]
 
     def expected(self, entry: Entry) -> torch.Tensor:
-        """Return the product in float32."""
+        """Return the product in float32, with the bias where the kernel adds one."""
         m, n, k = entry.shape
-        key = entry.shape, entry.dtype
+        has_bias = operation_of(entry.name).has_bias
+        key = entry.shape, entry.dtype, has_bias
         if key not in self._expected:
             a, b = (self._matrix(name, rows, k, entry.dtype).float() for name, rows in (("a", m), ("b", n)))
-            self._expected[key] = a @ b.t()
+            self._expected[key] = a @ b.t() + (self._matrix("bias", 1, n, entry.dtype).float() if has_bias else 0)
         return self._expected[key]
 
     def state(self, entry: Entry, out: torch.Tensor) -> ProblemStruct:
         """State an entry's problem for the C API."""
-        operation = _library.operation(entry.name.split("_")[0])
+        operation = operation_of(entry.name)
         tensors = (self.operand("a", entry), self.operand("b", entry), out)
         matrices = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in tensors]
         size = ctypes.sizeof(ProblemStruct)
-        return ProblemStruct(size, operation, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
+        number = _library.operation(operation.call)
+        problem = ProblemStruct(size, number, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
+        if operation.has_bias:
+            bias = self._matrix("bias", 1, entry.shape[1], entry.dtype)
+            problem.bias = TensorStruct(bias.data_ptr(), tuple(bias.stride()))
+        return problem
 
     def workspace_bytes(self, entry: Entry, problem: ProblemStruct) -> int | None:
         """Return the workspace that a kernel needs; None if it does not take the shape."""

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import DeviceError
+from aot.core.operation import Operation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +65,11 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "aot_gemm_last_error": (ctypes.c_char_p, []),
     "aot_gemm_arch": (ctypes.c_char_p, []),
 }
+
+
+def operation_of(kernel: str) -> Operation:
+    """Return the operation that a kernel's name begins with."""
+    return max((x for x in Operation if kernel.startswith(f"{x.tag}_")), key=lambda x: len(x.tag))
 
 
 def _strides(matrix: Matrix) -> tuple[int, int]:

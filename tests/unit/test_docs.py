@@ -77,7 +77,8 @@ def test_every_file_that_is_named_exists(page):
 def options(command):
     """Return the options that a command of `aot` has; None where there is no such command."""
     found = main.get_command(click.Context(main), command)
-    return found and {"--help"}.union(*([*option.opts, *option.secondary_opts] for option in found.params))
+    known = [found, *getattr(found, "commands", {}).values()]
+    return found and {"--help"}.union(*([*x.opts, *x.secondary_opts] for each in known for x in each.params))
 
 
 @pytest.mark.parametrize("page", TODAY, ids=name)

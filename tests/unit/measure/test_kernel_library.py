@@ -11,7 +11,7 @@ from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, matrices
 from aot.core.operation import Layout, Operation
-from aot.measure.kernel_library import KernelLibrary, ProblemStruct, TensorStruct
+from aot.measure.kernel_library import KernelLibrary, ProblemStruct, TensorStruct, operation_of
 from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 from tests.unit.twins import problem_of
 
@@ -141,3 +141,8 @@ def test_file_that_is_no_library_is_refused(tmp_path):
         KernelLibrary(tmp_path / "absent.so")
     with pytest.raises(DeviceError, match="aot_gemm_num_kernels"):
         KernelLibrary(Path(_ctypes.__file__))
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_a_kernels_name_begins_with_its_operation(operation):
+    assert operation_of(f"{operation.tag}_sm90_quack_64x16_c1x1_pingpong") is operation
