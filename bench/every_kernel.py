@@ -32,7 +32,6 @@ from aot.measure.kernel_library import (
 
 SHAPES = ((40, 264, 392), (304, 1032, 648), (8, 2056, 520))
 """(m, n, k): multiples of 8, so that each layout is aligned."""
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCE = 0.01
 """Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
 
@@ -44,7 +43,7 @@ def _held(matrix: torch.Tensor, is_k_major: bool) -> torch.Tensor:
 def fault(library: KernelLibrary, kernel: int, shape: tuple[int, int, int]) -> str:
     """Run a kernel and say what is wrong; nothing where all is well."""
     operation = operation_of(library.names[kernel])
-    torch_dtype = TYPES[operation.element.tag]
+    torch_dtype = getattr(torch, operation.element.value)
     m, n, k = shape
     a, b = (torch.randn(rows, k, device="cuda").to(torch_dtype) for rows in (m, n))
     expected = a.double() @ b.double().t()

@@ -44,8 +44,6 @@ SHAPES = (
     *((2048, 4096, 256), (4096, 8192, 64), (8192, 512, 512), (300, 28672, 128), (256, 4096, 4096)),
 )
 """(m, n, k). Leading strides are padded to 16 bytes, as the fast kernels need them."""
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""torch's type by the tag of the operation."""
 NOT_TAKEN = {3, 4}
 """AOT_GEMM_ERROR_SHAPE and AOT_GEMM_ERROR_STRIDE: a kernel does not take a shape."""
 
@@ -88,7 +86,7 @@ class Entry:
     @property
     def dtype(self) -> torch.dtype:
         """Element type of the kernel's operands."""
-        return TYPES[operation_of(self.name).element.tag]
+        return getattr(torch, operation_of(self.name).element.value)
 
 
 class Watchdog:
@@ -143,8 +141,7 @@ class Kernels:
         """Return A or B of an entry, held as its kernel wants it, rows padded."""
         m, n, k = entry.shape
         rows = m if name == "a" else n
-        operation = operation_of(entry.name)
-        is_k_major = (operation.a if name == "a" else operation.b).is_k_major
+        is_k_major = getattr(operation_of(entry.name), name).is_k_major
         key = (name, (rows, k), entry.dtype, is_k_major)
         if key not in self._held:
             matrix = self._matrix(name, rows, k, entry.dtype)

@@ -56,7 +56,7 @@ class ElementType(Enum):
 
     @property
     def code(self) -> int:
-        """Return the number by which the runtime and a learned time know the type."""
+        """Return the type's number among the features of a learned time."""
         return list(ElementType).index(self)
 
     @property

@@ -192,11 +192,9 @@ class Operation(Word):
 
         bf16 and fp16 are of one size and run at one rate; a bias reads n elements more than the same product without.
         """
-        twins = {ElementType.BFLOAT16: ElementType.FLOAT16, ElementType.FLOAT16: ElementType.BFLOAT16}
-        twin = Operation.of(twins[self.element], self.layout, self.epilogue)
-        if self.epilogue is Epilogue.NONE:
-            return (twin,)
-        return (Operation.of(self.element, self.layout), Operation.of(twins[self.element], self.layout))
+        alike = [x for x in (ElementType.BFLOAT16, ElementType.FLOAT16) if x is not self.element]
+        found = (Operation.of(element, self.layout) for element in (self.element, *alike))
+        return tuple(operation for operation in found if operation is not self)
 
     def num_bytes(self, m: int, n: int, k: int) -> int:
         """Count the fewest bytes that device memory must move: operands are read once, D is written once."""

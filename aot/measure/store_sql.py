@@ -57,8 +57,8 @@ CREATE TABLE IF NOT EXISTS in_flight (
 """
 
 _TAG = "CASE dtype WHEN 'bfloat16' THEN 'bf16_' ELSE 'fp16_' END || layout"
-_RENAMED = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
-"""The names of families until version 3, and those since."""
+RENAMED_FAMILIES = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
+"""The names of families until 2026-11-22, and those since."""
 
 
 def _with_operation(table: str) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ UPGRADES = {
         *(
             f"UPDATE kernels SET name = replace(name, '_{old}_', '_{new}_'), "
             f"candidate = replace(candidate, '\"{old}\"', '\"{new}\"')"
-            for old, new in _RENAMED.items()
+            for old, new in RENAMED_FAMILIES.items()
         ),
         f"PRAGMA user_version = {SCHEMA_VERSION}",
     )

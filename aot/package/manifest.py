@@ -24,7 +24,7 @@ from aot.core.errors import CandidateError, ManifestError
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
 from aot.core.strict_json import DecodeError, decode_version, parse_json
-from aot.families import family_of
+from aot.families import signature
 from aot.select.selection import HeldOut, Regret
 
 MANIFEST_VERSION = 3
@@ -95,9 +95,13 @@ def _check_kernel(kernel: Kernel) -> None:
     if kernel.name != kernel.key.name:
         raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
     try:
-        family_of(kernel.candidate)
+        expected = signature(kernel.key)
     except CandidateError as error:
         raise DecodeError(str(error)) from error
+    if kernel.signature != expected:
+        raise DecodeError(
+            f"the kernel {kernel.name} takes {', '.join(kernel.signature)}; expected {', '.join(expected)}"
+        )
 
 
 def _check(manifest: Manifest) -> None:

@@ -12,16 +12,15 @@ import sys
 from pathlib import Path
 
 from aot.core.whole_file import write_whole
+from aot.measure.store_sql import RENAMED_FAMILIES
 
-FAMILIES = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
-"""The names of families until 2026-11-22, and those since."""
 FIELDS = {"rounding_mean": "bucketing_loss_mean", "rounding_worst": "bucketing_loss_worst"}
-"""Fields of a selection, likewise."""
+"""The names of a selection's fields until 2026-11-22, and those since."""
 VERSIONS = {'"version": 1}\n': '"version": 2}\n', '"selection_version": 2': '"selection_version": 3'}
 """How a record's first line ends and what a selection has, before operations stood as tags and since."""
 
-_FAMILY = re.compile(rf'("family": ?")({"|".join(FAMILIES)})(?=")')
-_NAME = re.compile(rf'("|[a-z]_)({"|".join(FAMILIES)})(?=_\d+x\d)')
+_FAMILY = re.compile(rf'("family": ?")({"|".join(RENAMED_FAMILIES)})(?=")')
+_NAME = re.compile(rf'("|[a-z]_)({"|".join(RENAMED_FAMILIES)})(?=_\d+x\d)')
 _FIELD = re.compile(rf'(?<=")({"|".join(FIELDS)})(?=":)')
 _OPERATION = re.compile(r'\{\s*"dtype(?:_name)?": "(bfloat|float)16",\s*"layout(?:_name)?": "([km][kn])"\s*\}')
 
@@ -29,7 +28,7 @@ _OPERATION = re.compile(r'\{\s*"dtype(?:_name)?": "(bfloat|float)16",\s*"layout(
 def migrated(text: str) -> str:
     """Return a document's text as it would be written today."""
     for pattern in (_FAMILY, _NAME):
-        text = pattern.sub(lambda match: match[1] + FAMILIES[match[2]], text)
+        text = pattern.sub(lambda match: match[1] + RENAMED_FAMILIES[match[2]], text)
     text = _FIELD.sub(lambda match: FIELDS[match[0]], text)
     new = _OPERATION.sub(lambda match: f'"{"bf" if match[1] == "bfloat" else "fp"}16_{match[2]}"', text)
     if new != text:

@@ -3,8 +3,8 @@
  *   D (m, n) = A (m, k) @ B (n, k)^T, and a bias (n) added to each row where the operation has one
  *
  * A, B, D and the bias have one element type; the sum is taken in float32, the bias added to it in float32, and the
- * result rounded once. B is held (n, k), as torch.nn.Linear
- * holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged.
+ * result rounded once. B is held (n, k), as torch.nn.Linear holds a weight; a (k, n) right operand is the same matrix
+ * with its two strides exchanged.
  *
  * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
  * and may be called from any thread. No function allocates device memory, or writes to disk unless AOT_GEMM_MISSES asks
@@ -67,8 +67,8 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * the environment when the library is loaded turns it off for the whole process. */
 #define AOT_GEMM_B_CONSTANT UINT64_C(1)
 
-/* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row, strides[1] from column to column;
- * neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
+/* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
+ * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
   void* data; /* device address; null in queries, where it counts as aligned. Only D is written. */
   int64_t strides[2];
@@ -77,10 +77,10 @@ typedef struct {
 /* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n), the bias (1, n) with columns that are adjacent.
  *
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
- * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes.
- * Of a bias they need an address that is a multiple of 16 bytes, and a D that is row-major. Anything else is computed by
- * the fallback kernel, slower. m or n of 0 is no work; k of 0 gives zeros, or the bias in each row. D may share no element
- * with A, B or the bias, nor with itself.
+ * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes. Of a bias they need an address
+ * that is a multiple of 16 bytes, and a D that is row-major. Anything else is computed by the fallback kernel, slower.
+ * m or n of 0 is no work; k of 0 gives zeros, or the bias in each row. D may share no element with A, B or the bias,
+ * nor with itself.
  *
  * A program that was compiled with an older header has a smaller struct: the fields that it lacks count as 0. One that
  * was compiled with a newer header has a larger one, whose further bytes must be 0.

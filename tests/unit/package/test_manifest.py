@@ -55,6 +55,11 @@ def test_names_that_follow_from_others():
             "m.json: kernels[2].candidate.tile_m: expected a whole number from 1 to 4096, got 1.5",
         ),
         (
+            ("kernels", 3, "signature"),
+            ["a", "b", "d", "stream"],
+            "m.json: the kernel bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4 takes a, b, d, stream; expected a, b",
+        ),
+        (
             ("kernels", 2, "operation"),
             "f8",
             f"m.json: kernels[2].operation: expected one of {', '.join(Operation)}, got 'f8'",
