@@ -1,8 +1,9 @@
 """The dispatch table, its one rounding rule, and the reference look-up that the generated C++ must equal.
 
-Tier 1: an (n, k) that was tuned has its own ladder of m. Tier 2: any other shape rounds m, n and k onto a coarse grid
-whose every cell names a kernel. Adding a tuned (n, k) never changes what another shape gets. A row decides speed, never
-correctness: every kernel takes every aligned problem, or names another that does (`general`).
+Tier 1: an (n, k) that was tuned has its own ladder of m. Tier 2: any other n and k round up onto a grid, whose every
+column has steps of m, each with a kernel. Adding a tuned (n, k) never changes what another shape gets. A row decides
+speed, never correctness: a ladder's kernel takes every aligned problem, or names another that does (`general`); a
+grid's always does.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-from aot.core.constraints import Extent, Index, Microseconds
+from aot.core.constraints import Extent, Index, Microseconds, Range
 from aot.core.measurement import Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -27,8 +28,11 @@ ALIGNMENT_BYTES = 16
 cuTensorMapEncodeTiled: globalAddress and globalStrides are multiples of 16 bytes."""
 
 
-CELL_FRACTIONS = (0.5, 1.0)
-"""Where between a cell's edges its kernel is judged, in m; n and k at their upper edges, where weights lie."""
+MAX_STEP_M = 2**20 - 1
+"""Largest edge of m in a grid; `MAX_STEP_KERNELS` is the most kernels that its steps tell apart: the library packs both
+in 32 bits. Source: templates/src/dispatch.h, `kKernelBits`."""
+
+MAX_STEP_KERNELS = 4096
 
 
 class Tier(Enum):
@@ -47,19 +51,13 @@ def round_up(value: int, edges: tuple[int, ...]) -> int:
     return min(bisect_left(edges, value), len(edges) - 1)
 
 
-def between(edges: Sequence[int], index: int) -> list[int]:
-    """Return the extents inside a cell's range at which its kernel is judged, ending with the upper edge."""
-    low = edges[index - 1] if index else 0
-    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in CELL_FRACTIONS})
-
-
 @dataclass(frozen=True)
 class Row:
-    """What one bucket or cell gets.
+    """What one bucket of a ladder gets.
 
     `kernel` indexes the manifest's kernels; `general` is the kernel for problems that `kernel` cannot take because it
     needs whole tiles (`m_multiple`, `n_multiple` of the manifest's kernel), and equals `kernel` where it takes all.
-    In a ladder `time_us` is of the bucket's upper edge; in a grid, the geometric mean over shapes of the cell.
+    `time_us` is of the bucket's upper edge.
     """
 
     kernel: Index
@@ -81,29 +79,37 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Tier 2: a row for each cell, cells ordered by m, then n, then k (k runs fastest)."""
+class Column:
+    """The shapes of a grid that round to one n and one k: ascending upper edges of m, and a kernel for each."""
 
-    m_edges: tuple[Extent, ...]
+    m_edges: tuple[Annotated[int, Range(1, MAX_STEP_M)], ...]
+    kernels: tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tier 2: a column for each pair of edges of n and k, ordered by n, then k (k runs fastest).
+
+    A grid holds no times: what a cell's kernel was chosen by are predictions for other shapes than the one asked about.
+    """
+
     n_edges: tuple[Extent, ...]
     k_edges: tuple[Extent, ...]
-    cells: tuple[Row, ...]
+    columns: tuple[Column, ...]
 
-    def cell(self, m: int, n: int, k: int) -> int:
-        """Return the index of the cell that a shape rounds to."""
-        i = round_up(m, self.m_edges)
-        j = round_up(n, self.n_edges)
-        return (i * len(self.n_edges) + j) * len(self.k_edges) + round_up(k, self.k_edges)
+    def place(self, n: int, k: int) -> int:
+        """Return the index of the column that an (n, k) rounds to."""
+        return round_up(n, self.n_edges) * len(self.k_edges) + round_up(k, self.k_edges)
 
-    def place(self, cell: int) -> tuple[int, int, int]:
-        """Return the indices of a cell's upper edges in m, n and k: what `cell` joins."""
-        rest, k = divmod(cell, len(self.k_edges))
-        return *divmod(rest, len(self.n_edges)), k
+    def corner(self, column: int) -> tuple[int, int]:
+        """Return the upper edges of a column, (n, k): what `place` rounds to."""
+        n, k = divmod(column, len(self.k_edges))
+        return self.n_edges[n], self.k_edges[k]
 
-    def judged(self, cell: int) -> list[tuple[int, int, int]]:
-        """List the (m, n, k) whose mean a cell's time is."""
-        i, j, k = self.place(cell)
-        return [(m, self.n_edges[j], self.k_edges[k]) for m in between(self.m_edges, i)]
+    @property
+    def num_steps(self) -> int:
+        """Count the steps of all columns."""
+        return sum(len(column.m_edges) for column in self.columns)
 
 
 @dataclass(frozen=True)
@@ -203,14 +209,39 @@ def _ladder_fault(ladder: Ladder, operation: Operation, kernels: Sequence[TableK
     return _rows_fault(f"{place}, row", ladder.rows, operation, kernels)
 
 
+def takes_aligned(kernel: TableKernel) -> bool:
+    """Say whether a kernel takes every aligned problem: what it needs n to be a multiple of, D's alignment gives."""
+    aligned = ALIGNMENT_BYTES // kernel.operation.d.num_bytes
+    return kernel.m_multiple == 1 and aligned % kernel.n_multiple == 0
+
+
+def _column_fault(column: Column, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+    if not _ascends(column.m_edges):
+        return "its edges in m must ascend from 1 or more, and not be empty"
+    if len(column.m_edges) != len(column.kernels):
+        return f"{len(column.kernels)} kernels for {len(column.m_edges)} edges in m"
+    for index in sorted(set(column.kernels)):
+        if not 0 <= index < len(kernels):
+            return f"it names kernel {index}; there are {len(kernels)} kernels"
+        if kernels[index].operation != operation:
+            return f"its kernel {index} is for {kernels[index].operation.tag}"
+        if not takes_aligned(kernels[index]):
+            m, n = kernels[index].m_multiple, kernels[index].n_multiple
+            return f"its kernel {index} takes only multiples of {m} in m and {n} in n; it must take all aligned shapes"
+    return ""
+
+
 def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]) -> str:
-    for axis, edges in (("m", grid.m_edges), ("n", grid.n_edges), ("k", grid.k_edges)):
+    for axis, edges in (("n", grid.n_edges), ("k", grid.k_edges)):
         if not _ascends(edges):
             return f"grid: its edges in {axis} must ascend from 1 or more, and not be empty"
-    cells = len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges)
-    if cells != len(grid.cells):
-        return f"the grid has {len(grid.cells)} cells, its edges give {cells}"
-    return _rows_fault("grid, cell", grid.cells, operation, kernels)
+    count = len(grid.n_edges) * len(grid.k_edges)
+    if count != len(grid.columns):
+        return f"the grid has {len(grid.columns)} columns, its edges give {count}"
+    if len(kernels) > MAX_STEP_KERNELS:
+        return f"there are {len(kernels)} kernels; a grid tells {MAX_STEP_KERNELS} apart"
+    faults = ((i, _column_fault(column, operation, kernels)) for i, column in enumerate(grid.columns))
+    return next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
 
 
 def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
@@ -241,7 +272,7 @@ def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer of a look-up. `index` counts the section's ladder rows in order (tier 1) or its cells (tier 2)."""
+    """The answer of a look-up. `index` counts the section's ladder rows in order (tier 1) or its columns (tier 2)."""
 
     kernel: int
     tier: Tier
@@ -265,15 +296,13 @@ def look_up(section: Section, problem: Problem, multiples: tuple[tuple[int, int]
     if not aligned:
         return Choice(section.fallback, Tier.FALLBACK, 0)
     first = 0
-    row, tier, index = None, Tier.GRID, 0
     for ladder in section.ladders:
         if (ladder.n, ladder.k) == (problem.n, problem.k):
-            index = round_up(problem.m, ladder.m_edges)
-            row, tier, index = ladder.rows[index], Tier.TUNED, first + index
-            break
+            step = round_up(problem.m, ladder.m_edges)
+            row = ladder.rows[step]
+            kernel = row.kernel if takes(problem, *multiples[row.kernel]) else row.general
+            return Choice(kernel, Tier.TUNED, first + step)
         first += len(ladder.rows)
-    if row is None:
-        index = section.grid.cell(problem.m, problem.n, problem.k)
-        row = section.grid.cells[index]
-    kernel = row.kernel if takes(problem, *multiples[row.kernel]) else row.general
-    return Choice(kernel, tier, index)
+    index = section.grid.place(problem.n, problem.k)
+    column = section.grid.columns[index]
+    return Choice(column.kernels[round_up(problem.m, column.m_edges)], Tier.GRID, index)

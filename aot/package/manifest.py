@@ -12,7 +12,6 @@ from aot.core.constraints import (
     Distribution,
     Grammar,
     KernelName,
-    Range,
     Rate,
     Release,
     TargetName,
@@ -27,7 +26,7 @@ from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.families import signature
 from aot.select.selection import HeldOut, Regret
 
-MANIFEST_VERSION = 3
+MANIFEST_VERSION = 4
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
@@ -78,8 +77,6 @@ class Manifest(Library):
     """The target's rate, which `explain` states the limit of a problem by: see aot.space.roofline."""
     bandwidth_bytes_per_s: Rate
     """The target's, of device memory, likewise."""
-    cell_fractions: tuple[Annotated[float, Range(0, 1, is_above=True)], ...]
-    """Where between the edges of a grid's cell, in m, its time was judged: see dispatch.between."""
     bigger_tiles: dict[KernelName, tuple[Text, ...]]
     """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
     toolchain: dict[Distribution, Release]

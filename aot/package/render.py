@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
-from aot.core.dispatch import Grid, Ladder, Section
+from aot.core.dispatch import MAX_STEP_KERNELS, Grid, Ladder, Section
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.signature import Argument
@@ -70,7 +70,7 @@ class FileSet(Mapping[str, bytes]):
 
 @dataclass(frozen=True)
 class _SectionRows:
-    """A section as table.cc.j2 writes it: with its index, and the number of ladder rows before each ladder."""
+    """A section as table.cc.j2 writes it: with its index, and the rows before each ladder and column."""
 
     index: int
     operation: Operation
@@ -78,6 +78,18 @@ class _SectionRows:
     first_rows: tuple[int, ...]
     grid: Grid
     fallback: int
+
+    @property
+    def column_starts(self) -> tuple[int, ...]:
+        """Return the number of steps before each column of the grid, and that of all steps."""
+        return tuple(accumulate((len(column.m_edges) for column in self.grid.columns), initial=0))
+
+    @property
+    def column_steps(self) -> Iterator[tuple[int, ...]]:
+        """Pack the steps of each column: the edge of m above the kernel's index. See templates/src/dispatch.h."""
+        for column in self.grid.columns:
+            steps = zip(column.m_edges, column.kernels, strict=True)
+            yield tuple(m * MAX_STEP_KERNELS + kernel for m, kernel in steps)
 
     @staticmethod
     def of(index: int, section: Section) -> _SectionRows:

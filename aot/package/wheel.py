@@ -10,7 +10,6 @@ from pathlib import Path
 from aot.compile.artifact import Artifact
 from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
-from aot.core.dispatch import CELL_FRACTIONS
 from aot.core.errors import CompileError
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
@@ -51,7 +50,6 @@ def manifest_of(
         heldout=selection.heldout,
         flops_per_s=target.flops_per_s,
         bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
-        cell_fractions=CELL_FRACTIONS,
         bigger_tiles=tile_notes(selection, target, timed or {}),
         toolchain=toolchain_versions(),
         kernels=tuple(artifact.kernel for artifact in artifacts),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from aot.report.svg import M_LOW, WIDTH, Axis, Kind, Plot, element, figure, m_ax
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aot.core.dispatch import Grid
+    from aot.core.dispatch import Column, Grid
     from aot.report.facts import Cell, OperationFacts
 
     Box = tuple[float, float, float, float]
@@ -45,9 +44,9 @@ def colours(facts: OperationFacts) -> dict[int, str]:
     for cell in facts.cells:
         areas.setdefault(cell.kernel, []).append(_extent(cell.after, cell.problem.m))
     grid = facts.section.grid
-    for i, row in enumerate(grid.cells if not areas else ()):
-        step = grid.place(i)[0]
-        areas.setdefault(row.kernel, []).append(_extent(grid.m_edges[step - 1] if step else 0, grid.m_edges[step]))
+    for column in grid.columns if not areas else ():
+        for after, m, kernel in zip((0, *column.m_edges), column.m_edges, column.kernels, strict=False):
+            areas.setdefault(kernel, []).append(_extent(after, m))
     weights = {kernel: sum(width for width, _ in found) for kernel, found in areas.items()}
     means = {kernel: sum(w * at for w, at in found) / weights[kernel] for kernel, found in areas.items()}
     area, count = sum(weights.values()), sum(map(len, areas.values()))
@@ -199,45 +198,40 @@ PANEL = 170.0
 """Height of a panel of tier 2."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Cells of one kernel beside each other: from one step of m to another, at one step of n."""
-
-    kernel: int
-    first: int
-    last: int
+MAX_PANELS = 6
+"""Panels of tier 2: one for each edge of k, or where those are more for so many of them, the last one included."""
 
 
-def _stacks(grid: Grid, depth: int) -> dict[_Run, list[tuple[int, int]]]:
-    """Find the runs at one step of k, and the (first, last) steps of n between which each stays the same."""
-    width, found = len(grid.m_edges), dict[_Run, list[tuple[int, int]]]()
-    for j in range(len(grid.n_edges)):
-        cells = ((i * len(grid.n_edges) + j) * len(grid.k_edges) + depth for i in range(width))
-        for kernel, group in groupby(enumerate(cells), key=lambda x: grid.cells[x[1]].kernel):
-            steps = [i for i, _ in group]
-            stack = found.setdefault(_Run(kernel, steps[0], steps[-1]), [])
-            if stack and stack[-1][1] == j - 1:
-                stack[-1] = (stack[-1][0], j)
-            else:
-                stack.append((j, j))
-    return found
+def _depths(grid: Grid) -> list[int]:
+    """Choose the edges of k that have a panel, by index."""
+    count = len(grid.k_edges)
+    return sorted({count - 1 - i * count // MAX_PANELS for i in range(MAX_PANELS)} & set(range(count)))
+
+
+def _runs(column: Column) -> list[tuple[int, int, int]]:
+    """Join neighbouring steps of one kernel: (kernel, m after which the run begins, its last m)."""
+    steps = zip((0, *column.m_edges), column.m_edges, column.kernels, strict=False)
+    groups = [(kernel, list(group)) for kernel, group in groupby(steps, key=lambda x: x[2])]
+    return [(kernel, group[0][0], group[-1][1]) for kernel, group in groups]
 
 
 def _panel(facts: OperationFacts, depth: int, plot: Plot, classes: dict[int, str]) -> str:
-    """Draw the cells of one upper edge of k."""
+    """Draw the columns of one upper edge of k; all of them are predicted."""
     grid = facts.section.grid
-    lefts = [plot.left, *(plot.px(float(m)) for m in grid.m_edges[:-1]), WIDTH - plot.right]
+    columns = grid.columns[depth :: len(grid.k_edges)]
     tops = [plot.bottom, *(plot.py(float(n)) for n in grid.n_edges[:-1]), plot.top]
     boxes: dict[int, list[Box]] = {}
-    for run, stack in _stacks(grid, depth).items():
-        found = [(lefts[run.first], tops[last + 1], lefts[run.last + 1], tops[first]) for first, last in stack]
-        boxes.setdefault(run.kernel, []).extend(found)
+    start = 0
+    for runs, group in groupby(map(_runs, columns)):
+        end = start + len(list(group))
+        for kernel, after, last in runs:
+            right = WIDTH - plot.right if last == runs[-1][2] else plot.px(float(last))
+            box = (plot.px(float(after)) if after else plot.left, tops[end], right, tops[start])
+            boxes.setdefault(kernel, []).append(box)
+        start = end
     marks = [_fill(facts, kernel, boxes[kernel], f"fine {classes.get(kernel, OTHER)}") for kernel in sorted(boxes)]
-    cells = grid.cells[depth :: len(grid.k_edges)]
-    if any(row.provenance != PROVENANCE_MEASURED for row in cells):
-        whole = (plot.left, plot.top, WIDTH - plot.right, plot.bottom)
-        marks.append(element("path", d=rectangles([whole]), class_="hatching"))
-    return "".join(marks)
+    whole = (plot.left, plot.top, WIDTH - plot.right, plot.bottom)
+    return "".join([*marks, element("path", d=rectangles([whole]), class_="hatching")])
 
 
 def _fill(facts: OperationFacts, kernel: int, boxes: Sequence[Box], css: str) -> str:
@@ -252,29 +246,30 @@ def _between(edges: Sequence[int], step: int, name: str) -> str:
 
 
 def grid_map(facts: OperationFacts) -> Figure:
-    """Draw the kernel of each cell of tier 2 over m and n, a panel for each range of k."""
+    """Draw the kernel of each cell of tier 2 over m and n, a panel for some ranges of k."""
     grid, classes = facts.section.grid, colours(facts)
     low, high = max(grid.n_edges[0] / 2, 0.5), float(grid.n_edges[-1])
     powers = [2**i for i in range(32) if low <= 2**i <= high]
     ticks = tuple((float(x), str(x)) for x in powers[:: max(1, len(powers) // 4)])
     y = Axis("n (logarithmic)", low, high * 1.15, ticks, Kind.LOG)
-    parts, last = [], len(grid.k_edges) - 1
-    for depth in range(len(grid.k_edges)):
-        plot = Plot(m_axis(grid.m_edges[-1]), y, height=PANEL, left=70, top=34 + depth * (PANEL + 34))
+    parts, depths = [], _depths(grid)
+    last_m = max(column.m_edges[-1] for column in grid.columns)
+    for i, depth in enumerate(depths):
+        plot = Plot(m_axis(last_m), y, height=PANEL, left=70, top=34 + i * (PANEL + 34))
         where = _between(grid.k_edges, depth, "k")
         parts.append(element("text", where, x=WIDTH - plot.right, y=plot.top - 8, class_="label end"))
         parts.append(_panel(facts, depth, plot, classes))
-        parts.append(plot.axes(is_map=True) if depth == last else plot.ordinate())
+        parts.append(plot.axes(is_map=True) if depth == depths[-1] else plot.ordinate())
     parts.append(element("text", y.label, x=2, y=16, class_="label"))
-    counts = Counter(row.kernel for row in grid.cells)
-    measured = sum(row.provenance == PROVENANCE_MEASURED for row in grid.cells)
-    said = f"{measured} rest on measured ones" if measured else "all predicted, so hatched: nothing here was measured"
+    counts = Counter(kernel for column in grid.columns for kernel in column.kernels)
+    shown = "" if len(depths) == len(grid.k_edges) else f" {len(depths)} of {len(grid.k_edges)} ranges of k are drawn."
     caption = (
-        f"Tier 2: the {len(grid.cells)} cells that all other n and k fall into, by the kernel they get: the fastest by "
-        f"the mean of times over shapes inside the cell; {said}."
+        f"Tier 2: all other n and k fall into {len(grid.columns)} columns of {grid.num_steps} cells, by the kernel "
+        "they get: the fastest by the mean of times over shapes inside the cell; all predicted, so hatched: nothing "
+        f"here was measured.{shown}"
     )
-    lines = [(kernel_name(facts, x), count, share(count / len(grid.cells))) for x, count in counts.most_common()]
+    lines = [(kernel_name(facts, x), count, share(count / grid.num_steps)) for x, count in counts.most_common()]
     legend = (*_legend(facts, classes, counts), PREDICTED)
-    svg = figure("".join(parts), 34 + (last + 1) * (PANEL + 34) + 18, "Kernel chosen, tier 2")
+    svg = figure("".join(parts), 34 + len(depths) * (PANEL + 34) + 18, "Kernel chosen, tier 2")
     table = Table(("kernel", "cells", "of all"), tuple(lines))
     return Figure("Kernel chosen, other weights", caption, svg, legend, table, has_names=True)

@@ -74,7 +74,7 @@ def operations(facts: Facts) -> Table:
     if facts.is_predicted:
         for x in facts.operations:
             kernels = sum(key.operation == x.operation for key in x.kernels)
-            rows.append((x.operation.tag, str(kernels), str(len(x.cells)), str(len(x.section.grid.cells)), "not known"))
+            rows.append((x.operation.tag, str(kernels), str(len(x.cells)), str(x.section.grid.num_steps), "not known"))
         return Table(("operation", "kernels", "rows, predicted", "cells, predicted", "regret"), tuple(rows))
     for x in facts.operations:
         regret = x.regret

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -23,79 +22,74 @@ def _steps(*ranges: tuple[int, int, int]) -> tuple[int, ...]:
     return tuple(sorted({value for first, last, step in ranges for value in range(first, last + 1, step)}))
 
 
-FINE_M = _steps((1, 1, 1), (8, 128, 8), (144, 512, 16), (544, 1024, 32), (1088, 4096, 64), (4352, 8192, 256))
-FINE_GRID_M = _steps((1, 1, 1), (16, 512, 16), (544, 1024, 32), (1088, 2048, 64), (2176, 4096, 128), (4352, 8192, 256))
+FINE_M = _steps((1, 1, 1), (8, 128, 8), (144, 512, 16), (544, 1024, 32), (1088, 4096, 64), (4352, 16384, 256))
+FINE_GRID_M = _steps((1, 1, 1), (8, 64, 8), (80, 512, 16), (544, 1024, 32), (1088, 4096, 64), (4352, 16384, 512))
 FINE_N = _steps(
-    (128, 512, 64), (640, 2048, 128), (2304, 6144, 256), (6656, 8192, 512), (8704, 16384, 512), (17408, 32768, 1024)
+    (64, 1024, 64),
+    (1152, 8192, 128),
+    (8448, 16384, 256),
+    (17408, 32768, 1024),
+    (36864, 65536, 4096),
+    (131072, 131072, 1),
 )
-FINE_K = (256, 512, 1024, 2048, 4096, 8192, 16384)
+FINE_K = _steps(
+    (64, 128, 64),
+    (256, 512, 128),
+    (768, 1536, 256),
+    (2048, 3072, 512),
+    (4096, 6144, 1024),
+    (8192, 16384, 2048),
+    (20480, 32768, 4096),
+)
 """Upper edges before merging: of a ladder's m, and of the grid's m, n and k. m steps by the smallest tile where tiles
 are few, then by what adds a tile: one row past a multiple of a tile costs a wave, so that wide steps hide cliffs (with
-steps of 512 past m 2048, m 2049 at n 4096, k 4096 took 24 percent longer than it need on an H200). n by halves of a
-common tile, then by the multiples that weights have; k by octaves."""
-
-
-def merge_costs(losses: Array, axis: int) -> Array:
-    """Return what merging each slab with the next along an axis adds, summed over the rest.
-
-    Args:
-        losses: (m, n, k, kernel): summed logarithms of time over the shapes of a cell.
-        axis: 0, 1 or 2.
-    """
-    moved = np.moveaxis(losses, axis, 0)
-    alone = moved.min(axis=-1)
-    together = (moved[:-1] + moved[1:]).min(axis=-1)
-    costs: Array = (together - alone[:-1] - alone[1:]).sum(axis=(1, 2))
-    return costs
-
-
-def _merged(losses: Array, axis: int, index: int) -> Array:
-    moved = np.moveaxis(losses, axis, 0)
-    joined = np.concatenate(
-        [moved[:index], moved[index : index + 1] + moved[index + 1 : index + 2], moved[index + 2 :]]
-    )
-    return np.moveaxis(joined, 0, axis)
+steps of 512 past m 2048, m 2049 at n 4096, k 4096 took 24 percent longer than it need on an H200). n by the multiples
+that weights have; k by steps of at most a third, since how a product is split depends on it."""
 
 
 def coarsen(
     losses: Array,
-    edges: Sequence[Sequence[int]],
+    edges: Sequence[int],
     *,
     num_shapes: int,
     max_cost: float,
-    max_cells: int,
-    kept: Sequence[Collection[int]] = ((), (), ()),
-) -> tuple[tuple[int, ...], ...]:
-    """Merge neighbouring steps, the cheapest first, while the mean cost stays within bounds.
+    max_steps: int | None = None,
+    kept: Collection[int] = (),
+) -> tuple[int, ...]:
+    """Merge neighbouring steps of m, the cheapest first, while the mean cost stays within bounds.
 
     Args:
-        losses: (m, n, k, kernel): the logarithms of time, summed over the shapes that stand for a cell.
-        edges: upper edges of the steps of m, n and k.
+        losses: (step, kernel): the logarithms of time, summed over the shapes that stand for a step.
+        edges: upper edges of the steps.
         num_shapes: shapes in all.
-        max_cost: mean of log(time with merged buckets / time with fine ones) up to which to merge.
-        max_cells: cells down to which to merge at any cost.
-        kept: edges of each axis that stay.
+        max_cost: mean of log(time with merged steps / time with fine ones) up to which to merge.
+        max_steps: steps down to which to merge at any cost; by default none are.
+        kept: edges that stay.
 
     Returns:
-        The edges left; the last of each axis always is.
+        The edges left; the last always is.
     """
-    left = [list(axis) for axis in edges]
+    left, rows = list(edges), list(losses)
+    least = [float(row.min()) for row in rows]
+
+    def cost(i: int) -> float:
+        """Return what merging a step with the next adds."""
+        if left[i] in kept:
+            return float("inf")
+        return float((rows[i] + rows[i + 1]).min()) - least[i] - least[i + 1]
+
+    costs = [cost(i) for i in range(len(left) - 1)]
     spent = 0.0
-    while True:
-        cells = int(np.prod(losses.shape[:3]))
-        options = []
-        for axis in range(3):
-            costs = merge_costs(losses, axis)
-            gain = cells // losses.shape[axis]
-            options += [
-                (cost / gain, cost, axis, i) for i, cost in enumerate(costs.tolist()) if left[axis][i] not in kept[axis]
-            ]
-        if not options:
+    while costs:
+        i = min(range(len(costs)), key=lambda j: (costs[j], j))
+        is_asked = max_steps is not None and len(left) > max_steps
+        if costs[i] == float("inf") or (not is_asked and (spent + costs[i]) / num_shapes > max_cost):
             break
-        _, cost, axis, index = min(options)
-        if cells <= max_cells and (spent + cost) / num_shapes > max_cost:
-            break
-        spent += cost
-        losses = _merged(losses, axis, index)
-        del left[axis][index]
-    return tuple(tuple(axis) for axis in left)
+        spent += costs[i]
+        rows[i : i + 2] = [rows[i] + rows[i + 1]]
+        least[i : i + 2] = [float(rows[i].min())]
+        del left[i], costs[i]
+        for j in (i - 1, i):
+            if 0 <= j < len(costs):
+                costs[j] = cost(j)
+    return tuple(left)

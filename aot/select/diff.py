@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from aot.select.table import Timed
 
 
+BATCH = 2000
+"""Problems whose times are predicted at once: with 200 kernels, 80 MB of what the predictions are made from."""
+
+
 @dataclass(frozen=True)
 class Change:
     """One bucket that has another kernel."""
@@ -74,10 +78,11 @@ def _corners(operation: Operation, old: Section, new: Section) -> Iterator[tuple
     for n, k in sorted(ladders[0].keys() & ladders[1].keys()):
         for m in sorted({*ladders[0][n, k], *ladders[1][n, k]}):
             yield Tier.TUNED, Problem(operation, m, n, k)
-    axes = [(x.grid.m_edges, x.grid.n_edges, x.grid.k_edges) for x in (old, new)]
-    for m, n, k in product(*(sorted({*a, *b}) for a, b in zip(*axes, strict=True))):
+    grids = (old.grid, new.grid)
+    for n, k in product(*(sorted({*a, *b}) for a, b in zip(*((x.n_edges, x.k_edges) for x in grids), strict=True))):
         if (n, k) not in ladders[0] and (n, k) not in ladders[1]:
-            yield Tier.GRID, Problem(operation, m, n, k)
+            for m in sorted({m for x in grids for m in x.columns[x.place(n, k)].m_edges}):
+                yield Tier.GRID, Problem(operation, m, n, k)
 
 
 def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequence[Timed]) -> list[tuple[float, bool]]:
@@ -85,12 +90,14 @@ def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequenc
     logs = np.zeros(len(pairs))
     measured = np.ones(len(pairs), dtype=bool)
     candidates = sorted({candidate for _, *both in pairs for candidate in both})
-    for timed in times:
-        rows = timed.times_us(candidates, [problem for problem, _, _ in pairs])
-        for i, (problem, old, new) in enumerate(pairs):
-            logs[i] += np.log(rows[i, candidates.index(new)] / rows[i, candidates.index(old)])
+    place = {candidate: j for j, candidate in enumerate(candidates)}
+    for timed, start in product(times, range(0, len(pairs), BATCH)):
+        batch = pairs[start : start + BATCH]
+        rows = timed.times_us(candidates, [problem for problem, _, _ in batch])
+        for i, (problem, old, new) in enumerate(batch):
+            logs[start + i] += np.log(rows[i, place[new]] / rows[i, place[old]])
             own = timed.own.get(problem, {})
-            measured[i] &= old in own and new in own
+            measured[start + i] &= old in own and new in own
     found = np.exp(logs / max(len(times), 1)) - 1
     return list(zip(found.tolist(), measured.tolist(), strict=True))
 

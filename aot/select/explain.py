@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Choice, Ladder, Row, Section, Tier, look_up
+from aot.core.dispatch import Choice, Ladder, Row, Section, Tier, look_up, round_up
 from aot.core.errors import SelectionError
 from aot.core.operands import as_launched
 from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.coverage import why_general
 from aot.select.tiles import bigger_tiles, verdict_on
-from aot.space.roofline import mean_roofline_us, roofline
+from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
     from aot.core.measurement import OperationTimes
     from aot.core.target import Target
     from aot.select.selection import Selection
-
-_OF = {Tier.TUNED: "for the bucket's upper edge", Tier.GRID: "as the mean of the cell's shapes"}
 
 
 def _place(section: Section, choice: Choice) -> tuple[Ladder, int]:
@@ -32,14 +30,7 @@ def _place(section: Section, choice: Choice) -> tuple[Ladder, int]:
     raise IndexError(choice.index)
 
 
-def _row(section: Section, choice: Choice) -> Row:
-    if choice.tier is Tier.GRID:
-        return section.grid.cells[choice.index]
-    ladder, step = _place(section, choice)
-    return ladder.rows[step]
-
-
-def _bucket(section: Section, choice: Choice) -> str:
+def _bucket(section: Section, choice: Choice, m: int) -> str:
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)
         low = ladder.m_edges[step - 1] + 1 if step else 1
@@ -47,17 +38,9 @@ def _bucket(section: Section, choice: Choice) -> str:
         bucket = f"m >= {low}" if last else f"m {low} to {ladder.m_edges[step]}"
         place = f"bucket {bucket}, {step + 1} of {len(ladder.m_edges)}"
         return f"tier 1: ladder of (n {ladder.n}, k {ladder.k}), {place}"
-    grid = section.grid
-    i, j, k = grid.place(choice.index)
-    return f"tier 2: grid cell m <= {grid.m_edges[i]}, n <= {grid.n_edges[j]}, k <= {grid.k_edges[k]}"
-
-
-def _timed_shapes(section: Section, choice: Choice) -> list[Problem]:
-    """List the problems that the row's time is of: one, or those whose mean it is."""
-    if choice.tier is Tier.TUNED:
-        ladder, step = _place(section, choice)
-        return [Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k)]
-    return [Problem(section.operation, *shape) for shape in section.grid.judged(choice.index)]
+    n, k = section.grid.corner(choice.index)
+    m_edges = section.grid.columns[choice.index].m_edges
+    return f"tier 2: grid cell m <= {m_edges[round_up(m, m_edges)]}, n <= {n}, k <= {k}"
 
 
 def _roofline_line(problem: Problem, target: Target) -> str:
@@ -69,11 +52,24 @@ def _roofline_line(problem: Problem, target: Target) -> str:
     return f"  roofline   {own.time_us:.2f} us for this problem, by {own.bound} ({rate})"
 
 
-def _achieved_line(row: Row, shapes: list[Problem], target: Target) -> str:
-    """Compare the row's time with the roofline of the very shapes that it is of."""
-    least = mean_roofline_us(shapes, target)
-    where = "the bucket's upper edge" if len(shapes) == 1 else "the cell's shapes, as a mean"
+def _achieved_line(row: Row, edge: Problem, target: Target) -> str:
+    """Compare the row's time with the roofline of the very shape that it is of."""
+    least = roofline(edge, target).time_us
+    where = "the bucket's upper edge"
     return f"  achieved   {least / row.time_us:.0%} of the roofline of {where}, {least:.2f} us; {row.provenance}"
+
+
+def _row_lines(choice: Choice, row: Row, selection: Selection) -> list[str]:
+    """Say what a ladder's row knows of the kernel that was chosen: its time and the next best kernel."""
+    if choice.kernel != row.kernel:
+        first = selection.kernels[row.kernel].name
+        instead = f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles"
+        return [instead, "  time       none of this kernel in the table"]
+    time = f"  time       {row.time_us:.1f} us {row.provenance} for the bucket's upper edge"
+    if row.runner_up == row.kernel:
+        return [time, "  runner-up  none: no other kernel has a time here"]
+    name, margin = selection.kernels[row.runner_up].name, row.runner_up_us / row.time_us - 1
+    return [time, f"  runner-up  {name}, {row.runner_up_us:.1f} us ({margin:+.1%})"]
 
 
 def _tile_lines(
@@ -113,23 +109,16 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
     section = sections[launched.operation]
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
-    row, shapes = _row(section, choice), _timed_shapes(section, choice)
-    is_rows_own = choice.kernel == row.kernel
-    lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice)}"]
+    lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice, launched.m)}"]
     lines += [f"  read as    {launched.name}, which is the same memory"] if launched != problem else []
-    if is_rows_own:
-        margin = row.runner_up_us / row.time_us - 1
-        lines.append(f"  time       {row.time_us:.1f} us {row.provenance} {_OF[choice.tier]}")
-        if row.runner_up != row.kernel:
-            name = selection.kernels[row.runner_up].name
-            lines.append(f"  runner-up  {name}, {row.runner_up_us:.1f} us ({margin:+.1%})")
-        else:
-            lines.append("  runner-up  none: no other kernel has a time here")
-        lines += [_roofline_line(problem, target), _achieved_line(row, shapes, target)]
+    own_row, compared = None, launched
+    if choice.tier is Tier.TUNED:
+        ladder, step = _place(section, choice)
+        row, compared = ladder.rows[step], Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k)
+        own_row = row if choice.kernel == row.kernel else None
+        lines += _row_lines(choice, row, selection)
     else:
-        first = selection.kernels[row.kernel].name
-        lines.append(f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles")
-        lines += ["  time       none of this kernel in the table", _roofline_line(problem, target)]
-    compared = shapes[0] if choice.tier is Tier.TUNED else launched
-    own_row = row if is_rows_own and choice.tier is Tier.TUNED else None
+        lines.append("  time       none: a cell of the grid is chosen by predictions of other shapes")
+    lines.append(_roofline_line(problem, target))
+    lines += [_achieved_line(own_row, compared, target)] if own_row else []
     return "\n".join([*lines, *_tile_lines(key, compared, own_row, selection, timed, target)])

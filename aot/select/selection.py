@@ -19,7 +19,7 @@ from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.select.coverage import Coverage
 
-SELECTION_VERSION = 3
+SELECTION_VERSION = 4
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 

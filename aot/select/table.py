@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import SplitK
-from aot.core.dispatch import Grid, Ladder, Row, Section
+from aot.core.candidate import KernelKey, SplitK
+from aot.core.dispatch import Column, Grid, Ladder, Row, Section, takes_aligned
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, coarsen
+from aot.select.selection import FamilyKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 COARSE = 3
-"""In the layouts that are not linear's, every third fine step of m and n is looked at, and the last."""
+"""In the layouts that are not linear's, every third fine step of m, n and k is looked at, and the last."""
 
-GRID_COST = 0.001
-"""Mean predicted cost that merging the grid's steps into cells may have."""
+MERGE_COST = 0.0005
+"""Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
-LADDER_COST = 0.0005
-"""The same of a ladder."""
+SCAN = 5
+"""All kernels are predicted on every fifth step of m of a column; between two of those, the kernels that are `NEAR` the
+best on either. Source: on the H200's record the trees take 6 us a prediction, and a grid has 35 million of them."""
 
-MAX_CELLS = {True: 26000, False: 800}
-"""Most cells of a grid in linear's layout, and in the others: 8 bytes each in the library."""
+NEAR = 1.25
+"""Predicted time over the best up to which a kernel is looked at between two scanned steps."""
 
 PREDICTED_TIE = 0.06
 """Predicted times this close are a tie, which goes to the kernel that is shipped for the bucket already. Source:
@@ -48,7 +49,8 @@ MAX_WORKSPACE_BYTES = 256 * 2**20
 """Most workspace that a row may ask of its caller, at the row's largest shape."""
 
 BARRED = 1e6
-"""What stands for the logarithm of a time where a bucket cannot take a kernel: more than any sum of times."""
+"""What stands for the logarithm of a time where a bucket cannot take a kernel, or the kernel is far from the best: more
+than any sum of times."""
 
 
 def is_general(candidate: Candidate) -> bool:
@@ -121,10 +123,7 @@ class _Table:
         order = [candidate for candidate in order if bucket.takes(candidate)]
         general = [candidate for candidate in order if family_of(candidate).multiples(candidate) == (1, 1)]
         if not general:
-            raise SelectionError(
-                f"no kernel of the portfolio takes every shape near {bucket.corner.name}; raise --max-kernels, or keep "
-                "one with a TMA store and no split-K"
-            )
+            raise self.nothing_takes(bucket)
         chosen = first if first in order else order[0]
         own = self.timed.own.get(bucket.corner, {})
         is_own = chosen in own and provenance != PROVENANCE_PREDICTED
@@ -138,6 +137,14 @@ class _Table:
             provenance=provenance if is_own else PROVENANCE_PREDICTED,
             runner_up=self.indices[runner_up],
             runner_up_us=round(times[runner_up], 3),
+        )
+
+    @staticmethod
+    def nothing_takes(bucket: Bucket) -> SelectionError:
+        """Return the error of a bucket that no kernel of the portfolio takes as a whole."""
+        return SelectionError(
+            f"no kernel of the portfolio takes every shape near {bucket.corner.name}; raise --max-kernels, or keep "
+            "one with a TMA store and no split-K"
         )
 
     def pick(self, losses: Array, bucket: Bucket) -> Candidate | None:
@@ -167,32 +174,32 @@ class _Table:
         return found
 
 
-def _midpoint(edges: Sequence[int], index: int, multiple: int = 1) -> int:
-    """Return the middle of a step, rounded up to a multiple, within the step."""
+def _midpoint(edges: Sequence[int], index: int) -> int:
+    """Return the middle of a step, rounded up."""
     low = edges[index - 1] if index else 0
-    return min(-(-(low + edges[index]) // (2 * multiple)) * multiple, edges[index])
+    return -(-(low + edges[index]) // 2)
 
 
 def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> Ladder:
-    """Build the ladder of one (n, k): an edge at every m that was tuned, and between them where that pays."""
+    """Build the ladder of one (n, k): an edge at every m that was tuned, and between and past them where that pays."""
     operation, n, k = tuned[0].operation, tuned[0].n, tuned[0].k
     measured = {problem.m: problem for problem in tuned}
-    last = max(measured)
     incumbent = known.kept_ladder(n, k)
-    kept = {*measured, *(m for m in incumbent if m < last)}
-    fine = tuple(sorted({*kept, *(m for m in FINE_M if m < last)}))
+    kept = {*measured, *incumbent}
+    fine = tuple(sorted({*kept, *FINE_M}))
+    last = fine[-1]
     inside = [[_midpoint(fine, i), m] for i, m in enumerate(fine)]
     times = known.timed.times_us(known.candidates, [Problem(operation, m, n, k) for pair in inside for m in pair])
     logs = np.log(times).reshape(len(fine), 2, -1)
     buckets = [Bucket(Problem(operation, m, n, k), is_open=m == last) for m in fine]
     losses = logs.sum(axis=1) + known.barred(buckets)
-    (m_edges, _, _) = coarsen(
-        losses[:, None, None, :],
-        (fine, (n,), (k,)),
+    m_edges = coarsen(
+        losses,
+        fine,
         num_shapes=2 * len(fine),
-        max_cost=LADDER_COST,
-        max_cells=len(kept) if incumbent else len(fine),
-        kept=(kept, (), ()),
+        max_cost=MERGE_COST,
+        max_steps=len(kept) if incumbent else None,
+        kept=kept,
     )
     rows, start = [], 0
     for m in m_edges:
@@ -210,59 +217,79 @@ def _thin(edges: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*edges[::COARSE], edges[-1]}))
 
 
-def _bucket(operation: Operation, edges: Sequence[Sequence[int]], at: Sequence[int]) -> Bucket:
-    """Return the bucket of a step or cell by its indices; open where it is the last of an axis."""
-    corner = (axis[i] for axis, i in zip(edges, at, strict=True))
-    return Bucket(Problem(operation, *corner), any(i == len(axis) - 1 for axis, i in zip(edges, at, strict=True)))
+class _Columns:
+    """Fills the columns of a grid: those of one n at a time, since predictions in bulk are cheap."""
 
+    def __init__(self, known: _Table, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
+        self.known, self.operation = known, operation
+        self.m_edges, self.n_edges, self.k_edges = edges
+        able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
+        self._unable = np.where(able, 0.0, BARRED)
+        self._kept = None if known.timed.kept is None else known.timed.kept.grid
 
-def _fine_losses(known: _Table, operation: Operation, edges: Sequence[Sequence[int]]) -> tuple[Array, int]:
-    """Return (m, n, k, kernel) summed logarithms of time over two shapes of each fine step, and the shapes in all.
+    def of(self, n: int) -> list[Column]:
+        """Make the columns of one edge of n, by k."""
+        losses = self._losses(n)
+        return [self._column(n, k, losses[i]) for i, k in enumerate(self.k_edges)]
 
-    Barred where the step's bucket cannot take the kernel: a bucket of merged steps has the corner of its last one.
-    """
-    ends = list(product(*(range(len(axis)) for axis in edges)))
-    total = known.barred([_bucket(operation, edges, at) for at in ends])
-    patterns = ((False, False, False), (True, False, False))
-    for pattern in patterns:
-        shapes = [
-            [
-                _midpoint(axis, i, multiple) if middle else axis[i]
-                for axis, i, middle, multiple in zip(edges, at, pattern, (1, 8, 8), strict=True)
-            ]
-            for at in ends
-        ]
-        total += np.log(known.timed.model.times_us(known.candidates, [Problem(operation, *x) for x in shapes]))
-    return total.reshape(*(len(axis) for axis in edges), -1), len(patterns) * len(ends)
+    def _losses(self, n: int) -> Array:
+        """Return (k, m, kernel) summed logarithms of time over two shapes of each step of m: its middle and its end."""
+        num_k, num_m, model = len(self.k_edges), len(self.m_edges), self.known.timed.model
+        scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
+        problems = [Problem(self.operation, self.m_edges[i], n, k) for k in self.k_edges for i in scanned]
+        coarse = model.times_us(self.known.candidates, problems).reshape(num_k, len(scanned), -1)
+        is_near = coarse <= NEAR * coarse.min(axis=-1, keepdims=True)
+        asked = np.repeat(is_near[:, :-1] | is_near[:, 1:], np.diff(scanned), axis=1)
+        asked = np.concatenate([asked, is_near[:, -1:]], axis=1)
+        shapes = [[_midpoint(self.m_edges, i), m] for i, m in enumerate(self.m_edges)]
+        problems = [Problem(self.operation, m, n, k) for k in self.k_edges for pair in shapes for m in pair]
+        rows = np.repeat(asked.reshape(num_k * num_m, -1), 2, axis=0)
+        times = model.times_us(self.known.candidates, problems, rows).reshape(num_k, num_m, 2, -1)
+        losses: Array = np.minimum(np.log(times).sum(axis=2), BARRED) + self._unable
+        return losses
+
+    def _column(self, n: int, k: int, losses: Array) -> Column:
+        """Merge the steps of m of one column, and choose the kernel of each."""
+        is_last = n == self.n_edges[-1] or k == self.k_edges[-1]
+        corners = [Problem(self.operation, m, n, k) for m in self.m_edges]
+        buckets = [Bucket(x, is_open=is_last or x.m == self.m_edges[-1]) for x in corners]
+        losses = losses + self.known.barred(buckets)
+        kept = self._kept_edges(n, k)
+        m_edges = coarsen(
+            losses,
+            self.m_edges,
+            num_shapes=2 * len(self.m_edges),
+            max_cost=MERGE_COST,
+            max_steps=len(kept) or None,
+            kept=kept,
+        )
+        kernels, start = [], 0
+        for m in m_edges:
+            end = self.m_edges.index(m) + 1
+            bucket = buckets[end - 1]
+            chosen = self.known.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
+            if chosen is None or losses[start:end, self.known.candidates.index(chosen)].max() >= BARRED:
+                raise self.known.nothing_takes(bucket)
+            kernels.append(self.known.indices[chosen])
+            start = end
+        return Column(m_edges, tuple(kernels))
+
+    def _kept_edges(self, n: int, k: int) -> tuple[int, ...]:
+        """Return the steps that an earlier selection's column has, where its grid is of the same n and k."""
+        grid = self._kept
+        if grid is None or (grid.n_edges, grid.k_edges) != (self.n_edges, self.k_edges):
+            return ()
+        column = grid.columns[grid.place(n, k)].m_edges
+        return column if set(column) <= set(self.m_edges) else ()
 
 
 def _grid(known: _Table, operation: Operation) -> Grid:
-    """Choose the grid's edges, or keep those of an earlier selection, and fill it."""
-    if known.timed.kept is not None:
-        grid = known.timed.kept.grid
-        return _filled(known, operation, (grid.m_edges, grid.n_edges, grid.k_edges))
-    is_linear = operation.layout is Layout.KK
-    fine = (FINE_GRID_M, FINE_N, FINE_K) if is_linear else (_thin(FINE_GRID_M), _thin(FINE_N), _thin(FINE_K))
-    losses, num_shapes = _fine_losses(known, operation, fine)
-    edges = coarsen(losses, fine, num_shapes=num_shapes, max_cost=GRID_COST, max_cells=MAX_CELLS[is_linear])
-    return _filled(known, operation, edges)
-
-
-def _filled(known: _Table, operation: Operation, edges: tuple[tuple[int, ...], ...]) -> Grid:
-    """Fill the cells between edges: each gets the kernel whose time is least, by geometric mean over its shapes."""
-    m_edges, n_edges, k_edges = edges
-    empty = Grid(m_edges, n_edges, k_edges, ())
-    places = list(product(*(range(len(axis)) for axis in edges)))
-    judged = [[Problem(operation, *shape) for shape in empty.judged(i)] for i in range(len(places))]
-    times = known.timed.times_us(known.candidates, [problem for cell in judged for problem in cell])
-    cells, start = [], 0
-    for place, problems in zip(places, judged, strict=True):
-        means = np.log(times[start : start + len(problems)]).mean(axis=0)
-        start += len(problems)
-        bucket = _bucket(operation, edges, place)
-        by_candidate = dict(zip(known.candidates, np.exp(means).tolist(), strict=True))
-        cells.append(known.row(by_candidate, bucket, known.pick(means, bucket), PROVENANCE_PREDICTED))
-    return Grid(m_edges, n_edges, k_edges, tuple(cells))
+    """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
+    fine: tuple[tuple[int, ...], ...] = (FINE_GRID_M, FINE_N, FINE_K)
+    if operation.layout is not Layout.KK:
+        fine = tuple(_thin(axis) for axis in fine)
+    columns = _Columns(known, operation, fine)
+    return Grid(fine[1], fine[2], tuple(column for n in fine[1] for column in columns.of(n)))
 
 
 def build_section(

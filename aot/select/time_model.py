@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aot.core.target import Target
 
     Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
 
 NUM_TREES = 300
 LEARNING_RATE = 0.1
@@ -45,8 +46,13 @@ _MODES = list(SplitK)
 class Model(Protocol):
     """Gives times of candidates on problems, in microseconds."""
 
-    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
-        """Return an array (problem, candidate); the problems are of one operation."""
+    def times_us(
+        self, candidates: Sequence[Candidate], problems: Sequence[Problem], asked: Mask | None = None
+    ) -> Array:
+        """Return an array (problem, candidate); the problems are of one operation.
+
+        Where there is a mask of that shape, what is not asked for is infinite.
+        """
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,12 @@ class Prior:
     target: Target
     constants: Constants = DEFAULTS
 
-    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+    def times_us(
+        self, candidates: Sequence[Candidate], problems: Sequence[Problem], asked: Mask | None = None
+    ) -> Array:
         """Predict by the cost model."""
         total: Array = estimate(candidates, problems, self.target, self.constants).total_us
-        return total
+        return total if asked is None else np.where(asked, total, np.inf)
 
 
 def _features(
@@ -156,10 +164,14 @@ class TimeModel:
             regressor.fit(np.concatenate(features), np.concatenate(residuals), np.concatenate(weights))
         return TimeModel(target, names, regressor)
 
-    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
-        """Predict times in microseconds, (problem, candidate)."""
+    def times_us(
+        self, candidates: Sequence[Candidate], problems: Sequence[Problem], asked: Mask | None = None
+    ) -> Array:
+        """Predict times in microseconds, (problem, candidate); infinite where a mask does not ask."""
         found, modelled = _features(candidates, problems, self.target, self.names)
-        with threadpool_limits(1):
-            residual = self.regressor.predict(found.reshape(-1, found.shape[-1]))
-        predicted: Array = np.exp(modelled + residual.reshape(modelled.shape))
+        asked = np.ones(modelled.shape, dtype=bool) if asked is None else asked
+        predicted: Array = np.full(modelled.shape, np.inf)
+        if asked.any():
+            with threadpool_limits(1):
+                predicted[asked] = np.exp(modelled[asked] + self.regressor.predict(found[asked]))
         return predicted

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aot.core.problem import Problem
     from aot.core.target import Target
 
@@ -33,8 +30,3 @@ def roofline(problem: Problem, target: Target) -> Roofline:
     compute_us = problem.flops / target.peak_flops_per_s(problem.operation) * 1e6
     memory_us = problem.num_bytes / target.bandwidth_bytes_per_s * 1e6
     return Roofline(compute_us, "compute") if compute_us > memory_us else Roofline(memory_us, "memory")
-
-
-def mean_roofline_us(problems: Sequence[Problem], target: Target) -> float:
-    """Return the geometric mean of the rooflines, as the time of a table's cell is one over the cell's shapes."""
-    return math.exp(math.fsum(math.log(roofline(problem, target).time_us) for problem in problems) / len(problems))

@@ -9,9 +9,9 @@ from pathlib import Path
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import CompileError, DeviceError, ShapeFileError, TargetError
-from aot.core.measurement import PROVENANCE_PREDICTED, Record
+from aot.core.measurement import Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
@@ -69,8 +69,7 @@ def tuning_candidates(request: TuningRequest, target: Target, operation: Operati
 
 def _library(artifacts: Sequence[Artifact], target: Target) -> Library:
     """Return what a tuning library is built from: every kernel, and a table with no more than a fallback."""
-    row = Row(0, 0, 0.0, PROVENANCE_PREDICTED, 0, 0.0)
-    section = Section(artifacts[0].kernel.operation, (), Grid((1,), (1,), (1,), (row,)), 0)
+    section = Section(artifacts[0].kernel.operation, (), Grid((1,), (1,), (Column((1,), (0,)),)), 0)
     return Library(
         package="aot-tuning",
         version="0",

@@ -32,6 +32,15 @@ const Ladder* find_ladder(const Section& section, int64_t n, int64_t k) {
   return is_there ? ladder : nullptr;
 }
 
+int32_t kernel_of_column(const Grid& grid, int32_t column, int64_t m) {
+  const uint32_t* first = grid.steps + grid.starts[column];
+  const auto count = static_cast<int32_t>(grid.starts[column + 1] - grid.starts[column]);
+  // Past the last edge the last step answers, so that it need not be compared.
+  const uint32_t* step =
+      lower_bound(first, count - 1, [m](uint32_t candidate) { return candidate >> kKernelBits < m; });
+  return static_cast<int32_t>(*step & ((1u << kKernelBits) - 1));
+}
+
 }  // namespace
 
 int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges) {
@@ -56,27 +65,19 @@ int32_t find_section(int32_t operation) {
 
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned) {
   if (!aligned) return {section.fallback, AOT_GEMM_TIER_FALLBACK, 0};
-  Row row;
-  int32_t tier;
-  int32_t index;
-  if (const Ladder* ladder = find_ladder(section, n, k)) {
-    const int32_t step = round_up(m, ladder->edges, ladder->num_edges);
-    row = ladder->rows[step];
-    tier = AOT_GEMM_TIER_TUNED;
-    index = ladder->first_row + step;
-  } else {
+  const Ladder* ladder = find_ladder(section, n, k);
+  if (ladder == nullptr) {
     const Grid& grid = section.grid;
-    const int32_t i = round_up(m, grid.m_edges, grid.num_m);
-    const int32_t j = round_up(n, grid.n_edges, grid.num_n);
-    index = (i * grid.num_n + j) * grid.num_k + round_up(k, grid.k_edges, grid.num_k);
-    row = grid.cells[index];
-    tier = AOT_GEMM_TIER_GRID;
+    const int32_t column = round_up(n, grid.n_edges, grid.num_n) * grid.num_k + round_up(k, grid.k_edges, grid.num_k);
+    return {kernel_of_column(grid, column, m), AOT_GEMM_TIER_GRID, column};
   }
+  const int32_t step = round_up(m, ladder->edges, ladder->num_edges);
+  const Row row = ladder->rows[step];
   const Multiples& needed = multiples[row.kernel];
   // In 32 bits, in which a division takes a fraction of the time.
   const bool takes = static_cast<uint32_t>(m) % static_cast<uint32_t>(needed.m) == 0 &&
                      static_cast<uint32_t>(n) % static_cast<uint32_t>(needed.n) == 0;
-  return {takes ? row.kernel : row.general, tier, index};
+  return {takes ? row.kernel : row.general, AOT_GEMM_TIER_TUNED, ladder->first_row + step};
 }
 
 }  // namespace aot

@@ -22,13 +22,15 @@ struct Ladder {
   int32_t first_row;  // rows of the section's ladders before this one
 };
 
-// Tier 2. Cells are ordered by m, then n, then k.
+// A step of a column of the grid: its upper edge of m above its kernel, so that steps ascend as numbers.
+constexpr uint32_t kKernelBits = 12;
+
+// Tier 2. Columns are ordered by n, then k. The steps of column i are those from starts[i] to before starts[i + 1].
 struct Grid {
-  const int64_t* m_edges;
   const int64_t* n_edges;
   const int64_t* k_edges;
-  const Row* cells;
-  int32_t num_m;
+  const uint32_t* starts;
+  const uint32_t* steps;
   int32_t num_n;
   int32_t num_k;
 };

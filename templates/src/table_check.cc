@@ -87,6 +87,40 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
   return nullptr;
 }
 
+// What an aligned problem's n is a multiple of, a kernel of the grid may ask for.
+bool takes_aligned(int32_t kernel) {
+  const int64_t aligned = 16 / type_of(kOperations[kKernels[kernel].operation]).num_bytes();
+  return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
+}
+
+const char* find_fault_of_grid(const Section& section, int32_t number) {
+  const Grid& grid = section.grid;
+  if (!ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
+    return fault("section %" PRId32 ": the edges of its grid do not ascend", number);
+  }
+  if (grid.starts[0] != 0) return fault("section %" PRId32 ": the first column of its grid starts late", number);
+  for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
+    if (grid.starts[i] >= grid.starts[i + 1]) {
+      return fault("section %" PRId32 ": column %" PRId32 " of its grid has no step", number, i);
+    }
+    uint32_t last = 0;
+    for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
+      const uint32_t edge = grid.steps[j] >> kKernelBits;
+      const auto kernel = static_cast<int32_t>(grid.steps[j] & ((1u << kKernelBits) - 1));
+      if (edge <= last) {
+        return fault("section %" PRId32 ", column %" PRId32 " of its grid: its edges do not ascend", number, i);
+      }
+      last = edge;
+      if (!is_kernel(kernel) || !computes(kernel, section) || !takes_aligned(kernel)) {
+        return fault("section %" PRId32 ", column %" PRId32 " of its grid: kernel %" PRId32 " of %" PRId32
+                     " cannot stand there",
+                     number, i, kernel, kNumKernels);
+      }
+    }
+  }
+  return nullptr;
+}
+
 const char* find_fault_of_section(const Section& section, int32_t number) {
   if (section.operation < 0 || section.operation >= kNumOperations) {
     return fault("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,
@@ -100,14 +134,8 @@ const char* find_fault_of_section(const Section& section, int32_t number) {
       !takes_all_shapes(fallback)) {
     return fault("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
   }
-  const Grid& grid = section.grid;
-  if (!ascends(grid.m_edges, grid.num_m) || !ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
-    return fault("section %" PRId32 ": the edges of its grid do not ascend", number);
-  }
   const char* found = find_fault_of_ladders(section, number);
-  return found != nullptr
-             ? found
-             : find_fault_of_rows(section, number, "grid", grid.cells, grid.num_m * grid.num_n * grid.num_k);
+  return found != nullptr ? found : find_fault_of_grid(section, number);
 }
 
 // Problems are brought to the layouts that are listed, and then their section is looked up.

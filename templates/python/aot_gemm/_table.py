@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -37,12 +36,11 @@ class Plan:
     bias: bool
     kernel: str
     tier: str
-    """`tuned`: this (n, k) has a ladder of its own; `grid`: the coarse grid; `fallback`: not aligned to 16 bytes."""
+    """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
     bucket: tuple[int, int, int] | None
     """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
     time_us: float | None
-    """In microseconds: at the bucket's upper edges (`tuned`), which are this problem or one with more rows; or the
-    geometric mean over the cell's shapes (`grid`).
+    """In microseconds, at the bucket's upper edges, which are this problem or one with more rows.
 
     None where no time is known for this problem, as `no_time` says; never below the problem's limit.
     """
@@ -58,7 +56,7 @@ class Plan:
     limit_by: str | None
     """What sets it: `compute` or `memory`."""
     reached: float | None
-    """The fraction of the limit that `time_us` reaches: of the limit of the very shapes that the time is of."""
+    """The fraction of the limit that `time_us` reaches: of the limit of the very shape that the time is of."""
     bigger_tiles: tuple[str, ...]
     """What there is against the kernel with a bigger tile: not legal, or slower where it was compared."""
     workspace_bytes: int
@@ -125,11 +123,10 @@ class _Selection(NamedTuple):
 class _Place:
     """Where in the table a problem was answered."""
 
-    row: dict[str, Any]
+    row: dict[str, Any] | None
+    """The row of a ladder; a grid has none, and no times."""
     bucket: Shape
     """Upper edges of the bucket or cell."""
-    shapes: list[Shape]
-    """The shapes whose mean the row's time is."""
 
 
 def _find_place(selection: _Selection) -> _Place | None:
@@ -143,28 +140,19 @@ def _find_place(selection: _Selection) -> _Place | None:
         if TIERS[selection.tier] == "tuned":
             ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
             step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-            corner = ladder["m_edges"][step], ladder["n"], ladder["k"]
-            return _Place(ladder["rows"][step], corner, [corner])
+            return _Place(ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"]))
         if TIERS[selection.tier] == "grid":
             grid = section["grid"]
-            rest, k = divmod(selection.index, len(grid["k_edges"]))
-            m, n = divmod(rest, len(grid["n_edges"]))
-            corner = grid["m_edges"][m], grid["n_edges"][n], grid["k_edges"][k]
-            inside = [(x, corner[1], corner[2]) for x in _between(grid["m_edges"], m)]
-            return _Place(grid["cells"][selection.index], corner, inside)
+            n, k = divmod(selection.index, len(grid["k_edges"]))
+            edges = grid["columns"][selection.index]["m_edges"]
+            step = min(bisect_left(edges, selection.m), len(edges) - 1)
+            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]))
     except (LookupError, StopIteration) as error:
         raise errors.CorruptLibraryError(
             f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
             "reinstall the package"
         ) from error
     return None
-
-
-def _between(edges: list[int], index: int) -> list[int]:
-    """Return the extents at which a cell was judged: the twin of `between` in the toolchain's dispatch.py."""
-    low = edges[index - 1] if index else 0
-    fractions = manifest()["cell_fractions"]
-    return sorted({low + max(1, round(fraction * (edges[index] - low))) for fraction in fractions})
 
 
 def _limits_us(m: int, n: int, k: int, *, bias: bool = False) -> dict[str, float]:
@@ -176,15 +164,15 @@ def _limits_us(m: int, n: int, k: int, *, bias: bool = False) -> dict[str, float
     }
 
 
-def _mean_limit_us(shapes: list[Shape], *, bias: bool = False) -> float:
-    limits = (max(_limits_us(*shape, bias=bias).values()) for shape in shapes)
-    return math.exp(math.fsum(map(math.log, limits)) / len(shapes))
+def _limit_us(shape: Shape, *, bias: bool = False) -> float:
+    return max(_limits_us(*shape, bias=bias).values())
 
 
 def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float, *, bias: bool) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
-    if place is None:
-        return "the table has no times of the fallback"
+    if place is None or place.row is None:
+        of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
+        return f"the table has no times {of}"
     looked_up = (selection.m, selection.n, selection.k)
     past = [mode for mode, edge in enumerate(place.bucket) if looked_up[mode] > edge]
     if past:
@@ -196,7 +184,7 @@ def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float, *
         return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:
         return "the table has none for this kernel here"
-    if place.row["time_us"] < max(limit_us, _mean_limit_us(place.shapes, bias=bias)):
+    if place.row["time_us"] < max(limit_us, _limit_us(place.bucket, bias=bias)):
         return "the table's time here is less than the limit, so that it is not this problem's"
     return None
 
@@ -233,7 +221,7 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *,
     limit_us = None if by is None else limits[by]
     empty = "an empty product launches nothing"
     no_time = empty if limit_us is None else _why_no_time(place, selection, limit_us, bias=bias)
-    timed = place if no_time is None else None
+    timed = place.row if place and no_time is None else None
     return Plan(
         m=m,
         n=n,
@@ -244,14 +232,14 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
         bucket=place.bucket if place else None,
-        time_us=timed.row["time_us"] if timed else None,
+        time_us=timed["time_us"] if timed else None,
         no_time=no_time,
-        provenance=timed.row["provenance"] if timed else None,
-        runner_up=names[timed.row["runner_up"]] if timed else None,
-        runner_up_us=timed.row["runner_up_us"] if timed else None,
+        provenance=timed["provenance"] if timed else None,
+        runner_up=names[timed["runner_up"]] if timed else None,
+        runner_up_us=timed["runner_up_us"] if timed else None,
         limit_us=limit_us,
         limit_by=by,
-        reached=_mean_limit_us(timed.shapes, bias=bias) / timed.row["time_us"] if timed else None,
+        reached=_limit_us(place.bucket, bias=bias) / timed["time_us"] if place and timed else None,
         bigger_tiles=tuple(manifest()["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=selection.workspace_bytes,
     )
@@ -264,9 +252,7 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     margin = got.runner_up_us / got.time_us - 1
     where = "".join(f" on {x['device']}, {x['date']}" for x in manifest()["conditions"][-1:])
     origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
-    what = "as the mean of shapes in the cell"
-    if got.tier == "tuned":
-        what = "for this problem" if bucket == (got.m, got.n, got.k) else f"at the bucket's edge m {bucket[0]}"
+    what = "for this problem" if bucket == (got.m, got.n, got.k) else f"at the bucket's edge m {bucket[0]}"
     lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
     if got.runner_up != got.kernel:
         lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
@@ -279,7 +265,7 @@ def explain(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk",
     m, n, k = got.m, got.n, got.k
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
-        "grid": "tier 2: rounded up onto the coarse grid of (m, n, k)",
+        "grid": "tier 2: n and k are rounded up onto the grid, m to a step of its column",
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
     lines = [
@@ -293,8 +279,7 @@ def explain(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk",
     if got.limit_us is not None:
         lines.append(f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}")
     if got.reached is not None:
-        of = f"the limit at m {bucket[0]}" if got.tier == "tuned" else "the limit of the cell's shapes, as a mean"
-        lines.append(f"  reached    {got.reached:.0%} of {of}; {got.provenance}")
+        lines.append(f"  reached    {got.reached:.0%} of the limit at m {bucket[0]}; {got.provenance}")
     lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
     lines += ["  bigger tiles of the family, all else equal"] if got.bigger_tiles else []
     lines += [f"    {text}" for text in got.bigger_tiles]
