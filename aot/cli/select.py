@@ -55,7 +55,14 @@ LIMITS = (
         type=click.IntRange(4),
         default=SelectionLimits.max_layout_kernels,
         show_default=True,
-        help="Of each other layout, and of each operation with an epilogue.",
+        help="Of each other layout.",
+    ),
+    click.option(
+        "--max-epilogue-kernels",
+        type=click.IntRange(4),
+        default=SelectionLimits.max_epilogue_kernels,
+        show_default=True,
+        help="Of each operation with an epilogue, among those of the operation without.",
     ),
     click.option(
         "--max-regret",
@@ -131,7 +138,9 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         values["shapes"],
         not is_given(context, "shapes"),
         (values["record"] or pipeline.default_record(device, RECORDS)) if is_measured else None,
-        SelectionLimits(values["max_kernels"], values["max_layout_kernels"], mean, worst),
+        SelectionLimits(
+            values["max_kernels"], values["max_layout_kernels"], values["max_epilogue_kernels"], mean, worst
+        ),
         incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
         kernels=values["kernels"],
         calibration=values["calibration"],

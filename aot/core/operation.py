@@ -196,6 +196,19 @@ class Operation(Word):
         found = (Operation.of(element, self.layout) for element in (self.element, *alike))
         return tuple(operation for operation in found if operation is not self)
 
+    @property
+    def plain(self) -> Operation:
+        """Return the operation without its epilogue."""
+        return Operation.of(self.element, self.layout)
+
+    @property
+    def twins(self) -> tuple[Operation, ...]:
+        """Return the operations that differ in the element type alone, in one of the same size and rate.
+
+        They share their kernels: what is the fastest for one is for the other, but for noise.
+        """
+        return tuple(x for x in Operation if x is not self and (x.layout, x.epilogue) == (self.layout, self.epilogue))
+
     def num_bytes(self, m: int, n: int, k: int) -> int:
         """Count the fewest bytes that device memory must move: operands are read once, D is written once."""
         bias = self.d.size_of(n) if self.has_bias else 0

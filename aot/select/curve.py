@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.problem import Problem
 
-SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
+SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96)
 """Numbers of kernels that a curve has points for, and the one that was chosen."""
 
 
@@ -36,6 +36,7 @@ def curve(
     *,
     is_general: Callable[[Candidate], bool],
     weights: Mapping[Problem, float] | None = None,
+    references: Mapping[Problem, float] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Curve:
     """Choose portfolios of all sizes and give the regret and the bytes of each.
@@ -48,12 +49,15 @@ def curve(
         kernel_bytes: compressed bytes of the kernels that are compiled.
         is_general: as in `choose`.
         weights: as in `choose`.
+        references: as in `choose`.
         progress: told each size before it is tried.
     """
     points: list[CurvePoint] = []
     for size in sorted({*SIZES, chosen}):
         progress(size)
-        found = choose(times, Budget(size), beside=beside, weights=weights, is_general=is_general)
+        found = choose(
+            times, Budget(size), beside=beside, weights=weights, references=references, is_general=is_general
+        )
         num_bytes, is_estimate = portfolio_bytes(found.candidates, kernel_bytes)
         regrets = round(found.mean_regret, 5), round(found.worst_regret, 5), round(found.mean_bound, 5)
         if points and len(found.candidates) <= points[-1].num_kernels:

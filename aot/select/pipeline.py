@@ -188,7 +188,7 @@ def select_measured(
     kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
-    measured = KnownTimes(inside, spreads(record), outside, record)
+    measured = KnownTimes(inside, spreads(record), outside, record=record)
     if objective.with_curves:
         objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
     return select_kernels(measured, target, objective, path.name.removesuffix(".jsonl.gz"))

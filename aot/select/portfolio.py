@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 MISSING_RATIO = 10.0
 """What a kernel that was not timed on a problem counts as, over the best: it is never picked there by choice."""
 
+SLOWER_WEIGHT = 3.0
+"""Weight of what a kernel is slower than the reference library, as a fraction, beside its regret: that no problem be
+slower than without the wheel comes before the mean."""
+
 WORST_WEIGHT = 0.05
 """Weight of the worst problem beside the mean of all in what a portfolio is judged by."""
 
@@ -74,6 +78,14 @@ class Matrix:
     problems: tuple[Problem, ...]
     candidates: tuple[Candidate, ...]
     ratios: NDArray[np.float64]
+    best_us: NDArray[np.float64]
+
+    def penalised(self, references: Mapping[Problem, float]) -> NDArray[np.float64]:
+        """Return the ratios, with a penalty on what is slower than the reference library where its time is known."""
+        known = np.array([references.get(problem, np.inf) for problem in self.problems])
+        slower = self.ratios * (self.best_us / known)[:, None] - 1
+        found: NDArray[np.float64] = self.ratios + SLOWER_WEIGHT * np.maximum(slower, 0.0)
+        return found
 
     @staticmethod
     def of(times: Times) -> Matrix:
@@ -89,11 +101,11 @@ class Matrix:
             raise SelectionError(f"no kernel was timed on {', '.join(empty[:3]) or 'any problem'}; tune first")
         columns = {candidate: j for j, candidate in enumerate(candidates)}
         ratios = np.full((len(problems), len(candidates)), MISSING_RATIO)
-        for i, problem in enumerate(problems):
-            best = min(times[problem].values())
+        bests = np.array([min(times[problem].values()) for problem in problems])
+        for i, (problem, best) in enumerate(zip(problems, bests.tolist(), strict=True)):
             for candidate, time in times[problem].items():
                 ratios[i, columns[candidate]] = time / best
-        return Matrix(problems, candidates, ratios)
+        return Matrix(problems, candidates, ratios, bests)
 
 
 @dataclass(frozen=True)
@@ -287,6 +299,7 @@ def _instance(
     times: Times,
     beside: Times,
     weights: Mapping[Problem, float],
+    references: Mapping[Problem, float],
     incumbent: Incumbent,
     is_general: Callable[[Candidate], bool],
 ) -> tuple[Matrix, Matrix, _Search]:
@@ -303,7 +316,7 @@ def _instance(
         raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
     credit = np.array([INCUMBENT_CREDIT if x in incumbent.candidates else 0.0 for x in matrix.candidates])
     weight = np.array([weights.get(problem, 1.0) for problem in both.problems])
-    return matrix, both, _Search(both.ratios, general, credit, weight / weight.sum())
+    return matrix, both, _Search(both.penalised(references), general, credit, weight / weight.sum())
 
 
 def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], picked: list[int]) -> list[int]:
@@ -324,6 +337,7 @@ def choose(
     *,
     beside: Times | None = None,
     weights: Mapping[Problem, float] | None = None,
+    references: Mapping[Problem, float] | None = None,
     spreads: Times | None = None,
     tie: float = TIE,
     incumbent: Incumbent | None = None,
@@ -342,6 +356,8 @@ def choose(
         beside: times of further problems, predicted ones say, that count in the choice but in no regret reported.
         weights: how much problems count in the mean that is minimised; 1 where none is given. Regrets reported are
             plain means.
+        references: microseconds of the reference library, torch say, on the problems where that is known: being slower
+            than it counts `SLOWER_WEIGHT` times in the choice, and in no regret reported.
         spreads: for each problem, the relative half-distance of each candidate's quartiles; what differs less is a tie.
         tie: what differs less, as a fraction of the best, is a tie in any case.
         incumbent: what an earlier selection ships.
@@ -353,7 +369,7 @@ def choose(
     if budget.max_kernels < 1:
         raise SelectionError(f"--max-kernels is {budget.max_kernels}; at least 1 is needed")
     incumbent = incumbent or Incumbent()
-    matrix, both, search = _instance(times, beside or {}, weights or {}, incumbent, is_general)
+    matrix, both, search = _instance(times, beside or {}, weights or {}, references or {}, incumbent, is_general)
     chosen, method = _fewest(search, matrix.ratios, budget) if budget.is_fewest else search.best(budget.max_kernels)
     chosen = sorted(chosen)
     picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), tie, incumbent.solutions)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import DispatchTable, look_up
@@ -20,7 +22,7 @@ from aot.select.heldout import score
 from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
 from aot.select.sampled import sampled_problems
 from aot.select.selection import SELECTION_VERSION, Curve, Regret, Selection
-from aot.select.table import Timed, build_section, is_general
+from aot.select.table import Timed, build_section, is_general, renamed
 from aot.select.time_model import Model, Prior, TimeModel
 from aot.select.times import with_imputed_times
 from aot.space.cost import DEFAULTS, Constants
@@ -55,13 +57,16 @@ class SelectionLimits:
 
     max_kernels: int = 24
     max_layout_kernels: int = 8
+    max_epilogue_kernels: int = 24
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
 
     def of(self, operation: Operation) -> Budget:
         """Return the budget of one operation."""
-        if operation.layout is not Layout.KK or operation.epilogue.steps:
+        if operation.epilogue.steps:
+            return Budget(self.max_epilogue_kernels)
+        if operation.layout is not Layout.KK:
             return Budget(self.max_layout_kernels)
         return Budget(self.max_kernels, self.max_mean, self.max_worst)
 
@@ -79,6 +84,8 @@ class KnownTimes:
     """Relative half-distance of the quartiles."""
     heldout: OperationTimes = field(default_factory=dict)
     """Times that are only scored on."""
+    references: Mapping[Problem, float] = field(default_factory=dict)
+    """Of the reference library, torch say, on the problems where it was timed."""
     record: Record | None = None
     """Where they were measured; None if they are predicted."""
     constants: Constants = DEFAULTS
@@ -153,9 +160,34 @@ class _Chosen:
     portfolio: Portfolio
     times: Times
     beside: Times
+    is_shared: bool
+    """Whether its kernels are those of a twin that was chosen before it."""
 
 
-def _choose(operation: Operation, filled: Times, measured: KnownTimes, model: Model, objective: Objective) -> _Chosen:
+def _within(filled: Times, candidates: Collection[Candidate]) -> Times:
+    """Keep the times of some candidates, and the problems that one of them was timed on."""
+    kept = {problem: {x: row[x] for x in row if x in candidates} for problem, row in filled.items()}
+    return {problem: row for problem, row in kept.items() if row}
+
+
+def _choose(
+    operation: Operation,
+    filled: Times,
+    measured: KnownTimes,
+    model: Model,
+    objective: Objective,
+    found: Sequence[_Chosen],
+) -> _Chosen:
+    """Choose an operation's kernels: those of a twin, or some of those of the operation without its epilogue."""
+    twin = next((x for x in found if x.operation in operation.twins), None)
+    plain = next((x for x in found if x.operation is operation.plain), None)
+    shared: tuple[Candidate, ...] = ()
+    known, known_times = twin or plain, filled
+    if known is not None:
+        shared = tuple(x for x in known.portfolio.candidates if operation.epilogue in family_of(x).epilogues)
+        filled = _within(filled, frozenset(shared))
+    if measured.record is not None:
+        filled = _learned_where_missing(filled, model, shared)
     beside: dict[Problem, dict[Candidate, float]] = {}
     if measured.record is not None and len(filled) >= MIN_MEASURED:
         candidates = sorted({candidate for row in filled.values() for candidate in row})
@@ -164,38 +196,62 @@ def _choose(operation: Operation, filled: Times, measured: KnownTimes, model: Mo
         beside = {p: dict(zip(candidates, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
     portfolio = choose(
         filled,
-        objective.limits.of(operation),
+        Budget(len(shared)) if twin else objective.limits.of(operation),
         beside=beside,
         weights=objective.weights(operation),
+        references=measured.references,
         spreads=measured.spreads.get(operation),
         tie=MODELLED_TIE if measured.record is None else TIE,
         incumbent=_incumbent(objective.incumbent, operation, filled),
         is_general=is_general,
     )
-    return _Chosen(operation, portfolio, filled, beside)
+    if twin is not None:
+        portfolio = replace(portfolio, candidates=shared)
+    return _Chosen(operation, _judged(portfolio, known_times), filled, beside, twin is not None)
 
 
-def _learned_where_missing(times: Times, model: Model) -> Times:
+def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
+    """Return a portfolio with its regrets over the best of all times, whatever it was chosen among.
+
+    A kernel that was not timed on the problem counts as none that is known: the portfolio's own judgement stands.
+    """
+    solutions = portfolio.solutions.items()
+    known = [(times[p][x], min(times[p].values())) for p, x in solutions if x in times.get(p, {})]
+    regrets = [time / best - 1 for time, best in known]
+    if not regrets:
+        return portfolio
+    mean = max(sum(regrets) / len(regrets), portfolio.mean_regret)
+    return replace(portfolio, mean_regret=mean, worst_regret=max([*regrets, portfolio.worst_regret]))
+
+
+UNTRIED = 1.01
+"""A learned time of a kernel that a search left out is at least the best measured time times this: the search took the
+kernel for no faster, so that a lower one is the model's error."""
+
+
+def _learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] = ()) -> Times:
     """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
-    candidates = sorted({candidate for row in times.values() for candidate in row})
+    candidates = sorted({*more, *(candidate for row in times.values() for candidate in row)})
     problems = sorted(times)
-    rows = model.times_us(candidates, problems).tolist()
+    least = UNTRIED * np.array([[min(times[problem].values())] for problem in problems])
+    rows = np.maximum(model.times_us(candidates, problems), least).tolist()
     return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
 
 
-def _curve(chosen: _Chosen, objective: Objective, model: Model) -> Curve | None:
+def _curve(chosen: _Chosen, objective: Objective, references: Mapping[Problem, float]) -> Curve | None:
     if not objective.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
         return None
     operation = chosen.operation
     known = {key.candidate: size for key, size in objective.kernel_bytes.items() if key.operation == operation}
     return curve(
         operation,
-        _learned_where_missing(chosen.times, model),
+        chosen.times,
         chosen.beside,
         len(chosen.portfolio.candidates),
         known,
         is_general=is_general,
         weights=objective.weights(operation),
+        references=references,
         progress=lambda size: objective.progress(f"{operation.tag}: the curve at {size} kernels"),
     )
 
@@ -238,16 +294,18 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     filled = with_imputed_times(times)
     for operation in operations:
         objective.progress(f"{operation.tag}: choosing kernels")
-        chosen = _choose(operation, filled[operation], measured, model, objective)
+        chosen = _choose(operation, filled[operation], measured, model, objective, found)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
         objective.progress(f"{operation.tag}: building the table")
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = _kept_section(objective.incumbent, operation)
-        timed = Timed(times[operation], filled[operation], provenance, model, incumbent, kept)
-        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.call]))
+        timed = Timed(times[operation], filled[operation], provenance, model, incumbent, target, kept)
+        twin = next((x for x in sections if chosen.is_shared and x.operation in operation.twins), None)
+        grid = None if twin is None else renamed(twin.grid, kernels, indices)
+        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.call], grid))
         found.append(chosen)
-    curves = [_curve(chosen, objective, model) for chosen in found]
+    curves = [_curve(x, objective, measured.references) for x in found if not x.is_shared]
     table = DispatchTable(tuple(sections))
     return Selection(
         SELECTION_VERSION,

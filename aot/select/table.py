@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +17,13 @@ from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, coarsen
 from aot.select.selection import FamilyKernel
+from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from aot.core.candidate import Candidate
+    from aot.core.target import Target
     from aot.select.portfolio import Portfolio
     from aot.select.time_model import Model
 
@@ -91,6 +93,8 @@ class Timed:
     model: Model
     incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
     """Gives the kernel that an earlier selection dispatches a problem to."""
+    target: Target | None = None
+    """Where it is known, no predicted time is below its roofline."""
     kept: Section | None = None
     """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
 
@@ -98,6 +102,8 @@ class Timed:
         """Return times, (problem, candidate): those that are known, the model's for the rest."""
         times = self.model.times_us(candidates, problems)
         for i, problem in enumerate(problems):
+            if self.target is not None:
+                times[i] = np.maximum(times[i], roofline(problem, self.target).time_us)
             known = self.filled.get(problem, {})
             for j, candidate in enumerate(candidates):
                 times[i, j] = known.get(candidate, times[i, j])
@@ -229,32 +235,41 @@ class _Columns:
 
     def of(self, n: int) -> list[Column]:
         """Make the columns of one edge of n, by k."""
-        losses = self._losses(n)
-        return [self._column(n, k, losses[i]) for i, k in enumerate(self.k_edges)]
+        buckets = [[self._bucket(m, n, k) for m in self.m_edges] for k in self.k_edges]
+        barred = np.stack([self.known.barred(row) for row in buckets]) + self._unable
+        losses = self._losses(n, barred)
+        return [self._column(row, losses[i]) for i, row in enumerate(buckets)]
 
-    def _losses(self, n: int) -> Array:
-        """Return (k, m, kernel) summed logarithms of time over two shapes of each step of m: its middle and its end."""
+    def _bucket(self, m: int, n: int, k: int) -> Bucket:
+        axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
+        return Bucket(Problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
+
+    def _losses(self, n: int, barred: Array) -> Array:
+        """Return (k, m, kernel) summed logarithms of time over two shapes of each step of m: its middle and its end.
+
+        Args:
+            n: the columns'.
+            barred: of the same shape: `BARRED` where a bucket cannot take a kernel, else 0.
+        """
         num_k, num_m, model = len(self.k_edges), len(self.m_edges), self.known.timed.model
         scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
         problems = [Problem(self.operation, self.m_edges[i], n, k) for k in self.k_edges for i in scanned]
-        coarse = model.times_us(self.known.candidates, problems).reshape(num_k, len(scanned), -1)
-        is_near = coarse <= NEAR * coarse.min(axis=-1, keepdims=True)
+        coarse = np.log(model.times_us(self.known.candidates, problems)).reshape(num_k, len(scanned), -1)
+        coarse += barred[:, scanned]
+        is_near = coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True)
         asked = np.repeat(is_near[:, :-1] | is_near[:, 1:], np.diff(scanned), axis=1)
         asked = np.concatenate([asked, is_near[:, -1:]], axis=1)
         shapes = [[_midpoint(self.m_edges, i), m] for i, m in enumerate(self.m_edges)]
         problems = [Problem(self.operation, m, n, k) for k in self.k_edges for pair in shapes for m in pair]
         rows = np.repeat(asked.reshape(num_k * num_m, -1), 2, axis=0)
         times = model.times_us(self.known.candidates, problems, rows).reshape(num_k, num_m, 2, -1)
-        losses: Array = np.minimum(np.log(times).sum(axis=2), BARRED) + self._unable
+        losses: Array = np.minimum(np.log(times).sum(axis=2), BARRED) + barred
         return losses
 
-    def _column(self, n: int, k: int, losses: Array) -> Column:
+    def _column(self, buckets: Sequence[Bucket], losses: Array) -> Column:
         """Merge the steps of m of one column, and choose the kernel of each."""
-        is_last = n == self.n_edges[-1] or k == self.k_edges[-1]
-        corners = [Problem(self.operation, m, n, k) for m in self.m_edges]
-        buckets = [Bucket(x, is_open=is_last or x.m == self.m_edges[-1]) for x in corners]
-        losses = losses + self.known.barred(buckets)
-        kept = self._kept_edges(n, k)
+        corner = buckets[0].corner
+        kept = self._kept_edges(corner.n, corner.k)
         m_edges = coarsen(
             losses,
             self.m_edges,
@@ -267,8 +282,9 @@ class _Columns:
         for m in m_edges:
             end = self.m_edges.index(m) + 1
             bucket = buckets[end - 1]
-            chosen = self.known.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
-            if chosen is None or losses[start:end, self.known.candidates.index(chosen)].max() >= BARRED:
+            means = losses[start:end].sum(axis=0) / (2 * (end - start))
+            chosen = self.known.pick(means, bucket)
+            if chosen is None or means.min() >= BARRED / (2 * (end - start)):
                 raise self.known.nothing_takes(bucket)
             kernels.append(self.known.indices[chosen])
             start = end
@@ -292,8 +308,25 @@ def _grid(known: _Table, operation: Operation) -> Grid:
     return Grid(fine[1], fine[2], tuple(column for n in fine[1] for column in columns.of(n)))
 
 
+def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate, int]) -> Grid:
+    """Return the same grid for the same candidates of another operation.
+
+    Args:
+        grid: it names kernels by their index in `kernels`.
+        kernels: the manifest's, so far.
+        indices: of the other operation's kernels.
+    """
+    columns = (Column(x.m_edges, tuple(indices[kernels[i].candidate] for i in x.kernels)) for x in grid.columns)
+    return replace(grid, columns=tuple(columns))
+
+
 def build_section(
-    operation: Operation, portfolio: Portfolio, timed: Timed, indices: Mapping[Candidate, int], fallback: int
+    operation: Operation,
+    portfolio: Portfolio,
+    timed: Timed,
+    indices: Mapping[Candidate, int],
+    fallback: int,
+    grid: Grid | None = None,
 ) -> Section:
     """Build the table of one operation.
 
@@ -303,6 +336,7 @@ def build_section(
         timed: the times that the solutions were chosen by, and the model for all others.
         indices: index in the manifest of each kernel of the portfolio.
         fallback: index of the kernel for what is not aligned.
+        grid: tier 2, where it is known already.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
@@ -312,4 +346,4 @@ def build_section(
     for problem in sorted(portfolio.solutions):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(tuned.items()))
-    return Section(operation, ladders, _grid(known, operation), fallback)
+    return Section(operation, ladders, grid or _grid(known, operation), fallback)

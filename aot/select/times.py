@@ -74,13 +74,17 @@ def with_imputed_times(times: OperationTimes) -> OperationTimes:
     bf16 and fp16 are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit
     fp16 takes some percent longer. So another operation's times of a problem are levelled first, by the median ratio of
     the kernels that both were timed with there. An imputed time helps to choose kernels; a row that rests on one is
-    called predicted. `Operation.equivalents` states whose times may be taken.
+    called predicted. `Operation.equivalents` states whose times may be taken; what was timed in those alone is imputed
+    as a whole.
     """
     filled: _Growing = {}
     for operation, rows in times.items():
         others = [x for x in reversed(operation.equivalents) if x in times]
         filled[operation] = {}
-        for problem, row in rows.items():
+        asked: dict[Problem, Mapping[Candidate, float]] = {
+            replace(x, operation=operation): {} for other in others for x in times[other]
+        }
+        for problem, row in {**asked, **rows}.items():
             kin = [_levelled(times[other].get(replace(problem, operation=other), {}), row) for other in others]
             filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
     return filled
