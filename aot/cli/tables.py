@@ -185,7 +185,8 @@ def selection_summary(selection: Selection) -> str:
         table(header, rows),
         *(curve_table(curve, selection) for curve in selection.curves),
     ]
-    return "\n\n".join([*parts, heldout_table(selection)])
+    references = [references_table(selection)] if selection.references else []
+    return "\n\n".join([*parts, heldout_table(selection), *references])
 
 
 def _selection_head(selection: Selection) -> str:
@@ -250,6 +251,36 @@ def heldout_table(selection: Selection) -> str:
         "regret: mean",
         "worst",
         "worst bucketing at",
+    )
+    return table(header, rows)
+
+
+def references_table(selection: Selection) -> str:
+    """Show the speed over the reference library, on the problems that both were timed on."""
+    rows = [
+        (
+            x.operation.tag,
+            "held out" if x.is_heldout else "selected on",
+            x.num_problems,
+            x.num_untimed,
+            f"{x.mean:.3f}x",
+            f"{x.num_below_98} ({_percent(x.num_below_98 / x.num_problems)})",
+            x.num_below_93,
+            f"{x.worst:.3f}x",
+            x.worst_problem,
+        )
+        for x in selection.references
+    ]
+    header = (
+        "over the library",
+        "",
+        "problems",
+        "no time",
+        "speed: mean",
+        "below 0.98",
+        "below 0.93",
+        "worst",
+        "worst at",
     )
     return table(header, rows)
 

@@ -10,10 +10,10 @@ import numpy as np
 from aot.core.dispatch import Tier, look_up
 from aot.core.operands import is_aligned
 from aot.families import family_of
-from aot.select.selection import HeldOut
+from aot.select.selection import AgainstReference, HeldOut
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import Section
@@ -67,6 +67,42 @@ def look_ups(section: Section, kernels: Sequence[KernelKey], times: Times) -> li
         best_us, best = min((time, other) for other, time in row.items())
         found.append(LookUp(problem, choice.tier, chosen, row.get(chosen), best_shipped_us, best, best_us))
     return found
+
+
+def against(
+    section: Section,
+    kernels: Sequence[KernelKey],
+    times: Times,
+    references: Mapping[Problem, float],
+    *,
+    is_heldout: bool,
+) -> AgainstReference | None:
+    """Compare a table's look-ups with a reference library where both were timed; None where neither was.
+
+    Args:
+        section: the table of the problems' operation.
+        kernels: by the index that the table uses.
+        times: measured microseconds by problem and candidate.
+        references: the library's, by problem.
+        is_heldout: whether no step of the selection saw the problems.
+    """
+    found = look_ups(section, kernels, {problem: row for problem, row in times.items() if problem in references})
+    speeds = [(references[x.problem] / x.time_us, x.problem) for x in found if x.time_us is not None]
+    if not speeds:
+        return None
+    values = np.array([speed for speed, _ in speeds])
+    worst, problem = min(speeds)
+    return AgainstReference(
+        operation=section.operation,
+        is_heldout=is_heldout,
+        num_problems=len(speeds),
+        num_untimed=len(found) - len(speeds),
+        mean=round(float(np.exp(np.log(values).mean())), 5),
+        num_below_98=int((values < 0.98).sum()),
+        num_below_93=int((values < 0.93).sum()),
+        worst=round(worst, 5),
+        worst_problem=problem.name,
+    )
 
 
 def score(section: Section, kernels: Sequence[KernelKey], times: Times) -> tuple[HeldOut, ...]:

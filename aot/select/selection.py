@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from aot.core.candidate import KernelKey
-from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Range, TargetName, Version
+from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Positive, Range, Rate, TargetName, Version
 from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.errors import CandidateError, SelectionError
 from aot.core.measurement import Conditions, Provenance
@@ -90,6 +90,29 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class AgainstReference:
+    """How the kernels that the table names compare with the reference library, torch say, in the record's own runs.
+
+    Speeds are the library's time over the kernel's, so that more than 1 is faster than the library.
+    """
+
+    operation: Operation
+    is_heldout: bool
+    """Whether no step of the selection saw these problems."""
+    num_problems: Positive
+    """Those on which both the library and the kernel were timed."""
+    num_untimed: Count
+    """Those besides on which the library was timed and the kernel was not."""
+    mean: Rate
+    """Geometric mean of the speeds."""
+    num_below_98: Count
+    """Problems with a speed below 0.98."""
+    num_below_93: Count
+    worst: Rate
+    worst_problem: ProblemName
+
+
+@dataclass(frozen=True)
 class Selection:
     """What `aot select` decides and `aot build` compiles."""
 
@@ -107,6 +130,8 @@ class Selection:
     kernels: tuple[KernelKey, ...]
     """By the index that the table uses."""
     table: DispatchTable
+    references: tuple[AgainstReference, ...] = ()
+    """Of the operations that a reference library was timed on."""
     coverage: Coverage | None = None
     """How the problems that it was made for are answered; None in selections that do not say it."""
 

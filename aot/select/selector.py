@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.coverage import Coverage, coverage
 from aot.select.curve import curve
-from aot.select.heldout import score
+from aot.select.heldout import against, score
 from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
 from aot.select.sampled import sampled_problems
-from aot.select.selection import SELECTION_VERSION, Curve, Regret, Selection
+from aot.select.selection import SELECTION_VERSION, AgainstReference, Curve, Regret, Selection
 from aot.select.table import Timed, build_section, is_general, renamed
 from aot.select.time_model import Model, Prior, TimeModel
 from aot.select.times import with_imputed_times
@@ -268,6 +268,18 @@ def _aligned(times: OperationTimes) -> OperationTimes:
     return {operation: rows for operation, rows in kept.items() if rows}
 
 
+def _against(
+    sections: Sequence[Section], kernels: Sequence[KernelKey], measured: KnownTimes
+) -> Iterator[AgainstReference]:
+    """Compare each section with the reference library, on what was selected on and on what was held out."""
+    for section in sections:
+        for times, is_heldout in ((measured.times, False), (measured.heldout, True)):
+            rows = times.get(section.operation, {})
+            found = against(section, kernels, rows, measured.references, is_heldout=is_heldout)
+            if found is not None:
+                yield found
+
+
 def select_kernels(measured: KnownTimes, target: Target, objective: Objective, record_name: str) -> Selection:
     """Choose each operation's kernels and build its section.
 
@@ -318,5 +330,6 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
         tuple(kernels),
         table,
+        tuple(_against(sections, kernels, measured)),
         objective.covered(table, kernels),
     )
