@@ -77,7 +77,7 @@ class SplitGemm:
             "b": stages(tile.rows),
             "a": stages(tile.padded_columns),
             "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.num_received], 16],
-            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_warps * tile.num_stages],
+            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
         }
         return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
 
@@ -102,6 +102,10 @@ class SplitGemm:
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(barriers + s, 1)
+        if const_expr(tile.cluster > 1):
+            if warp_index == 0:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_init(_received_barrier(storage, tile), 1)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_warp()
         if const_expr(tile.cluster > 1):
@@ -224,7 +228,7 @@ class SplitGemm:
         """
         tile = self.tile
         lane = cute.arch.lane_idx()
-        thread = warp_index * 32 + lane
+        thread, _, _ = cute.arch.thread_idx()
         partial = cute.make_tensor(
             cute.recast_ptr(storage.b.data_ptr(), dtype=Float32),
             cute.make_layout(
@@ -241,6 +245,9 @@ class SplitGemm:
         columns = cutlass.min(d.shape[0] - origin[0], tile.columns)
         if const_expr(tile.cluster > 1):
             cute.arch.cluster_wait()
+            if thread == 0:
+                num_bytes = tile.cluster * tile.share * columns * (Float32.width // 8)
+                cute.arch.mbarrier_arrive_and_expect_tx(_received_barrier(storage, tile), num_bytes)
         for e in range_constexpr(-(-tile.rows * tile.columns // tile.num_threads)):
             element = thread + e * tile.num_threads
             row, column = element % tile.rows, element // tile.rows
@@ -253,17 +260,17 @@ class SplitGemm:
                 else:
                     _store(value, origin[0] + column, origin[1] + row, d, bias)
         if const_expr(tile.cluster > 1):
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
+            cute.arch.mbarrier_wait(_received_barrier(storage, tile), 0)
             self._store_received(storage, thread, columns, (origin[0], origin[1] + rank * tile.share), d, bias)
 
     @cute.jit
     def _send(self, value: Float32, storage: Any, row: Int32, column: Int32, rank: Int32) -> None:
-        """Write a sum of this CTA's to the CTA of the cluster that stores the row."""
+        """Write a sum of this CTA's to the CTA of the cluster that stores the row, whose barrier counts its bytes."""
         share = self.tile.share
         offset = row % share + share * (column + self.tile.columns * rank)
-        pointer = cute.arch.map_dsmem_ptr(storage.received.data_ptr() + offset, row // share)
-        cute.arch.inline_ptx("st.shared::cluster.f32 [{$r0}], {$r1};", read_only_args=[pointer.toint(), value])
+        target = storage.received.data_ptr() + offset
+        barrier = _received_barrier(storage, self.tile)
+        cute.arch.store_async_dsmem(target, value.bitcast(Int32), barrier, row // share)
 
     @cute.jit
     def _store_received(
@@ -280,6 +287,11 @@ class SplitGemm:
                 for c in range_constexpr(1, tile.cluster):
                     value += received[row, column, c]
                 _store(value, origin[0] + column, origin[1] + row, d, bias)
+
+
+def _received_barrier(storage: Any, tile: Tile) -> Any:
+    """Return the barrier that counts what a CTA receives from the cluster."""
+    return storage.barriers.data_ptr() + tile.num_warps * tile.num_stages
 
 
 def _make_load(operand: Any, layout: Any, rows: int) -> Any:

@@ -80,9 +80,14 @@ class Tile:
         return self.share * self.columns * self.cluster if self.cluster > 1 else 1
 
     @property
+    def num_barriers(self) -> int:
+        """Barriers of a CTA: one for each stage of each warp, and one for what it receives."""
+        return self.num_warps * self.num_stages + 1
+
+    @property
     def fixed_bytes(self) -> int:
         """Bytes beside the stages: sums from the cluster, barriers, and what aligns the stages."""
-        used = 4 * self.num_received + BARRIER_BYTES * self.num_warps * self.num_stages
+        used = 4 * self.num_received + BARRIER_BYTES * self.num_barriers
         return ALIGN_BYTES + -(-used // ROUNDING_BYTES) * ROUNDING_BYTES
 
     @property
