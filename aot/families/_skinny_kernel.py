@@ -13,7 +13,7 @@ from typing import Any
 
 import cutlass
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
+from cutlass import Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
@@ -102,9 +102,8 @@ class SplitGemm:
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(barriers + s, 1)
-        if const_expr(tile.cluster > 1):
-            if warp_index == 0:
-                with cute.arch.elect_one():
+            if const_expr(tile.cluster > 1):  # noqa: SIM102 - known while tracing, the next is not
+                if warp_index == 0:  # its barrier is the CTA's
                     cute.arch.mbarrier_init(_received_barrier(storage, tile), 1)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_warp()
@@ -133,7 +132,7 @@ class SplitGemm:
         first: Int32,
         num_k_blocks: Int32,
         prefetch_b: Int32,
-    ) -> cute.Tensor:
+    ) -> Any:
         """Load and multiply a warp's blocks of k, from `first` on in steps of the cluster's warps; return its sums."""
         tile = self.tile
         pair_a, pair_b = pairs
@@ -227,7 +226,6 @@ class SplitGemm:
         The warps' sums lie where their stages were: each warp has received and read all that it has asked for.
         """
         tile = self.tile
-        lane = cute.arch.lane_idx()
         thread, _, _ = cute.arch.thread_idx()
         partial = cute.make_tensor(
             cute.recast_ptr(storage.b.data_ptr(), dtype=Float32),
@@ -236,11 +234,7 @@ class SplitGemm:
                 stride=(1, tile.rows + PAD, tile.num_stages * tile.rows * BLOCK_K // 2),
             ),
         )
-        for i in range_constexpr(tile.rows // MMA_M):
-            for j in range_constexpr(tile.padded_columns // MMA_N):
-                for v in range_constexpr(4):
-                    row = i * MMA_M + lane // 4 + v // 2 * 8
-                    partial[row, j * MMA_N + lane % 4 * 2 + v % 2, warp_index] = sums[(v % 2, v // 2), i, j]
+        self._write_sums(sums, partial, warp_index)
         cute.arch.sync_threads()
         columns = cutlass.min(d.shape[0] - origin[0], tile.columns)
         if const_expr(tile.cluster > 1):
@@ -262,6 +256,16 @@ class SplitGemm:
         if const_expr(tile.cluster > 1):
             cute.arch.mbarrier_wait(_received_barrier(storage, tile), 0)
             self._store_received(storage, thread, columns, (origin[0], origin[1] + rank * tile.share), d, bias)
+
+    @cute.jit
+    def _write_sums(self, sums: cute.Tensor, partial: cute.Tensor, warp_index: Int32) -> None:
+        """Write a warp's sums to shared memory. Source: PTX ISA, mma.m16n8k16, registers of the accumulator."""
+        lane = cute.arch.lane_idx()
+        for i in range_constexpr(self.tile.rows // MMA_M):
+            for j in range_constexpr(self.tile.padded_columns // MMA_N):
+                for v in range_constexpr(4):
+                    row, column = i * MMA_M + lane // 4 + v // 2 * 8, j * MMA_N + lane % 4 * 2 + v % 2
+                    partial[row, column, warp_index] = sums[(v % 2, v // 2), i, j]
 
     @cute.jit
     def _send(self, value: Float32, storage: Any, row: Int32, column: Int32, rank: Int32) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BLOCK_K = 64
-"""Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, tensor swizzling modes."""
+"""Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, swizzling modes."""
 
 ROW_BYTES = 2 * BLOCK_K
 
@@ -16,11 +16,11 @@ MMA_M, MMA_N = 16, 8
 """Source: PTX ISA, mma.m16n8k16."""
 
 PAD = 4
-"""Floats between the columns of a warp's sums, so that the eight rows and four columns that a warp stores at once fall
-into the 32 banks: twice a column's rows and pad is 8 more than a multiple of 32, where the rows are a multiple of 16."""
+"""Floats between the columns of a warp's sums. The eight rows and four columns that a warp stores at once fall into
+different banks, of 32: two columns take 8 floats more than a multiple of 32, as rows are a multiple of 16."""
 
 ALIGN_BYTES = 1024
-"""Alignment of the stages: the 128-byte swizzle repeats after as much. Source: PTX ISA, tensor swizzling modes."""
+"""Alignment of the stages: the 128-byte swizzle repeats after as much. Source: PTX ISA, swizzling modes."""
 
 BARRIER_BYTES = 8
 """Source: PTX ISA, mbarrier: 64 bits."""

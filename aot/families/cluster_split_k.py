@@ -57,6 +57,20 @@ def _tile(candidate: Candidate) -> Tile:
     )
 
 
+def _check_tile(tile: Tile) -> Rejected | None:
+    """Apply the limits of the instruction, of the registers and of the stages."""
+    if tile.rows % MMA_M:
+        text = f"{tile.cluster} CTAs of {tile.share} rows make {tile.rows}; expected a multiple of {MMA_M}"
+        return Rejected(Reason.TILE, text)
+    if tile.num_accumulators > MAX_ACCUMULATORS:
+        text = f"{tile.rows}x{tile.columns} needs {tile.num_accumulators} accumulator registers a thread"
+        return Rejected(Reason.REGISTERS, f"{text}; {MAX_ACCUMULATORS} fit")
+    if tile.num_stages < MIN_STAGES or not tile.has_room_for_sums:
+        text = f"{tile.num_stages} stages of {tile.rows} rows, got for a warp's sums of {tile.columns} columns"
+        return Rejected(Reason.COMBINATION, f"{text}; expected at least {MIN_STAGES}, and room for the sums")
+    return None
+
+
 def _blocks_per_sm(tile: Tile, target: Target) -> int:
     """Count the CTAs that an SM's shared memory holds, at most 2."""
     return max(1, min(2, target.smem_bytes_per_sm // (tile.smem_bytes + RESERVED_SMEM_BYTES)))
@@ -66,7 +80,7 @@ class ClusterSplitK:
     """The family `cluster_split_k`."""
 
     name = "cluster_split_k"
-    archs = ("sm_90a", "sm_110a")
+    archs = ("sm_90a",)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -98,7 +112,8 @@ class ClusterSplitK:
         """Apply the kernel's limits on layout, tile, registers and stages."""
         del target
         if operation.layout is not Layout.KK:
-            return Rejected(Reason.LAYOUT, f"{self.name} takes A and B contiguous along k, got {operation.layout.value}")
+            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
+            return Rejected(Reason.LAYOUT, text)
         plain = (candidate.cluster_n, candidate.use_2cta, candidate.use_tma_store) == (1, False, False)
         if not plain or not candidate.swap_ab or SplitK(candidate.split_k_mode) is not SplitK.NONE:
             text = f"{self.name} is swapped, stores without TMA, and splits k over the CTAs of a cluster of m x 1"
@@ -106,17 +121,7 @@ class ClusterSplitK:
         if candidate.schedule not in SCHEDULES:
             text = f"{self.name} has the schedules {', '.join(SCHEDULES)}, got {candidate.schedule!r}"
             return Rejected(Reason.COMBINATION, text)
-        tile = _tile(candidate)
-        if tile.rows % MMA_M:
-            text = f"{candidate.cluster_m} CTAs of {candidate.tile_m} rows make {tile.rows}; a multiple of {MMA_M} fits"
-            return Rejected(Reason.TILE, text)
-        if tile.num_accumulators > MAX_ACCUMULATORS:
-            text = f"{tile.rows}x{tile.columns} needs {tile.num_accumulators} accumulator registers a thread"
-            return Rejected(Reason.REGISTERS, f"{text}; {MAX_ACCUMULATORS} fit")
-        if tile.num_stages < MIN_STAGES or not tile.has_room_for_sums:
-            text = f"{tile.num_stages} stages of {tile.rows} rows; at least {MIN_STAGES}, and room for a warp's sums"
-            return Rejected(Reason.COMBINATION, text)
-        return None
+        return _check_tile(_tile(candidate))
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count the stages of all warps, the sums that a CTA receives, and the barriers."""
@@ -154,8 +159,8 @@ def _fillings(rows: int, columns: int, cluster: int, target: Target) -> Iterator
         of_8, of_4 = (_count_stages(Tile(rows, columns, cluster, num_warps, 0), limit) for num_warps in (8, 4))
         if few and of_8 > MIN_STAGES:
             yield "warps8", of_8
-        elif of_4 >= MIN_STAGES or num_blocks == 1:
-            yield "warps4", max(of_4, MIN_STAGES)
+        elif of_4 >= MIN_STAGES and Tile(rows, columns, cluster, 4, of_4).has_room_for_sums:
+            yield "warps4", of_4
 
 
 def _count_stages(tile: Tile, smem_bytes: int) -> int:
