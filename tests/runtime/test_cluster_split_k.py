@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -91,3 +94,33 @@ def test_boxes_are_rows_of_128_bytes_of_the_tile_and_of_x(real, built, candidate
 def test_b_is_prefetched_only_where_it_is_constant(real, built, flags, expected):
     _, _, parameters = launch(real, *built, TWO_CTAS, stated(flags=flags))
     assert parameters[-1] == struct.pack("<i", expected)
+
+
+COMPILE_FOR_THOR = """
+import sys
+from pathlib import Path
+from cutlass import cute
+from aot.compile.object_file import inspect
+from aot.core.candidate import KernelKey
+from aot.core.target import load_target
+from aot.families import family_of
+from tests.objects import BF16
+from tests.runtime.test_cluster_split_k import TWO_CTAS
+
+thor = load_target("thor")
+entry = family_of(TWO_CTAS).entry(TWO_CTAS, BF16, thor)
+host = f"llvm -mtriple={thor.host_triple} -mcpu={thor.host_cpu}"
+options = f"--gpu-arch {thor.arch} --host-target '{host}'"
+name = KernelKey(BF16, TWO_CTAS).name
+cute.compile(entry.function, *entry.arguments, options=options).export_to_c(
+    file_path=sys.argv[1], file_name="kernel", function_prefix=name
+)
+print(inspect(Path(sys.argv[1]) / "kernel.o", name, thor, 128).spill_bytes)
+"""
+
+
+def test_the_kernel_is_none_of_hopper_alone(tmp_path):
+    environment = os.environ | {"CUTE_DSL_ARCH": "sm_110a", "QUACK_ARCH": "sm_110a"}
+    command = [sys.executable, "-c", COMPILE_FOR_THOR, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["0"]), done.stderr[-2000:]
