@@ -12,12 +12,9 @@ import pytest
 
 from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Section
 from aot.core.target import load_target
-from aot.families.simt import FAMILY as FALLBACK
 from aot.package.manifest import from_json, to_json
 from tests.equivalence.descriptor import NUM_BYTES, decode
-from tests.golden.manifest import row
 from tests.objects import BF16, STORE, small_manifest
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_real_kernels import (
@@ -42,16 +39,13 @@ M, N, K = 35, 520, 264
 
 @pytest.fixture(scope="module")
 def built():
-    """Compile the fallback and the candidates; gives the manifest, which dispatches to any two, and the objects."""
-    target = load_target("h200")
-    keys = [KernelKey(BF16, x) for x in (*FALLBACK.candidates(BF16, target), *CANDIDATES)]
-    artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
+    """Compile the candidates; gives a manifest that has them after other kernels, and all objects by name."""
+    keys = [KernelKey(BF16, x) for x in CANDIDATES]
+    artifacts, failures = compile_kernels(keys, load_target("h200"), STORE, progress=False)
     assert failures == []
-    rows = (row(1, 1, 10.0, 2),)
-    section = Section(BF16, (Ladder(4096, 4096, (256,), rows),), Grid((64,), (4096,), (4096,), rows), 0)
-    kernels = tuple(x.kernel for x in artifacts)
-    manifest = replace(small_manifest("h200")[0], kernels=kernels, table=DispatchTable((section,)))
-    return from_json(to_json(manifest)), {x.kernel.name: x.path for x in artifacts}
+    manifest, objects = small_manifest("h200")
+    manifest = replace(manifest, kernels=(*manifest.kernels, *(x.kernel for x in artifacts)))
+    return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
 
 
 @pytest.fixture(scope="module")
