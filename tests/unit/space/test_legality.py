@@ -142,7 +142,7 @@ def test_splits_and_modes_go_together(split_k, mode):
 
 
 def test_an_unknown_family_is_an_error():
-    with pytest.raises(CandidateError, match=r"no kernel family 'sm80'; there are: simt, sm100_persistent, sm100_"):
+    with pytest.raises(CandidateError, match=r"no kernel family 'sm80'; there are: cluster_split_k, simt, sm100_"):
         check(Candidate("sm80", 128, 128), BF16, THOR)
 
 

@@ -1,0 +1,367 @@
+"""A GEMM for few rows of x that splits k over the warps of a CTA and the CTAs of a cluster. Imports CUTLASS.
+
+It computes the transpose: the weight's rows are the 16-wide side of `mma.sync` m16n8k16, x's rows the 8-wide. Every
+warp is a GEMM of its own: it loads its blocks of k by TMA into its own ring of stages and multiplies them, so that no
+warp waits for another before the end. Then the warps' sums are added through shared memory, and the CTAs' through
+distributed shared memory: each CTA of a cluster gets the sums of its share of the weight's rows and stores them.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Float32, Int32, const_expr, cute, range_constexpr
+from cutlass.cute.nvgpu import cpasync, warp, warpgroup
+from cutlass.memory import SmemAllocator
+
+from aot.core.operation import Operation
+from aot.core.signature import Signature
+from aot.families import Entry
+from aot.families._arguments import aligned_arguments
+from aot.families._skinny_tile import ALIGN_BYTES, BLOCK_K, CHUNK, MMA_M, MMA_N, PAD, Tile
+
+WORDS = 4
+"""32-bit registers of a chunk: two MMA instructions take two each."""
+
+
+@dataclass(frozen=True)
+class SplitGemm:
+    """The kernel of one candidate."""
+
+    element: Any
+    """CUTLASS's type of A, B, D and the bias."""
+    tile: Tile
+    num_blocks_per_sm: int
+    """CTAs that are to fit an SM at once."""
+
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing."""
+        tile = self.tile
+        atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
+        num_stages = tile.num_warps * tile.num_stages
+        layout_b = cute.tile_to_shape(atom, (tile.rows, BLOCK_K, num_stages), order=(0, 1, 2))
+        layout_a = cute.tile_to_shape(atom, (tile.padded_columns, BLOCK_K, num_stages), order=(0, 1, 2))
+        load_b = _make_load(b, layout_b, tile.rows)
+        load_a = _make_load(a, layout_a, tile.columns)
+        tiles = cute.ceil_div(d.shape[0], tile.columns) * cute.ceil_div(d.shape[1], tile.rows)
+        self.kernel(load_a, load_b, (layout_a, layout_b), d, bias, prefetch_b).launch(
+            grid=(tiles * tile.cluster, 1, 1),
+            block=(tile.num_threads, 1, 1),
+            cluster=(tile.cluster, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=self.num_blocks_per_sm,
+            preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
+            use_pdl=True,
+        )
+
+    def _shared_memory(self) -> Any:
+        """Describe a CTA's shared memory: the stages of B and of A, the sums from the cluster, and the barriers."""
+        tile = self.tile
+
+        def stages(rows: int) -> Any:
+            count = rows * BLOCK_K * tile.num_warps * tile.num_stages
+            return cute.struct.Align[cute.struct.MemRange[self.element, count], ALIGN_BYTES]
+
+        fields = {
+            "b": stages(tile.rows),
+            "a": stages(tile.padded_columns),
+            "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.num_received], 16],
+            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
+        }
+        return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
+
+    @cute.kernel
+    def kernel(
+        self,
+        load_a: Any,
+        load_b: Any,
+        layouts: Any,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        prefetch_b: Int32,
+    ) -> None:
+        """Compute a share of a tile of D: see the module."""
+        tile = self.tile
+        warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp_index == 0:
+            cpasync.prefetch_descriptor(load_b[0])
+            cpasync.prefetch_descriptor(load_a[0])
+        storage = SmemAllocator().allocate(self._shared_memory())
+        barriers = storage.barriers.data_ptr() + warp_index * tile.num_stages
+        with cute.arch.elect_one():
+            for s in range_constexpr(tile.num_stages):
+                cute.arch.mbarrier_init(barriers + s, 1)
+            if const_expr(tile.cluster > 1):  # noqa: SIM102 - known while tracing, the next is not
+                if warp_index == 0:  # its barrier is the CTA's
+                    cute.arch.mbarrier_init(_received_barrier(storage, tile), 1)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.sync_warp()
+        if const_expr(tile.cluster > 1):
+            cute.arch.cluster_arrive_relaxed()
+        block, _, _ = cute.arch.block_idx()
+        rank, index = block % tile.cluster, block // tile.cluster
+        tiles_m = cute.ceil_div(d.shape[0], tile.columns)
+        tile_m, tile_n = Int32(0), index
+        if tiles_m > 1:  # a division would delay the first load
+            tile_m, tile_n = index % tiles_m, index // tiles_m
+        pair_a = _partition(load_a, storage.a, layouts[0], tile.columns, tile_m)
+        pair_b = _partition(load_b, storage.b, layouts[1], tile.rows, tile_n)
+        num_k_blocks = cute.ceil_div(load_b[1].shape[1], BLOCK_K)
+        first = rank * tile.num_warps + warp_index
+        sums = self._multiply((pair_a, pair_b), storage, barriers, warp_index, first, num_k_blocks, prefetch_b)
+        self._reduce(sums, storage, warp_index, rank, (tile_m * tile.columns, tile_n * tile.rows), d, bias)
+
+    @cute.jit
+    def _multiply(
+        self,
+        pairs: Any,
+        storage: Any,
+        barriers: Any,
+        warp_index: Int32,
+        first: Int32,
+        num_k_blocks: Int32,
+        prefetch_b: Int32,
+    ) -> Any:
+        """Load and multiply a warp's blocks of k, from `first` on in steps of the cluster's warps; return its sums."""
+        tile = self.tile
+        pair_a, pair_b = pairs
+        num_stages, step = tile.num_stages, tile.num_warps * tile.cluster
+        sums = cute.make_rmem_tensor(((2, 2), tile.rows // MMA_M, tile.padded_columns // MMA_N), Float32)
+        sums.fill(0.0)
+        first_stage = warp_index * num_stages
+        if prefetch_b == 0:
+            cute.arch.griddepcontrol_wait()
+        num_first = cutlass.min(num_stages, cute.ceil_div(cutlass.max(num_k_blocks - first, 0), step))
+        for s in cutlass.range(num_first, unroll=1):
+            self._announce(barriers + s)
+            _load(pair_b, first + s * step, first_stage + s, barriers + s)
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+        for s in cutlass.range(num_first, unroll=1):
+            _load(pair_a, first + s * step, first_stage + s, barriers + s)
+        stage, phase = Int32(0), Int32(0)
+        for k_block in cutlass.range(first, num_k_blocks, step, unroll=1):
+            cute.arch.mbarrier_wait(barriers + stage, phase)
+            self._multiply_stage(sums, storage, first_stage + stage)
+            cute.arch.sync_warp()
+            following = k_block + num_stages * step
+            if following < num_k_blocks:
+                self._announce(barriers + stage)
+                _load(pair_b, following, first_stage + stage, barriers + stage)
+                _load(pair_a, following, first_stage + stage, barriers + stage)
+            stage += 1
+            if stage == num_stages:
+                stage = Int32(0)
+                phase ^= 1
+        return sums
+
+    @cute.jit
+    def _announce(self, barrier: Any) -> None:
+        """Announce the bytes of a stage, which TMA counts in full where a box reaches outside."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.tile.box_bytes)
+
+    @cute.jit
+    def _multiply_stage(self, sums: cute.Tensor, storage: Any, stage: Int32) -> None:
+        """Add the product of a stage, a block of k of the weight's tile and of x's, to a warp's sums.
+
+        MMA instructions have their k in an order of our own, the same for both operands, so that a lane's registers are
+        chunks of 16 neighbouring bytes. Of each row's eight chunks the four lanes of a row take the even ones first,
+        then the odd: by the 128-byte swizzle these fall into different banks for any two neighbouring rows.
+        """
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        row, column = lane // 4, lane % 4
+        operation = warp.MmaF16BF16Op(self.element, Float32, (MMA_M, MMA_N, 16))
+        mma = cute.make_mma_atom(operation)
+        rows, columns = tile.rows // MMA_M, tile.padded_columns // MMA_N
+        chunks_b = _chunks(storage.b, stage * (tile.rows * CHUNK) + row * CHUNK, tile.rows * CHUNK)
+        chunks_a = _chunks(storage.a, stage * (tile.padded_columns * CHUNK) + row * CHUNK, tile.padded_columns * CHUNK)
+        for half in range_constexpr(2):
+            chunk = (2 * column + half) ^ row
+            words_b = cute.make_rmem_tensor((WORDS, 2, rows), Int32)
+            words_a = cute.make_rmem_tensor((WORDS, columns), Int32)
+            for i in range_constexpr(rows):
+                for j in range_constexpr(2):
+                    cute.autovec_copy(chunks_b[None, chunk + (2 * i + j) * 8 * CHUNK], words_b[None, j, i])
+            for j in range_constexpr(columns):
+                cute.autovec_copy(chunks_a[None, chunk + j * 8 * CHUNK], words_a[None, j])
+            for pair in range_constexpr(2):
+                fragments_b = cute.make_rmem_tensor(((2, 2, 2), rows), self.element)
+                fragments_a = cute.make_rmem_tensor(((2, 2), columns), self.element)
+                packed_b = cute.make_tensor(cute.recast_ptr(fragments_b.iterator, dtype=Int32), (4, rows))
+                packed_a = cute.make_tensor(cute.recast_ptr(fragments_a.iterator, dtype=Int32), (2, columns))
+                for word in range_constexpr(4):
+                    for i in range_constexpr(rows):
+                        packed_b[word, i] = words_b[2 * pair + word // 2, word % 2, i]
+                for word in range_constexpr(2):
+                    for j in range_constexpr(columns):
+                        packed_a[word, j] = words_a[2 * pair + word, j]
+                cute.gemm(mma, sums, fragments_b, fragments_a, sums)
+
+    @cute.jit
+    def _reduce(
+        self,
+        sums: cute.Tensor,
+        storage: Any,
+        warp_index: Int32,
+        rank: Int32,
+        origin: Any,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+    ) -> None:
+        """Add the sums of the CTA's warps and of the cluster's CTAs, in order, and store this CTA's share of the tile.
+
+        The warps' sums lie where their stages were: each warp has received and read all that it has asked for.
+        """
+        tile = self.tile
+        thread, _, _ = cute.arch.thread_idx()
+        partial = cute.make_tensor(
+            cute.recast_ptr(storage.b.data_ptr(), dtype=Float32),
+            cute.make_layout(
+                (tile.rows, tile.padded_columns, tile.num_warps),
+                stride=(1, tile.rows + PAD, tile.num_stages * tile.rows * BLOCK_K // 2),
+            ),
+        )
+        self._write_sums(sums, partial, warp_index)
+        cute.arch.sync_threads()
+        columns = cutlass.min(d.shape[0] - origin[0], tile.columns)
+        if const_expr(tile.cluster > 1):
+            cute.arch.cluster_wait()
+            if thread == 0:
+                num_bytes = tile.cluster * tile.share * columns * (Float32.width // 8)
+                cute.arch.mbarrier_arrive_and_expect_tx(_received_barrier(storage, tile), num_bytes)
+        for e in range_constexpr(-(-tile.rows * tile.columns // tile.num_threads)):
+            element = thread + e * tile.num_threads
+            row, column = element % tile.rows, element // tile.rows
+            if column < columns:
+                value = partial[row, column, 0]
+                for w in range_constexpr(1, tile.num_warps):
+                    value += partial[row, column, w]
+                if const_expr(tile.cluster > 1):
+                    self._send(value, storage, row, column, rank)
+                else:
+                    _store(value, origin[0] + column, origin[1] + row, d, bias)
+        if const_expr(tile.cluster > 1):
+            cute.arch.mbarrier_wait(_received_barrier(storage, tile), 0)
+            self._store_received(storage, thread, columns, (origin[0], origin[1] + rank * tile.share), d, bias)
+
+    @cute.jit
+    def _write_sums(self, sums: cute.Tensor, partial: cute.Tensor, warp_index: Int32) -> None:
+        """Write a warp's sums to shared memory. Source: PTX ISA, mma.m16n8k16, registers of the accumulator."""
+        lane = cute.arch.lane_idx()
+        for i in range_constexpr(self.tile.rows // MMA_M):
+            for j in range_constexpr(self.tile.padded_columns // MMA_N):
+                for v in range_constexpr(4):
+                    row, column = i * MMA_M + lane // 4 + v // 2 * 8, j * MMA_N + lane % 4 * 2 + v % 2
+                    partial[row, column, warp_index] = sums[(v % 2, v // 2), i, j]
+
+    @cute.jit
+    def _send(self, value: Float32, storage: Any, row: Int32, column: Int32, rank: Int32) -> None:
+        """Write a sum of this CTA's to the CTA of the cluster that stores the row, whose barrier counts its bytes."""
+        share = self.tile.share
+        offset = row % share + share * (column + self.tile.columns * rank)
+        target = storage.received.data_ptr() + offset
+        barrier = _received_barrier(storage, self.tile)
+        cute.arch.store_async_dsmem(target, value.bitcast(Int32), barrier, row // share)
+
+    @cute.jit
+    def _store_received(
+        self, storage: Any, thread: Int32, columns: Int32, origin: Any, d: cute.Tensor, bias: cute.Tensor | None
+    ) -> None:
+        """Add what the cluster's CTAs have sent, in order, and store it."""
+        tile = self.tile
+        received = storage.received.get_tensor(cute.make_layout((tile.share, tile.columns, tile.cluster)))
+        for e in range_constexpr(-(-tile.share * tile.columns // tile.num_threads)):
+            element = thread + e * tile.num_threads
+            row, column = element % tile.share, element // tile.share
+            if column < columns:
+                value = received[row, column, 0]
+                for c in range_constexpr(1, tile.cluster):
+                    value += received[row, column, c]
+                _store(value, origin[0] + column, origin[1] + row, d, bias)
+
+
+def _received_barrier(storage: Any, tile: Tile) -> Any:
+    """Return the barrier that counts what a CTA receives from the cluster."""
+    return storage.barriers.data_ptr() + tile.num_warps * tile.num_stages
+
+
+def _make_load(operand: Any, layout: Any, rows: int) -> Any:
+    """Make the TMA atom that loads boxes of `rows` rows, and the operand's view for it; to be called while tracing."""
+    box = cute.composition(cute.select(layout, [0, 1]), (rows, BLOCK_K))
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, box, (rows, BLOCK_K))
+
+
+def _partition(load: Any, memory: Any, layout: Any, rows: int, tile: Any) -> Any:
+    """Make the atom's view of a tile in global memory, (box, block of k), and of the stages, (box, stage)."""
+    atom, operand = load
+    stages = memory.get_tensor(layout.outer, swizzle=layout.inner)
+    boxes = cute.local_tile(stages, (rows, BLOCK_K), (0, 0, None))
+    tiles = cute.local_tile(operand, (rows, BLOCK_K), (tile, None))
+    target, source = cpasync.tma_partition(
+        atom, 0, cute.make_layout(1), cute.group_modes(boxes, 0, 2), cute.group_modes(tiles, 0, 2)
+    )
+    return atom, source, target
+
+
+@cute.jit
+def _load(pair: Any, k_block: Int32, stage: Int32, barrier: Any) -> None:
+    """Load a block of k of one operand's tile into a stage."""
+    atom, source, target = pair
+    cute.copy(atom, source[None, k_block], target[None, stage], tma_bar_ptr=barrier)
+
+
+def _chunks(memory: Any, first: Int32, count: int) -> Any:
+    """View `count` chunks of 16 bytes of stages from a chunk on, (words, chunks)."""
+    words = cute.recast_ptr(memory.data_ptr(), dtype=Int32)
+    everything = cute.make_tensor(words, cute.make_layout((WORDS, 1 << 20), stride=(1, WORDS)))
+    start = everything[None, first].iterator
+    return cute.make_tensor(start, cute.make_layout((WORDS, count), stride=(1, WORDS)))
+
+
+@cute.jit
+def _store(value: Float32, m: Int32, n: Int32, d: cute.Tensor, bias: cute.Tensor | None) -> None:
+    """Store an element of D, with its bias, where it lies inside."""
+    if n < d.shape[1]:
+        if const_expr(bias is not None):
+            value += bias[n].to(Float32)
+        d[m, n] = value.to(d.element_type)
+
+
+def split_entry(element: Any, tile: Tile, num_blocks_per_sm: int, signature: Signature, operation: Operation) -> Entry:
+    """Make the entry of a candidate's kernel.
+
+    Args:
+        element: CUTLASS's type of A, B, D and the bias.
+        tile: how the work is shared.
+        num_blocks_per_sm: CTAs that are to fit an SM at once.
+        signature: the entry's arguments.
+        operation: element type, layout and epilogue.
+    """
+    gemm = SplitGemm(element, tile, num_blocks_per_sm)
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        _workspace: None,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        gemm(a, b, d, bias, prefetch_b, stream)
+
+    return Entry(entry, aligned_arguments(signature, operation))

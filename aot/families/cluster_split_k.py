@@ -1,0 +1,172 @@
+"""A GEMM of our own for few rows of x, as in decoding, and for small weights: no tile is too small to fill the device.
+
+A CTA takes 16 to 128 rows of the weight and all of x's rows up to 64. Where such tiles are too few for the device's
+SMs, the CTAs of a cluster share the k of a tile and add their sums through distributed shared memory: no workspace and
+no second kernel. `mma.sync` computes it, which Hopper and Blackwell have alike.
+
+A candidate's `tile_m` runs along n and is the part of a tile's rows that one CTA of the cluster stores; the cluster
+multiplies `tile_m * cluster_m` rows. So `tile_m` rows of full k are also the share of the weight that a CTA loads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.operation import Epilogue, Layout
+from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.families import Entry
+
+ROWS = (16, 32, 48, 64, 112)
+"""Rows of the weight that a cluster multiplies."""
+
+COLUMNS = (1, 8, 16, 32, 64)
+"""Rows of x: one for decoding, since TMA takes longer for a row outside x than to load one, else whole MMA
+instructions."""
+
+SCHEDULES = {"warps8": 8, "warps4": 4}
+"""Warps of a CTA."""
+
+MIN_STAGES = 2
+"""Fewest stages of a warp."""
+
+MAX_ACCUMULATORS = 128
+"""Accumulator registers of a thread that leave room for the operands."""
+
+MAX_ACCUMULATORS_OF_8 = 32
+"""The same where two CTAs of 8 warps share an SM's registers."""
+
+RESERVED_SMEM_BYTES = 1024
+"""Shared memory that the driver takes of each block. Source: CUDA C++ Programming Guide, compute capability 9.0."""
+
+
+def _tile(candidate: Candidate) -> Tile:
+    """Return the tile of a candidate whose schedule is one of ours."""
+    return Tile(
+        candidate.tile_m * candidate.cluster_m,
+        candidate.tile_n,
+        candidate.cluster_m,
+        SCHEDULES.get(candidate.schedule, 8),
+        candidate.num_stages,
+    )
+
+
+def _check_tile(tile: Tile) -> Rejected | None:
+    """Apply the limits of the instruction, of the registers and of the stages."""
+    if tile.rows % MMA_M:
+        text = f"{tile.cluster} CTAs of {tile.share} rows make {tile.rows}; expected a multiple of {MMA_M}"
+        return Rejected(Reason.TILE, text)
+    if tile.num_accumulators > MAX_ACCUMULATORS:
+        text = f"{tile.rows}x{tile.columns} needs {tile.num_accumulators} accumulator registers a thread"
+        return Rejected(Reason.REGISTERS, f"{text}; {MAX_ACCUMULATORS} fit")
+    if tile.num_stages < MIN_STAGES or not tile.has_room_for_sums:
+        text = f"{tile.num_stages} stages of {tile.rows} rows, got for a warp's sums of {tile.columns} columns"
+        return Rejected(Reason.COMBINATION, f"{text}; expected at least {MIN_STAGES}, and room for the sums")
+    return None
+
+
+def _blocks_per_sm(tile: Tile, target: Target) -> int:
+    """Count the CTAs that an SM's shared memory holds, at most 2."""
+    return max(1, min(2, target.smem_bytes_per_sm // (tile.smem_bytes + RESERVED_SMEM_BYTES)))
+
+
+class ClusterSplitK:
+    """The family `cluster_split_k`."""
+
+    name = "cluster_split_k"
+    archs = ("sm_90a",)
+    num_strides = 1
+    is_fallback = False
+    loads_outside = True
+    prefetches_b = True
+    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles and clusters, each with stages that fill an SM's shared memory with one CTA and with two.
+
+        With two, the next kernel's CTAs find room beside this one's, and begin with the weight where it is constant.
+        """
+        del operation
+        for rows in ROWS:
+            for columns in COLUMNS:
+                for cluster in sorted({m for m, n in target.clusters if n == 1 and rows % m == 0}):
+                    for schedule, num_stages in _fillings(rows, columns, cluster, target):
+                        yield Candidate(
+                            family=self.name,
+                            tile_m=rows // cluster,
+                            tile_n=columns,
+                            cluster_m=cluster,
+                            schedule=schedule,
+                            num_stages=num_stages,
+                            swap_ab=True,
+                            use_tma_store=False,
+                        )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the kernel's limits on layout, tile, registers and stages."""
+        del target
+        if operation.layout is not Layout.KK:
+            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
+            return Rejected(Reason.LAYOUT, text)
+        plain = (candidate.cluster_n, candidate.use_2cta, candidate.use_tma_store) == (1, False, False)
+        if not plain or not candidate.swap_ab or SplitK(candidate.split_k_mode) is not SplitK.NONE:
+            text = f"{self.name} is swapped, stores without TMA, and splits k over the CTAs of a cluster of m x 1"
+            return Rejected(Reason.COMBINATION, text)
+        if candidate.schedule not in SCHEDULES:
+            text = f"{self.name} has the schedules {', '.join(SCHEDULES)}, got {candidate.schedule!r}"
+            return Rejected(Reason.COMBINATION, text)
+        return _check_tile(_tile(candidate))
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count the stages of all warps, the sums that a CTA receives, and the barriers."""
+        del operation, target
+        tile = _tile(candidate)
+        return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none: sums travel through distributed shared memory."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Take all: the store is predicated."""
+        del candidate
+        return 1, 1
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Make the kernel and its entry."""
+        from aot.families import signature
+        from aot.families._arguments import cutlass_type
+        from aot.families._skinny_kernel import split_entry
+
+        tile = _tile(candidate)
+        blocks = _blocks_per_sm(tile, target)
+        element = cutlass_type(operation.d)
+        return split_entry(element, tile, blocks, signature(KernelKey(operation, candidate)), operation)
+
+
+def _fillings(rows: int, columns: int, cluster: int, target: Target) -> Iterator[tuple[str, int]]:
+    """List warps and stages that fill an SM's shared memory with one CTA, and those that do with two."""
+    few = Tile(rows, columns, cluster, 8, 0).num_accumulators <= MAX_ACCUMULATORS_OF_8
+    for num_blocks in (1, 2):
+        limit = min(target.smem_bytes_per_block, target.smem_bytes_per_sm // num_blocks - RESERVED_SMEM_BYTES)
+        of_8, of_4 = (_count_stages(Tile(rows, columns, cluster, num_warps, 0), limit) for num_warps in (8, 4))
+        if few and of_8 > MIN_STAGES:
+            yield "warps8", of_8
+        elif of_4 >= MIN_STAGES and Tile(rows, columns, cluster, 4, of_4).has_room_for_sums:
+            yield "warps4", of_4
+
+
+def _count_stages(tile: Tile, smem_bytes: int) -> int:
+    """Count the stages that fit shared memory beside what a tile without stages takes."""
+    stage_bytes = tile.stage_bytes + BARRIER_BYTES * tile.num_warps
+    return max(smem_bytes - tile.fixed_bytes - ROUNDING_BYTES, 0) // stage_bytes
+
+
+FAMILY = ClusterSplitK()

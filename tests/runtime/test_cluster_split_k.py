@@ -1,0 +1,120 @@
+"""Objects of `cluster_split_k` through the C API into the recorder: grid, cluster, descriptors, prefetch of B."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from aot.compile.compiler import compile_kernels
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.target import load_target
+from aot.package.manifest import from_json, to_json
+from tests.equivalence.descriptor import NUM_BYTES, decode
+from tests.objects import BF16, STORE, small_manifest
+from tests.runtime.host import Library, compile_library, problem
+from tests.runtime.test_real_kernels import (
+    B_CONSTANT,
+    CLUSTER,
+    DESCRIPTOR_BYTES,
+    PROGRAMMATIC,
+    A,
+    B,
+    D,
+    attributes,
+    launch,
+)
+
+PLAIN = {"swap_ab": True, "use_tma_store": False}
+ONE_ROW = Candidate("cluster_split_k", 16, 1, schedule="warps8", num_stages=9, **PLAIN)
+TWO_CTAS = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, **PLAIN)
+FOUR_CTAS = Candidate("cluster_split_k", 8, 32, 4, schedule="warps8", num_stages=3, **PLAIN)
+CANDIDATES = (ONE_ROW, TWO_CTAS, FOUR_CTAS)
+M, N, K = 35, 520, 264
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Compile the candidates; gives a manifest that has them after other kernels, and all objects by name."""
+    keys = [KernelKey(BF16, x) for x in CANDIDATES]
+    artifacts, failures = compile_kernels(keys, load_target("h200"), STORE, progress=False)
+    assert failures == []
+    manifest, objects = small_manifest("h200")
+    manifest = replace(manifest, kernels=(*manifest.kernels, *(x.kernel for x in artifacts)))
+    return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
+
+
+@pytest.fixture(scope="module")
+def real(built, tmp_path_factory):
+    manifest, objects = built
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("split"), list(objects.values())))
+
+
+def stated(**change):
+    return problem(M, N, K, data=(A, B, D), **change)
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_a_cluster_takes_each_tile(real, built, candidate):
+    kernel, record, _ = launch(real, *built, candidate, stated())
+    tiles = -(-N // (candidate.tile_m * candidate.cluster_m)) * -(-M // candidate.tile_n)
+    assert tuple(record.grid) == (tiles * candidate.cluster_m, 1, 1)
+    assert tuple(record.block) == (kernel.num_threads, 1, 1)
+    assert attributes(record).get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, 1, 1)
+    assert attributes(record)[PROGRAMMATIC][0] == 1
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_shared_memory_is_what_the_family_counts(real, built, candidate):
+    kernel, record, _ = launch(real, *built, candidate, stated())
+    assert record.smem_bytes <= kernel.smem_bytes <= record.smem_bytes + 1024
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_boxes_are_rows_of_128_bytes_of_the_tile_and_of_x(real, built, candidate):
+    _, _, parameters = launch(real, *built, candidate, stated())
+    maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
+    assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
+        A: ((K, M), (64, candidate.tile_n), 3),
+        B: ((K, N), (64, candidate.tile_m * candidate.cluster_m), 3),
+    }
+
+
+@pytest.mark.parametrize(("flags", "expected"), [(0, 0), (B_CONSTANT, 1)])
+def test_b_is_prefetched_only_where_it_is_constant(real, built, flags, expected):
+    _, _, parameters = launch(real, *built, TWO_CTAS, stated(flags=flags))
+    assert parameters[-1] == struct.pack("<i", expected)
+
+
+COMPILE_FOR_THOR = """
+import sys
+from pathlib import Path
+from cutlass import cute
+from aot.compile.object_file import inspect
+from aot.core.candidate import KernelKey
+from aot.core.target import load_target
+from aot.families import family_of
+from tests.objects import BF16
+from tests.runtime.test_cluster_split_k import TWO_CTAS
+
+thor = load_target("thor")
+entry = family_of(TWO_CTAS).entry(TWO_CTAS, BF16, thor)
+host = f"llvm -mtriple={thor.host_triple} -mcpu={thor.host_cpu}"
+options = f"--gpu-arch {thor.arch} --host-target '{host}'"
+name = KernelKey(BF16, TWO_CTAS).name
+cute.compile(entry.function, *entry.arguments, options=options).export_to_c(
+    file_path=sys.argv[1], file_name="kernel", function_prefix=name
+)
+print(inspect(Path(sys.argv[1]) / "kernel.o", name, thor, 128).spill_bytes)
+"""
+
+
+def test_the_kernel_is_none_of_hopper_alone(tmp_path):
+    environment = os.environ | {"CUTE_DSL_ARCH": "sm_110a", "QUACK_ARCH": "sm_110a"}
+    command = [sys.executable, "-c", COMPILE_FOR_THOR, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["0"]), done.stderr[-2000:]

@@ -1,0 +1,121 @@
+from dataclasses import replace
+
+import pytest
+
+from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.element import ElementType
+from aot.core.operation import Epilogue, Layout, Operation
+from aot.core.problem import Problem
+from aot.core.target import load_target
+from aot.families._skinny_tile import Tile
+from aot.families.cluster_split_k import FAMILY
+from aot.space.cost import Operands
+from aot.space.legality import check
+from tests.unit.accepted import named, reason, resources
+from tests.unit.twins import BF16
+
+H200 = load_target("h200")
+NAME = "cluster_split_k_24x8_c2x1_warps8_st4_direct_swap"
+TILE = named(NAME, "h200")
+
+
+def test_a_cluster_multiplies_the_rows_that_its_ctas_store():
+    assert Tile(48, 8, 2, 8, 4).share == TILE.tile_m == 24
+    assert (TILE.tile_n, TILE.cluster_m, TILE.num_stages) == (8, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "smem_bytes", "stages", "threads"),
+    [
+        # 8 warps of 9 stages of 16 rows and 8, 128 bytes each; 73 barriers and one float, rounded to 16 bytes.
+        ("cluster_split_k_16x1_c1x1_warps8_st9_direct_swap", 72 * 24 * 128 + 592, 9, 256),
+        # 8 warps of 4 stages of 48 rows and 8; 33 barriers; 48 by 8 floats received.
+        (NAME, 32 * 56 * 128 + 272 + 48 * 8 * 4, 4, 256),
+        # 4 warps of 3 stages of 64 rows and 64; 13 barriers; 64 by 64 floats received.
+        ("cluster_split_k_32x64_c2x1_warps4_st3_direct_swap", 12 * 128 * 128 + 112 + 64 * 64 * 4, 3, 128),
+    ],
+)
+def test_resources(name, smem_bytes, stages, threads):
+    assert resources(name, "h200") == (smem_bytes, stages, threads, 0)
+
+
+@pytest.mark.parametrize("rows", [16, 32, 48])
+def test_stages_fill_an_sm_with_one_cta_and_with_two(rows):
+    candidates = [x for x in FAMILY.candidates(BF16, H200) if (x.tile_m, x.tile_n, x.cluster_m) == (rows, 8, 1)]
+    one, two = (FAMILY.resources(x, BF16, H200) for x in candidates)
+    assert one.smem_bytes <= H200.smem_bytes_per_block < one.smem_bytes + one.stage_bytes
+    half = H200.smem_bytes_per_sm // 2 - 1024
+    assert two.smem_bytes <= half < two.smem_bytes + two.stage_bytes
+
+
+def test_the_device_is_filled_from_n_1024_to_n_14336():
+    """A CTA's rows are chosen so that one wave of H200's 132 SMs has little left over."""
+    ctas = {}
+    for candidate in FAMILY.candidates(BF16, H200):
+        for n in (1024, 4096, 6144, 14336):
+            operands = Operands.of([candidate], [Problem(BF16, 8, n, 4096)])
+            (count,) = operands.num_ctas().ravel()
+            ctas.setdefault(n, set()).add(int(count))
+    assert all(128 in counts for counts in ctas.values())
+
+
+def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers():
+    found = list(FAMILY.candidates(BF16, H200))
+    assert len(found) == 120
+    assert all(isinstance(check(x, BF16, H200), Accepted) for x in found)
+    for candidate in found:
+        rows, columns = candidate.tile_m * candidate.cluster_m, -(-candidate.tile_n // 8) * 8
+        assert (rows + 4) * columns * 4 <= candidate.num_stages * rows * 128
+        assert rows * columns <= 4096
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "message"),
+    [
+        (
+            {"tile_m": 20},
+            Reason.TILE,
+            "2 CTAs of 20 rows make 40; expected a multiple of 16",
+        ),
+        (
+            {"tile_m": 64, "tile_n": 64, "schedule": "warps4", "num_stages": 2},
+            Reason.REGISTERS,
+            "128x64 needs 256 accumulator registers a thread; 128 fit",
+        ),
+        (
+            {"num_stages": 1},
+            Reason.COMBINATION,
+            "1 stages of 48 rows, got for a warp's sums of 8 columns; expected at least 2, and room for the sums",
+        ),
+        (
+            {"schedule": "pingpong"},
+            Reason.COMBINATION,
+            "cluster_split_k has the schedules warps8, warps4, got 'pingpong'",
+        ),
+        (
+            {"swap_ab": False},
+            Reason.COMBINATION,
+            "cluster_split_k is swapped, stores without TMA, and splits k over the CTAs of a cluster of m x 1",
+        ),
+        (
+            {"split_k": 2, "split_k_mode": "serial"},
+            Reason.COMBINATION,
+            "cluster_split_k is swapped, stores without TMA, and splits k over the CTAs of a cluster of m x 1",
+        ),
+    ],
+)
+def test_what_the_kernel_does_not_have_is_refused(change, why, message):
+    assert reason(replace(TILE, **change), "h200") == (why, message)
+
+
+def test_both_operands_must_be_contiguous_along_k():
+    operation = Operation.of(ElementType.FLOAT16, Layout.MK)
+    message = "cluster_split_k takes A and B contiguous along k, got mk"
+    assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
+
+
+@pytest.mark.parametrize("epilogue", Epilogue)
+def test_takes_all_sizes_without_a_workspace(epilogue):
+    operation = Operation.of(ElementType.FLOAT16, Layout.KK, epilogue)
+    assert isinstance(check(TILE, operation, H200), Accepted)
+    assert (FAMILY.multiples(TILE), FAMILY.workspace(TILE)) == ((1, 1), Workspace())
