@@ -23,26 +23,18 @@ each round, so that drift of clocks and temperature falls on all alike.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.errors import VerificationError
-from aot.core.numerics import EXPONENT, POISON, compare, decode, reference
-from aot.core.operands import GemmCall, Matrix, matrices
+from aot.core.operands import matrices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from aot.core.numerics import Bits
     from aot.core.problem import Problem
-    from aot.measure.gpu import Gpu, Handle, Kernels
-    from aot.measure.inputs import RandomPool, Tiling
 
 PROTOCOL = "graph-cold-l2-pdl-v2"
 FLUSH_PROTOCOL = "events-flushed-l2-v1"
@@ -127,7 +119,7 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // SET_ALIGNMENT) * SET_ALIGNMENT
 
 
-def _starts(problem: Problem) -> list[int]:
+def operand_starts(problem: Problem) -> list[int]:
     """List where A, B, D and the bias, if there is one, start in a set of operands, in bytes; the last is its size."""
     operation = problem.operation
     elements = (operation.a.element, operation.b.element, operation.d)
@@ -138,7 +130,7 @@ def _starts(problem: Problem) -> list[int]:
 
 def set_bytes(problem: Problem) -> int:
     """Count the bytes of one set of operands, each aligned."""
-    return _starts(problem)[-1]
+    return operand_starts(problem)[-1]
 
 
 def num_sets(problem: Problem, l2_bytes: int, plan: TimingPlan) -> int:
@@ -177,176 +169,3 @@ def middle_mean(times_us: Sequence[float]) -> float:
     ranked = np.sort(np.asarray(times_us, dtype=np.float64))
     quarter = len(ranked) // 4
     return float(ranked[quarter : len(ranked) - quarter].mean())
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Device memory that every kernel may use in turn."""
-
-    address: int
-    num_bytes: int
-
-
-def _pick(rng: np.random.Generator, extent: int, count: int) -> NDArray[np.int64]:
-    """Choose `count` different indices, sorted, the first and the last among them."""
-    if count >= extent:
-        return np.arange(extent, dtype=np.int64)
-    inner = rng.choice(np.arange(1, extent - 1), max(count - 2, 0), replace=False)
-    return np.sort(np.concatenate(([0, extent - 1], inner))).astype(np.int64)
-
-
-class Sample:
-    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels."""
-
-    def __init__(
-        self, problem: Problem, tiling: Tiling, starts: Sequence[int], plan: TimingPlan, rng: np.random.Generator
-    ) -> None:
-        """Take a sample of the first set, whose operands start at `starts`, in elements: A, B, D and the bias."""
-        a, b, _ = matrices(problem)
-        self._dtype = problem.operation.d
-        self._num_columns = problem.n
-        self.rows = _pick(rng, problem.m, plan.sample_rows)
-        self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
-        steps = np.arange(problem.k, dtype=np.int64)
-
-        def gather(matrix: Matrix, start: int, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-            positions = start + chosen[:, None] * matrix.row_stride + steps * matrix.column_stride
-            return decode(self._dtype, tiling.gather(positions))
-
-        bias = None
-        if problem.operation.has_bias:
-            bias = decode(self._dtype, tiling.gather(starts[3] + self.columns))
-        self.expected = reference(gather(a, 0, self.rows), gather(b, starts[1], self.columns), bias)
-        self._bits: Bits = np.empty((len(self.rows), problem.n), np.uint16)
-
-    def check(self, gpu: Gpu, d: int) -> float:
-        """Read the rows of a D (m, n) at an address and give the relative error.
-
-        Raises:
-            VerificationError: an element of the rows is not written or not finite, or a sampled one is wrong.
-        """
-        for i, row in enumerate(self.rows.tolist()):
-            gpu.download(d + self._dtype.size_of(row * self._num_columns), self._bits[i])
-        exponent = EXPONENT[self._dtype]
-        num_bad = int(((self._bits & exponent) == exponent).sum())
-        if num_bad:
-            raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
-        outcome = compare(self._dtype, self._bits[:, self.columns], self.expected)
-        if outcome.fault:
-            raise VerificationError(f"wrong result on sampled rows: {outcome.fault}")
-        return outcome.relative_error
-
-
-class ProblemBench:
-    """One problem on the device: its sets of operands, the sample that results are held against, and the graphs."""
-
-    def __init__(
-        self,
-        gpu: Gpu,
-        kernels: Kernels,
-        *,
-        pool: RandomPool,
-        arena: int,
-        workspace: Workspace,
-        problem: Problem,
-        plan: TimingPlan,
-        rng: np.random.Generator,
-        flush: int = 0,
-    ) -> None:
-        self._flush = flush
-        self._gpu, self._kernels, self._workspace, self._plan = gpu, kernels, workspace, plan
-        self.problem = problem
-        operation = problem.operation
-        self._d_bytes = operation.d.size_of(problem.m * problem.n)
-        sets, starts = num_sets(problem, gpu.l2_bytes, plan), _starts(problem)
-        tiling = pool.tile(arena, sets * starts[-1] // operation.element.num_bytes)
-        self._first_d = arena + starts[2]
-        self._bound = []
-        for i in range(sets):
-            a, b, d, *rest = (arena + i * starts[-1] + start for start in starts[:-1])
-            self._bound.append(kernels.bind(GemmCall(problem, a, b, d, *matrices(problem), *rest)))
-        elements = [start // operation.element.num_bytes for start in starts]
-        self._sample = Sample(problem, tiling, elements, plan, rng)
-        self._rough_us: dict[int, float] = {}
-        self._graphs: dict[int, tuple[Handle, int]] = {}
-
-    def workspace_bytes(self, kernel: int) -> int:
-        """Return the workspace that a kernel needs."""
-        return self._kernels.workspace_bytes(kernel, self._bound[0])
-
-    def _launch(self, kernel: int, count: int, first: int = 0) -> None:
-        size, address, stream = self.workspace_bytes(kernel), self._workspace.address, self._gpu.stream
-        launch, bound = self._kernels.launch, self._bound
-        for i in range(first, first + count):
-            launch(kernel, bound[i % len(bound)], address, size, stream)
-
-    def check(self, kernel: int) -> float:
-        """Run a kernel once over a poisoned D and give the relative error of the sampled rows.
-
-        Raises:
-            VerificationError: the result is wrong or incomplete.
-            DeviceError: the launch failed.
-        """
-        self._gpu.fill(self._first_d, POISON & 0xFF, self._d_bytes)
-        self._launch(kernel, 1)
-        self._gpu.synchronize()
-        return self._sample.check(self._gpu, self._first_d)
-
-    def _flushed_us(self, kernel: int) -> float:
-        """Time launches that each follow a flush."""
-        plan = self._plan
-        count = round(min(max(plan.graph_us / self._rough(kernel), plan.min_flushed), plan.max_flushed))
-
-        def launch(i: int) -> None:
-            self._launch(kernel, 1, i)
-
-        return middle_mean(self._gpu.flushed_us(launch, count, self._flush, plan.flush_bytes))
-
-    def _rough(self, kernel: int) -> float:
-        if kernel not in self._rough_us:
-            self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
-        return max(self._rough_us[kernel], 1.0)
-
-    def _graph(self, kernel: int) -> tuple[Handle, int]:
-        if kernel not in self._graphs:
-            count = num_launches(len(self._bound), self._rough(kernel), self._plan)
-            self._graphs[kernel] = (self._gpu.capture(lambda: self._launch(kernel, count)), count)
-        return self._graphs[kernel]
-
-    def screen_us(self, kernel: int, best_us: float | None) -> float:
-        """Time a kernel once, after `check` has loaded it, in microseconds a launch.
-
-        Args:
-            kernel: index in the library.
-            best_us: best screening time so far. A kernel that a single launch shows to be far slower, and long enough
-                for that to be a measurement, gets that launch's time.
-
-        Raises:
-            DeviceError: a launch failed.
-        """
-        rough_us = self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
-        far = best_us is not None and rough_us > self._plan.rough_only_ratio * best_us
-        return rough_us if far and rough_us > self._plan.rough_only_us else self.round_us(kernel)
-
-    def round_us(self, kernel: int, *, rests: bool = False) -> float:
-        """Time a kernel once, by flushed launches or by its graph, which is kept; in microseconds a launch.
-
-        Args:
-            kernel: index in the library.
-            rests: whether the GPU is to rest before the replay, as long as the replay lasts.
-        """
-        if self._plan.flush_bytes:
-            return self._flushed_us(kernel)
-        graph, count = self._graph(kernel)
-        if rests:
-            time.sleep(self._rough(kernel) * count / 1e6)
-        return self._gpu.replay_us(graph) / count
-
-    def keep(self, chosen: Sequence[int]) -> None:
-        """Free the graphs of all but the kernels chosen."""
-        for kernel in sorted(set(self._graphs) - set(chosen)):
-            self._gpu.destroy(self._graphs.pop(kernel)[0])
-
-    def close(self) -> None:
-        """Free every graph."""
-        self.keep(())

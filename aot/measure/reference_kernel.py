@@ -9,7 +9,7 @@ from aot.measure.gpu import OutOfMemoryError
 from aot.measure.protocol import quartiles
 
 if TYPE_CHECKING:
-    from aot.measure.protocol import ProblemBench
+    from aot.measure.bench import ProblemBench
     from aot.measure.session import Session
     from aot.measure.session_kernels import SessionKernels
     from aot.measure.session_memory import SessionMemory

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aot.measure.bench import ProblemBench, Workspace
 from aot.measure.gpu import OutOfMemoryError
 from aot.measure.inputs import RandomPool
-from aot.measure.protocol import ProblemBench, Workspace, num_sets, set_bytes
+from aot.measure.protocol import num_sets, set_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,7 +27,7 @@ from aot.measure.verify import Verifier
 
 if TYPE_CHECKING:
     from aot.core.problem import Problem
-    from aot.measure.protocol import ProblemBench, Workspace
+    from aot.measure.bench import ProblemBench, Workspace
     from aot.measure.search_store import StoredSearch
     from aot.measure.session import Session
 

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+
+from aot.core.errors import VerificationError
+from aot.measure import bench as measure
+from aot.measure.bench import ProblemBench, Workspace
+from aot.measure.inputs import RandomPool
+from aot.measure.protocol import TimingPlan, num_launches, num_sets, plan_for, set_bytes
+from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
+
+PLAN = TimingPlan()
+THOR_L2 = 32 << 20
+
+
+def bench_of(faults=None, times_us=None, problem=None, num_kernels=2):
+    gpu = TwinGpu(l2_bytes=1 << 15)
+    tuned = [kernel_of(64 * (i + 1)) for i in range(num_kernels)]
+    kernels = TwinKernels(gpu, tuned, times_us or {}, faults or {})
+    rng = np.random.default_rng(7)
+    problem = problem or problem_of(40, 64, 48)
+    pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
+    arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, PLAN) * set_bytes(problem))
+    bench = ProblemBench(
+        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=PLAN, rng=rng
+    )
+    return gpu, kernels, bench
+
+
+def test_graph_time_is_per_launch_and_rotates_over_the_sets():
+    gpu, kernels, bench = bench_of(times_us={kernel_of(64).name: 25.0})
+    assert 0 < bench.check(0) < 3e-3
+    assert bench.screen_us(0, None) == pytest.approx(25.0)
+    ((graph,),) = (gpu.graphs.values(),)
+    sets = num_sets(bench.problem, gpu.l2_bytes, PLAN)
+    assert len(graph) == num_launches(sets, 25.0, PLAN)
+    # The check ran on the first set, the rough timing on the second.
+    assert len({d for _, d in kernels.launches}) == 2
+    bench.close()
+    assert gpu.graphs == {}
+
+
+def test_a_rest_is_as_long_as_the_replay(monkeypatch):
+    gpu, _, bench = bench_of(times_us={kernel_of(64).name: 25.0})
+    bench.check(0)
+    slept = []
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    assert bench.round_us(0) == pytest.approx(25.0)
+    assert slept == []
+    assert bench.round_us(0, rests=True) == pytest.approx(25.0)
+    (graph,) = gpu.graphs.values()
+    assert slept == [pytest.approx(25e-6 * len(graph))]
+    bench.close()
+
+
+def test_far_slower_long_kernel_gets_its_single_launch_time_and_no_graph():
+    gpu, _, bench = bench_of(times_us={kernel_of(64).name: 900.0})
+    assert bench.screen_us(0, 100.0) == 900.0
+    assert gpu.graphs == {}
+    assert bench.screen_us(0, 400.0) == pytest.approx(900.0)
+    assert len(gpu.graphs) == 1
+
+
+def test_keep_frees_the_other_graphs():
+    gpu, _, bench = bench_of()
+    bench.round_us(0)
+    bench.round_us(1)
+    bench.keep([1])
+    assert list(gpu.graphs) == [2]
+
+
+@pytest.mark.parametrize(("fault", "message"), [("unwritten", "64 of 1024 sampled"), ("wrong", "wrong result on")])
+def test_bad_results_are_found_before_timing(fault, message):
+    _, _, bench = bench_of(faults={kernel_of(64).name: (fault, 0)})
+    with pytest.raises(VerificationError, match=message):
+        bench.check(0)
+    assert bench.check(1) < 3e-3
+
+
+def test_sample_of_a_large_problem_is_bounded_and_has_the_corners():
+    plan = TimingPlan(sample_elements=48 * 10)
+    gpu = TwinGpu(l2_bytes=1 << 15)
+    kernels = TwinKernels(gpu, [kernel_of()])
+    rng = np.random.default_rng(8)
+    problem = problem_of(40, 64, 48)
+    pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
+    arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
+    bench = ProblemBench(
+        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=plan, rng=rng
+    )
+    sample = bench._sample
+    assert (len(sample.rows), sample.rows[0], sample.rows[-1]) == (16, 0, 39)
+    assert (len(sample.columns), sample.columns[0], sample.columns[-1]) == (10, 0, 63)
+    assert bench.check(0) < 3e-3
+
+
+@pytest.mark.parametrize(("us", "count"), [(1.0, 60), (50.0, 20), (400.0, 12)])
+def test_each_launch_follows_a_flush(us, count):
+    kernel, problem = kernel_of(64), problem_of(8, 16, 16)
+    gpu = TwinGpu()
+    kernels = TwinKernels(gpu, [kernel], {kernel.name: us})
+    pool = RandomPool(gpu, problem.operation.element, np.random.default_rng(1), 1 << 12)
+    plan = plan_for(THOR_L2, integrated=True)
+    arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
+    bench = ProblemBench(
+        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=plan,
+        rng=np.random.default_rng(1), flush=77,
+    )  # fmt: skip
+    assert bench.screen_us(0, None) == pytest.approx(us)
+    assert bench.round_us(0) == pytest.approx(us)
+    assert gpu.flushed == [(count, 77, 64 << 20)] * 2
+    assert gpu.replayed == []
