@@ -11,10 +11,10 @@ import numpy as np
 from aot.core.errors import VerificationError
 from aot.core.numerics import EXPONENT, POISON, compare, decode, reference
 from aot.core.operands import GemmCall, Matrix, matrices
-from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_starts
+from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_starts, quartiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -83,36 +83,86 @@ class Sample:
         return outcome.relative_error
 
 
+class Operands:
+    """The operands of a problem on the device, in as many sets as exceed L2, and the sample of their first product."""
+
+    def __init__(
+        self, gpu: Gpu, pool: RandomPool, arena: int, problem: Problem, plan: TimingPlan, rng: np.random.Generator
+    ) -> None:
+        """Fill an arena, an address with room for the sets, with random numbers."""
+        self._gpu, self.problem = gpu, problem
+        operation = problem.operation
+        sets, starts = num_sets(problem, gpu.l2_bytes, plan), operand_starts(problem)
+        tiling = pool.tile(arena, sets * starts[-1] // operation.element.num_bytes)
+        self.calls = []
+        for i in range(sets):
+            a, b, d, *rest = (arena + i * starts[-1] + start for start in starts[:-1])
+            self.calls.append(GemmCall(problem, a, b, d, *matrices(problem), *rest))
+        elements = [start // operation.element.num_bytes for start in starts]
+        self.sample = Sample(problem, tiling, elements, plan, rng)
+
+    def check(self, multiply: Callable[[], None]) -> float:
+        """Let something compute the first product over a poisoned D; give the relative error of the sampled rows.
+
+        Raises:
+            VerificationError: the result is wrong or incomplete.
+            DeviceError: the launch failed.
+        """
+        d, problem = self.calls[0].d, self.problem
+        self._gpu.fill(d, POISON & 0xFF, problem.operation.d.size_of(problem.m * problem.n))
+        multiply()
+        self._gpu.synchronize()
+        return self.sample.check(self._gpu, d)
+
+
+def separator_us(gpu: Gpu, plan: TimingPlan) -> float:
+    """Time what one more separator costs a graph of them, in microseconds."""
+    gpu.launch_separator()  # loads it
+    gpu.synchronize()
+
+    def launch(count: int) -> None:
+        for _ in range(count):
+            gpu.launch_separator()
+
+    def median_us(count: int) -> float:
+        graph = gpu.capture(lambda: launch(count))
+        try:
+            return quartiles([gpu.replay_us(graph) for _ in range(plan.separator_rounds)])[1]
+        finally:
+            gpu.destroy(graph)
+
+    few, many = plan.separator_graphs
+    return max(0.0, (median_us(many) - median_us(few)) / (many - few))
+
+
 class ProblemBench:
-    """One problem on the device: its sets of operands, the sample that results are held against, and the graphs."""
+    """Times kernels on one problem's operands.
+
+    Args:
+        gpu: the device.
+        kernels: what is launched.
+        operands: of the problem.
+        workspace: that the kernels share.
+        plan: the protocol's numbers.
+        flush: address of what a plan of FLUSH_PROTOCOL writes before each launch.
+        separator_us: what a separator costs a graph.
+    """
 
     def __init__(
         self,
         gpu: Gpu,
         kernels: Kernels,
-        *,
-        pool: RandomPool,
-        arena: int,
+        operands: Operands,
         workspace: Workspace,
-        problem: Problem,
         plan: TimingPlan,
-        rng: np.random.Generator,
+        *,
         flush: int = 0,
+        separator_us: float = 0.0,
     ) -> None:
-        self._flush = flush
-        self._gpu, self._kernels, self._workspace, self._plan = gpu, kernels, workspace, plan
-        self.problem = problem
-        operation = problem.operation
-        self._d_bytes = operation.d.size_of(problem.m * problem.n)
-        sets, starts = num_sets(problem, gpu.l2_bytes, plan), operand_starts(problem)
-        tiling = pool.tile(arena, sets * starts[-1] // operation.element.num_bytes)
-        self._first_d = arena + starts[2]
-        self._bound = []
-        for i in range(sets):
-            a, b, d, *rest = (arena + i * starts[-1] + start for start in starts[:-1])
-            self._bound.append(kernels.bind(GemmCall(problem, a, b, d, *matrices(problem), *rest)))
-        elements = [start // operation.element.num_bytes for start in starts]
-        self._sample = Sample(problem, tiling, elements, plan, rng)
+        self._gpu, self._kernels, self._operands, self._workspace = gpu, kernels, operands, workspace
+        self._plan, self._flush, self._separator_us = plan, flush, separator_us
+        self.problem = operands.problem
+        self._bound = [kernels.bind(call) for call in operands.calls]
         self._rough_us: dict[int, float] = {}
         self._graphs: dict[int, tuple[Handle, int]] = {}
 
@@ -133,10 +183,7 @@ class ProblemBench:
             VerificationError: the result is wrong or incomplete.
             DeviceError: the launch failed.
         """
-        self._gpu.fill(self._first_d, POISON & 0xFF, self._d_bytes)
-        self._launch(kernel, 1)
-        self._gpu.synchronize()
-        return self._sample.check(self._gpu, self._first_d)
+        return self._operands.check(lambda: self._launch(kernel, 1))
 
     def _flushed_us(self, kernel: int) -> float:
         """Time launches that each follow a flush."""
@@ -156,8 +203,14 @@ class ProblemBench:
     def _graph(self, kernel: int) -> tuple[Handle, int]:
         if kernel not in self._graphs:
             count = num_launches(len(self._bound), self._rough(kernel), self._plan)
-            self._graphs[kernel] = (self._gpu.capture(lambda: self._launch(kernel, count)), count)
+            self._graphs[kernel] = (self._gpu.capture(lambda: self._launch_separated(kernel, count)), count)
         return self._graphs[kernel]
+
+    def _launch_separated(self, kernel: int, count: int) -> None:
+        step = self._plan.launches_per_separator
+        for first in range(0, count, step):
+            self._gpu.launch_separator()
+            self._launch(kernel, min(step, count - first), first)
 
     def screen_us(self, kernel: int, best_us: float | None) -> float:
         """Time a kernel once, after `check` has loaded it, in microseconds a launch.
@@ -186,7 +239,8 @@ class ProblemBench:
         graph, count = self._graph(kernel)
         if rests:
             time.sleep(self._rough(kernel) * count / 1e6)
-        return self._gpu.replay_us(graph) / count
+        num_separators = -(-count // self._plan.launches_per_separator)
+        return (self._gpu.replay_us(graph) - num_separators * self._separator_us) / count
 
     def keep(self, chosen: Sequence[int]) -> None:
         """Free the graphs of all but the kernels chosen."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aot.core.errors import DeviceError
 from aot.measure.gpu import OutOfMemoryError
+from aot.measure.separator import NUM_BYTES, Separator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,10 +58,13 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuGraphInstantiateWithFlags": [POINTER(c_void_p), c_void_p, c_uint64],
     "cuGraphLaunch": [c_void_p, c_void_p],
     "cuInit": [c_uint],
+    "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p],
     "cuMemAlloc_v2": [POINTER(c_uint64), c_size_t],
     "cuMemFree_v2": [c_uint64],
     "cuMemcpyAsync": [c_uint64, c_uint64, c_size_t, c_void_p],
     "cuMemsetD8Async": [c_uint64, c_ubyte, c_size_t, c_void_p],
+    "cuModuleGetFunction": [POINTER(c_void_p), c_void_p, c_char_p],
+    "cuModuleLoadData": [POINTER(c_void_p), c_char_p],
     "cuStreamBeginCapture_v2": [c_void_p, c_int],
     "cuStreamCreate": [POINTER(c_void_p), c_uint],
     "cuStreamEndCapture": [c_void_p, POINTER(c_void_p)],
@@ -178,6 +182,7 @@ class CudaGpu:
         self._check("cuCtxSetCurrent", self._driver.cuCtxSetCurrent(context))
         self._check("cuStreamCreate", self._driver.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING))
         self._events: list[c_void_p] = []
+        self._separator: Separator | None = None
         self.stream = stream.value or 0
         self.l2_bytes = properties.l2_bytes
 
@@ -211,6 +216,20 @@ class CudaGpu:
     def fill(self, address: int, value: int, num_bytes: int) -> None:
         """Set every byte to `value`, in stream order."""
         self._check("cuMemsetD8Async", self._driver.cuMemsetD8Async(address, value, num_bytes, self.stream))
+
+    def launch_separator(self) -> None:
+        """Put a small kernel on the stream that takes no part in programmatic dependent launch.
+
+        The first call loads it, which a capture does not allow.
+
+        Raises:
+            DeviceError: it cannot be loaded or launched.
+        """
+        if self._separator is None:
+            data = self.alloc(NUM_BYTES)
+            self.fill(data, 0, NUM_BYTES)
+            self._separator = Separator(self._driver, self._check, data)
+        self._separator.launch(self.stream)
 
     def synchronize(self) -> None:
         """Wait for the stream, and report what failed on it."""

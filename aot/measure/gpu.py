@@ -53,6 +53,12 @@ class Gpu(Protocol):
     def fill(self, address: int, value: int, num_bytes: int) -> None:
         """Set every byte to `value`, in stream order."""
 
+    def launch_separator(self) -> None:
+        """Put a small kernel on the stream that takes no part in programmatic dependent launch.
+
+        The first call is not to be captured: it may load the kernel.
+        """
+
     def synchronize(self) -> None:
         """Wait for the stream."""
 
@@ -82,8 +88,13 @@ class Kernels(Protocol):
     def names(self) -> tuple[str, ...]:
         """Return the kernels' names in the order of their index."""
 
-    def bind(self, call: GemmCall) -> Handle:
-        """Prepare a call once, so that launching it costs little."""
+    def bind(self, call: GemmCall, *, b_is_constant: bool = False) -> Handle:
+        """Prepare a call once, so that launching it costs little.
+
+        Args:
+            call: operands and sizes.
+            b_is_constant: promise that nothing writes B meanwhile.
+        """
 
     def workspace_bytes(self, kernel: int, bound: Handle) -> int:
         """Return the workspace that a kernel needs for a call."""

@@ -107,8 +107,12 @@ class KernelLibrary:
             raise DeviceError(f"the operation {tag}: {self._last_error()}")
         return number
 
-    def bind(self, call: GemmCall) -> ProblemStruct:
+    def bind(self, call: GemmCall, *, b_is_constant: bool = False) -> ProblemStruct:
         """Make the C struct of a call.
+
+        Args:
+            call: operands and sizes.
+            b_is_constant: promise that nothing writes B meanwhile, which a caller does not by default.
 
         Raises:
             DeviceError: the library has no kernels of the call's operation.
@@ -124,7 +128,7 @@ class KernelLibrary:
             TensorStruct(call.a, _strides(call.a_matrix)),
             TensorStruct(call.b, _strides(call.b_matrix)),
             TensorStruct(call.d, _strides(call.d_matrix)),
-            B_CONSTANT,
+            B_CONSTANT if b_is_constant else 0,
             TensorStruct(call.bias, (0, 1)) if problem.operation.has_bias else TensorStruct(),
         )
 

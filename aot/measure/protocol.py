@@ -1,12 +1,17 @@
 """The timing protocols: what one launch takes with a cold L2.
 
-`graph-cold-l2-pdl-v2`, for a GPU with memory of its own: one graph holds L launches of one kernel, each on the next of
-S sets of A, B and D that together exceed the L2 cache three times over; the time is a replay's, between events, over L.
-Kernels that use programmatic dependent launch overlap a launch's start with the end of the one before it, as they do in
-use: the times are throughput times, which is why the protocol's name says `pdl`. Where arithmetic bounds a problem the
-GPU meets its power limit, and which kernel is best depends on whether it has: such problems are timed both ways, in
-rounds without a pause and in rounds that rest before each replay, and a kernel's time is the geometric mean of the two
-(aot.measure.rounds). Version 1 knew the first way only; where memory bounds a problem the two versions are one.
+`graph-cold-l2-mixed-v3`, for a GPU with memory of its own: one graph holds L launches of one kernel, each on the next
+of S sets of A, B and D that together exceed the L2 cache three times over. Every second launch stands behind a
+separator, a small kernel that takes no part in programmatic dependent launch (aot.measure.separator). The time is a
+replay's, between events, less what the separators take in a graph of their own, over L. So half of the launches may
+overlap their start with the end of the one before, as they do back to back, and half may not, as they cannot behind a
+model's norms and activations. Nothing is promised of B, as a caller promises nothing by default. Where arithmetic
+bounds a problem the GPU meets its power limit, and which kernel is best depends on whether it has: such problems are
+timed both ways, in rounds without a pause and in rounds that rest before each replay, and a kernel's time is the
+geometric mean of the two (aot.measure.rounds).
+
+`graph-cold-l2-pdl-v2`, which records until 2026-11-21 are of, had no separators and promised that B is constant;
+version 1 knew no rests either.
 
 `events-flushed-l2-v1`, for an integrated GPU: each launch between two events of its own, after a write of at least
 64 MiB and twice the L2. There the CPU's traffic passes the same memory and sets of operands would be held against it; a
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
     from aot.core.problem import Problem
 
-PROTOCOL = "graph-cold-l2-pdl-v2"
+PROTOCOL = "graph-cold-l2-mixed-v3"
 FLUSH_PROTOCOL = "events-flushed-l2-v1"
 """Versions of the protocols; times of different protocols are not compared."""
 
@@ -68,6 +73,12 @@ class TimingPlan:
     """A single launch this long is timed well without a graph, to 2% at 10 us of launch time."""
     rough_only_ratio: float = 3.0
     """A kernel this much slower than the best so far, and that long, is not worth a graph."""
+    launches_per_separator: int = 2
+    """Launches of a graph from one separator to the next; those right behind one cannot start early."""
+    separator_graphs: tuple[int, int] = (100, 300)
+    """Separators of the two graphs whose difference tells what one more costs."""
+    separator_rounds: int = 9
+    """Replays of each, whose median counts."""
     keep_ratio: float = 1.25
     """Kernels within this ratio of the best screening time get the final rounds."""
     min_survivors: int = 8
@@ -134,13 +145,13 @@ def set_bytes(problem: Problem) -> int:
 
 
 def num_sets(problem: Problem, l2_bytes: int, plan: TimingPlan) -> int:
-    """Choose S: enough to exceed the L2, at least 2, at most `max_launches`.
+    """Choose S: enough to exceed the L2, even, so that a graph is, at least 2, at most `max_launches`.
 
     A set under l2_multiple * L2 / max_launches (0.9 MB on an H200) therefore rotates through less than three L2s;
     such a problem is bound by the launch and not by memory.
     """
     needed = -(-plan.l2_multiple * l2_bytes // set_bytes(problem))
-    return max(2, min(needed, plan.max_launches))
+    return max(2, min(needed + needed % 2, plan.max_launches))
 
 
 def num_launches(sets: int, rough_us: float, plan: TimingPlan) -> int:

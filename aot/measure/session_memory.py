@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.measure.bench import ProblemBench, Workspace
+from aot.measure.bench import Operands, ProblemBench, Workspace, separator_us
 from aot.measure.gpu import OutOfMemoryError
 from aot.measure.inputs import RandomPool
 from aot.measure.protocol import num_sets, set_bytes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from aot.core.element import ElementType
     from aot.core.problem import Problem
+    from aot.measure.gpu import Kernels
     from aot.measure.session import Session
 
 
@@ -31,6 +32,10 @@ class SessionMemory:
         for problem in problems:
             self._pool(problem.operation.element)
         self._flush = self._gpu.alloc(self._plan.flush_bytes) if self._plan.flush_bytes else 0
+        self._separator_us = 0.0
+        if not self._plan.flush_bytes:
+            self._separator_us = separator_us(self._gpu, self._plan)
+            session.store.add_separator_time(session.run, self._separator_us)
 
     def _pool(self, dtype: ElementType) -> RandomPool:
         if dtype not in self._pools:
@@ -75,16 +80,19 @@ class SessionMemory:
 
     def bench(self, problem: Problem, arena: int, workspace: Workspace) -> ProblemBench:
         """Return what times kernels on a problem, with operands in an arena of `arena_bytes`."""
+        pool = self._pool(problem.operation.element)
+        operands = Operands(self._gpu, pool, arena, problem, self._plan, self._rng)
+        return self._bench(self._session.kernels, operands, workspace)
+
+    def _bench(self, kernels: Kernels, operands: Operands, workspace: Workspace) -> ProblemBench:
         return ProblemBench(
             self._gpu,
-            self._session.kernels,
-            pool=self._pool(problem.operation.element),
-            arena=arena,
-            workspace=workspace,
-            problem=problem,
-            plan=self._plan,
-            rng=self._rng,
+            kernels,
+            operands,
+            workspace,
+            self._plan,
             flush=self._flush,
+            separator_us=self._separator_us,
         )
 
     def own_bench(self, problem: Problem) -> ProblemBench:

@@ -2,8 +2,9 @@
 
 Tables: runs (conditions), clocks (readings of a run), kernels (name and object), measurements, verified, quarantine,
 finished (problems measured to the end), searches (what a strategy measured and left out of them), voided
-(measurements that are no longer valid), anchors (times of the reference kernel, see aot.measure.throttling) and
-in_flight, the one row that is overwritten: what is running on the GPU now, for whoever finds the process dead.
+(measurements that are no longer valid), reference_times (of the reference kernel, see aot.measure.throttling),
+separator_times (what a run took off), library_times (of torch on the same problems) and in_flight, the one row that is
+overwritten: what is running on the GPU now, for whoever finds the process dead.
 """
 
 from __future__ import annotations
@@ -214,6 +215,10 @@ class Store:
             "INSERT INTO reference_times (run, kernel, operation, m, n, k, us) VALUES (?, ?, ?, ?, ?, ?, ?)", values
         )
 
+    def add_separator_time(self, run: int, us: float) -> None:
+        """Note what a separator costs a graph (aot.measure.separator), in microseconds."""
+        self._insert("INSERT INTO separator_times (run, us) VALUES (?, ?)", (run, us))
+
     def reference_times(self, kernel: int, problem: Problem) -> list[float]:
         """Return what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
         query = "SELECT us FROM reference_times WHERE (kernel, operation, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"
@@ -256,10 +261,12 @@ def _upgrade(connection: sqlite3.Connection) -> int:
     """Bring the file of an older aot up to date, unless another process has done so meanwhile; give its version."""
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    for statement in UPGRADES.get(version, ()):
-        connection.execute(statement)
+    while version in UPGRADES:
+        for statement in UPGRADES[version]:
+            connection.execute(statement)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
     connection.commit()
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    return int(version)
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, is_new: bool) -> int:

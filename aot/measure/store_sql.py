@@ -12,7 +12,7 @@ from aot.core.measurement import TimedRow
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode, parse_json
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a table changes; kept in the file's `user_version`."""
 
 APPLICATION_ID = 0x414F5447
@@ -56,6 +56,16 @@ CREATE TABLE IF NOT EXISTS in_flight (
   id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
 """
 
+SINCE_5 = (
+    "CREATE TABLE IF NOT EXISTS separator_times (run INTEGER NOT NULL REFERENCES runs, us REAL NOT NULL) STRICT",
+    """CREATE TABLE IF NOT EXISTS library_times (
+  run INTEGER NOT NULL REFERENCES runs, library TEXT NOT NULL, operation TEXT NOT NULL, m INTEGER NOT NULL,
+  n INTEGER NOT NULL, k INTEGER NOT NULL, median_us REAL NOT NULL, low_us REAL NOT NULL, high_us REAL NOT NULL,
+  num_rounds INTEGER NOT NULL) STRICT""",
+)
+"""The tables that version 5 added."""
+SCHEMA += "".join(f"{statement};\n" for statement in SINCE_5)
+
 _TAG = "CASE dtype WHEN 'bfloat16' THEN 'bf16_' ELSE 'fp16_' END || layout"
 RENAMED_FAMILIES = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
 """The names of families until 2026-11-22, and those since."""
@@ -85,10 +95,12 @@ UPGRADES = {
             f"candidate = replace(candidate, '\"{old}\"', '\"{new}\"')"
             for old, new in RENAMED_FAMILIES.items()
         ),
-        f"PRAGMA user_version = {SCHEMA_VERSION}",
-    )
+        "PRAGMA user_version = 4",
+    ),
+    4: (*SINCE_5, "PRAGMA user_version = 5"),
 }
-"""The statements that bring a file of an older version up to date: 3 had two columns for an operation."""
+"""The statements that bring a file of an older version to the next: 3 had two columns for an operation, 4 no times of
+separators and of libraries."""
 
 RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol, mig"
 MEASUREMENT_COLUMNS = "operation, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"

@@ -24,6 +24,9 @@ BF16 = Operation.of(ElementType.BFLOAT16)
 CONDITIONS = Conditions("Twin", "sm_90a", 4, "1.0", 1000, 2000, "100 W", "2026-11-20", "p1")
 
 
+SEPARATOR = "separator"
+
+
 def kernel_of(tile_m=128, tile_n=128, *, sha="ab", operation=BF16, family="twin", **more):
     fields = {name: more.pop(name) for name in ("m_multiple", "n_multiple", "is_fallback") if name in more}
     return TunedKernel(KernelKey(operation, Candidate(family, tile_m, tile_n, **more)), sha.ljust(64, "0"), **fields)
@@ -52,6 +55,7 @@ class TwinGpu:
         self.flushed = []
         self.memory_bytes = None
         self.slow = {}
+        self.separator_us = 2.0
         self._owned = {}
 
     def alloc(self, num_bytes):
@@ -97,9 +101,17 @@ class TwinGpu:
         self.capturing = None
         return self.num_graphs
 
+    def launch_separator(self):
+        if self.capturing is None:
+            self.clock_us += self.separator_us
+        else:
+            self.capturing.append((SEPARATOR, self.separator_us))
+
     def replay_us(self, graph):
-        self.replayed.append(self.graphs[graph][0][0])
-        return self.slow.get(len(self.replayed), 1.0) * sum(us for _, us in self.graphs[graph])
+        """Note the kernel that a graph holds, and give its time; a graph of nothing but separators is not noted."""
+        self.replayed += [name for name, _ in self.graphs[graph] if name != SEPARATOR][:1]
+        factor = self.slow.get(len(self.replayed), 1.0)
+        return sum(us if name == SEPARATOR else factor * us for name, us in self.graphs[graph])
 
     def destroy(self, graph):
         del self.graphs[graph]
@@ -122,12 +134,14 @@ class TwinKernels:
     faults: dict[str, tuple[str, int]] = field(default_factory=dict)
     workspace: int = 0
     launches: list[tuple[str, int]] = field(default_factory=list)
+    promised: list[bool] = field(default_factory=list)
 
     @property
     def names(self):
         return tuple(kernel.name for kernel in self.kernels)
 
-    def bind(self, call):
+    def bind(self, call, *, b_is_constant=False):
+        self.promised.append(b_is_constant)
         return call
 
     def workspace_bytes(self, kernel, bound):

@@ -3,10 +3,10 @@ import pytest
 
 from aot.core.errors import VerificationError
 from aot.measure import bench as measure
-from aot.measure.bench import ProblemBench, Workspace
+from aot.measure.bench import Operands, ProblemBench, Workspace, separator_us
 from aot.measure.inputs import RandomPool
 from aot.measure.protocol import TimingPlan, num_launches, num_sets, plan_for, set_bytes
-from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
+from tests.unit.twins import SEPARATOR, TwinGpu, TwinKernels, kernel_of, problem_of
 
 PLAN = TimingPlan()
 THOR_L2 = 32 << 20
@@ -20,9 +20,8 @@ def bench_of(faults=None, times_us=None, problem=None, num_kernels=2):
     problem = problem or problem_of(40, 64, 48)
     pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, PLAN) * set_bytes(problem))
-    bench = ProblemBench(
-        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=PLAN, rng=rng
-    )
+    operands = Operands(gpu, pool, arena, problem, PLAN, rng)
+    bench = ProblemBench(gpu, kernels, operands, Workspace(0, 0), PLAN, separator_us=gpu.separator_us)
     return gpu, kernels, bench
 
 
@@ -32,11 +31,30 @@ def test_graph_time_is_per_launch_and_rotates_over_the_sets():
     assert bench.screen_us(0, None) == pytest.approx(25.0)
     ((graph,),) = (gpu.graphs.values(),)
     sets = num_sets(bench.problem, gpu.l2_bytes, PLAN)
-    assert len(graph) == num_launches(sets, 25.0, PLAN)
+    count = num_launches(sets, 25.0, PLAN)
+    # Every second launch stands behind a separator, whose time is taken off.
+    assert graph == [(SEPARATOR, 2.0), *[(kernel_of(64).name, 25.0)] * 2] * (count // 2)
     # The check ran on the first set, the rough timing on the second.
     assert len({d for _, d in kernels.launches}) == 2
     bench.close()
     assert gpu.graphs == {}
+
+
+def test_a_separators_cost_is_the_slope_between_two_graphs_of_them(monkeypatch):
+    gpu = TwinGpu()
+    replay_us = gpu.replay_us
+    # What a replay costs besides its kernels is no part of it.
+    monkeypatch.setattr(gpu, "replay_us", lambda graph: 40.0 + replay_us(graph))
+    assert separator_us(gpu, PLAN) == pytest.approx(2.0)
+    assert gpu.graphs == {}
+    assert gpu.replayed == []
+
+
+def test_nothing_is_promised_of_b_when_a_kernel_is_timed():
+    _, kernels, bench = bench_of()
+    bench.round_us(0)
+    assert kernels.promised
+    assert not any(kernels.promised)
 
 
 def test_a_rest_is_as_long_as_the_replay(monkeypatch):
@@ -48,7 +66,7 @@ def test_a_rest_is_as_long_as_the_replay(monkeypatch):
     assert slept == []
     assert bench.round_us(0, rests=True) == pytest.approx(25.0)
     (graph,) = gpu.graphs.values()
-    assert slept == [pytest.approx(25e-6 * len(graph))]
+    assert slept == [pytest.approx(25e-6 * sum(name != SEPARATOR for name, _ in graph))]
     bench.close()
 
 
@@ -84,10 +102,9 @@ def test_sample_of_a_large_problem_is_bounded_and_has_the_corners():
     problem = problem_of(40, 64, 48)
     pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
-    bench = ProblemBench(
-        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=plan, rng=rng
-    )
-    sample = bench._sample
+    operands = Operands(gpu, pool, arena, problem, plan, rng)
+    bench = ProblemBench(gpu, kernels, operands, Workspace(0, 0), plan)
+    sample = operands.sample
     assert (len(sample.rows), sample.rows[0], sample.rows[-1]) == (16, 0, 39)
     assert (len(sample.columns), sample.columns[0], sample.columns[-1]) == (10, 0, 63)
     assert bench.check(0) < 3e-3
@@ -101,10 +118,8 @@ def test_each_launch_follows_a_flush(us, count):
     pool = RandomPool(gpu, problem.operation.element, np.random.default_rng(1), 1 << 12)
     plan = plan_for(THOR_L2, integrated=True)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
-    bench = ProblemBench(
-        gpu, kernels, pool=pool, arena=arena, workspace=Workspace(0, 0), problem=problem, plan=plan,
-        rng=np.random.default_rng(1), flush=77,
-    )  # fmt: skip
+    operands = Operands(gpu, pool, arena, problem, plan, np.random.default_rng(1))
+    bench = ProblemBench(gpu, kernels, operands, Workspace(0, 0), plan, flush=77)
     assert bench.screen_us(0, None) == pytest.approx(us)
     assert bench.round_us(0) == pytest.approx(us)
     assert gpu.flushed == [(count, 77, 64 << 20)] * 2

@@ -117,6 +117,32 @@ def test_replay_warms_up_before_the_first_event(driver):
     ]
 
 
+def test_the_separator_is_loaded_once_and_launched_as_an_ordinary_kernel(driver):
+    gpu = CudaGpu(PROPERTIES)
+    driver.calls.clear()
+    gpu.launch_separator()
+    assert driver.calls == [
+        "cuMemAlloc_v2",
+        "cuMemsetD8Async",
+        "cuModuleLoadData",
+        "cuModuleGetFunction",
+        "cuLaunchKernel",
+    ]
+    driver.calls.clear()
+    gpu.launch_separator()
+    assert driver.calls == ["cuLaunchKernel"]
+
+
+def test_a_driver_that_compiles_no_ptx_is_told(driver):
+    driver.failing["cuModuleLoadData"] = 1
+    with pytest.raises(DeviceError) as caught:
+        CudaGpu(PROPERTIES).launch_separator()
+    assert str(caught.value) == (
+        "the driver does not compile PTX: cuModuleLoadData failed with CUDA_ERROR_INVALID_VALUE: invalid argument; is "
+        "libnvidia-ptxjitcompiler.so.1, a part of the driver, there?"
+    )
+
+
 def test_flush_lies_outside_the_events(driver):
     gpu = CudaGpu(PROPERTIES)
     gpu.flushed_us(lambda i: None, 2, 4096, 64)

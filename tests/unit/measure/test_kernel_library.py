@@ -80,7 +80,7 @@ def test_the_structs_are_those_of_the_header(struct, tmp_path):
 def test_every_value_arrives(path):
     library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
     problem = problem_of(5, 6, 8, Operation.of(ElementType.FLOAT16, Layout.MN))
-    bound = library.bind(call_of(problem))
+    bound = library.bind(call_of(problem), b_is_constant=True)
     library.launch(1, bound, 4096, 99, 1 << 45)
     twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
     last = twin.twin_last().contents
@@ -92,6 +92,8 @@ def test_every_value_arrives(path):
     assert last.flags == twin.twin_b_constant()
     twin.twin_has.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     assert twin.twin_has(4096, 100, 1 << 45)
+    library.launch(0, library.bind(call_of(problem)), 4096, 99, 1 << 45)
+    assert last.flags == 0
     library.launch(0, bound, 0, 0, 7)
     assert twin.twin_has(None, 0, 7)
 

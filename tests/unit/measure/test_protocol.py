@@ -26,6 +26,12 @@ def test_sets_exceed_the_l2_three_times():
     assert sets * set_bytes(problem) >= 3 * H200_L2 > (sets - 1) * set_bytes(problem)
 
 
+def test_sets_are_even_so_that_half_of_the_launches_stand_behind_a_separator():
+    problem = problem_of(1, 4096, 5120)
+    assert -(-3 * H200_L2 // set_bytes(problem)) == 5
+    assert num_sets(problem, H200_L2, PLAN) == 6
+
+
 def test_sets_are_at_least_two_and_bounded():
     assert num_sets(problem_of(8192, 8192, 8192), H200_L2, PLAN) == 2
     assert num_sets(problem_of(1, 64, 64), H200_L2, PLAN) == 200
@@ -55,7 +61,7 @@ def test_quartiles():
 def test_an_integrated_gpu_gets_another_protocol():
     assert plan_for(H200_L2, integrated=False) == TimingPlan(reference_tolerance=POWER_LIMITED_TOLERANCE)
     assert TimingPlan().reference_tolerance < POWER_LIMITED_TOLERANCE == 0.5
-    assert plan_for(H200_L2, integrated=False).protocol == "graph-cold-l2-pdl-v2"
+    assert plan_for(H200_L2, integrated=False).protocol == "graph-cold-l2-mixed-v3"
     thor = plan_for(THOR_L2, integrated=True)
     assert (thor.protocol, thor.flush_bytes) == ("events-flushed-l2-v1", 64 << 20)
     assert plan_for(4 << 20, integrated=True).flush_bytes == 64 << 20

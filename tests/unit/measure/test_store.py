@@ -114,14 +114,24 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 5")
+        connection.execute("PRAGMA user_version = 6")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 5, this aot reads 4"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 6, this aot reads 5"), open_store(newer):
         pass
+
+
+def as_version_4(path):
+    """Make a file of today one of version 4, which has no times of separators and libraries."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE separator_times")
+        connection.execute("DROP TABLE library_times")
+        connection.execute("PRAGMA user_version = 4")
+    connection.close()
 
 
 def as_version_3(path):
     """Make a file of today one of version 3: two columns for an operation, and names of families until then."""
+    as_version_4(path)
     with sqlite3.connect(path) as connection:
         connection.execute("DROP INDEX by_problem")
         for table in ("kernels", "measurements", "finished", "reference_times", "searches"):
