@@ -168,7 +168,9 @@ def record_summary(record: Record) -> str:
         kernels, problems = {item.kernel for item in items}, {item.problem for item in items}
         rows.append((tag, len(problems), len(kernels), good[tag], bad[tag]))
     devices = sorted({f"{x.device}, {x.num_sms} SMs, driver {x.driver}, {x.protocol}" for x in record.conditions})
-    return "\n".join([*devices, table(("operation", "problems", "kernels", "times", "failures"), rows)])
+    libraries = Counter(time.library for time in record.library_times)
+    lines = [f"{name}, timed beside the kernels: {count} problems" for name, count in sorted(libraries.items())]
+    return "\n".join([*devices, table(("operation", "problems", "kernels", "times", "failures"), rows), *lines])
 
 
 def selection_summary(selection: Selection) -> str:

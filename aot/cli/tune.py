@@ -105,6 +105,7 @@ class _Options:
     url: str | None
     record: Path | None
     budget_seconds: float | None
+    no_reference: bool
 
     @property
     def found_strategy(self) -> str:
@@ -116,9 +117,10 @@ class _Options:
         """Return the share of a problem's candidates that may be measured."""
         return self.search_budget / 100
 
-    def search_words(self) -> list[str]:
-        """Return what the runner is to be told of the search, where that is not what it does by itself."""
+    def runner_words(self) -> list[str]:
+        """Return what the runner is to be told of the measuring, where that is not what it does by itself."""
         words = [] if self.found_strategy == MODEL else ["--strategy", self.found_strategy]
+        words += ["--no-reference"] if self.no_reference else []
         return words + ([] if self.search_share == 1.0 else ["--search-budget", f"{self.search_share:g}"])
 
 
@@ -176,6 +178,11 @@ def compile_command(
 @option("--bundle", only=[BUNDLE], type=OUTPUT_FOLDER, help="Make a directory to run elsewhere.")
 @click.option("--on", "url", help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more.")
 @option("--record", only=[ON], type=OUTPUT_FILE, help="Record to write; by default the target's.")
+@click.option(
+    "--no-reference",
+    is_flag=True,
+    help="Do not time torch's own product beside the kernels; by default it is, where torch can be imported.",
+)
 @option("--budget-seconds", only=[HERE, ON], type=FiniteFloat(0.0), help="End the measuring in good order after this.")
 def tune(**values: Any) -> None:
     """Compile candidates and measure them on this machine's GPU, on a device by SSH, or make a bundle to carry there.
@@ -202,7 +209,7 @@ def tune(**values: Any) -> None:
     if remote:
         _measure_remotely(remote, bundle, asked)
     elif asked.bundle:
-        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.search_words()])
+        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.runner_words()])
         click.echo(f"on the device: {command}")
     else:
         _measure_here(directory, asked)
@@ -239,7 +246,8 @@ def _inspected(asked: _Options, device: Target) -> RemoteTuning | None:
 
 def _measure_here(directory: Path, asked: _Options) -> None:
     results = directory / "results.sqlite"
-    code = measure_here(directory, results, asked.budget_seconds, asked.found_strategy, asked.search_share)
+    search = (asked.found_strategy, asked.search_share)
+    code = measure_here(directory, results, asked.budget_seconds, *search, has_reference=not asked.no_reference)
     if code:
         raise SystemExit(code)
     click.echo(f"measured into {results}; next: aot import {results}")
@@ -249,7 +257,7 @@ def _measure_remotely(remote: RemoteTuning, bundle: Bundle, asked: _Options) -> 
     """Measure a bundle where --on says, bring the results home and merge them into the record."""
     words = [] if asked.budget_seconds is None else ["--budget-seconds", f"{asked.budget_seconds:g}"]
     results = bundle.directory / "results.sqlite"
-    words += asked.search_words()
+    words += asked.runner_words()
     code = remote.measure(bundle, words, results, lambda text: click.echo(text, err=True, nl=False))
     if code:
         click.echo(f"the run there ended with exit code {code}; what it measured is in {results}", err=True)

@@ -143,6 +143,12 @@ class Measurement:
         return self.status.outcome is Outcome.OK
 
 
+def _check_ascending(median_us: float, low_us: float, high_us: float) -> None:
+    """Refuse times that are not above 0, and a median that is not between its quartiles (DecodeError)."""
+    if not 0 < low_us <= median_us <= high_us:
+        raise DecodeError(f"the times {low_us}, {median_us}, {high_us} do not ascend from above 0")
+
+
 @dataclass(frozen=True)
 class TimedRow:
     """What a row of a record and one of a store have alike; `kernel` is the number of one that stands elsewhere."""
@@ -169,9 +175,47 @@ class TimedRow:
             raise error.inside("status") from None
         times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
         found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, outcome)
-        if found.ok and not 0 < self.low_us <= self.median_us <= self.high_us:
-            raise DecodeError(f"the times {self.low_us}, {self.median_us}, {self.high_us} do not ascend from above 0")
+        if found.ok:
+            _check_ascending(self.median_us, self.low_us, self.high_us)
         return found
+
+
+@dataclass(frozen=True)
+class LibraryTime:
+    """Time of a library's own product on one problem, by the same protocol and in the same rounds as the kernels'."""
+
+    library: str
+    """Name and version, such as `torch 2.11.0+cu130`."""
+    problem: Problem
+    median_us: float
+    low_us: float
+    high_us: float
+    num_rounds: int
+
+
+@dataclass(frozen=True)
+class LibraryRow:
+    """A library's time as a row of a record or of a store."""
+
+    library: Label
+    operation: Operation
+    m: Extent
+    n: Extent
+    k: Extent
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+    num_rounds: Positive
+
+    def time(self) -> LibraryTime:
+        """Return the time.
+
+        Raises:
+            DecodeError: median and quartiles do not ascend from above 0.
+        """
+        _check_ascending(self.median_us, self.low_us, self.high_us)
+        problem = Problem(self.operation, self.m, self.n, self.k)
+        return LibraryTime(self.library, problem, self.median_us, self.low_us, self.high_us, self.num_rounds)
 
 
 @dataclass(frozen=True)
@@ -181,3 +225,10 @@ class Record:
     target: str
     conditions: tuple[Conditions, ...]
     measurements: tuple[Measurement, ...]
+    library_times: tuple[LibraryTime, ...] = ()
+    """Of each problem at most one."""
+
+
+def reference_times(record: Record) -> dict[Problem, float]:
+    """Return what torch's own product takes by problem, in microseconds; of a problem without such a time, nothing."""
+    return {item.problem: item.median_us for item in record.library_times}

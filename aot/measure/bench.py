@@ -166,6 +166,11 @@ class ProblemBench:
         self._rough_us: dict[int, float] = {}
         self._graphs: dict[int, tuple[Handle, int]] = {}
 
+    def beside(self, kernels: Kernels) -> ProblemBench:
+        """Return what times other kernels, which need no workspace, on the same operands."""
+        own = (self._operands, Workspace(0, 0), self._plan)
+        return ProblemBench(self._gpu, kernels, *own, flush=self._flush, separator_us=self._separator_us)
+
     def workspace_bytes(self, kernel: int) -> int:
         """Return the workspace that a kernel needs."""
         return self._kernels.workspace_bytes(kernel, self._bound[0])

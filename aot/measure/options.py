@@ -25,6 +25,9 @@ class Options:
     search_budget: float = 1.0
     """Share of a problem's kernels that the search may measure."""
 
+    has_reference: bool = True
+    """Whether torch's own product is timed beside the kernels, where it can be imported."""
+
     def words(self) -> list[str]:
         """Return the options as words of a command line, but for the budget."""
         words = [str(self.bundle), "--out", str(self.out), "--silence-seconds", f"{self.silence_s:g}"]
@@ -32,4 +35,5 @@ class Options:
         words += ["--kernels", self.kernels] if self.kernels else []
         words += ["--strategy", self.strategy] if self.strategy != MODEL else []
         words += ["--search-budget", f"{self.search_budget:g}"] if self.search_budget != 1.0 else []
+        words += [] if self.has_reference else ["--no-reference"]
         return words + ([] if self.settle_s is None else ["--settle-seconds", f"{self.settle_s:g}"])

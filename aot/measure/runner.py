@@ -106,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--strategy", choices=search.NAMES, default=MODEL, help="how to search; exhaustive times all")
     budget = "share of a problem's kernels to time, such as 0.1 or 10%%"
     parser.add_argument("--search-budget", type=_share, default=1.0, help=budget)
+    parser.add_argument(
+        "--no-reference", action="store_true", help="do not time torch's own product beside the kernels"
+    )
     parser.add_argument("--silence-seconds", type=_seconds, default=SILENCE_S, help="a kernel this long at work hangs")
     parser.add_argument("--settle-seconds", type=_seconds, help="wait this long for a throttled device to recover")
     parser.add_argument("--check", action="store_true", help="print what this machine is, as JSON, and measure nothing")
@@ -165,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         values.settle_seconds,
         values.strategy,
         values.search_budget,
+        not values.no_reference,
     )
     return _report(lambda: _do(values, options))
 

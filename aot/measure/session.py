@@ -42,6 +42,8 @@ class Session:
     """Told what a person should know."""
     strategy: str = EXHAUSTIVE
     """How kernels are searched on each problem, one of `aot.search.strategy.NAMES`."""
+    library: Kernels | None = None
+    """A library whose own product is timed beside the kernels, if any: its only kernel."""
     search_budget: float = 1.0
     """Share of a problem's kernels that the search may measure."""
 

@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, TypeVar
 from aot.core.candidate import KernelKey
 from aot.core.constraints import one_line
 from aot.core.errors import StoreError
-from aot.core.measurement import CONDITIONS_KEY, CONDITIONS_KEY_TEXT, Conditions, Measurement
+from aot.core.measurement import (
+    CONDITIONS_KEY,
+    CONDITIONS_KEY_TEXT,
+    Conditions,
+    LibraryRow,
+    LibraryTime,
+    Measurement,
+)
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_row
 from aot.measure.store_sql import (
     APPLICATION_ID,
+    INSERT_LIBRARY_TIME,
     INSERT_MEASUREMENT,
     INSERT_RUN,
     INSERT_SEARCH,
@@ -29,6 +37,7 @@ from aot.measure.store_sql import (
     RUN_COLUMNS,
     SCHEMA,
     SCHEMA_VERSION,
+    SELECT_LIBRARY_TIMES,
     SELECT_MEASUREMENTS,
     UPGRADES,
     InFlight,
@@ -218,6 +227,15 @@ class Store:
     def add_separator_time(self, run: int, us: float) -> None:
         """Note what a separator costs a graph (aot.measure.separator), in microseconds."""
         self._insert("INSERT INTO separator_times (run, us) VALUES (?, ?)", (run, us))
+
+    def add_library_time(self, run: int, time: LibraryTime) -> None:
+        """Append a library's time on a problem."""
+        times = (time.median_us, time.low_us, time.high_us, time.num_rounds)
+        self._insert(INSERT_LIBRARY_TIME, (one_line(time.library), *_problem_values(time.problem), *times, run))
+
+    def library_times(self) -> dict[Problem, LibraryTime]:
+        """Return the latest time of a library on each problem."""
+        return {row.time().problem: row.time() for row in self._rows(LibraryRow, SELECT_LIBRARY_TIMES)}
 
     def reference_times(self, kernel: int, problem: Problem) -> list[float]:
         """Return what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""

@@ -114,6 +114,13 @@ SELECT_MEASUREMENTS = """
 SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, operation FROM measurements
 WHERE id NOT IN (SELECT measurement FROM voided) {condition} ORDER BY id
 """
+INSERT_LIBRARY_TIME = """
+INSERT INTO library_times (library, operation, m, n, k, median_us, low_us, high_us, num_rounds, run)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SELECT_LIBRARY_TIMES = """
+SELECT library, operation, m, n, k, median_us, low_us, high_us, num_rounds FROM library_times ORDER BY rowid
+"""
 INSERT_SEARCH = """
 INSERT INTO searches (run, operation, m, n, k, strategy, num_measured, num_skipped, reason, seconds)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

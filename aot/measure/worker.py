@@ -14,6 +14,7 @@ import numpy as np
 
 from aot.core.measurement import Outcome, Status
 from aot.measure.gpu import ContextLostError
+from aot.measure.library_times import LIBRARY, LibraryBench
 from aot.measure.protocol import survivors
 from aot.measure.reference_kernel import ReferenceKernel
 from aot.measure.rounds import final_rounds
@@ -130,17 +131,22 @@ class Worker:
         watch.settle()
 
     def _measure(self, bench: ProblemBench) -> None:
+        library = LibraryBench(self._session, bench)
         try:
             times, errors, search = self._screen(bench)
-            self._rounds(bench, times, errors)
+            library.screen()
+            self._rounds(bench, times, errors, library)
             self._searches.note(bench.problem, search, len(times))
         except ContextLostError:
             # Its graphs went with the context; asking to free them would hide the reason.
             raise
         except BaseException:
-            bench.close()
+            if not self._session.gpu.is_lost():
+                bench.close()
+                library.close()
             raise
         bench.close()
+        library.close()
 
     def _screen(self, bench: ProblemBench) -> tuple[dict[int, float], dict[int, float], StoredSearch]:
         """Time each kernel that the search asks for once; give the sound ones' times in us and relative errors."""
@@ -176,18 +182,23 @@ class Worker:
         self._kernels.add(number, problem, [times[number]], errors[number])
         bench.keep(survivors(times, self._plan))
 
-    def _rounds(self, bench: ProblemBench, times: dict[int, float], errors: dict[int, float]) -> None:
-        """Time the survivors in the final rounds and store their quartiles."""
+    def _rounds(
+        self, bench: ProblemBench, times: dict[int, float], errors: dict[int, float], library: LibraryBench
+    ) -> None:
+        """Time the survivors and the library in the final rounds and store their quartiles."""
         what = f"measuring {bench.problem.name}"
         chosen = survivors(times, self._plan)
 
         def time_once(number: int, rests: bool) -> float | None:
+            if number == LIBRARY:
+                return library.round_us(rests=rests)
             if not self._kernels.is_sound(number):
                 return None
             self._steps.step(f"{what}: rounds", 0)
             return self._kernels.launch(number, what, lambda: bench.round_us(number, rests=rests))
 
-        rounds = final_rounds(bench.problem, chosen, self._plan, self._rng, time_once)
+        rounds = final_rounds(bench.problem, [*chosen, *library.numbers], self._plan, self._rng, time_once)
+        library.store(rounds.get(LIBRARY, ()))
         for number in chosen:
             if self._kernels.is_sound(number):
                 self._kernels.add(number, bench.problem, rounds[number], errors[number])

@@ -20,6 +20,7 @@ from aot.measure.protocol import plan_for
 from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
 from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP
+from aot.measure.torch_library import load_torch
 from aot.measure.tuning_set import read_tuning_set
 from aot.measure.worker import Worker
 
@@ -103,6 +104,7 @@ def work(options: Options) -> int:
         run = store.add_run(tuning.target, seed, make_conditions(properties, state, tuning.arch, plan.protocol, date))
         session = Session(gpu, kernels, tuning, store, run, seed, plan, step_reporter(), stop, warn=warn)
         session.strategy, session.search_budget = options.strategy, options.search_budget
+        session.library = load_torch(gpu.stream, warn) if options.has_reference else None
         code = finish_worker(Worker(session))
         if code != EXIT_CONTEXT_LOST:
             state = read_state(properties.pci_bus_id)

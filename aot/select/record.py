@@ -2,7 +2,8 @@
 
 The first line is the header, with the kernels that the other lines name by index; each further line is one measurement
 as a JSON list: kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, and the status where it is not
-`ok`. Equal records are equal bytes.
+`ok`. The last lines are a library's times: its name and version, operation, m, n, k, median_us, low_us, high_us,
+num_rounds. Version 2 had none of those, and is read on. Equal records are equal bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from aot.core.errors import CandidateError, StoreError, TargetError
 from aot.core.measurement import (
     CONDITIONS_KEY_TEXT,
     Conditions,
+    LibraryRow,
+    LibraryTime,
     Measurement,
     Outcome,
     Record,
@@ -26,6 +29,7 @@ from aot.core.measurement import (
     mig_profile,
 )
 from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
 from aot.core.target import load_target
 from aot.core.whole_file import write_whole
@@ -36,8 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 """Raised whenever a line's content changes its meaning."""
+READ_VERSIONS = (2, RECORD_VERSION)
+"""2 had no times of libraries."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,11 @@ def record_text(record: Record) -> str:
         row += [item.num_rounds, _round(item.relative_error)]
         row += [] if item.ok else [str(item.status)]
         lines.append(json.dumps(row, separators=(",", ":")))
+    for time in sorted(record.library_times, key=lambda time: time.problem):
+        problem = time.problem
+        row = [time.library, problem.operation, problem.m, problem.n, problem.k]
+        row += [_round(time.median_us), _round(time.low_us), _round(time.high_us), time.num_rounds]
+        lines.append(json.dumps(row, separators=(",", ":")))
     return "\n".join(lines) + "\n"
 
 
@@ -114,6 +125,14 @@ def _measurement(row: Any, kernels: list[KernelKey]) -> Measurement:
     return found.measurement(kernels[found.kernel], "ok" if found.status is None else found.status)
 
 
+def _add_library_time(times: dict[Problem, LibraryTime], row: list[Any]) -> None:
+    """Add what a row says, of a problem that has no such time yet (DecodeError)."""
+    time = decode_row(LibraryRow, row).time()
+    if time.problem in times:
+        raise DecodeError(f"a second time of a library on {time.problem.name}")
+    times[time.problem] = time
+
+
 def _check(record: Record) -> None:
     """Refuse a target that there is not, and results or kernels of another architecture (DecodeError)."""
     try:
@@ -132,7 +151,10 @@ def _check(record: Record) -> None:
 
 
 def _header(line: str) -> _Header:
-    header = decode_version(_Header, parse_json(line), "version", RECORD_VERSION)
+    content = parse_json(line)
+    found = content.get("version") if isinstance(content, dict) else None
+    version = found if type(found) is int and found in READ_VERSIONS else RECORD_VERSION
+    header = decode_version(_Header, content, "version", version)
     if len(set(header.kernels)) != len(header.kernels):
         raise DecodeError("a kernel is there twice", ("kernels",))
     # Records from before there was the field have the profile in the device's name only.
@@ -148,14 +170,18 @@ def parse_record(text: str, where: str) -> Record:
             message has the line's number.
     """
     lines = text.removesuffix("\n").split("\n")
-    number, measurements = 1, []
+    number, measurements, library_times = 1, [], dict[Problem, LibraryTime]()
     try:
         header = _header(lines[0])
         kernels = [entry.key for entry in header.kernels]
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 - an error's line
-            measurements.append(_measurement(parse_json(line), kernels))
+            row = parse_json(line)
+            if isinstance(row, list) and row and isinstance(row[0], str):
+                _add_library_time(library_times, row)
+            else:
+                measurements.append(_measurement(row, kernels))
         number = 1
-        record = Record(header.target, header.conditions, tuple(measurements))
+        record = Record(header.target, header.conditions, tuple(measurements), tuple(library_times.values()))
         _check(record)
     except DecodeError as error:
         raise StoreError(f"{where}, line {number}: {error}; make it again from its stores") from error
@@ -188,7 +214,7 @@ def from_store(path: Path) -> Record:
     """
     with read_store(path) as store:
         targets, conditions, reasons = store.targets(), store.conditions(), store.quarantined()
-        rows = store.measurements()
+        rows, library_times = store.measurements(), store.library_times()
         finished = {problem for problem in {item.problem for _, item in rows} if store.is_finished(problem)}
     if len(targets) != 1 or not finished:
         raise StoreError(
@@ -203,7 +229,8 @@ def from_store(path: Path) -> Record:
             kept.append(replace(item, median_us=0.0, low_us=0.0, high_us=0.0, num_rounds=0, status=status))
         else:
             kept.append(item)
-    record = Record(targets[0], conditions, _latest(kept))
+    times = tuple(time for problem, time in sorted(library_times.items()) if problem in finished)
+    record = Record(targets[0], conditions, _latest(kept), times)
     try:
         _check(record)
     except DecodeError as error:
@@ -225,4 +252,6 @@ def merge(records: list[Record]) -> Record:
         )
     conditions = dict.fromkeys(item for record in records for item in record.conditions)
     measurements = (item for record in records for item in record.measurements)
-    return Record(records[0].target, tuple(conditions), _latest(measurements))
+    times = {time.problem: time for record in records for time in record.library_times}
+    library_times = tuple(times[problem] for problem in sorted(times))
+    return Record(records[0].target, tuple(conditions), _latest(measurements), library_times)

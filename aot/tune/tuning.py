@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot.compile.artifact import Artifact, CompileFailure
@@ -171,10 +171,17 @@ def check_this_machine(target: Target, say: Callable[[str], None]) -> None:
 
 
 def measure_here(
-    directory: Path, results: Path, budget_s: float | None, strategy: str = MODEL, search_budget: float = 1.0
+    directory: Path,
+    results: Path,
+    budget_s: float | None,
+    strategy: str = MODEL,
+    search_budget: float = 1.0,
+    *,
+    has_reference: bool = True,
 ) -> int:
     """Measure a bundle on this machine's GPU; give the runner's exit code."""
-    return run_bundle(Options(directory, results, budget_s=budget_s, strategy=strategy, search_budget=search_budget))
+    options = Options(directory, results, budget_s=budget_s, strategy=strategy, search_budget=search_budget)
+    return run_bundle(replace(options, has_reference=has_reference))
 
 
 def import_results(results: Sequence[Path], record: Path | None, records: Path) -> tuple[Record, Path]:

@@ -164,7 +164,7 @@ def test_compile_prints_failures_and_exits_with_one(monkeypatch):
 def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_path):
     bundle = type("Bundle", (), {"directory": tmp_path, "num_bytes": 2**20})
     monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", lambda *_: (bundle, [CompileFailure("k", "why")]))
-    monkeypatch.setattr("aot.cli.tune.measure_here", lambda *_: 75)
+    monkeypatch.setattr("aot.cli.tune.measure_here", lambda *_arguments, **_options: 75)
     monkeypatch.setattr("aot.cli.tune.check_this_machine", lambda *_: None)
     result = aot("tune", "--shapes", "shapes.toml")
     assert (result.exit_code, result.stderr) == (75, "not compiled: k: why\n")

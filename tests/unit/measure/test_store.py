@@ -7,7 +7,7 @@ import pytest
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import StoreError
-from aot.core.measurement import OK, Measurement, Outcome, Status
+from aot.core.measurement import OK, LibraryTime, Measurement, Outcome, Status
 from aot.core.operation import Operation
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
@@ -149,6 +149,22 @@ def as_version_3(path):
         connection.execute(renamed, (new, old) * 2)
         connection.execute("PRAGMA user_version = 3")
     connection.close()
+
+
+def test_a_store_of_version_4_takes_times_of_separators_and_libraries(tmp_path):
+    path, problem = tmp_path / "r", problem_of(16, 64, 64)
+    with open_store(path) as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        store.finish(run, problem)
+    as_version_4(path)
+    with open_store(path) as store:
+        assert store.is_finished(problem)
+        assert store.library_times() == {}
+        store.add_separator_time(run, 1.5)
+        store.add_library_time(run, LibraryTime("torch 2", problem, 9.0, 8.0, 10.0, 7))
+        store.add_library_time(run, LibraryTime("torch 2", problem, 9.5, 8.5, 10.5, 7))
+    with read_store(path) as store:
+        assert store.library_times() == {problem: LibraryTime("torch 2", problem, 9.5, 8.5, 10.5, 7)}
 
 
 def test_store_of_version_3_is_read_on(tmp_path):

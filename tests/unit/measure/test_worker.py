@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.errors import StoreError
-from aot.core.measurement import Outcome, Status
+from aot.core.errors import DeviceError, StoreError
+from aot.core.measurement import LibraryTime, Outcome, Status
 from aot.measure import verify
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
@@ -15,6 +15,7 @@ from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, proble
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
 NAMES = [kernel.name for kernel in KERNELS]
+LIBRARY = kernel_of(8)
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
 PLAN = TimingPlan(min_survivors=3, max_launches=20, reference_rounds=0)
 TIMES = {name: 10.0 * (1 + i) for i, name in enumerate(NAMES)}
@@ -26,11 +27,12 @@ def few_shapes(monkeypatch):
 
 
 class Rig:
-    def __init__(self, path, faults=None, kernels=KERNELS, workspace=0, stop=lambda: False, plan=PLAN):
+    def __init__(self, path, faults=None, kernels=KERNELS, workspace=0, stop=lambda: False, plan=PLAN, library=None):
         self.path, self.gpu = path, TwinGpu(l2_bytes=1 << 16)
         self.kernels = TwinKernels(self.gpu, list(kernels), dict(TIMES), faults or {}, workspace)
         self.tuning = TuningSet("h200", "sm_90a", tuple(kernels), PROBLEMS)
-        self.steps, self.stop, self.plan = [], stop, plan
+        self.steps, self.stop, self.plan, self.warnings = [], stop, plan, []
+        self.library = library and TwinKernels(self.gpu, [LIBRARY], {LIBRARY.name: 30.0}, {LIBRARY.name: library})
 
     def run(self, seed=1):
         with open_store(self.path) as store:
@@ -46,6 +48,8 @@ class Rig:
                 self.note,
                 self.stop,
                 1 << 14,
+                self.warnings.append,
+                library=self.library,
             )
             Worker(session).run()
 
@@ -56,6 +60,10 @@ class Rig:
     def rows(self, problem):
         with open_store(self.path) as store:
             return {item.kernel.name: item for item in store.latest(problem).values()}
+
+    def library_times(self):
+        with open_store(self.path) as store:
+            return store.library_times()
 
     def quarantined(self):
         with open_store(self.path) as store:
@@ -78,6 +86,45 @@ def test_all_are_screened_and_the_best_get_interleaved_rounds(tmp_path):
     assert len({tuple(one) for one in rounds}) > 1
     assert rig.gpu.graphs == {}
     assert rig.steps[-1][:2] == (12 + 24, 12 + 24)
+
+
+def test_a_library_takes_its_turns_in_the_final_rounds(tmp_path):
+    rig = Rig(tmp_path / "r", library=("", 0))
+    rig.run()
+    expected = {x: LibraryTime(LIBRARY.name, x, *[pytest.approx(30.0)] * 3, 7) for x in PROBLEMS}
+    assert rig.library_times() == expected
+    # Of each problem: twelve kernels and the library once, then seven rounds of three kernels and the library.
+    first = rig.gpu.replayed[: 13 + 7 * 4]
+    assert first.index(LIBRARY.name) == 12
+    rounds = [first[13 + 4 * i : 17 + 4 * i] for i in range(7)]
+    assert all(sorted(one) == sorted([*NAMES[:3], LIBRARY.name]) for one in rounds)
+    assert rig.gpu.graphs == {}
+    assert rig.warnings == []
+    again = Rig(tmp_path / "r", library=("", 0))
+    again.run(2)
+    assert again.gpu.replayed == []
+
+
+@pytest.mark.parametrize(("fault", "why"), [("error", "launch refused"), ("wrong", "wrong result on sampled rows")])
+def test_a_library_that_fails_on_a_problem_is_left_out_of_it(tmp_path, fault, why):
+    rig = Rig(tmp_path / "r", library=(fault, 1200))
+    rig.run()
+    assert list(rig.library_times()) == [PROBLEMS[0]]
+    (warning,) = rig.warnings
+    assert warning.startswith(f"the library's time on {PROBLEMS[1].name} is not recorded: {why}")
+    assert rig.rows(PROBLEMS[1])[NAMES[0]].num_rounds == 7
+    assert rig.quarantined() == {}
+
+
+def test_a_library_that_takes_the_context_ends_the_run(tmp_path):
+    rig = Rig(tmp_path / "r", library=("lost", 1200))
+    with pytest.raises(DeviceError) as caught:
+        rig.run()
+    assert str(caught.value) == (
+        f"the library's time on {PROBLEMS[1].name} is not recorded: launch refused; it took the GPU's context with it: "
+        "run again with --no-reference"
+    )
+    assert type(caught.value) is DeviceError
 
 
 def test_only_the_kernels_chosen_for_a_problem_are_timed(tmp_path):

@@ -1,12 +1,13 @@
 import gzip
 import json
+import re
 import sqlite3
 from dataclasses import replace
 
 import pytest
 
 from aot.core.errors import StoreError
-from aot.core.measurement import Measurement, Outcome, Record, Status
+from aot.core.measurement import LibraryTime, Measurement, Outcome, Record, Status, reference_times
 from aot.core.operation import Operation
 from aot.measure.store import open_store
 from aot.select.record import from_store, merge, parse_record, read_record, record_text, write_record
@@ -31,6 +32,45 @@ def test_records_are_read_back_and_are_the_same_bytes_in_any_order(tmp_path):
     assert read_record(first) == RECORD
     assert first.read_bytes() == second.read_bytes()
     assert gzip.decompress(first.read_bytes()).decode().splitlines()[1] == "[0,1,64,64,10.0,9.5,10.5,7,0.0015]"
+
+
+TORCH = tuple(LibraryTime("torch 2.11.0+cu130", x, 12.5 * x.m, 12.0 * x.m, 13.0 * x.m, 7) for x in (P, Q))
+
+
+def test_a_librarys_times_are_read_back(tmp_path):
+    record = replace(RECORD, library_times=TORCH)
+    assert record_text(record).splitlines()[-1] == '["torch 2.11.0+cu130","bf16_kk",2,64,64,25.0,24.0,26.0,7]'
+    assert record_text(replace(record, library_times=TORCH[::-1])) == record_text(record)
+    write_record(tmp_path / "r.jsonl.gz", record)
+    assert read_record(tmp_path / "r.jsonl.gz") == record
+    assert reference_times(record) == {P: 12.5, Q: 25.0}
+    assert reference_times(RECORD) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('["torch","bf16_kk",2,64,64,25.0,24.0,26.0,7]', "line 8: a second time of a library on bf16_kk m2 n64 k64"),
+        ('["torch","bf16_kk",3,64,64,23.0,24.0,26.0,7]', "line 8: the times 24.0, 23.0, 26.0 do not ascend from above"),
+        ('["torch","bf99_kk",3,64,64,25.0,24.0,26.0,7]', "line 8: operation: expected one of"),
+        ('["torch","bf16_kk",3,64,64]', "line 8: LibraryRow needs the key high_us, which is missing"),
+    ],
+)
+def test_a_librarys_row_is_checked(row, message):
+    text = record_text(replace(RECORD, library_times=TORCH))
+    with pytest.raises(StoreError, match=re.escape(message)):
+        parse_record(text + row + "\n", "r")
+
+
+def test_a_record_of_version_2_is_read_on():
+    text = record_text(RECORD)
+    assert parse_record(text.replace('"version": 3', '"version": 2'), "r") == RECORD
+
+
+def test_later_times_of_a_library_win_a_merge():
+    newer = replace(TORCH[0], median_us=12.75)
+    merged = merge([replace(RECORD, library_times=TORCH), replace(RECORD, library_times=(newer,))])
+    assert merged.library_times == (newer, TORCH[1])
 
 
 def test_a_mig_slice_is_named_and_a_whole_gpu_is_as_before():
@@ -67,10 +107,10 @@ CANDIDATE = ("kernels", 0, "candidate")
 @pytest.mark.parametrize(
     ("line", "row", "message"),
     [
-        (1, '{"version": 9}', "line 1: version: expected 2, got 9"),
-        (1, header("version", value=True), "line 1: version: expected 2, got True"),
+        (1, '{"version": 9}', "line 1: version: expected 3, got 9"),
+        (1, header("version", value=True), "line 1: version: expected 3, got True"),
         (1, "", "line 1: not JSON: Expecting value"),
-        (1, "[1]", "line 1: version: expected 2, got None"),
+        (1, "[1]", "line 1: version: expected 3, got None"),
         (1, header("target", value="../../../evil"), "line 1: target: expected the name of a target, such as h200"),
         (1, header("target", value="orin"), "line 1: no target 'orin'; there are: h200, thor"),
         (1, header("target", value="thor"), "line 1: measured on sm_90a, and the target thor is sm_110a"),
@@ -179,8 +219,10 @@ def test_store_gives_latest_of_finished_problems_without_the_quarantined(tmp_pat
         store.finish(run, P)
         store.add_measurement(run, a, measured(A, Q, 12.0, 1))
         store.quarantine(run, b, "two runs differ")
+        for time in TORCH:
+            store.add_library_time(run, time)
     failed = Measurement(B.key, P, 0.0, 0.0, 0.0, 0, 1.5e-3, Status(Outcome.QUARANTINED, "two runs differ"))
-    assert from_store(path) == Record("h200", (CONDITIONS,), (measured(A, P, 9.0), failed))
+    assert from_store(path) == Record("h200", (CONDITIONS,), (measured(A, P, 9.0), failed), TORCH[:1])
 
 
 def test_store_with_nothing_finished_is_refused(tmp_path):
