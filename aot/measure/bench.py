@@ -166,6 +166,11 @@ class ProblemBench:
         self._rough_us: dict[int, float] = {}
         self._graphs: dict[int, tuple[Handle, int]] = {}
 
+    @property
+    def num_sets(self) -> int:
+        """Return the sets of operands, the fewest launches of a graph."""
+        return len(self._bound)
+
     def beside(self, kernels: Kernels) -> ProblemBench:
         """Return what times other kernels, which need no workspace, on the same operands."""
         own = (self._operands, Workspace(0, 0), self._plan)
@@ -245,7 +250,9 @@ class ProblemBench:
         if rests:
             time.sleep(self._rough(kernel) * count / 1e6)
         num_separators = -(-count // self._plan.launches_per_separator)
-        return (self._gpu.replay_us(graph) - num_separators * self._separator_us) / count
+        is_long = self._rough(kernel) * count >= self._plan.long_replay_us
+        us = self._gpu.replay_us(graph, warms_up=not is_long)
+        return (us - num_separators * self._separator_us) / count
 
     def keep(self, chosen: Sequence[int]) -> None:
         """Free the graphs of all but the kernels chosen."""

@@ -294,13 +294,14 @@ class CudaGpu:
             self._check("cuGraphDestroy", self._driver.cuGraphDestroy(graph))
         return executable
 
-    def replay_us(self, graph: Handle) -> float:
-        """Replay a graph twice and time the second replay, in microseconds.
+    def replay_us(self, graph: Handle, *, warms_up: bool = True) -> float:
+        """Replay a graph, after another time to warm up if so told, and time it, in microseconds.
 
-        The first replay warms up, and keeps the device busy until the second is queued, so that the time between the
-        events holds no host time.
+        The first replay also keeps the device busy until the second is queued, so that the time between the events
+        holds no host time.
         """
-        self._check("cuGraphLaunch", self._driver.cuGraphLaunch(graph, self.stream))
+        if warms_up:
+            self._check("cuGraphLaunch", self._driver.cuGraphLaunch(graph, self.stream))
         self._record(0)
         self._check("cuGraphLaunch", self._driver.cuGraphLaunch(graph, self.stream))
         self._record(1)

@@ -71,8 +71,8 @@ class Gpu(Protocol):
     def capture(self, launch: Callable[[], None]) -> Handle:
         """Record what `launch` puts on the stream as a graph that can be replayed."""
 
-    def replay_us(self, graph: Handle) -> float:
-        """Replay a graph twice, the first time to warm up, and time the second, in microseconds."""
+    def replay_us(self, graph: Handle, *, warms_up: bool = True) -> float:
+        """Replay a graph, after another time to warm up if so told, and time it, in microseconds."""
 
     def destroy(self, graph: Handle) -> None:
         """Free a graph."""

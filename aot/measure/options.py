@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aot.measure.supervisor import SILENCE_S
+from aot.measure.tuning_set import TuningSet, read_tuning_set
 from aot.search.strategy import MODEL
 
 
@@ -27,6 +28,17 @@ class Options:
 
     has_reference: bool = True
     """Whether torch's own product is timed beside the kernels, where it can be imported."""
+    shard: tuple[int, int] | None = None
+    """Number, from 1, and count: which part of the problems to measure; None: all."""
+
+    def tuning_set(self) -> TuningSet:
+        """Read the bundle's kernels and problems, those that are asked for.
+
+        Raises:
+            StoreError: the bundle cannot be read, or nothing is left.
+        """
+        found = read_tuning_set(self.bundle).filtered(self.kernels, self.problems)
+        return found.shard(*self.shard) if self.shard else found
 
     def words(self) -> list[str]:
         """Return the options as words of a command line, but for the budget."""
@@ -35,5 +47,6 @@ class Options:
         words += ["--kernels", self.kernels] if self.kernels else []
         words += ["--strategy", self.strategy] if self.strategy != MODEL else []
         words += ["--search-budget", f"{self.search_budget:g}"] if self.search_budget != 1.0 else []
+        words += ["--shard", "{}/{}".format(*self.shard)] if self.shard else []
         words += [] if self.has_reference else ["--no-reference"]
         return words + ([] if self.settle_s is None else ["--settle-seconds", f"{self.settle_s:g}"])

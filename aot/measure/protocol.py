@@ -28,6 +28,7 @@ each round, so that drift of clocks and temperature falls on all alike.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -48,6 +49,9 @@ FLUSH_PROTOCOL = "events-flushed-l2-v1"
 MIN_FLUSH_BYTES = 64 << 20
 """Least that a flush writes."""
 
+FLUSHED_US = 1000.0
+"""Time that the launches of one round of FLUSH_PROTOCOL take in all."""
+
 SET_ALIGNMENT = 256
 """Bytes that each operand of a set is aligned to, as cudaMalloc aligns."""
 
@@ -64,14 +68,17 @@ class TimingPlan:
 
     l2_multiple: int = 3
     """Bytes of all sets over the L2's: an operand is evicted before its set's turn comes again."""
-    graph_us: float = 1000.0
-    """Time that one replay should take: 2000 times the 0.5 us that events resolve. Source: CUDA runtime API,
+    graph_us: float = 400.0
+    """Time that one replay should take: 800 times the 0.5 us that events resolve. Source: CUDA runtime API,
     cudaEventElapsedTime."""
+    long_replay_us: float = 2000.0
+    """A replay this long is timed without one before it, whose place in the queue hides about 10 us of host time, and
+    in half of the rounds: it is a mean over that time by itself."""
     max_launches: int = 200
     """Most launches, and most sets, of a graph: capturing one costs the host about 10 us."""
     rough_only_us: float = 500.0
     """A single launch this long is timed well without a graph, to 2% at 10 us of launch time."""
-    rough_only_ratio: float = 3.0
+    rough_only_ratio: float = 1.3
     """A kernel this much slower than the best so far, and that long, is not worth a graph."""
     launches_per_separator: int = 2
     """Launches of a graph from one separator to the next; those right behind one cannot start early."""
@@ -79,9 +86,9 @@ class TimingPlan:
     """Separators of the two graphs whose difference tells what one more costs."""
     separator_rounds: int = 9
     """Replays of each, whose median counts."""
-    keep_ratio: float = 1.25
+    keep_ratio: float = 1.15
     """Kernels within this ratio of the best screening time get the final rounds."""
-    min_survivors: int = 8
+    min_survivors: int = 4
     """Kernels that get them in any case."""
     final_rounds: int = 7
     intense_flop_per_byte: float = 192.0
@@ -110,8 +117,8 @@ class TimingPlan:
     """A kernel that needs more workspace on a problem is not tried on it."""
     sample_rows: int = 16
     sample_columns: int = 1024
-    sample_elements: int = 1 << 22
-    """Elements of B that the sampled reference reads: about 0.2 s of host time with numpy on one core."""
+    sample_elements: int = 1 << 20
+    """Elements of B that the sampled reference reads: about 10 ms of host time with numpy on one core."""
 
     @property
     def protocol(self) -> str:
@@ -123,7 +130,8 @@ def plan_for(l2_bytes: int, *, integrated: bool) -> TimingPlan:
     """Choose the protocol of a device."""
     if not integrated:
         return TimingPlan(reference_tolerance=POWER_LIMITED_TOLERANCE)
-    return TimingPlan(l2_multiple=0, flush_bytes=max(MIN_FLUSH_BYTES, 2 * l2_bytes))
+    flush_bytes = max(MIN_FLUSH_BYTES, 2 * l2_bytes)
+    return TimingPlan(l2_multiple=0, flush_bytes=flush_bytes, graph_us=FLUSHED_US, long_replay_us=math.inf)
 
 
 def _aligned(num_bytes: int) -> int:

@@ -60,6 +60,7 @@ def final_rounds(
     plan: TimingPlan,
     rng: np.random.Generator,
     time_once: Callable[[int, bool], float | None],
+    replay_us: float = 0.0,
 ) -> dict[int, list[float]]:
     """Time the kernels chosen on a problem as the protocol says; give the microseconds of each kernel's rounds.
 
@@ -70,9 +71,11 @@ def final_rounds(
         rng: shuffles.
         time_once: gives a kernel's microseconds, or None where it failed; the second argument says whether the GPU is
             to rest before it.
+        replay_us: about what a replay lasts: long ones need fewer rounds.
     """
+    share = 2 if replay_us >= plan.long_replay_us else 1
     if not is_intense(problem, plan):
-        return interleave(chosen, plan.final_rounds, rng, lambda kernel: time_once(kernel, False))
-    unrested = interleave(chosen, plan.unrested_rounds, rng, lambda kernel: time_once(kernel, False))
-    rested = interleave(chosen, plan.rested_rounds, rng, lambda kernel: time_once(kernel, True))
+        return interleave(chosen, plan.final_rounds // share, rng, lambda kernel: time_once(kernel, False))
+    unrested = interleave(chosen, plan.unrested_rounds // share, rng, lambda kernel: time_once(kernel, False))
+    rested = interleave(chosen, plan.rested_rounds // share, rng, lambda kernel: time_once(kernel, True))
     return {kernel: both_ways(unrested[kernel], rested[kernel]) for kernel in chosen}

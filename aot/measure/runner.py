@@ -18,7 +18,6 @@ from aot.measure import background
 from aot.measure.options import Options
 from aot.measure.preflight import read_machine, warnings
 from aot.measure.supervisor import EXIT_INTERRUPTED, SILENCE_S, supervise
-from aot.measure.tuning_set import read_tuning_set
 from aot.search import strategy as search
 from aot.search.strategy import MODEL
 
@@ -51,7 +50,7 @@ def run_bundle(options: Options, *, silent: bool = False) -> int:
         StoreError: the bundle or the store cannot be read, or the patterns leave nothing.
         DeviceError: the worker died without a kernel to blame.
     """
-    read_tuning_set(options.bundle).filtered(options.kernels, options.problems)
+    options.tuning_set()
     check_numpy()
     for text in warnings(read_machine(with_gpu=False)):
         sys.stderr.write(f"warning: {text}\n")
@@ -80,6 +79,14 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _shard(text: str) -> tuple[int, int]:
+    """Read which part of how many: 2/8 is the second of eight."""
+    number, separator, count = text.partition("/")
+    if not (separator and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"is {text!r}; expected I/N with I from 1 to N: 2/8 for the second of eight")
+    return int(number), int(count)
+
+
 def check_numpy() -> None:
     """Find out whether numpy can be imported, before a store is made.
 
@@ -102,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="results file; a second run carries on in it")
     parser.add_argument("--problems", help="measure only problems whose name contains or matches this")
     parser.add_argument("--kernels", help="measure only kernels whose name contains or matches this")
-    parser.add_argument("--budget-seconds", type=_seconds, help="end in good order after this long")
+    shard = "I/N: measure the I-th of N equal parts of the problems, one for each GPU, into a file of its own"
+    parser.add_argument("--shard", type=_shard, help=shard)
+    parser.add_argument("--budget-seconds", type=_seconds, help="end in good order before this long")
     parser.add_argument("--strategy", choices=search.NAMES, default=MODEL, help="how to search; exhaustive times all")
     budget = "share of a problem's kernels to time, such as 0.1 or 10%%"
     parser.add_argument("--search-budget", type=_share, default=1.0, help=budget)
@@ -169,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         values.strategy,
         values.search_budget,
         not values.no_reference,
+        values.shard,
     )
     return _report(lambda: _do(values, options))
 

@@ -44,6 +44,7 @@ from aot.measure.store_sql import (
     KernelRow,
     MeasurementRow,
     NoteRow,
+    ProblemRow,
     RunRow,
     SearchEnd,
     TimeRow,
@@ -76,6 +77,7 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
+        self._known_kernels: dict[int, KernelKey] = {}
 
     def _insert(self, sql: str, values: tuple[str | float | None, ...]) -> int:
         with self._db:
@@ -179,6 +181,10 @@ class Store:
         query = "SELECT 1 FROM finished WHERE (operation, m, n, k) = (?, ?, ?, ?)"
         return self._db.execute(query, _problem_values(problem)).fetchone() is not None
 
+    def finished(self) -> set[Problem]:
+        """Return the problems that were measured to the end."""
+        return {row.problem for row in self._rows(ProblemRow, "SELECT DISTINCT operation, m, n, k FROM finished")}
+
     def add_search(
         self,
         run: int,
@@ -205,8 +211,11 @@ class Store:
         return next(reversed(self.searches(problem)), None)
 
     def _kernels(self) -> dict[int, KernelKey]:
-        rows = self._rows(KernelRow, "SELECT id, operation, candidate FROM kernels")
-        return {row.id: row.key() for row in rows}
+        """Return the kernels by id; rows are only ever added, and each is decoded once."""
+        newest = max(self._known_kernels, default=0)
+        rows = self._rows(KernelRow, "SELECT id, operation, candidate FROM kernels WHERE id > ?", (newest,))
+        self._known_kernels |= {row.id: row.key() for row in rows}
+        return self._known_kernels
 
     def void(self, run: int, problem: Problem, reason: str) -> None:
         """Let what was measured of a problem so far count no more; it stays in the file."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.constraints import Count, Error, Label, Microseconds, Positive, Seconds, TargetName, Text
+from aot.core.constraints import Count, Error, Extent, Label, Microseconds, Positive, Seconds, TargetName, Text
 from aot.core.measurement import TimedRow
 from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode, parse_json
 
 SCHEMA_VERSION = 5
@@ -180,6 +181,21 @@ class KernelRow:
         except DecodeError as error:
             raise error.inside("candidate").inside(self.id).inside("kernel") from error
         return KernelKey(self.operation, candidate)
+
+
+@dataclass(frozen=True)
+class ProblemRow:
+    """A problem."""
+
+    operation: Operation
+    m: Extent
+    n: Extent
+    k: Extent
+
+    @property
+    def problem(self) -> Problem:
+        """Return the problem."""
+        return Problem(self.operation, self.m, self.n, self.k)
 
 
 @dataclass(frozen=True)

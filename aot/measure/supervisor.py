@@ -31,6 +31,9 @@ SILENCE_S = 60.0
 """A worker silent this long hangs: its longest honest step, making random inputs or loading CUDA, takes seconds."""
 END_S = 20.0
 """Seconds that a worker which was killed, or one that an earlier run left, gets to end."""
+MARGIN_S, MARGIN_SHARE = 3.0, 0.1
+"""How long before the end of its budget a run stops, at most, and as a share of the budget: what is in flight, a round
+or a check, is brought to its end then, and the device given back."""
 STOP_S = 1.0
 """Seconds that a worker gets to end in good order after Ctrl-C; what it has in flight then is measured again."""
 MAX_KILLS = 3
@@ -169,7 +172,7 @@ def supervise(
     Args:
         command: makes a worker's command line of the seconds that are left of the budget.
         out: the store that workers write; what an earlier run left there is kept and not measured again.
-        budget_s: seconds after which to end, in good order.
+        budget_s: seconds before whose end to stop, in good order.
         silence_s: seconds without a step after which a worker is taken to hang.
         silent: show no progress.
 
@@ -179,6 +182,7 @@ def supervise(
         DeviceError: a worker died without a kernel to blame, or was killed time and again.
     """
     start = time.monotonic()
+    end = None if budget_s is None else start + budget_s - min(MARGIN_S, MARGIN_SHARE * budget_s)
     progress = Progress(silent)
     num_kills = 0
     try:
@@ -187,7 +191,7 @@ def supervise(
                 # Left by a run that was killed itself: its kernel may be sound.
                 store.clear_in_flight()
             while True:
-                left = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - start))
+                left = None if end is None else max(0.0, end - time.monotonic())
                 code, reason = _run_worker(command(left), progress, silence_s, lock)
                 if reason:
                     _quarantine(out, reason)

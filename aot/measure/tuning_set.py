@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 KERNELS_FILE = "kernels.json"
 PROBLEMS_FILE = "problems.json"
+REPLAY_US, LAUNCHES, FLOPS_A_MICROSECOND = 1000.0, 4, 5e8
+"""For each kernel of a problem the host's part and a short replay, and the launches of a long one; and what is computed
+in a microsecond where no time is predicted. Only the ratio of two problems' costs matters (`TuningSet.shard`)."""
 TUNING_SET_VERSION = 3
 """Raised whenever a file's content changes its meaning."""
 
@@ -96,6 +100,40 @@ class TuningSet:
                 f"{self.problems[0].name!r}"
             )
         return left
+
+    def _cost(self, problem: Problem) -> float:
+        """Return about how long measuring a problem takes, in microseconds for each of its kernels' replays."""
+        num_kernels = sum(self.is_wanted(kernel, problem) for kernel in self.kernels)
+        predicted = self.predicted_us.get(problem)
+        launch_us = min(predicted.values()) if predicted else problem.flops / FLOPS_A_MICROSECOND
+        return num_kernels * (REPLAY_US + LAUNCHES * launch_us)
+
+    def shard(self, number: int, count: int) -> TuningSet:
+        """Keep one of `count` parts of the problems, of about equal cost, and the kernels that it measures.
+
+        The problems are dealt from the costliest down, each to the part with the least cost so far, so that the parts
+        of equal sets are equal, wherever they are made.
+
+        Args:
+            number: of the part, from 1.
+            count: of the parts.
+
+        Raises:
+            StoreError: the part has no problems.
+        """
+        costs = {problem: self._cost(problem) for problem in self.problems}
+        loads = [(0.0, part) for part in range(count)]
+        mine = set()
+        for problem in sorted(self.problems, key=lambda x: (-costs[x], x)):
+            load, part = heapq.heappop(loads)
+            heapq.heappush(loads, (load + costs[problem], part))
+            if part == number - 1:
+                mine.add(problem)
+        if not mine:
+            raise StoreError(f"shard {number}/{count} of {len(self.problems)} problems has none; give fewer shards")
+        problems = tuple(problem for problem in self.problems if problem in mine)
+        kernels = (x for x in self.kernels if x.is_fallback or any(self.is_wanted(x, problem) for problem in problems))
+        return replace(self, kernels=tuple(kernels), problems=problems)
 
 
 def matches(pattern: str, name: str) -> bool:

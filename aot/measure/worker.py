@@ -197,7 +197,8 @@ class Worker:
             self._steps.step(f"{what}: rounds", 0)
             return self._kernels.launch(number, what, lambda: bench.round_us(number, rests=rests))
 
-        rounds = final_rounds(bench.problem, [*chosen, *library.numbers], self._plan, self._rng, time_once)
+        takers, replay_us = [*chosen, *library.numbers], bench.num_sets * min(times.values(), default=0.0)
+        rounds = final_rounds(bench.problem, takers, self._plan, self._rng, time_once, replay_us)
         library.store(rounds.get(LIBRARY, ()))
         for number in chosen:
             if self._kernels.is_sound(number):

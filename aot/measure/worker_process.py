@@ -21,13 +21,13 @@ from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
 from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP
 from aot.measure.torch_library import load_torch
-from aot.measure.tuning_set import read_tuning_set
 from aot.measure.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aot.measure.options import Options
+    from aot.measure.store import Store
     from aot.measure.tuning_set import TuningSet
 
 LIBRARY_FILE = "kernels.so"
@@ -84,12 +84,19 @@ def finish_worker(worker: Worker) -> int:
     return 0
 
 
+def say_progress(tuning: TuningSet, store: Store) -> None:
+    """Say how many of a tuning's problems a store has to the end."""
+    done = len(store.finished().intersection(tuning.problems))
+    rest = "" if done == len(tuning.problems) else "; run again with the same --out to carry on"
+    os.write(1, f"{done} of {len(tuning.problems)} problems are measured{rest}\n".encode())
+
+
 def work(options: Options) -> int:
     """Measure in this process, the only kind that touches the GPU."""
     end_with_parent()
     is_interrupted = interrupt_flag()
     stop = deadline_stop(options.budget_s, is_interrupted)
-    tuning = read_tuning_set(options.bundle).filtered(options.kernels, options.problems)
+    tuning = options.tuning_set()
     properties = read_properties()
     check_arch(tuning, properties.compute_capability, properties.name)
     gpu = CudaGpu(properties)
@@ -109,6 +116,7 @@ def work(options: Options) -> int:
         if code != EXIT_CONTEXT_LOST:
             state = read_state(properties.pci_bus_id)
             store.add_clocks(run, state.sm_clock_mhz, state.memory_clock_mhz)
+            say_progress(tuning, store)
     return 0 if code == EXIT_INTERRUPTED and not is_interrupted() else code
 
 

@@ -215,7 +215,7 @@ def from_store(path: Path) -> Record:
     with read_store(path) as store:
         targets, conditions, reasons = store.targets(), store.conditions(), store.quarantined()
         rows, library_times = store.measurements(), store.library_times()
-        finished = {problem for problem in {item.problem for _, item in rows} if store.is_finished(problem)}
+        finished = store.finished() & {item.problem for _, item in rows}
     if len(targets) != 1 or not finished:
         raise StoreError(
             f"{path} has finished {len(finished)} problems for targets {targets}; run `aot tune` to the end"

@@ -52,6 +52,7 @@ class TwinGpu:
         self.graphs = {}
         self.num_graphs = 0
         self.replayed = []
+        self.warmed_up = []
         self.flushed = []
         self.memory_bytes = None
         self.slow = {}
@@ -107,7 +108,8 @@ class TwinGpu:
         else:
             self.capturing.append((SEPARATOR, self.separator_us))
 
-    def replay_us(self, graph):
+    def replay_us(self, graph, *, warms_up=True):
+        self.warmed_up.append(warms_up)
         """Note the kernel that a graph holds, and give its time; a graph of nothing but separators is not noted."""
         self.replayed += [name for name, _ in self.graphs[graph] if name != SEPARATOR][:1]
         factor = self.slow.get(len(self.replayed), 1.0)

@@ -74,8 +74,14 @@ def test_far_slower_long_kernel_gets_its_single_launch_time_and_no_graph():
     gpu, _, bench = bench_of(times_us={kernel_of(64).name: 900.0})
     assert bench.screen_us(0, 100.0) == 900.0
     assert gpu.graphs == {}
-    assert bench.screen_us(0, 400.0) == pytest.approx(900.0)
+    assert bench.screen_us(0, 800.0) == pytest.approx(900.0)
     assert len(gpu.graphs) == 1
+
+
+def test_a_long_replay_needs_no_other_before_it():
+    gpu, _, bench = bench_of(times_us={kernel_of(64).name: 25.0, kernel_of(128).name: 1100.0})
+    assert [bench.screen_us(kernel, None) for kernel in (0, 1)] == [pytest.approx(25.0), pytest.approx(1100.0)]
+    assert gpu.warmed_up == [True, False]
 
 
 def test_keep_frees_the_other_graphs():

@@ -55,3 +55,10 @@ def test_an_intense_problem_is_timed_unrested_first_then_rested():
     rounds, rests = run(INTENSE, failing={1})
     assert rests == [False] * 2 * PLAN.unrested_rounds + [True] * 2 * PLAN.rested_rounds
     assert rounds == {0: pytest.approx([10.0] * (PLAN.unrested_rounds + PLAN.rested_rounds)), 1: []}
+
+
+@pytest.mark.parametrize(("problem", "rests"), [(LIGHT, [False] * 3), (INTENSE, [False] * 2 + [True] * 2)])
+def test_long_replays_need_half_of_the_rounds(problem, rests):
+    found = []
+    final_rounds(problem, [0], PLAN, np.random.default_rng(0), lambda _, rested: found.append(rested) or 1.0, 2000.0)
+    assert found == rests

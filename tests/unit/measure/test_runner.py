@@ -16,6 +16,21 @@ def test_worker_command_carries_the_options():
     assert _command(Options(Path("b"), Path("r")), None)[4:] == ["b", "--out", "r", "--silence-seconds", "60"]
 
 
+def test_a_part_of_the_problems_and_no_reference_are_asked_for(tmp_path, capsys):
+    options = Options(Path("b"), Path("r"), has_reference=False, shard=(2, 8))
+    words = ["b", "--out", "r", "--silence-seconds", "60", "--shard", "2/8", "--no-reference"]
+    assert _command(options, None)[4:] == words
+    assert main([str(tmp_path), "--out", str(tmp_path / "r"), "--shard", "2/8", "--no-reference"]) != 0
+    assert "make the bundle again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shard", ["0/8", "9/8", "8", "1/x", "-1/2", "1/0"])
+def test_a_part_that_there_is_not_is_refused(tmp_path, shard, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--out", str(tmp_path / "r"), f"--shard={shard}"])
+    assert f"is {shard!r}; expected I/N with I from 1 to N: 2/8 for the second of eight" in capsys.readouterr().err
+
+
 def test_errors_become_exit_codes(tmp_path, capsys):
     assert main([str(tmp_path), "--out", str(tmp_path / "r")]) == StoreError.exit_code
     assert "make the bundle again" in capsys.readouterr().err

@@ -109,7 +109,8 @@ def test_budget_is_counted_down(tmp_path):
         return [sys.executable, "-c", f"import time; time.sleep(0.2); exit({75 if len(seen) == 1 else 0})"]
 
     assert supervise(command, tmp_path / "r", 100.0, silent=True) == 0
-    assert 95.0 < seen[0] <= 100.0
+    # It stops three seconds before the end, for what is in flight then.
+    assert 95.0 < seen[0] <= 97.0
     assert seen[1] < seen[0] - 0.2
 
 

@@ -39,6 +39,46 @@ def test_problem_may_name_its_kernels(tmp_path):
     assert tuning.is_wanted(TUNING.kernels[1], other)
 
 
+SMALL, LARGE, OTHER = (kernel_of(x) for x in (64, 128, 192))
+TIMES = {problem_of(m, 64, 64): 100.0 * m for m in range(1, 41)}
+MANY = TuningSet(
+    "h200",
+    "sm_90a",
+    (SMALL, LARGE, OTHER, kernel_of(8, 8, is_fallback=True)),
+    tuple(TIMES),
+    {x: frozenset({SMALL.name} if x.m <= 20 else {SMALL.name, LARGE.name}) for x in TIMES},
+    {x: {SMALL.name: 2 * us, LARGE.name: us} for x, us in TIMES.items()},
+)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_shards_are_a_partition_of_about_equal_cost(count):
+    shards = [MANY.shard(number, count) for number in range(1, count + 1)]
+    assert sorted(x for shard in shards for x in shard.problems) == sorted(MANY.problems)
+    # A problem costs its kernels, each 1 ms and four launches of the fastest.
+    costs = [sum((1 if x.m <= 20 else 2) * (1000.0 + 4 * TIMES[x]) for x in shard.problems) for shard in shards]
+    assert max(costs) <= 1.05 * sum(costs) / count
+    assert [shard.problems for shard in shards] == [MANY.shard(i, count).problems for i in range(1, count + 1)]
+    assert all(list(shard.problems) == sorted(shard.problems, key=MANY.problems.index) for shard in shards)
+
+
+def test_a_shard_has_the_kernels_that_it_measures_and_the_fallback():
+    small = replace(MANY, problems=MANY.problems[:20]).shard(1, 2)
+    assert [kernel.name for kernel in small.kernels] == [SMALL.name, MANY.kernels[-1].name]
+    assert [kernel.name for kernel in MANY.shard(1, 2).kernels] == [SMALL.name, LARGE.name, MANY.kernels[-1].name]
+
+
+def test_a_shard_without_problems_is_refused():
+    with pytest.raises(StoreError, match=r"^shard 3/3 of 2 problems has none; give fewer shards$"):
+        replace(MANY, problems=MANY.problems[:2]).shard(3, 3)
+
+
+def test_without_predictions_the_work_is_what_a_problem_costs():
+    problems = (problem_of(8192, 8192, 8192), problem_of(4096, 8192, 8192), problem_of(4096, 8192, 8200))
+    tuning = TuningSet("h200", "sm_90a", (SMALL,), problems)
+    assert [[x.m for x in tuning.shard(number, 2).problems] for number in (1, 2)] == [[8192], [4096, 4096]]
+
+
 def test_predictions_are_carried(tmp_path):
     problem = TUNING.problems[0]
     tuning = replace(TUNING, predicted_us={problem: {"bf16_kk_twin_64x128_c1x1": 12.5}})
