@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.select.diff import Difference
+    from aot.select.level import Level
     from aot.select.selection import Curve, Selection
     from aot.space.enumeration import FamilyCensus
     from aot.studies.smem import Usage
@@ -156,6 +157,16 @@ def artifacts_table(artifacts: Sequence[Artifact], failures: Sequence[CompileFai
         rows.append((x.name, x.object_bytes, x.smem_bytes, x.tmem_columns, x.registers, x.spill_bytes))
     text = table(("kernel", "object B", "SMEM B", "TMEM", "regs", "spill B"), rows)
     return "\n".join([text, *(f"failed: {failure.name}: {failure.reason}" for failure in failures)])
+
+
+def level_line(level: Level) -> str:
+    """Say what a run's times were multiplied with, and how that is known."""
+    if not level.num_pairs:
+        return f"{level.name}: the level that the others are put to"
+    spread = f"half of their ratios from {level.low:.4f} to {level.high:.4f}"
+    return (
+        f"{level.name}: times multiplied by {level.factor:.4f}, the median of {level.num_pairs} common pairs, {spread}"
+    )
 
 
 def record_summary(record: Record) -> str:

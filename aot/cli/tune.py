@@ -279,13 +279,24 @@ def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, 
 @click.command(name="import")
 @click.argument("results", type=click.Path(path_type=Path, exists=True, dir_okay=False), nargs=-1, required=True)
 @click.option("--record", type=OUTPUT_FILE, help="Record to write; by default named after the target.")
-def import_command(results: tuple[Path, ...], record: Path | None) -> None:
-    """Bring measurements home: merge results.sqlite files into a record."""
-    _merge(results, record)
+@click.option(
+    "--level",
+    "is_levelled",
+    is_flag=True,
+    help="Put the runs' times to one level first, by the median ratio over what they have in common.",
+)
+def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelled: bool) -> None:
+    """Bring measurements home: merge results.sqlite files into a record.
+
+    Of a problem and kernel that several have timed the last counts; with --level their geometric mean.
+    """
+    _merge(results, record, is_levelled=is_levelled)
 
 
-def _merge(results: Sequence[Path], record: Path | None) -> None:
+def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = False) -> None:
     """Merge results into a record, and say what it holds."""
-    written, path = import_results(results, record, RECORDS)
-    click.echo(tables.record_summary(written))
-    click.echo(f"wrote {path}; next: aot select --target {written.target} --record {path}")
+    written = import_results(results, record, RECORDS, is_levelled=is_levelled)
+    for item in written.levels:
+        click.echo(tables.level_line(item))
+    click.echo(tables.record_summary(written.record))
+    click.echo(f"wrote {written.path}; next: aot select --target {written.record.target} --record {written.path}")

@@ -27,6 +27,7 @@ from aot.package.build import build_library
 from aot.package.manifest import Library
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
+from aot.select.level import Level, level
 from aot.select.record import from_store, merge, read_record, write_record
 from aot.select.selector import fallback_key
 from aot.select.times import launched_problems
@@ -184,16 +185,29 @@ def measure_here(
     return run_bundle(replace(options, has_reference=has_reference))
 
 
-def import_results(results: Sequence[Path], record: Path | None, records: Path) -> tuple[Record, Path]:
-    """Merge result stores, and the record if it is there, into the record; return it and its path.
+@dataclass(frozen=True)
+class Imported:
+    """A record that was written, where, and what each run's times were multiplied with, if they were."""
+
+    record: Record
+    path: Path
+    levels: tuple[Level, ...] = ()
+
+
+def import_results(
+    results: Sequence[Path], record: Path | None, records: Path, *, is_levelled: bool = False
+) -> Imported:
+    """Merge result stores, and the record if it is there, into the record.
 
     Args:
         results: the stores.
         record: the record to write; by default the one of the stores' target among `records`.
         records: the folder of the targets' records.
+        is_levelled: whether the stores' times are first put to the level of the record, or else of the first store.
 
     Raises:
-        StoreError: a store cannot be read, or they are not of one target, device and protocol.
+        StoreError: a store cannot be read, they are not of one target, device and protocol, or have too little in
+            common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
     found = [from_store(path) for path in results]
@@ -202,6 +216,8 @@ def import_results(results: Sequence[Path], record: Path | None, records: Path) 
         known = ", ".join(target_names())
         raise TargetError(f"{results[0]} was measured for the target {target!r}; there are: {known}; see `aot targets`")
     path = check_output(record or records / f"{target}.jsonl.gz")
-    merged = merge([*([read_record(path)] if path.exists() else []), *found])
+    named = [(str(path), read_record(path))] if path.exists() else []
+    named += zip(map(str, results), found, strict=True)
+    merged, levels = level(named) if is_levelled else (merge([x for _, x in named]), [])
     write_record(path, merged)
-    return merged, path
+    return Imported(merged, path, tuple(levels))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from aot.cli.main import COMMANDS
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.core import errors
-from aot.core.candidate import KernelKey
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.measurement import Measurement
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target
@@ -24,6 +25,7 @@ from aot.measure.store import open_store
 from aot.measure.tuning_set import TunedKernel
 from aot.package.wheel import toolchain_version
 from aot.select import pipeline
+from aot.select.record import read_record
 from aot.select.selection import read_selection, write_selection
 from tests.golden.manifest import KK, golden_manifest
 from tests.unit.invoked import SHAPES, aot, succeed
@@ -152,6 +154,33 @@ def test_import_and_select(tmp_path):
     text = succeed("select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/s.json")
     assert text.splitlines()[0] == "h200: 2 kernels, measured (mine)"
     assert "9.0 us measured" in succeed("explain", "--selection", "out/s.json", "16", "4096", "4096")
+
+
+def test_runs_are_put_to_one_level(tmp_path):
+    key = KernelKey(KK, Candidate("sm90_quack", 128, 128, schedule="pingpong"))
+    for name, factor, count in (("a", 1.0, 30), ("b", 1.25, 25), ("c", 1.0, 3)):
+        with open_store(tmp_path / f"{name}.sqlite") as store:
+            run = store.add_run("h200", 1, CONDITIONS)
+            number = store.kernel_id(TunedKernel(key, "ab"))
+            for m in range(1, count + 1):
+                us = 9.0 * factor * m
+                item = Measurement(key, problem_of(m, 4096, 4096), us, 0.9 * us, 1.1 * us, 7, 1e-3)
+                store.add_measurement(run, number, item)
+                store.finish(run, item.problem)
+    lines = succeed("import", "--level", "a.sqlite", "b.sqlite", "--record", "mine.jsonl.gz").splitlines()
+    assert lines[:2] == [
+        "a.sqlite: the level that the others are put to",
+        "b.sqlite: times multiplied by 0.8000, the median of 25 common pairs, half of their "
+        "ratios from 0.8000 to 0.8000",
+    ]
+    assert {x.problem.m: x.median_us for x in read_record(Path("mine.jsonl.gz")).measurements} == pytest.approx(
+        {m: 9.0 * m for m in range(1, 31)}
+    )
+    # The record is the first of them, whose level stays.
+    assert succeed("import", "--level", "b.sqlite", "--record", "mine.jsonl.gz").startswith("mine.jsonl.gz: the level")
+    result = aot("import", "--level", "c.sqlite", "--record", "mine.jsonl.gz")
+    assert result.exit_code == errors.StoreError.exit_code
+    assert "c.sqlite has 3 pairs of problem and kernel in common with the others" in result.stderr
 
 
 def test_compile_prints_failures_and_exits_with_one(monkeypatch):

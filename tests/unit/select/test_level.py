@@ -1,0 +1,111 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aot.core.errors import StoreError
+from aot.core.measurement import LibraryTime, Measurement, Outcome, Record, Status
+from aot.select.level import MIN_PAIRS, level
+from tests.unit.twins import CONDITIONS, kernel_of, problem_of
+
+A, B = kernel_of(64, family="sm90_partial_tile"), kernel_of(128, family="sm90_partial_tile")
+PROBLEMS = [problem_of(m, 64, 64) for m in range(1, 41)]
+
+
+def measured(kernel, problem, us):
+    return Measurement(kernel.key, problem, us, 0.9 * us, 1.2 * us, 7, 1e-3)
+
+
+def run(kernel, problems, factor, noise=()):
+    """Make a run on a machine that takes `factor` times as long; `noise` disturbs its first times."""
+    factors = [*noise, *[1.0] * (len(problems) - len(noise))]
+    items = (measured(kernel, x, 10.0 * x.m * factor * y) for x, y in zip(problems, factors, strict=True))
+    return Record("h200", (CONDITIONS,), tuple(items))
+
+
+def times(record):
+    return {(x.problem.m, x.kernel): x.median_us for x in record.measurements}
+
+
+def test_a_slower_machines_times_come_to_the_level_of_the_first():
+    slow = run(A, PROBLEMS, 1.25)
+    slow = replace(slow, measurements=slow.measurements + run(B, PROBLEMS, 2.5).measurements)
+    found, levels = level([("first", run(A, PROBLEMS[:30], 1.0)), ("slow", slow)])
+    assert times(found) == pytest.approx(
+        {(x.m, A.key): 10.0 * x.m for x in PROBLEMS} | {(x.m, B.key): 20.0 * x.m for x in PROBLEMS}
+    )
+    assert [(x.name, x.num_pairs) for x in levels] == [("first", 0), ("slow", 30)]
+    assert [x.factor for x in levels] == pytest.approx([1.0, 0.8])
+    item = next(x for x in found.measurements if x.kernel == B.key and x.problem.m == 7)
+    assert (item.low_us, item.high_us, item.num_rounds) == (pytest.approx(126.0), pytest.approx(168.0), 7)
+
+
+def test_a_minority_that_was_disturbed_does_not_move_the_level():
+    noisy = run(A, PROBLEMS, 1.25, noise=[3.0] * 8 + [0.1] * 8)
+    _, (_, noise) = level([("first", run(A, PROBLEMS, 1.0)), ("noisy", noisy)])
+    assert noise.factor == pytest.approx(0.8)
+    assert noise.low <= noise.factor <= noise.high
+
+
+def test_what_several_have_timed_gets_the_geometric_mean():
+    rng = np.random.default_rng(0)
+    noise = np.exp(rng.normal(0.0, 0.02, len(PROBLEMS)))
+    first, other = run(A, PROBLEMS, 1.0), run(A, PROBLEMS, 2.0, noise=noise.tolist())
+    found, (_, factor) = level([("first", first), ("other", other)])
+    expected = {
+        (x.m, A.key): 10.0 * x.m * math.sqrt(2.0 * y * factor.factor) for x, y in zip(PROBLEMS, noise, strict=True)
+    }
+    assert times(found) == pytest.approx(expected)
+    assert {x.num_rounds for x in found.measurements} == {14}
+
+
+def test_a_run_that_shares_nothing_with_the_first_is_put_beside_one_that_does():
+    runs = [("first", run(A, PROBLEMS[:20], 1.0)), ("far", run(A, PROBLEMS[20:], 4.0)), ("near", run(A, PROBLEMS, 2.0))]
+    found, levels = level(runs)
+    assert times(found) == pytest.approx({(x.m, A.key): 10.0 * x.m for x in PROBLEMS})
+    assert [(x.name, x.num_pairs) for x in levels] == [("first", 0), ("near", 20), ("far", 20)]
+
+
+def test_a_library_is_a_common_pair_and_is_levelled():
+    def torch(factor):
+        found = (LibraryTime("torch 2", x, *(factor * us * x.m for us in (5.0, 4.0, 6.0)), 7) for x in PROBLEMS)
+        return tuple(found)
+
+    first = replace(run(A, PROBLEMS[:20], 1.0), library_times=torch(1.0))
+    second = replace(run(B, PROBLEMS, 4.0), library_times=torch(2.0))
+    found, levels = level([("first", first), ("second", second)])
+    assert (levels[1].factor, levels[1].num_pairs) == (pytest.approx(0.5), len(PROBLEMS))
+    assert times(found)[40, B.key] == pytest.approx(800.0)
+    assert [x.median_us for x in found.library_times] == pytest.approx([5.0 * x.m for x in PROBLEMS])
+
+
+def test_the_latest_word_counts_of_what_failed():
+    failed = Measurement(A.key, PROBLEMS[0], 0.0, 0.0, 0.0, 0, 0.0, Status(Outcome.FAILED, "wrong result"))
+    bad = run(A, PROBLEMS, 1.0)
+    bad = replace(bad, measurements=(failed, *bad.measurements[1:]))
+    for records, is_ok in (
+        ([("good", run(A, PROBLEMS, 1.0)), ("bad", bad)], False),
+        (
+            [("bad", bad), ("good", run(A, PROBLEMS, 1.0))],
+            True,
+        ),
+    ):
+        found, _ = level(records)
+        assert next(x for x in found.measurements if x.problem == PROBLEMS[0]).ok == is_ok
+
+
+def test_too_few_common_pairs_are_refused():
+    few = run(A, PROBLEMS[: MIN_PAIRS - 1], 1.0)
+    with pytest.raises(StoreError) as caught:
+        level([("all", run(A, PROBLEMS, 1.0)), ("few.sqlite", few)])
+    assert str(caught.value) == (
+        "few.sqlite has 19 pairs of problem and kernel in common with the others, and at least 20 are needed to put it "
+        "to their level; measure some of the same, or import it without --level"
+    )
+
+
+def test_other_conditions_are_refused():
+    other = replace(run(A, PROBLEMS, 1.0), conditions=(replace(CONDITIONS, protocol="p2"),))
+    with pytest.raises(StoreError, match="records to merge need one target"):
+        level([("a", run(A, PROBLEMS, 1.0)), ("b", other)])
