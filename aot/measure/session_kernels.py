@@ -39,10 +39,14 @@ class SessionKernels:
         self.workspace_limit = session.plan.workspace_limit_bytes
         self._reasons = self._store.quarantined()
         self._unfit: dict[int, Status] = {}
+        self._takers: dict[Problem, list[int]] = {}
 
     def takers(self, problem: Problem) -> list[int]:
         """List the kernels that a problem is to be measured with."""
-        return [number for number, kernel in self.tuned.items() if self._session.tuning.is_wanted(kernel, problem)]
+        if problem not in self._takers:
+            is_wanted = self._session.tuning.is_wanted
+            self._takers[problem] = [number for number, kernel in self.tuned.items() if is_wanted(kernel, problem)]
+        return self._takers[problem]
 
     def is_sound(self, number: int) -> bool:
         """Return whether a kernel is not in quarantine."""

@@ -6,6 +6,7 @@ import heapq
 import json
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.candidate import Candidate, KernelKey, SplitK
@@ -44,7 +45,7 @@ class TunedKernel:
     is_fallback: bool = False
     """Whether it takes operands of any alignment and layout; such a kernel is verified and never timed."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Return the kernel's name in the library."""
         return self.key.name

@@ -16,12 +16,12 @@ from aot.cli.main import main
 from aot.core.errors import StoreError
 from aot.measure import protocol as measure
 from aot.measure.inputs import SOURCE_ELEMENTS
-from aot.measure.protocol import FLUSH_PROTOCOL, num_sets, plan_for, set_bytes
+from aot.measure.protocol import FLUSH_PROTOCOL, PROTOCOL, num_sets, plan_for, set_bytes
 from aot.measure.store import open_store
 from aot.package.wheel_check import read_wheel_manifest
 from aot.select.record import from_store, read_record
-from tests.simulated.conftest import CANDIDATES
-from tests.simulated.device import Faults
+from tests.simulated.conftest import CANDIDATES, TARGET
+from tests.simulated.device import Faults, SimulatedDevice
 
 SOUND = CANDIDATES[:2]
 LAUNCH, STICKY, WRONG, HANG, CLUSTERS = CANDIDATES[2:]
@@ -95,6 +95,25 @@ def check_wheel(out, tmp_path, quarantined):
     shipped = {kernel.candidate.name for kernel in read_wheel_manifest(wheel).kernels}
     assert shipped & set(CANDIDATES)
     assert shipped & {*quarantined, CLUSTERS} == set()
+
+
+def test_a_gpu_with_memory_of_its_own_takes_off_the_separators_and_measures_in_parts(tmp_path, driver, tuning):
+    discrete = SimulatedDevice(tmp_path / "device", driver, integrated=False)
+    discrete.times = discrete.set_times(list(tuning.set.problems), list(tuning.names), TARGET, tuning.names)
+    discrete.describe()
+    parts = [tmp_path / f"part{i}.sqlite" for i in (1, 2)]
+    for i, part in enumerate(parts, 1):
+        done = tune(discrete, tuning, part, "--kernels", "128x128_c1x1", "--shard", f"{i}/2", "--budget-seconds", "500")
+        assert "3 of 3 problems are measured\n" in done.stderr
+        assert "torch's times are not recorded beside the kernels: No module named 'torch'" in done.stderr
+        with closing(sqlite3.connect(part)) as store:
+            assert store.execute("SELECT us FROM separator_times").fetchall() == [(pytest.approx(2.0, rel=0.02),)]
+    aot("import", *parts, "--record", tmp_path / "thor.jsonl.gz")
+    record = read_record(tmp_path / "thor.jsonl.gz")
+    assert {x.protocol for x in record.conditions} == {PROTOCOL}
+    assert {x.problem for x in record.measurements} == set(tuning.set.problems)
+    for item in record.measurements:
+        assert item.median_us == pytest.approx(discrete.times[item.kernel.name, item.problem], rel=0.02)
 
 
 def test_memory_that_is_short_leaves_out_what_does_not_fit(device, tuning, tmp_path):
