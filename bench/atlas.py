@@ -30,10 +30,54 @@ from aot.core.shape_set import load_shape_set
 from bench.atlas_summary import COLUMNS, figures, joined, sample, speedups, summary
 from bench.host import clocks
 from bench.overlap import NUM_ELEMENTS, behind, medians
-from bench.protocol import Call, Captured, capture, interleave, make_sets, relative_error
+from bench.protocol import Call, Captured, Operands, capture, interleave, num_sets, relative_error
 
 TOLERANCE = 0.01
 """Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
+
+
+ALIGNMENT = 256
+"""Elements that operands start at multiples of, as those of torch's allocator do: 512 bytes."""
+CHUNK = 2**26
+"""Elements that are drawn at once, in float32."""
+
+
+class Pool:
+    """Memory for the operands of every problem of a run, allocated once: drawn inputs, and outputs.
+
+    Capturing a graph empties torch's cache, so that fresh operands for each problem would take longer than their
+    products. Outputs lie apart, since an output that were read as the next problem's input would grow with each.
+    """
+
+    def __init__(self, sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, device: str = "cuda") -> None:
+        """Allocate what the largest of some sizes, (n, k, m), needs.
+
+        Raises:
+            OutOfMemoryError: it does not fit.
+        """
+        self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
+        needs = [self._elements(m, n, k) for n, k, m in sizes]
+        self.inputs = torch.empty(max(x for x, _ in needs), dtype=dtype, device=device)
+        self.outputs = torch.empty(max(x for _, x in needs), dtype=dtype, device=device)
+        for chunk in self.inputs.split(CHUNK):
+            chunk.copy_(torch.randn(len(chunk), device=device))
+
+    def _elements(self, m: int, n: int, k: int) -> tuple[int, int]:
+        count = num_sets(m, n, k, self.l2_bytes)
+        x, weight, out = (-(-size // ALIGNMENT) * ALIGNMENT for size in (m * k, n * k, m * n))
+        return count * (x + weight), count * out
+
+    def sets(self, m: int, n: int, k: int) -> list[Operands]:
+        """Return operands of a problem, (m, k), (n, k) and (m, n): as many sets as exceed the L2 three times over."""
+        starts = [0, 0]
+
+        def taken(which: int, rows: int, columns: int) -> torch.Tensor:
+            start = starts[which]
+            starts[which] = -(-(start + rows * columns) // ALIGNMENT) * ALIGNMENT
+            return (self.inputs, self.outputs)[which][start : start + rows * columns].view(rows, columns)
+
+        count = num_sets(m, n, k, self.l2_bytes)
+        return [(taken(0, m, k), taken(0, n, k), taken(1, m, n)) for _ in range(count)]
 
 
 def ours(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
@@ -54,7 +98,7 @@ def elementwise() -> tuple[torch.Tensor, Captured]:
 
 
 def compare(
-    m: int, n: int, k: int, dtype: torch.dtype, columns: Sequence[str], front: tuple[torch.Tensor, Captured]
+    m: int, n: int, k: int, pool: Pool, columns: Sequence[str], front: tuple[torch.Tensor, Captured]
 ) -> dict[str, Any]:
     """Time wheel and torch on one problem in the same rounds, and compare their results.
 
@@ -62,7 +106,7 @@ def compare(
         m: rows of x.
         n: rows of the weight.
         k: columns of both.
-        dtype: the element type.
+        pool: where the operands are.
         columns: `plain`, `behind` or both; a column that is left out has the other's times.
         front: what `elementwise` returned.
 
@@ -71,7 +115,7 @@ def compare(
         OutOfMemoryError: the operands do not fit.
     """
     vector, alone = front
-    sets = make_sets(m, n, k, dtype)
+    sets = pool.sets(m, n, k)
     x, weight, out = sets[0]
     expected = torch.mm(x, weight.t())
     ours(x, weight, out.fill_(float("nan")))
@@ -82,7 +126,7 @@ def compare(
     if "behind" in columns:
         graphs |= {f"{name}_behind": capture(behind(call, vector), sets) for name, call in calls.items()}
     us = medians(interleave({**graphs, "elementwise": alone}))
-    name = str(dtype).removeprefix("torch.")
+    name = str(x.dtype).removeprefix("torch.")
     row = {"m": m, "n": n, "k": k, "kernel": aot_gemm.plan(m, n, k, name).kernel, "error": round(error, 6)}
     for each in calls:
         plain = us.get(each, us.get(f"{each}_behind"))
@@ -98,15 +142,15 @@ def run(
     report: Callable[[str], None],
 ) -> None:
     """Measure sizes (n, k, m) until the time is over; put rows and failures into `result`, as they come."""
-    dtype = getattr(torch, result["dtype"])
-    front = elementwise()
     start = time.monotonic()
+    pool, front = Pool(sizes, getattr(torch, result["dtype"])), elementwise()
+    report(f"operands: {(pool.inputs.nbytes + pool.outputs.nbytes) / 2**30:.1f} GiB")
     for i, (n, k, m) in enumerate(sizes):
         if time.monotonic() - start > max_seconds:
             report(f"{max_seconds:g} s are over: {len(sizes) - i} problems are left out")
             break
         try:
-            row = compare(m, n, k, dtype, columns, front)
+            row = compare(m, n, k, pool, columns, front)
         except (aot_gemm.AotGemmError, torch.OutOfMemoryError) as error:
             reason = f"{type(error).__name__}: {error}"
             result["failures"].append({"m": m, "n": n, "k": k, "reason": reason})
@@ -139,13 +183,21 @@ def describe(shapes: str, dtype: str, sizes: Sequence[object], seed: int) -> dic
     }
 
 
+def positive(text: str) -> int:
+    """Read a number of problems; raise ValueError, which argparse reports, for none."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="atlas_heldout", help="a shipped shape set or a file (atlas_heldout)")
     parser.add_argument("--dtype", choices=["bfloat16", "float16"], default="bfloat16", help="element type (bfloat16)")
     parser.add_argument("--columns", choices=["plain", "behind"], nargs="+", default=["plain", "behind"], help="both")
-    parser.add_argument("--limit", type=int, help="measure so many problems at most, chosen at random")
+    parser.add_argument("--limit", type=positive, help="measure so many problems at most, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which problems are measured")
     parser.add_argument("--max-seconds", type=float, default=300, help="start no problem after this time (300)")
     parser.add_argument("--out", type=Path, help="JSON file to write")
@@ -163,6 +215,10 @@ def main() -> int:
         sizes = load_shape_set(values.shapes).sizes
     except (OSError, ValueError, ShapeFileError) as error:
         parser.error(str(error))
+    except KeyError as error:
+        parser.error(f"a file of --table has no {error}; give what --out wrote")
+    if not torch.cuda.is_available():
+        parser.error("torch finds no GPU here; run this where there is one, or give --table")
     start = time.monotonic()
     result = describe(values.shapes, values.dtype, sizes, values.seed)
     torch.manual_seed(values.seed)

@@ -1,5 +1,6 @@
 """bench/atlas.py without a GPU: its tables, and its run with the wheel, the graphs and the clock replaced."""
 
+import itertools
 import json
 import sys
 import types
@@ -104,9 +105,7 @@ def atlas(monkeypatch):
     monkeypatch.delitem(sys.modules, "bench.atlas", raising=False)
     import bench.atlas as module
 
-    def make_sets(m, n, k, dtype):
-        x, weight = (torch.randn(size, k).to(dtype) for size in (m, n))
-        return [(x, weight, torch.empty(m, n, dtype=dtype))]
+    pool = module.Pool
 
     def capture(call, sets):
         call(*sets[0])
@@ -114,12 +113,13 @@ def atlas(monkeypatch):
 
     # Two rounds, of which the second takes 1 us longer for all.
     times = {"wheel": 10.0, "torch": 12.0, "wheel_behind": 15.0, "torch_behind": 16.0, "elementwise": 2.0}
-    monkeypatch.setattr(module, "make_sets", make_sets)
+    monkeypatch.setattr(module, "Pool", lambda sizes, dtype: pool(sizes, dtype, "cpu"))
     monkeypatch.setattr(module, "capture", capture)
     monkeypatch.setattr(module, "interleave", lambda graphs: {name: [times[name], times[name] + 1] for name in graphs})
     monkeypatch.setattr(module, "elementwise", lambda: (torch.ones(4), (None, 1)))
     monkeypatch.setattr(module, "clocks", lambda: "none")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a device")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     yield module
     sys.modules.pop("bench.atlas", None)
 
@@ -132,6 +132,25 @@ def test_a_run_times_both_columns_and_takes_the_kernel_in_front_off(atlas):
     assert (found["m"], found["n"], found["k"], found["kernel"], found["error"]) == (4, 16, 8, "bfloat16_16", 0.0)
     assert found["speedup_mixed"] == round(26.5 / 23.5, 4)
     assert result["failures"] == []
+
+
+def test_operands_lie_apart_and_aligned_and_inputs_stay_as_they_were_drawn(atlas):
+    sizes = [(16, 8, 4), (64, 40, 33)]
+    pool = atlas.Pool(sizes, torch.bfloat16)
+    drawn = pool.inputs.clone()
+    assert len(pool.sets(4, 16, 8)) == 2  # with no L2 to exceed
+    assert 0.9 < float(drawn.float().std()) < 1.1
+    for n, k, m in sizes:
+        found = pool.sets(m, n, k)
+        assert [tuple(x.shape) for x in found[0]] == [(m, k), (n, k), (m, n)]
+        spans = sorted((x.data_ptr(), x.nbytes) for operands in found for x in operands)
+        bases = (pool.inputs, pool.inputs, pool.outputs)
+        starts = [x.data_ptr() - base.data_ptr() for operands in found for x, base in zip(operands, bases, strict=True)]
+        assert all(start % 512 == 0 for start in starts)
+        assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(spans))
+        for _, _, out in found:
+            out.fill_(7)
+    assert torch.equal(pool.inputs, drawn)
 
 
 def test_a_column_that_is_left_out_has_the_others_times(atlas):
@@ -154,7 +173,7 @@ def test_a_run_ends_when_its_time_is_over(atlas):
     result, lines = {"dtype": "bfloat16", "rows": [], "failures": []}, []
     atlas.run(result, [(16, 8, 4)] * 3, ["plain"], -1, lines.append)
     assert result["rows"] == []
-    assert lines == ["-1 s are over: 3 problems are left out"]
+    assert lines == ["operands: 0.0 GiB", "-1 s are over: 3 problems are left out"]
 
 
 def test_the_command_writes_json_and_joins_it(atlas, monkeypatch, tmp_path, capsys):
@@ -169,7 +188,17 @@ def test_the_command_writes_json_and_joins_it(atlas, monkeypatch, tmp_path, caps
     monkeypatch.setattr(sys, "argv", ["atlas", "--table", str(out), str(out)])
     assert atlas.main() == 0
     assert capsys.readouterr().out == first.replace("one run", "medians of 2 runs")
-    monkeypatch.setattr(sys, "argv", ["atlas", "--shapes", "nothing"])
-    with pytest.raises(SystemExit):
-        atlas.main()
-    assert "give a path or one of: atlas, atlas_heldout" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for words, message in (
+        (["--shapes", "nothing"], "give a path or one of: atlas, atlas_heldout"),
+        (["--limit", "0"], "argument --limit: invalid positive value: '0'"),
+        (["--table", str(shapes)], "error: Expecting value"),
+        (["--table", str(other)], "a file of --table has no 'device'; give what --out wrote"),
+        (["--shapes", str(shapes)], "torch finds no GPU here; run this where there is one, or give --table"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["atlas", *words])
+        with pytest.raises(SystemExit):
+            atlas.main()
+        assert message in capsys.readouterr().err
