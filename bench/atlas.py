@@ -12,7 +12,6 @@ round, is taken off. Every result of the wheel is compared with torch's. Ends wi
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,13 +28,12 @@ from aot.core.errors import ShapeFileError
 from aot.core.shape_set import load_shape_set
 from bench.atlas_summary import COLUMNS, figures, joined, sample, speedups, summary
 from bench.host import clocks
+from bench.options import add_files, positive, print_table, write
 from bench.overlap import NUM_ELEMENTS, behind, medians
 from bench.protocol import Call, Captured, Operands, capture, interleave, num_sets, relative_error
 
 TOLERANCE = 0.01
 """Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
-
-
 ALIGNMENT = 256
 """Elements that operands start at multiples of, as those of torch's allocator do: 512 bytes."""
 CHUNK = 2**26
@@ -183,14 +181,6 @@ def describe(shapes: str, dtype: str, sizes: Sequence[object], seed: int) -> dic
     }
 
 
-def positive(text: str) -> int:
-    """Read a number of problems; raise ValueError, which argparse reports, for none."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
 def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -200,23 +190,20 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument("--limit", type=positive, help="measure so many problems at most, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which problems are measured")
     parser.add_argument("--max-seconds", type=float, default=300, help="start no problem after this time (300)")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing; print these, joined")
+    add_files(parser)
     return parser, parser.parse_args()
 
 
 def main() -> int:
     """Run from the command line; 1 if a result was wrong or failed."""
     parser, values = arguments()
+    if values.table:
+        print_table(parser, values.table, joined, summary)
+        return 0
     try:
-        if values.table:
-            print(summary(joined([json.loads(path.read_text(encoding="utf-8")) for path in values.table])))
-            return 0
         sizes = load_shape_set(values.shapes).sizes
-    except (OSError, ValueError, ShapeFileError) as error:
+    except ShapeFileError as error:
         parser.error(str(error))
-    except KeyError as error:
-        parser.error(f"a file of --table has no {error}; give what --out wrote")
     if not torch.cuda.is_available():
         parser.error("torch finds no GPU here; run this where there is one, or give --table")
     start = time.monotonic()
@@ -233,9 +220,7 @@ def main() -> int:
     finally:
         rows = result["rows"]
         result["figures"] = {x: figures([row[x] for row in rows]) for x in COLUMNS} if rows else {}
-        if values.out is not None:
-            values.out.parent.mkdir(parents=True, exist_ok=True)
-            values.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write(values.out, result)
     print(summary(result))
     return 1 if result["failures"] else 0
 
