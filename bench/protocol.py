@@ -21,13 +21,16 @@ MAX_CALLS = 200
 L2_MULTIPLE = 3
 
 
+def num_sets(m: int, n: int, k: int, l2_bytes: int) -> int:
+    """Return how many sets of 16-bit operands, (m, k), (n, k) and (m, n), exceed the L2 three times over."""
+    num_bytes = 2 * (m * k + n * k + m * n)
+    return max(2, min(MAX_CALLS, math.ceil(L2_MULTIPLE * l2_bytes / num_bytes)))
+
+
 def make_sets(m: int, n: int, k: int, dtype: torch.dtype) -> list[Operands]:
     """Make operands, (m, k), (n, k) and (m, n), as many sets as exceed the L2 three times over."""
-    num_bytes = 2 * (m * k + n * k + m * n)
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    count = max(2, min(MAX_CALLS, math.ceil(L2_MULTIPLE * l2_bytes / num_bytes)))
     sets = []
-    for _ in range(count):
+    for _ in range(num_sets(m, n, k, torch.cuda.get_device_properties(0).L2_cache_size)):
         x, weight = (torch.randn(rows, k, device="cuda").to(dtype) for rows in (m, n))
         sets.append((x, weight, torch.empty(m, n, dtype=dtype, device="cuda")))
     return sets
