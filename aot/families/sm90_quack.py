@@ -27,6 +27,10 @@ TILE_K_BYTES = 128
 BARRIER_BYTES = 1024
 """Shared memory that quack sets aside for barriers and the scheduler. Source: gemm_sm90.py, `_compute_stages`."""
 
+ALIGNMENT_BYTES = 1024
+"""Alignment of the stages of A and B, and what quack leaves for it where something else than stages of D lies in front.
+Source: gemm_sm90.py, `_compute_stages` and `buffer_align_bytes`."""
+
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
 
@@ -156,13 +160,15 @@ class Sm90Quack:
         epilogue_bytes = epilogue_m * epilogue_n * (operation.accumulator if separate else operation.d).num_bytes
         epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
-        fixed = BARRIER_BYTES + bias_bytes(candidate, operation, candidate.tile_m)
-        left = target.smem_bytes_per_block - fixed - epilogue_bytes * epilogue_stages
+        bias = bias_bytes(candidate, operation, candidate.tile_m)
+        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue_bytes * epilogue_stages
+        left -= bias + ALIGNMENT_BYTES if bias else 0
         num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
         epilogue_stages += max(left - stage_bytes * num_stages, 0) // epilogue_bytes
+        before_stages = -(-(epilogue_bytes * epilogue_stages + bias) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(_warpgroup_grid(candidate))
         return Resources(
-            smem_bytes=stage_bytes * num_stages + epilogue_bytes * epilogue_stages + fixed,
+            smem_bytes=stage_bytes * num_stages + before_stages + BARRIER_BYTES,
             stage_bytes=stage_bytes,
             num_threads=128 * (warpgroups + 1),
             num_stages=num_stages,
