@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.operation import Epilogue
 from aot.families._quack_smem import bias_bytes
+from aot.families._ragged import MATRIX_COLUMNS
 from aot.families._sm90_tiles import (
-    COOPERATIVE,
-    COOPERATIVE_TILE_M,
     PINGPONG,
-    PINGPONG_TILE_N,
     epilogue_tile,
+    has_ragged_tile,
     register_fault,
+    shapes,
     tile_fault,
     warpgroup_grid,
 )
@@ -52,6 +52,21 @@ SPLITS = (2, 3, 4, 6, 8)
 _SPLIT_MODES = (SplitK.SERIAL, SplitK.PARALLEL, SplitK.SEPARATE)
 
 
+def _split_fault(candidate: Candidate) -> str | None:
+    """Say why k cannot be split."""
+    mode = SplitK(candidate.split_k_mode)
+    if mode is SplitK.NONE:
+        return None
+    cluster = candidate.cluster_m * candidate.cluster_n
+    if mode is not SplitK.SEPARATE and cluster > MAX_WAITING_CLUSTER:
+        waits = f"{mode.value} split-K waits for CTAs that must all be resident"
+        return f"{waits}; clusters of {cluster} do not fill the device"
+    if has_ragged_tile(candidate):
+        tile = f"{candidate.tile_m}x{candidate.tile_n}"
+        return f"the epilogue of a {tile} tile stores some columns twice, {mode.value} split-K sums; take no split"
+    return None
+
+
 class Sm90Quack:
     """The family `sm90_quack`."""
 
@@ -61,18 +76,18 @@ class Sm90Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
+    tile_n_step = MATRIX_COLUMNS
+    """Columns in which a tile can grow."""
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate every tile from 64x16 up, both schedules, the target's clusters, swap, and split-K."""
+        """Enumerate every tile, both schedules, the target's clusters, swap, and split-K where tile_n allows it."""
         del operation
-        shapes = [(PINGPONG, m, n) for m in PINGPONG_TILE_N for n in range(16, 257, 16)]
-        shapes += [(COOPERATIVE, m, n) for m in COOPERATIVE_TILE_M for n in range(16, 257, 16)]
         splits = [(1, SplitK.NONE), *((split, mode) for mode in _SPLIT_MODES for split in SPLITS)]
-        for schedule, tile_m, tile_n in shapes:
+        for schedule, tile_m, tile_n in shapes(self.tile_n_step):
             for cluster_m, cluster_n in target.clusters:
                 for swap_ab in (False, True):
-                    for split_k, mode in splits:
+                    for split_k, mode in splits[:1] if tile_n % MATRIX_COLUMNS else splits:
                         yield Candidate(
                             family=self.name,
                             tile_m=tile_m,
@@ -92,17 +107,13 @@ class Sm90Quack:
             return Rejected(
                 Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
             )
-        fault = tile_fault(candidate)
-        if fault:
-            return Rejected(Reason.TILE, fault)
-        cluster = candidate.cluster_m * candidate.cluster_n
-        mode = SplitK(candidate.split_k_mode)
-        if mode in (SplitK.SERIAL, SplitK.PARALLEL) and cluster > MAX_WAITING_CLUSTER:
-            waits = f"{mode.value} split-K waits for CTAs that must all be resident"
-            return Rejected(Reason.COMBINATION, f"{waits}; clusters of {cluster} do not fill the device")
-        fault = register_fault(candidate)
-        if fault:
-            return Rejected(Reason.REGISTERS, fault)
+        for reason, fault in (
+            (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
+            (Reason.COMBINATION, _split_fault(candidate)),
+            (Reason.REGISTERS, register_fault(candidate)),
+        ):
+            if fault:
+                return Rejected(reason, fault)
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
