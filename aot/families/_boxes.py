@@ -10,5 +10,8 @@ that the host writes at every launch. All are multiples of the 8 rows after whic
 
 
 def box_rows(tile: int) -> tuple[int, ...]:
-    """List the rows of the boxes in which a partial tile of `tile` rows may be loaded, ascending; never none."""
-    return tuple(rows for rows in BOX_ROWS if rows < tile)
+    """List the rows of the boxes in which a partial tile of `tile` rows may be loaded, ascending; never none.
+
+    A tile of 8 rows is never partial in that sense: its own box is the least.
+    """
+    return tuple(rows for rows in BOX_ROWS if rows < tile) or BOX_ROWS[:1]

@@ -1,8 +1,9 @@
-"""The one private thing of quack that our Hopper kernels use, and why. Imports CUTLASS and quack.
+"""The private things of quack that our Hopper kernels use, and why. Imports CUTLASS and quack.
 
 quack's `GemmSm90.__call__` does two things: it chooses a GEMM's layouts and stages, and it launches quack's own kernel.
 Our kernels need the first without the second. The method that chooses has no public name, so it is called here and
-nowhere else. `tests/unit/families/test_quack_internals.py` fails where a release of quack changes it, or where quack's
+nowhere else. `PieceSm90` overrides the other private method, which chooses the piece of a tile that is stored at once.
+`tests/unit/families/test_quack_internals.py` fails where a release of quack changes it, or where quack's
 other methods come to read an attribute that quack's `__call__` sets and `choose_layouts` does not.
 """
 
@@ -11,8 +12,26 @@ from typing import Any
 from cutlass import cute
 from cutlass.tensor_utils import LayoutEnum
 
-PRIVATE = {"_setup_attributes": ["self", "epilogue_args"]}
+from aot.families._quack_sm90_kernel import GemmSplitSm90
+
+CALLED = {"_setup_attributes": ["self", "epilogue_args"]}
 """The private methods of `GemmSm90` that are called here, with their parameters."""
+
+REPLACED = {
+    "_compute_tile_shape_or_override": ["cta_tile_shape_mnk", "atom_layout_mnk", "element_type", "epi_tile_override"]
+}
+"""The private methods of `GemmSm90` that are overridden here, with their parameters."""
+
+
+class PieceSm90(GemmSplitSm90):
+    """quack's GEMM, of which a subclass may say how many columns are stored at once."""
+
+    piece_columns: int | None = None
+    """Columns that are stored at once; None leaves them to quack."""
+
+    def _compute_tile_shape_or_override(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        rows, columns = super()._compute_tile_shape_or_override(*args, **kwargs)
+        return rows, self.piece_columns or columns
 
 
 def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, epilogue: Any) -> None:
@@ -36,7 +55,9 @@ def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, epilogue: Any) -> None:
 
 def stage_layouts(gemm: Any) -> tuple[Any, Any]:
     """Return the layouts of one stage of A and one of B in shared memory, after `choose_layouts`."""
-    return (
-        cute.slice_(gemm.a_smem_layout_staged, (None, None, 0)),
-        cute.slice_(gemm.b_smem_layout_staged, (None, None, 0)),
-    )
+    return _first_stage(gemm.a_smem_layout_staged), _first_stage(gemm.b_smem_layout_staged)
+
+
+def _first_stage(staged: Any) -> Any:
+    """Return the layout of one stage. Slicing the swizzled layout as a whole aborts on an odd count of 8-row atoms."""
+    return cute.make_composed_layout(staged.inner, 0, cute.slice_(staged.outer, (None, None, 0)))

@@ -15,13 +15,13 @@ from quack import sm90_utils as quack_sm90
 from quack.gemm_config import SplitKMode
 from quack.pipeline import make_pipeline_state
 
-from aot.families._quack_sm90_kernel import GemmSplitSm90
+from aot.families._ragged_epilogue import RaggedSm90
 
 GROUP_WARPS = 4
 """Warps of a group, which issue wgmma together (PTX ISA, wgmma)."""
 
 
-class MultiplySm90(GemmSplitSm90):
+class MultiplySm90(RaggedSm90):
     """The multiplying warps of a persistent Hopper GEMM without C: `multiply` is what each of them runs."""
 
     def end_multiplication(self) -> None:

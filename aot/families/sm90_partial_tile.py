@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
 from aot.core.operation import Layout
+from aot.families._ragged import STEP
+from aot.families._sm90_tiles import COOPERATIVE3
 from aot.families.sm90_quack import Sm90Quack
 
 if TYPE_CHECKING:
@@ -14,10 +17,14 @@ if TYPE_CHECKING:
 
 
 class Sm90PartialTile(Sm90Quack):
-    """The family `sm90_partial_tile`: the space, limits and resources of `sm90_quack`, k-major operands only."""
+    """The family `sm90_partial_tile`: the space, limits and resources of `sm90_quack`, k-major operands only.
+
+    Its tiles grow in steps of 8 columns, of which quack's own kernel takes every second.
+    """
 
     name = "sm90_partial_tile"
     loads_outside = False
+    tile_n_step = STEP
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_quack`'s limits; ask for operands whose rows are contiguous along k, and for clusters of one row.
@@ -36,10 +43,10 @@ class Sm90PartialTile(Sm90Quack):
 
     def gemm_class(self, candidate: Candidate, target: Target) -> Any:
         """Return the class that `configure` calls: our own, whose loads end at the last row."""
-        del candidate, target
+        del target
         from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
-        return GemmPartialTileSm90
+        return partial(GemmPartialTileSm90, three_by_rows=candidate.schedule == COOPERATIVE3)
 
 
 FAMILY = Sm90PartialTile()

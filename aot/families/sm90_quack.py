@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.operation import Epilogue
 from aot.families._quack_smem import bias_bytes
+from aot.families._ragged import MATRIX_COLUMNS
+from aot.families._sm90_tiles import (
+    PINGPONG,
+    epilogue_tile,
+    has_ragged_tile,
+    register_fault,
+    shapes,
+    tile_fault,
+    warpgroup_grid,
+)
 from aot.families._split_k import split_k_multiples, split_k_workspace
 
 if TYPE_CHECKING:
@@ -18,24 +28,18 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.families import Entry
 
-PINGPONG = "pingpong"
-COOPERATIVE = "cooperative"
-
 TILE_K_BYTES = 128
 """Bytes of k a stage holds: four wgmma of 32 bytes. Source: quack gemm_sm90.py, `_setup_tiled_mma`."""
 
 BARRIER_BYTES = 1024
 """Shared memory that quack sets aside for barriers and the scheduler. Source: gemm_sm90.py, `_compute_stages`."""
 
+ALIGNMENT_BYTES = 1024
+"""Alignment of the stages of A and B, and what quack leaves for it where something else than stages of D lies in front.
+Source: gemm_sm90.py, `_compute_stages` and `buffer_align_bytes`."""
+
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
-
-MAX_ACCUMULATORS = 208
-"""Float32 accumulators a thread can hold beside its addresses in the 232 to 240 registers that quack gives a
-multiplying warpgroup. Source: quack's tile limits for pingpong (128x208) and register budgets in gemm_sm90.py."""
-
-PINGPONG_TILE_N = {64: 256, 128: 208, 192: 128}
-"""Largest tile_n for each tile_m of pingpong. Source: gemm_sm90.py, `GemmSm90.__init__`."""
 
 MAX_WAITING_CLUSTER = 2
 """Largest cluster with which a persistent grid whose CTAs wait for each other is resident all at once. Source: an H200:
@@ -43,53 +47,23 @@ MAX_WAITING_CLUSTER = 2
 parallel8 too, at m 1024 (2026-11-21), waiting for tiles of clusters that could not start. In either mode the last split
 waits for the others (quack gemm_base.py, `epilogue_split_k`)."""
 
-COOPERATIVE_TILE_M = (64, 128, 192, 256, 320)
 SPLITS = (2, 3, 4, 6, 8)
 
 _SPLIT_MODES = (SplitK.SERIAL, SplitK.PARALLEL, SplitK.SEPARATE)
 
 
-def _warpgroup_grid(candidate: Candidate) -> tuple[int, int]:
-    """Return the (m, n) arrangement of the warpgroups that share one tile."""
-    if candidate.schedule == PINGPONG:
-        return 1, 1
-    if candidate.tile_m == 320 or (candidate.tile_m == 192 and candidate.tile_n > 128):
-        return 1, 2
-    if candidate.tile_m == 192:
-        return 3, 1
-    return min(candidate.tile_m // 64, 2), 1
-
-
-def _epilogue_tile(candidate: Candidate) -> tuple[int, int]:
-    """Return the (m, n) piece of the tile that one stage of the epilogue stores."""
-    rows, _ = _warpgroup_grid(candidate)
-    unit = 64
-    if rows > 1:
-        unit = 128 if candidate.tile_m % 128 == 0 else 192 if candidate.tile_m % 192 == 0 else 64
-    return math.gcd(unit, candidate.tile_m), math.gcd(32, candidate.tile_n)
-
-
-def _pingpong_fault(candidate: Candidate) -> str | None:
-    if candidate.tile_m not in PINGPONG_TILE_N:
-        return f"pingpong takes tile_m {', '.join(map(str, PINGPONG_TILE_N))}, got {candidate.tile_m}"
-    limit = PINGPONG_TILE_N[candidate.tile_m]
-    if candidate.tile_n > limit or candidate.tile_n % 16:
-        steps = f"in steps of 16 up to {limit}"
-        return f"pingpong takes tile_n {steps} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
-    return None
-
-
-def _tile_fault(candidate: Candidate) -> str | None:
-    """Say what `GemmSm90.__init__` has against a tile."""
-    tile = f"{candidate.tile_m}x{candidate.tile_n}"
-    if candidate.schedule == PINGPONG:
-        return _pingpong_fault(candidate)
-    if candidate.tile_m not in COOPERATIVE_TILE_M or candidate.tile_n % 16:
-        return f"cooperative takes tile_m {COOPERATIVE_TILE_M} and tile_n in steps of 16, got {tile}"
-    if candidate.tile_m in (192, 320) and candidate.tile_n % 32:
-        return f"cooperative {tile}: tile_n must be a multiple of 32"
-    if candidate.tile_m == 320 and candidate.tile_n > 160:
-        return f"cooperative {tile}: tile_n is at most 160 at tile_m 320"
+def _split_fault(candidate: Candidate) -> str | None:
+    """Say why k cannot be split."""
+    mode = SplitK(candidate.split_k_mode)
+    if mode is SplitK.NONE:
+        return None
+    cluster = candidate.cluster_m * candidate.cluster_n
+    if mode is not SplitK.SEPARATE and cluster > MAX_WAITING_CLUSTER:
+        waits = f"{mode.value} split-K waits for CTAs that must all be resident"
+        return f"{waits}; clusters of {cluster} do not fill the device"
+    if has_ragged_tile(candidate):
+        tile = f"{candidate.tile_m}x{candidate.tile_n}"
+        return f"the epilogue of a {tile} tile stores some columns twice, {mode.value} split-K sums; take no split"
     return None
 
 
@@ -102,18 +76,18 @@ class Sm90Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
+    tile_n_step = MATRIX_COLUMNS
+    """Columns in which a tile can grow."""
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate every tile from 64x16 up, both schedules, the target's clusters, swap, and split-K."""
+        """Enumerate every tile, both schedules, the target's clusters, swap, and split-K where tile_n allows it."""
         del operation
-        shapes = [(PINGPONG, m, n) for m in PINGPONG_TILE_N for n in range(16, 257, 16)]
-        shapes += [(COOPERATIVE, m, n) for m in COOPERATIVE_TILE_M for n in range(16, 257, 16)]
         splits = [(1, SplitK.NONE), *((split, mode) for mode in _SPLIT_MODES for split in SPLITS)]
-        for schedule, tile_m, tile_n in shapes:
+        for schedule, tile_m, tile_n in shapes(self.tile_n_step):
             for cluster_m, cluster_n in target.clusters:
                 for swap_ab in (False, True):
-                    for split_k, mode in splits:
+                    for split_k, mode in splits[:1] if tile_n % MATRIX_COLUMNS else splits:
                         yield Candidate(
                             family=self.name,
                             tile_m=tile_m,
@@ -133,36 +107,32 @@ class Sm90Quack:
             return Rejected(
                 Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
             )
-        fault = _tile_fault(candidate)
-        if fault:
-            return Rejected(Reason.TILE, fault)
-        cluster = candidate.cluster_m * candidate.cluster_n
-        mode = SplitK(candidate.split_k_mode)
-        if mode in (SplitK.SERIAL, SplitK.PARALLEL) and cluster > MAX_WAITING_CLUSTER:
-            waits = f"{mode.value} split-K waits for CTAs that must all be resident"
-            return Rejected(Reason.COMBINATION, f"{waits}; clusters of {cluster} do not fill the device")
-        accumulators = candidate.tile_m * candidate.tile_n // (math.prod(_warpgroup_grid(candidate)) * 128)
-        if accumulators > MAX_ACCUMULATORS:
-            tile = f"{candidate.tile_m}x{candidate.tile_n}"
-            text = f"{tile} needs {accumulators} accumulator registers a thread; {MAX_ACCUMULATORS} fit"
-            return Rejected(Reason.REGISTERS, text)
+        for reason, fault in (
+            (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
+            (Reason.COMBINATION, _split_fault(candidate)),
+            (Reason.REGISTERS, register_fault(candidate)),
+        ):
+            if fault:
+                return Rejected(reason, fault)
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
-        epilogue_m, epilogue_n = _epilogue_tile(candidate)
+        epilogue_m, epilogue_n = epilogue_tile(candidate)
         num_epilogue_tiles = candidate.tile_m * candidate.tile_n // (epilogue_m * epilogue_n)
         separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
         epilogue_bytes = epilogue_m * epilogue_n * (operation.accumulator if separate else operation.d).num_bytes
         epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
-        fixed = BARRIER_BYTES + bias_bytes(candidate, operation, candidate.tile_m)
-        left = target.smem_bytes_per_block - fixed - epilogue_bytes * epilogue_stages
+        bias = bias_bytes(candidate, operation, candidate.tile_m)
+        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue_bytes * epilogue_stages
+        left -= bias + ALIGNMENT_BYTES if bias else 0
         num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
         epilogue_stages += max(left - stage_bytes * num_stages, 0) // epilogue_bytes
-        warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(_warpgroup_grid(candidate))
+        before_stages = -(-(epilogue_bytes * epilogue_stages + bias) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(warpgroup_grid(candidate))
         return Resources(
-            smem_bytes=stage_bytes * num_stages + epilogue_bytes * epilogue_stages + fixed,
+            smem_bytes=stage_bytes * num_stages + before_stages + BARRIER_BYTES,
             stage_bytes=stage_bytes,
             num_threads=128 * (warpgroups + 1),
             num_stages=num_stages,

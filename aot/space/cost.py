@@ -164,7 +164,7 @@ def _tile_us(x: Operands, candidates: Sequence[Candidate], target: Target, item:
     l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
     l2_us = (x.cta_m / x.cluster_n + x.tile_n / x.cluster_m) * x.k * item / l2_bytes_per_us
     store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
-    blocking = np.array([x.schedule == "cooperative" or not x.use_tma_store for x in candidates])
+    blocking = np.array([x.schedule.startswith("cooperative") or not x.use_tma_store for x in candidates])
     exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
     tile_us: Column = np.maximum(mma_us, l2_us) + exposed * store_us
     return tile_us

@@ -22,12 +22,12 @@ def named(name, target_name):
     return _by_name(family, target_name)[name]
 
 
-def resources(name, target_name):
+def resources(name, target_name, operation=BF16):
     """Give what a legal candidate takes, as (shared memory without the barriers' 1 KiB, stages, threads, TMEM columns).
 
     The first is what a compiler reports as the kernel's shared storage.
     """
-    verdict = check(named(name, target_name), BF16, load_target(target_name))
+    verdict = check(named(name, target_name), operation, load_target(target_name))
     assert isinstance(verdict, Accepted)
     used = verdict.resources
     return used.smem_bytes - 1024, used.num_stages, used.num_threads, used.tmem_columns

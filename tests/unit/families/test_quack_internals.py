@@ -9,13 +9,48 @@ from cutlass import BFloat16, Float32
 from quack.gemm_default_epi import GemmDefaultSm90
 from quack.gemm_sm90 import GemmSm90
 
-from aot.families import _partial_tile_kernel, _prefetch_b_kernel, _quack_sm90_kernel, _sm90_mainloop, _sm90_multiply
+from aot.families import (
+    _partial_tile_kernel,
+    _prefetch_b_kernel,
+    _quack_internals,
+    _quack_sm90_kernel,
+    _ragged_epilogue,
+    _sm90_mainloop,
+    _sm90_multiply,
+)
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
 from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
-from aot.families._quack_internals import PRIVATE, choose_layouts
+from aot.families._quack_internals import CALLED, REPLACED, choose_layouts
 
-MODULES = (_quack_sm90_kernel, _sm90_multiply, _sm90_mainloop, _partial_tile_kernel, _prefetch_b_kernel)
-OVERRIDDEN = {"__init__", "__call__", "kernel", "mma"}
+MODULES = (
+    _quack_sm90_kernel,
+    _ragged_epilogue,
+    _sm90_multiply,
+    _sm90_mainloop,
+    _partial_tile_kernel,
+    _prefetch_b_kernel,
+)
+OF_THE_EPILOGUE = {
+    "epi_begin": [
+        "params",
+        "epi_smem_tensors",
+        "epi_tile",
+        "tiled_copy_t2r",
+        "tiled_copy_r2s",
+        "tile_coord_mnkl",
+        "varlen_manager",
+        "epilogue_barrier",
+        "tidx",
+        "tRS_rD_layout",
+    ],
+    "epi_begin_loop": ["params", "epi_tensors", "epi_coord"],
+    "epi_load_acc_subtile": ["tRS_rAcc", "tRS_rD", "epi_coord", "no_release"],
+    "epi_retile_acc": ["acc", "tRS_rD", "tiled_copy_r2s"],
+    "epilog_gmem_copy_and_partition": ["atom", "mD_mn", "tile_shape_mn", "epi_tile", "sD", "tile_coord_mnkl"],
+    "epilog_smem_store_and_partition": ["tiled_mma", "d_layout", "dtype", "sD", "tidx"],
+}
+"""The methods of quack's that ragged tiles need otherwise, with their parameters."""
+OVERRIDDEN = {"__init__", "__call__", "kernel", "mma", *OF_THE_EPILOGUE}
 """Methods of quack's that our classes replace; any other name of ours must not be one of quack's."""
 ONLY_IN_KERNEL = {"__call__", "kernel"}
 """Methods of quack's that our kernels replace, so that what these read need not be set."""
@@ -45,15 +80,22 @@ def not_set(call, cls, ours):
     )
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_the_private_methods_take_what_they_took(name):
-    assert list(inspect.signature(getattr(GemmSm90, name)).parameters) == PRIVATE[name], (
-        f"quack changed GemmSm90.{name}"
-    )
+@pytest.mark.parametrize(("name", "parameters"), [*CALLED.items(), *REPLACED.items()])
+def test_the_private_methods_take_what_they_took(name, parameters):
+    assert list(inspect.signature(getattr(GemmSm90, name)).parameters) == parameters, f"quack changed GemmSm90.{name}"
+
+
+@pytest.mark.parametrize("name", OF_THE_EPILOGUE)
+def test_the_epilogues_methods_take_what_they_took(name):
+    found = list(inspect.signature(getattr(GemmDefaultSm90, name)).parameters)
+    assert found == ["self", *OF_THE_EPILOGUE[name]], f"quack changed GemmDefaultSm90.{name}"
 
 
 def test_the_private_methods_are_the_stated_ones():
-    assert {name for name in attributes(tree(choose_layouts), "gemm", ast.Load) if name.startswith("_")} == set(PRIVATE)
+    called = {x for x in attributes(tree(choose_layouts), "gemm", ast.Load) if x.startswith("_")}
+    assert called == set(CALLED)
+    replaced = {x for x in vars(_quack_internals.PieceSm90) if x.startswith("_") and not x.startswith("__")}
+    assert replaced == set(REPLACED)
 
 
 def test_everything_that_quacks_methods_read_of_a_call_is_set():
@@ -78,16 +120,23 @@ def test_an_attribute_that_is_new_is_found():
 
 
 def our_classes():
-    return {x for module in MODULES for x in vars(module).values() if inspect.isclass(x) and issubclass(x, GemmSm90)}
+    return {
+        x
+        for module in (*MODULES, _quack_internals)
+        for x in vars(module).values()
+        if inspect.isclass(x) and issubclass(x, GemmSm90)
+    }
 
 
 def test_our_names_are_none_of_quacks():
     ours = [x for x in our_classes() if x.__module__.startswith("aot.")]
-    assert len(ours) == 5
+    assert len(ours) == 7
     names = {name for x in ours for name in vars(x)} - {"__module__", "__doc__", "__firstlineno__"}
     instance = GemmDefaultSm90(Float32, BFloat16, (64, 64), (1, 1, 1))
     clashes = {name for name in names if hasattr(instance, name)}
-    assert clashes - OVERRIDDEN - {"EpilogueParams"} == set()  # EpilogueParams: quack makes one for every subclass
+    assert (
+        clashes - OVERRIDDEN - set(REPLACED) - {"EpilogueParams"} == set()
+    )  # EpilogueParams: quack makes one for every subclass
 
 
 def test_no_private_name_of_quacks_is_used_in_our_kernels():

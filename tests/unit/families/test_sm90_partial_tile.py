@@ -26,9 +26,11 @@ def test_clusters_of_several_rows_and_columns_are_refused():
 @pytest.mark.parametrize(
     ("tile", "rows"),
     [
+        (8, (8,)),
         (16, (8,)),
         (32, (8, 16)),
         (80, (8, 16, 32, 48, 64)),
+        (88, (8, 16, 32, 48, 64, 80)),
         (128, (8, 16, 32, 48, 64, 80, 96, 112)),
         (208, (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192)),
         (320, (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
@@ -74,7 +76,7 @@ def test_other_layouts_than_kk_are_refused(layout):
 
 
 def test_what_quack_cannot_build_is_refused():
-    message = "pingpong takes tile_n in steps of 16 up to 208 at tile_m 128, got 224"
+    message = "pingpong takes tile_n in steps of 8 up to 208 at tile_m 128, got 224"
     assert reason(replace(TILE, tile_n=224), "h200") == (Reason.TILE, message)
 
 

@@ -172,7 +172,10 @@ def test_a_bias_takes_shared_memory_for_one_tile(candidate, target, num_bytes):
     assert bias_bytes(candidate, Operation.BF16_KK, shape_rows(candidate)) == 0
     # What is left of a block goes to further stages of the epilogue, so that the sum need not grow by the bias.
     assert bias.smem_bytes <= target.smem_bytes_per_block
-    assert (fixed[1] - fixed[0] - num_bytes) % 128 == 0
+    if target is THOR:
+        assert (fixed[1] - fixed[0] - num_bytes) % 128 == 0
+    else:
+        assert [x % 1024 for x in fixed] == [0, 0]  # quack aligns the stages that follow
 
 
 def shape_rows(candidate):
