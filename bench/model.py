@@ -43,8 +43,9 @@ RATIOS = {"speedup": ("stock", "wheel"), "compiled_speedup": ("compiled", "compi
 SLACK = 1.25
 """How many times the error of the stack as it is the wheel's may be: both round to 16 bits after every product, each in
 its own order of summation."""
-PASSES_US = 4000.0
-"""How long a graph is to last, in microseconds."""
+PASSES, PASSES_ROWS = 8, 4096
+"""Passes of a graph at most, and the rows of x that they may have together. All graphs of a row have as many, since
+starting one takes some microseconds."""
 
 Passes = Callable[[], object]
 
@@ -115,9 +116,10 @@ def errors(results: Mapping[str, torch.Tensor], expected: torch.Tensor) -> dict[
     return {name: round(value, 6) for name, value in found.items()}
 
 
-def capture_passes(passes: Passes) -> Captured:
-    """Capture as many passes as last PASSES_US, one at least."""
-    return capture(lambda *_: passes(), [(torch.empty(0),) * 3], PASSES_US)
+def capture_passes(passes: Passes, m: int) -> Captured:
+    """Capture several passes over m rows."""
+    count = max(1, min(PASSES, PASSES_ROWS // m))
+    return capture(lambda *_: passes(), [(torch.empty(0),) * 3] * count, 0)
 
 
 def expected_of(reference: Stack, row: Row) -> torch.Tensor:
@@ -137,12 +139,12 @@ def measure(
         start = time.monotonic()
         try:
             results[name] = variant(row.x, row.positions, row.cache).clone()
-            graphs[name] = capture_passes(lambda variant=variant: variant(row.x, row.positions, row.cache))
+            graphs[name] = capture_passes(lambda variant=variant: variant(row.x, row.positions, row.cache), row.m)
         except (RuntimeError, aot_gemm.AotGemmError) as error:
             result["failures"][name] = f"{type(error).__name__}: {error}"[:2000]
             results.pop(name, None)
         report(f"{row.name} {name}: {time.monotonic() - start:.1f} s to compile and capture")
-    graphs |= {name: capture_passes(passes) for name, passes in gemms(stack, row.m).items()}
+    graphs |= {name: capture_passes(passes, row.m) for name, passes in gemms(stack, row.m).items()}
     times = interleave(graphs)
     result |= {f"{name}_us": round(statistics.median(values), 2) for name, values in times.items()}
     result |= {f"{name}_spread": round(spread(values), 4) for name, values in times.items()}

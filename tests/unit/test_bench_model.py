@@ -1,7 +1,7 @@
 """bench/model.py without a GPU: its stack, its checks and its table, with the wheel, graphs and clock replaced.
 
-The layers are small ones of our own, called as transformers' decoder layers are; where transformers is installed, its own
-too.
+The layers are small ones of our own, called as transformers' decoder layers are; where transformers is installed, also
+its own.
 """
 
 import sys
@@ -56,15 +56,17 @@ def model(stack, monkeypatch):
     calls = []
 
     def capture(call, sets, graph_us):
+        assert graph_us == 0
         call(*sets[0])
-        calls.append(call)
-        return len(calls), 1
+        calls.append(len(sets))
+        return len(calls), len(sets)
 
     # Each graph takes 10 us more than the one before; a second round takes 2 us more, a third 4.
     monkeypatch.setattr(module, "capture", capture)
     monkeypatch.setattr(
         module, "interleave", lambda x: {name: [10.0 * g, 10.0 * g + 2, 10.0 * g + 4] for name, (g, _) in x.items()}
     )
+    module.captured = calls
     monkeypatch.setattr(module, "clocks", lambda: "none")
     monkeypatch.setattr(module, "make_stack", lambda shape, dtype, device: small(stack, shape, dtype))
     monkeypatch.setattr(torch, "compile", lambda stack, **_: stack)
@@ -181,6 +183,11 @@ def test_a_run_has_times_speeds_errors_and_kernels(model):
     assert decode["wheel_difference"] == 0
     assert decode["kernels"] == {"n8 k16": "bfloat16_3x8x16", "n16 k8": "bfloat16_3x16x8"}
     assert decode["failures"] == {}
+
+
+def test_every_graph_of_a_row_has_as_many_passes(model):
+    model.run(options(model), ["decode-3", "prefill-2048", "prefill-5000"], 100, print, "cpu")
+    assert model.captured == [8] * 6 + [2] * 6 + [1] * 6
 
 
 def test_a_wrong_product_is_a_failure(model, wheel):
