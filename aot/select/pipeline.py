@@ -13,7 +13,7 @@ from aot.compile.artifact import Artifact
 from aot.compile.compiler import ArtifactStore
 from aot.compile.workplace import ARTIFACTS
 from aot.core.errors import CoverageError, SelectionError, StoreError
-from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, reference_times
 from aot.core.operands import misalignment
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
@@ -188,7 +188,7 @@ def select_measured(
     kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
-    measured = KnownTimes(inside, spreads(record), outside, record=record)
+    measured = KnownTimes(inside, spreads(record), outside, reference_times(record), record)
     if objective.with_curves:
         objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
     return select_kernels(measured, target, objective, path.name.removesuffix(".jsonl.gz"))
