@@ -27,19 +27,16 @@ from aot.core.measurement import (
 )
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_row
+from aot.measure.store_schema import prepare, refuse_foreign
 from aot.measure.store_sql import (
-    APPLICATION_ID,
     INSERT_LIBRARY_TIME,
     INSERT_MEASUREMENT,
     INSERT_RUN,
     INSERT_SEARCH,
     INSERT_VOIDED,
     RUN_COLUMNS,
-    SCHEMA,
-    SCHEMA_VERSION,
     SELECT_LIBRARY_TIMES,
     SELECT_MEASUREMENTS,
-    UPGRADES,
     InFlight,
     KernelRow,
     MeasurementRow,
@@ -284,47 +281,6 @@ class Store:
         return tuple(dict.fromkeys(self._rows(Conditions, query)))
 
 
-def _upgrade(connection: sqlite3.Connection) -> int:
-    """Bring the file of an older aot up to date, unless another process has done so meanwhile; give its version."""
-    connection.execute("BEGIN IMMEDIATE")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    while version in UPGRADES:
-        for statement in UPGRADES[version]:
-            connection.execute(statement)
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.commit()
-    return int(version)
-
-
-def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, is_new: bool) -> int:
-    """Return a file's schema version; refuse another program's file before anything is written to it."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID and not (is_new and application == version == 0):
-        raise StoreError(f"{path} is a SQLite file of another program; give another path")
-    if version != SCHEMA_VERSION and version not in UPGRADES and not is_new:
-        raise StoreError(
-            f"{path} has schema version {version}, this aot reads {SCHEMA_VERSION}; use the aot that wrote it, or "
-            "measure into another file"
-        )
-    return int(version)
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA busy_timeout = 10000")
-    (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if num_tables == 0:
-        _refuse_foreign(connection, path, is_new=True)
-        connection.execute("PRAGMA journal_mode = WAL")
-        # Another process may be making the same tables: the statements wait for it, and then find them there.
-        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
-    if _refuse_foreign(connection, path, is_new=False) in UPGRADES:
-        _upgrade(connection)
-    # A commit then costs no fsync: a killed process loses nothing, a power cut the last measurements at most.
-    connection.execute("PRAGMA synchronous = NORMAL")
-
-
 @contextmanager
 def _typed(path: Path) -> Iterator[None]:
     """Turn what SQLite and the decoder refuse into StoreError."""
@@ -345,7 +301,7 @@ def open_store(path: Path) -> Iterator[Store]:
         StoreError: the file is damaged, newer or another program's; and whatever SQLite refuses while it is open.
     """
     with _typed(path), closing(sqlite3.connect(path)) as connection:
-        _prepare(connection, path)
+        prepare(connection, path)
         yield Store(connection)
 
 
@@ -392,10 +348,10 @@ def read_store(path: Path) -> Iterator[Store]:
     """
     with _typed(path), closing(sqlite3.connect(":memory:")) as memory:
         with closing(_connect_to_read(path)) as source:
-            _refuse_foreign(source, path, is_new=False)
+            refuse_foreign(source, path, is_new=False)
             source.backup(memory)
         _refuse_damaged(memory, path)
-        _prepare(memory, path)
+        prepare(memory, path)
         yield Store(memory)
 
 

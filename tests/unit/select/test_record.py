@@ -9,6 +9,7 @@ import pytest
 from aot.core.errors import StoreError
 from aot.core.measurement import LibraryTime, Measurement, Outcome, Record, Status, reference_times
 from aot.core.operation import Operation
+from aot.families import families
 from aot.measure.store import open_store
 from aot.select.record import from_store, merge, parse_record, read_record, record_text, write_record
 from tests.unit.twins import CONDITIONS, kernel_of, problem_of
@@ -153,7 +154,7 @@ CANDIDATE = ("kernels", 0, "candidate")
         (
             1,
             header(*CANDIDATE, "family", value="sm80_old"),
-            "line 1: no kernel family 'sm80_old'; there are: simt, ",
+            f"line 1: no kernel family 'sm80_old'; there are: {', '.join(sorted(families()))}; ",
         ),
         (
             1,
