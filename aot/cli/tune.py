@@ -54,6 +54,7 @@ from aot.tune.tuning import (
     check_problems,
     check_this_machine,
     import_results,
+    learn,
     make_tuning_bundle,
     measure_here,
     tuning_candidates,
@@ -106,11 +107,13 @@ class _Options:
     record: Path | None
     budget_seconds: float | None
     no_reference: bool
+    learn_from: tuple[Path, ...]
+    per_problem: int
 
     @property
     def found_strategy(self) -> str:
         """Return the strategy: the one asked for, or else what the kernels call for."""
-        return self.strategy or (EXHAUSTIVE if self.selection else MODEL)
+        return self.strategy or (EXHAUSTIVE if self.selection or self.learn_from else MODEL)
 
     @property
     def search_share(self) -> float:
@@ -175,6 +178,20 @@ def compile_command(
     show_default=True,
     help="Percentage of a problem's candidates to measure at most.",
 )
+@click.option(
+    "--learn-from",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Record or results of the same architecture to learn from: each problem is measured with the candidates that "
+    "are then predicted fastest. May be given again.",
+)
+@click.option(
+    "--per-problem",
+    type=click.IntRange(1),
+    default=TuningRequest.per_problem,
+    show_default=True,
+    help="With --learn-from: candidates that each problem is measured with.",
+)
 @option("--bundle", only=[BUNDLE], type=OUTPUT_FOLDER, help="Make a directory to run elsewhere.")
 @click.option("--on", "url", help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more.")
 @option("--record", only=[ON], type=OUTPUT_FILE, help="Record to write; by default the target's.")
@@ -229,6 +246,8 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
         asked.prune or (math.inf if asked.selection else PRUNE),
         _selected_candidates(asked.selection, device),
         constants_of(asked.calibration, device.name),
+        learn(asked.learn_from, device) if asked.learn_from else None,
+        asked.per_problem,
     )
 
 

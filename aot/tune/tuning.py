@@ -10,13 +10,13 @@ from aot.compile.artifact import Artifact, CompileFailure
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
-from aot.core.errors import CompileError, DeviceError, ShapeFileError, TargetError
+from aot.core.errors import CompileError, DeviceError, ShapeFileError, StoreError, TargetError
 from aot.core.measurement import Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet
-from aot.core.target import Target, target_names
+from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_output
 from aot.families import family_of
 from aot.measure.options import Options
@@ -30,7 +30,8 @@ from aot.select.coverage import untuned
 from aot.select.level import Level, level
 from aot.select.record import from_store, merge, read_record, write_record
 from aot.select.selector import fallback_key
-from aot.select.times import launched_problems
+from aot.select.time_model import TimeModel
+from aot.select.times import launched_problems, measured_times
 from aot.space import cost
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS, Constants
@@ -56,6 +57,9 @@ class TuningRequest:
     """If given, what to measure, whatever the model says: the kernels of an earlier selection, say."""
     constants: Constants = DEFAULTS
     """The cost model's, as a calibration found them."""
+    learned: TimeModel | None = None
+    """If given, each problem is measured with the `per_problem` candidates that this predicts fastest."""
+    per_problem: int = 24
 
 
 def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
@@ -80,6 +84,38 @@ def _library(artifacts: Sequence[Artifact], target: Target) -> Library:
     )
 
 
+def _promising(
+    request: TuningRequest, candidates: Sequence[Candidate], problem: Problem, target: Target
+) -> dict[Candidate, float]:
+    """Choose the candidates to measure a problem with; return their predicted times in microseconds."""
+    if request.learned is None:
+        near = within(candidates, problem, target, request.ratio, request.constants)
+        times = cost.estimate(near, [problem], target, request.constants).total_us[0].tolist()
+        return dict(zip(near, times, strict=True))
+    times = request.learned.times_us(candidates, [problem])[0].tolist()
+    ranked = sorted(zip(times, candidates, strict=True))[: request.per_problem]
+    return {candidate: us for us, candidate in ranked}
+
+
+def learn(paths: Sequence[Path], target: Target) -> TimeModel:
+    """Learn from the times of records and of result stores, of any protocol: ranking candidates needs no more.
+
+    Raises:
+        StoreError: a file cannot be read, or is of another architecture.
+    """
+    times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
+    for path in paths:
+        record = from_store(path) if path.suffix == ".sqlite" else read_record(path)
+        if load_target(record.target).arch != target.arch:
+            raise StoreError(f"{path} is of {record.target}; expected times of {target.arch}, as {target.name} is")
+        for operation, rows in measured_times(record).items():
+            for problem, row in rows.items():
+                times.setdefault(operation, {}).setdefault(problem, {}).update(row)
+    if not times:
+        raise StoreError(f"{', '.join(map(str, paths))}: there are no times to learn from; give others")
+    return TimeModel.fit(times, target)
+
+
 def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Target) -> TuningSet:
     """List kernels, problems, and which kernels each problem is to be measured with."""
     kernels = tuple(
@@ -97,14 +133,11 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
     predicted: dict[Problem, dict[str, float]] = {}
     for operation, launched in launched_problems(request.operations, request.shapes).items():
         candidates = [x.key.candidate for x in kernels if x.key.operation == operation and not x.is_fallback]
+        problems += launched
         for problem in launched:
-            problems.append(problem)
-            near = within(candidates, problem, target, request.ratio, request.constants)
-            chosen[problem] = frozenset(KernelKey(operation, candidate).name for candidate in near)
-            times = cost.estimate(near, [problem], target, request.constants).total_us[0].tolist()
-            predicted[problem] = {
-                KernelKey(operation, candidate).name: round(us, 4) for candidate, us in zip(near, times, strict=True)
-            }
+            times = _promising(request, candidates, problem, target)
+            predicted[problem] = {KernelKey(operation, x).name: round(us, 4) for x, us in times.items()}
+            chosen[problem] = frozenset(predicted[problem])
     return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen, predicted)
 
 
