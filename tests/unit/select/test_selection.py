@@ -128,7 +128,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
             "x",
             ": kernels[1].candidate.split_k_mode: expected one of none, se",
         ),
-        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: simt, sm100_per"),
+        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: cluster_sp"),
         (
             ("kernels", 1, "candidate", "schedule"),
             "a;b",
