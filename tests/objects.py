@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Accepted, Candidate, KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.core.target import load_target
@@ -53,12 +53,12 @@ def compiled(target_name):
 
 
 def small_manifest(target_name):
-    """Make the manifest of a wheel of those kernels: the fallback first, then one ladder and one grid cell."""
+    """Make the manifest of a wheel of those kernels: the fallback first, then one ladder and one column of a grid."""
     kernels, objects = compiled(target_name)
     target = load_target(target_name)
     last = len(kernels) - 1
     ladder = Ladder(4096, 4096, (16, 256), (row(last, last, 9.0, 1), row(1, 1, 19.0, last)))
-    section = Section(BF16, (ladder,), Grid((64,), (4096,), (4096,), (row(1, 1, 10.0, last),)), 0)
+    section = Section(BF16, (ladder,), Grid((4096,), (4096,), (Column((64,), (1,)),)), 0)
     manifest = replace(
         golden_manifest(),
         target=target.name,

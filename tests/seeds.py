@@ -236,13 +236,16 @@ def committed_record(num_rows=20):
 
 
 def committed_selection():
-    """Return the committed selection with one section of two short ladders and a grid of one cell."""
+    """Return the committed selection with one section of two short ladders and a grid of one column."""
     found = json.loads(gzip.decompress((AOT / "selections" / "h200.json.gz").read_bytes()))
     section = found["table"]["sections"][0]
     ladders = [{**x, "m_edges": x["m_edges"][:2], "rows": x["rows"][:2]} for x in section["ladders"][:2]]
-    grid = {key: edges[:1] for key, edges in section["grid"].items()}
-    rows = [*grid["cells"], *(row for ladder in ladders for row in ladder["rows"])]
-    used = sorted({section["fallback"], *(row[key] for row in rows for key in ("kernel", "general", "runner_up"))})
+    grid = {key: parts[:1] for key, parts in section["grid"].items()}
+    grid["columns"] = [{key: steps[:2] for key, steps in x.items()} for x in grid["columns"]]
+    rows, named = [row for ladder in ladders for row in ladder["rows"]], grid["columns"][0]["kernels"]
+    kernels = (row[key] for row in rows for key in ("kernel", "general", "runner_up"))
+    used = sorted({section["fallback"], *named, *kernels})
+    named[:] = map(used.index, named)
     for row in rows:
         row.update({key: used.index(row[key]) for key in ("kernel", "general", "runner_up")})
     section = {**section, "ladders": ladders, "grid": grid, "fallback": used.index(section["fallback"])}

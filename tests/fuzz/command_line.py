@@ -36,7 +36,7 @@ from aot.cli.main import COMMANDS, main
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.core import errors
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.errors import AotError, DeviceError
 from aot.core.measurement import Conditions, Measurement, Record
@@ -147,7 +147,7 @@ def selection_of(target, provenance):
     found = _candidates(target)
     kernels = (fallback_key(OPERATION, load_target(target)), *(KernelKey(OPERATION, x) for x in found))
     row = Row(1, 1, 9.0, provenance, 2, 9.5)
-    grid = Grid((64,), (4096,), (4096,), (replace(row, provenance="predicted"),))
+    grid = Grid((4096,), (4096,), (Column((64,), (1,)),))
     table = DispatchTable((Section(OPERATION, (Ladder(4096, 4096, (16, 4096), (row, row)),), grid, 0),))
     conditions = (CONDITIONS,) if provenance == "measured" else ()
     coverage = Coverage(2, 0, "", {}, {})

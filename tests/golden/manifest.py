@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aot.core.candidate import Candidate, KernelKey, Workspace
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions
@@ -55,7 +55,7 @@ def row(chosen: int, general: int, time_us: float, runner_up: int) -> Row:
 
 
 def golden_manifest() -> Manifest:
-    """Make the manifest: two sections, one with two ladders and one with none and a grid of one cell."""
+    """Make the manifest: two sections, one with two ladders and one with none and a grid of one column."""
     kernels = (
         kernel(KK, FALLBACK, num_strides=2),
         kernel(KK, BIG, multiples=(256, 256)),
@@ -67,10 +67,15 @@ def golden_manifest() -> Manifest:
         Ladder(4096, 4096, (16, 256, 4096), (row(3, 3, 5.5, 2), row(2, 2, 9.0, 1), row(1, 2, 190.25, 2))),
         Ladder(14336, 4096, (64,), (row(2, 2, 31.0, 1),)),
     )
-    cells = tuple(row(1 if i % 2 else 2, 2, 10.0 + i, 3) for i in range(8))
+    columns = (
+        Column((64, 4096), (2, 3)),
+        Column((4096,), (2,)),
+        Column((16, 64, 4096), (3, 2, 3)),
+        Column((64, MAX_STEP_M), (2, 3)),
+    )
     sections = (
-        Section(KK, ladders, Grid((64, 4096), (1024, 8192), (1024, 8192), cells), fallback=0),
-        Section(KN, (), Grid((1,), (1,), (1,), (Row(4, 4, 0.0, "predicted", 4, 0.0),)), fallback=4),
+        Section(KK, ladders, Grid((1024, 8192), (1024, 8192), columns), fallback=0),
+        Section(KN, (), Grid((1,), (1,), (Column((1,), (4,)),)), fallback=4),
     )
     return Manifest(
         manifest_version=MANIFEST_VERSION,
@@ -88,7 +93,6 @@ def golden_manifest() -> Manifest:
         heldout=(HeldOut(KK, 1, 2, 1, 0.02, 0.03, 0.04, 0.05, "bf16_kk m3 n4096 k4096"),),
         flops_per_s=7.9e14,
         bandwidth_bytes_per_s=4.3e12,
-        cell_fractions=(0.5, 1.0),
         bigger_tiles={kernels[2].name: ("128x16 legal: +5.0% measured", "128x32 not legal: why")},
         toolchain={"nvidia-cutlass-dsl": "4.8.1", "ptxas": "13.4"},
         kernels=kernels,

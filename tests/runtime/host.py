@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from aot.core.candidate import Candidate
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
@@ -319,6 +319,12 @@ def _edges(rng, count):
     return tuple(sorted(rng.sample(range(1, 20000), count)))
 
 
+def _columns(rng, count, kernels):
+    """Make columns of one step to nine, the last edge of some the largest that there is."""
+    edges = [(*_edges(rng, rng.randint(1, 8)), *rng.choice(((), (MAX_STEP_M,)))) for _ in range(count)]
+    return tuple(Column(x, tuple(rng.choice(kernels) for _ in x)) for x in edges)
+
+
 def random_manifest(seed=1):
     """Make a manifest of random tables: bfloat16 in all layouts, float16 in two, bfloat16 with a bias in one.
 
@@ -347,9 +353,9 @@ def random_manifest(seed=1):
         ladders = [
             Ladder(*pair, x, _rows(rng, len(x), indices, multiples)) for pair, x in zip(pairs, edges, strict=True)
         ]
-        axes = [_edges(rng, rng.randint(1, 6)) for _ in range(3)]
-        count = len(axes[0]) * len(axes[1]) * len(axes[2])
-        sections.append(Section(operation, tuple(ladders), Grid(*axes, _rows(rng, count, indices, multiples)), first))
+        axes = [_edges(rng, rng.randint(1, 6)) for _ in range(2)]
+        columns = _columns(rng, len(axes[0]) * len(axes[1]), [i for i in indices if multiples[i] in ((1, 1), (1, 8))])
+        sections.append(Section(operation, tuple(ladders), Grid(*axes, columns), first))
     changed = {"kernels": tuple(kernels), "table": DispatchTable(tuple(sections)), "bigger_tiles": {}}
     fields = {**vars(golden_manifest()), **changed}
     return type(golden_manifest())(**fields)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from aot.cli.main import main
-from aot.core.dispatch import look_up, round_up
+from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, Grid, Section, look_up, round_up
+from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families import family_of
@@ -76,7 +79,7 @@ def test_equals_reference_beside_every_edge(library, manifest):
     for section in manifest.table.sections:
         grid = section.grid
         shapes = [(m, x.n, x.k) for x in section.ladders for m in x.m_edges]
-        shapes += [(m, n, k) for m in grid.m_edges for n in grid.n_edges for k in grid.k_edges]
+        shapes += [(m, *grid.corner(i)) for i, column in enumerate(grid.columns) for m in column.m_edges]
         for m, n, k in shapes:
             for step in (-8, -1, 0, 1, 8):
                 for shape in ((m + step, n, k), (m, n + step, k), (m, n, k + step)):
@@ -103,7 +106,8 @@ def random_shapes(rng, section, count):
     is_tuned = rng.random(count) < 0.4
     shapes[is_tuned, 1:] = rng.choice(tuned, is_tuned.sum())
     grid = section.grid
-    axes = [(*grid.m_edges, *(m for x in section.ladders for m in x.m_edges)), grid.n_edges, grid.k_edges]
+    parts = (*grid.columns, *section.ladders)
+    axes = [tuple({m for x in parts for m in x.m_edges}), grid.n_edges, grid.k_edges]
     for column, edges in enumerate(axes):
         on_edge = rng.random(count) < 0.2
         shapes[on_edge, column] = rng.choice(np.array(edges), on_edge.sum()) + rng.integers(-1, 2, on_edge.sum())
@@ -133,6 +137,54 @@ def check_many(library, manifest, num_shapes):
 def test_equals_reference_on_a_million_shapes(library, manifest):
     tiers, kernels = check_many(library, manifest, NUM_SHAPES)
     assert (tiers, len(kernels) > len(manifest.kernels) // 2) == ({1, 2, 3}, True)
+
+
+def test_equals_reference_at_the_largest_edge_and_beside_it(library, manifest):
+    found = 0
+    for number, section in enumerate(manifest.table.sections):
+        tuned = {(x.n, x.k) for x in section.ladders}
+        for i, column in enumerate(section.grid.columns):
+            n, k = section.grid.corner(i)
+            if column.m_edges[-1] != MAX_STEP_M or (n, k) in tuned:
+                continue
+            ends = (column.m_edges[-2], column.m_edges[-2] + 1, MAX_STEP_M, MAX_STEP_M + 1, 2**31 - 1)
+            choices = library.choose(number, np.array([(m, n, k, 1) for m in ends], np.int64)).tolist()
+            assert choices == [[x, 2, i] for x in (column.kernels[-2], *[column.kernels[-1]] * 4)]
+            found += column.kernels[-2] != column.kernels[-1]
+    assert found > 10
+
+
+PACKED = """
+#include "dispatch.h"
+#include "kernel.h"
+namespace aot {
+constexpr int64_t kEdges[] = {1};
+constexpr uint32_t kStarts[] = {0, 3};
+constexpr uint32_t kSteps[] = {%s};
+const Section kSections[] = {{0, 0, nullptr, 0, {kEdges, kEdges, kStarts, kSteps, 1, 1}, 0}};
+const int32_t kNumSections = 1;
+const Multiples kMultiples[] = {{1, 1}};
+}
+"""
+
+
+def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(tmp_path):
+    column = Column((1, MAX_STEP_M - 1, MAX_STEP_M), (MAX_STEP_KERNELS - 1, 0, MAX_STEP_KERNELS - 1))
+    steps = (m * MAX_STEP_KERNELS + kernel for m, kernel in zip(column.m_edges, column.kernels, strict=True))
+    source, library = tmp_path / "packed.cc", tmp_path / "packed.so"
+    source.write_text(PACKED % ", ".join(map(str, steps)))
+    arguments = host.library_sources(golden_manifest(), tmp_path, binding=False)
+    includes = [x for x in map(str, arguments) if x.startswith("-I")]
+    sources = [tmp_path / "src" / "dispatch.cc", host.CHOOSER, source]
+    subprocess.run(["g++", *host.FLAGS, *includes, *sources, "-o", library], check=True)
+    ends = (1, 2, MAX_STEP_M - 1, MAX_STEP_M, MAX_STEP_M + 1, 2**31 - 1)
+    choices, shapes = np.empty((len(ends), 3), np.int64), np.array([(m, 1, 1, 1) for m in ends], np.int64)
+    pointers = (ctypes.c_void_p(x.ctypes.data) for x in (shapes, choices))
+    ctypes.CDLL(library).chooser_choose(ctypes.c_int32(0), ctypes.c_int64(len(ends)), *pointers)
+    section = Section(Operation.BF16_KK, (), Grid((1,), (1,), (column,)), 0)
+    expected = [look_up(section, Problem(Operation.BF16_KK, m, 1, 1), ()) for m in ends]
+    assert choices.tolist() == [[x.kernel, 2, 0] for x in expected]
+    assert choices[:, 0].tolist() == [4095, 0, 0, 4095, 4095, 4095]
 
 
 def check_selection(selection, directory):

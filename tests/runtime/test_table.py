@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from aot.core.dispatch import look_up
+from aot.core.dispatch import MAX_STEP_M, look_up
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.space.roofline import mean_roofline_us, roofline
+from aot.space.roofline import roofline
 
 
 def test_plan_equals_the_reference(package, manifest):
@@ -129,24 +130,18 @@ def test_other_layouts_are_refused(package, layout):
 
 @pytest.fixture
 def priced(package, manifest, monkeypatch):
-    """Give every row of the table a time of so many times the limit of its own shapes."""
+    """Give every row of the ladders a time of so many times the limit of its own shape."""
 
     def price(factor):
         table = package._table
         for section in package._table.manifest()["table"]["sections"]:
             shapes = [
-                (row, [(edge, ladder["n"], ladder["k"])])
+                (row, (edge, ladder["n"], ladder["k"]))
                 for ladder in section["ladders"]
                 for edge, row in zip(ladder["m_edges"], ladder["rows"], strict=True)
             ]
-            grid = section["grid"]
-            for index, row in enumerate(grid["cells"]):
-                rest, k = divmod(index, len(grid["k_edges"]))
-                m, n = divmod(rest, len(grid["n_edges"]))
-                corner = grid["n_edges"][n], grid["k_edges"][k]
-                shapes.append((row, [(x, *corner) for x in inside(grid["m_edges"], m)]))
             for row, of in shapes:
-                time_us = factor * table._mean_limit_us(of)
+                time_us = factor * table._limit_us(of)
                 monkeypatch.setitem(row, "time_us", time_us)
                 monkeypatch.setitem(row, "runner_up_us", 1.5 * time_us)
                 monkeypatch.setitem(row, "general", row["kernel"])
@@ -203,17 +198,44 @@ def test_past_the_last_edge_no_time_is_known(package, manifest, priced):
         assert_no_time(package, (m, ladder.n, ladder.k), why)
 
 
-def test_past_the_grid_no_time_is_known_and_each_mode_is_named(package, manifest, priced):
+NO_TIME_IN_GRID = "the table has no times in its grid, which is filled by predictions of other shapes"
+
+
+def test_a_grid_has_no_times_in_it_and_past_it(package, manifest, priced):
     priced(4.0)
-    grid = manifest.table.sections[0].grid
-    m, n, k = (8 * (edges[-1] // 8) for edges in (grid.m_edges, grid.n_edges, grid.k_edges))
-    ends = [edges[-1] for edges in (grid.m_edges, grid.n_edges, grid.k_edges)]
-    for past in ((True, False, False), (False, True, False), (False, False, True), (True, True, True)):
-        shape = tuple(x + 8 * 100_000 if is_past else x for x, is_past in zip((m, n, k), past, strict=True))
-        modes = [i for i in range(3) if past[i]]
-        last, asked = (" ".join(f"{'mnk'[i]} {extents[i]}" for i in modes) for extents in (ends, shape))
-        why = f"the table's last cell ends at {last}: no time is known for {asked}"
-        assert_no_time(package, shape, why)
+    section = manifest.table.sections[0]
+    grid, tuned = section.grid, {(x.n, x.k) for x in section.ladders}
+    count = 0
+    for i, column in enumerate(grid.columns):
+        n, k = (8 * (edge // 8) for edge in grid.corner(i))
+        if grid.place(n, k) != i or (n, k) in tuned or min(n, k) == 0:
+            continue
+        for m in (m for edge in column.m_edges if edge < MAX_STEP_M for m in (edge, edge + 1)):
+            assert_no_time(package, (m, n, k), NO_TIME_IN_GRID)
+            step = min(bisect_left(column.m_edges, m), len(column.m_edges) - 1)
+            assert package.plan(m, n, k).bucket == (column.m_edges[step], *grid.corner(i))
+            count += 1
+    assert count > 5
+    n, k = (8 * (edges[-1] // 8) + 8 * 100_000 for edges in (grid.n_edges, grid.k_edges))
+    assert_no_time(package, (64, n, k), NO_TIME_IN_GRID)
+    assert package.plan(64, n, k).bucket[1:] == (grid.n_edges[-1], grid.k_edges[-1])
+
+
+def test_a_row_past_what_was_tuned_tells_its_time_as_predicted(package, manifest, priced, monkeypatch):
+    priced(4.0)
+    ladder = plain_ladder(manifest)
+    edge = ladder.m_edges[-1]
+    assert package.plan(edge, ladder.n, ladder.k).provenance == "measured"
+    ladders = package._table.manifest()["table"]["sections"][0]["ladders"]
+    (row,) = (x["rows"][-1] for x in ladders if (x["n"], x["k"]) == (ladder.n, ladder.k))
+    monkeypatch.setitem(row, "provenance", "predicted")
+    got = package.plan(edge, ladder.n, ladder.k)
+    assert (got.provenance, got.no_time) == ("predicted", None)
+    lines = time_lines(package.explain(edge, ladder.n, ladder.k))
+    assert lines[0] == f"  time       {got.time_us:.2f} us for this problem, predicted, not measured"
+    assert lines[-1] == f"  reached    25% of the limit at m {edge}; predicted"
+    why = f"the table's last bucket ends at m {edge}: no time is known for m {edge + 1}"
+    assert_no_time(package, (edge + 1, ladder.n, ladder.k), why)
 
 
 def test_a_time_below_the_limit_is_not_told(package, manifest, priced):
@@ -222,12 +244,6 @@ def test_a_time_below_the_limit_is_not_told(package, manifest, priced):
     why = "the table's time here is less than the limit, so that it is not this problem's"
     for m in (ladder.m_edges[-1], ladder.m_edges[-1] - 1):
         assert_no_time(package, (m, ladder.n, ladder.k), why)
-    # A cell's mean is over smaller shapes too, and may be less than its largest can take.
-    priced(1.0001)
-    grid = manifest.table.sections[0].grid
-    got = package.plan(*(8 * (edges[-1] // 8) for edges in (grid.m_edges, grid.n_edges, grid.k_edges)))
-    assert got.tier == "grid"
-    assert (got.time_us, got.no_time) == (None, why)
 
 
 def test_no_time_is_ever_below_the_limit_of_the_problem_asked_about(package, manifest):
@@ -259,7 +275,7 @@ def test_explain_reads(package):
 def test_limits_are_those_of_the_toolchain(package, manifest):
     rates = {"flops_per_s": manifest.flops_per_s, "bandwidth_bytes_per_s": manifest.bandwidth_bytes_per_s}
     target = replace(load_target("h200"), **rates)
-    bounds, tiers = set(), set()
+    bounds, tiers, timed = set(), set(), 0
     rng = random.Random(3)
     for section in manifest.table.sections:
         operation = section.operation
@@ -270,25 +286,17 @@ def test_limits_are_those_of_the_toolchain(package, manifest):
             expected = roofline(Problem(operation, m, n, k), target)
             assert (got.limit_us, got.limit_by) == (pytest.approx(expected.time_us), expected.bound)
             bounds.add(got.limit_by)
+            tiers.add(got.tier)
             if got.time_us is None:
                 assert got.reached is None
                 continue
-            timed = [got.bucket]
-            if got.tier == "grid":
-                grid = section.grid
-                i, j, p = grid.place(grid.cell(m, n, k))
-                assert got.bucket == (grid.m_edges[i], grid.n_edges[j], grid.k_edges[p])
-                timed = [(x, grid.n_edges[j], grid.k_edges[p]) for x in inside(grid.m_edges, i)]
-            least = mean_roofline_us([Problem(operation, *x) for x in timed], target)
+            assert got.tier == "tuned"
+            timed += 1
+            least = roofline(Problem(operation, *got.bucket), target).time_us
             assert got.reached == pytest.approx(least / got.time_us)
-            tiers.add(got.tier)
-    assert (bounds, tiers) == ({"compute", "memory"}, {"grid", "tuned"})
-
-
-def inside(edges, index):
-    """Give the m that a cell is judged at: its middle and its edge."""
-    low = edges[index - 1] if index else 0
-    return sorted({low + max(1, round((edges[index] - low) / 2)), edges[index]})
+    assert bounds == {"compute", "memory"}
+    assert tiers >= {"grid", "tuned"}
+    assert timed > 10
 
 
 def test_an_empty_product_has_no_limit_and_no_time(package):

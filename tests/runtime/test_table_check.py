@@ -14,7 +14,7 @@ from importlib import import_module
 
 import pytest
 
-from aot.core.dispatch import DispatchTable, Grid, Row, Section
+from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel
@@ -27,9 +27,15 @@ HALF_FALLBACK = 5
 """Index of the kernel that is added to the golden ones, which are the fallback of kk, a kernel of whole tiles, two that
 take all shapes, and the fallback of kn."""
 BIG = "bf16_kk_sm90_quack_128x256_c2x1_coop"
-SMALL = "bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap"
-HALF_NAME = "fp16_kk_simt_16x16_c1x1_direct"
 NOT_ASCENDING = "its edges do not ascend, or its first row is not"
+STEPS_TURNED = "of its grid: its edges do not ascend"
+NO_STEP = "of 6 cannot stand there"
+
+
+def step(m, kernel):
+    """Write a step of a column as the table has it."""
+    return str(m * MAX_STEP_KERNELS + kernel)
+
 
 HALF_NAME = kernel(HALF, FALLBACK).name
 DAMAGES = {
@@ -37,14 +43,10 @@ DAMAGES = {
     "kernel_above": ("    {1, 2},\n};\nconstexpr int64_t", "    {1000000, 2},\n};\nconstexpr int64_t",
                      "section 0, ladder row 2 names kernel 1000000 of 6"),
     "general_above": ("    {3, 3},", "    {3, 6},", "section 0, ladder row 0 names kernel 6 of 6"),
-    "cell_below": ("Cells[] = {\n    {2, 2},", "Cells[] = {\n    {2, -2147483647},",
-                   "section 0, grid row 0 names kernel -2147483647 of 6"),
     "other_type": ("    {3, 3},", "    {5, 3},",
                    f"section 0, ladder row 0 names {HALF_NAME}, which is for another operation"),
-    "general_of_other_type": ("    {4, 4},", "    {4, 5},",
-                              f"section 1, grid row 0 names {HALF_NAME}, which is for another operation"),
-    "other_layout": ("    {4, 4},", "    {2, 4},",
-                     f"section 1, grid row 0 names {SMALL}, which is for another operation"),
+    "general_of_other_type": ("    {3, 3},", "    {3, 5},",
+                              f"section 0, ladder row 0 names {HALF_NAME}, which is for another operation"),
     "general_of_whole_tiles": ("    {3, 3},", "    {3, 1},",
                                f"section 0, ladder row 0: its general kernel {BIG} does not take all shapes"),
     "edges_equal": ("{16, 256, 4096}", "{16, 256, 256}", f"section 0, ladder 0: {NOT_ASCENDING} 0"),
@@ -58,14 +60,34 @@ DAMAGES = {
                       "section 0, ladder 1 does not come after the one before it"),
     "ladders_below": ("kLadders0,\n     2,", "kLadders0,\n     -1,", "section 0 has -1 ladders"),
     "ladders_nowhere": ("1,\n     nullptr,\n     0,", "1,\n     nullptr,\n     1,", "section 1 has 1 ladders"),
-    "grid_m": ("MEdges[] = {64, 4096}", "MEdges[] = {64, 64}", "section 0: the edges of its grid do not ascend"),
     "grid_n": ("NEdges[] = {1024, 8192}", "NEdges[] = {-1, 8192}", "section 0: the edges of its grid do not ascend"),
-    "grid_k": ("kGrid1Cells, 1, 1, 1}", "kGrid1Cells, 1, 1, 0}", "section 1: the edges of its grid do not ascend"),
-    "fallback_of_other_type": ("2, 2, 2},\n     0}", "2, 2, 2},\n     5}",
-                               "section 0: kernel 5 cannot be its fallback"),
-    "fallback_of_one_stride": ("2, 2, 2},\n     0}", "2, 2, 2},\n     2}",
-                               "section 0: kernel 2 cannot be its fallback"),
-    "fallback_above": ("2, 2, 2},\n     0}", "2, 2, 2},\n     6}", "section 0: kernel 6 cannot be its fallback"),
+    "grid_k": ("kGrid1Steps, 1, 1}", "kGrid1Steps, 1, 0}", "section 1: the edges of its grid do not ascend"),
+    "grid_k_equal": ("KEdges[] = {1024, 8192}", "KEdges[] = {1024, 1024}",
+                     "section 0: the edges of its grid do not ascend"),
+    "columns_late": ("{0, 2, 3, 6, 8}", "{1, 2, 3, 6, 8}", "section 0: the first column of its grid starts late"),
+    "column_empty": ("{0, 2, 3, 6, 8}", "{0, 2, 3, 3, 8}", "section 0: column 2 of its grid has no step"),
+    "column_turned": ("{0, 2, 3, 6, 8}", "{0, 2, 7, 6, 8}", f"section 0, column 1 {STEPS_TURNED}"),
+    "column_of_none": ("{0, 1};\nconstexpr uint32_t kGrid1", "{0, 0};\nconstexpr uint32_t kGrid1",
+                       "section 1: column 0 of its grid has no step"),
+    "column_too_long": ("{0, 2, 3, 6, 8}", "{0, 3, 4, 6, 8}", f"section 0, column 0 {STEPS_TURNED}"),
+    "steps_equal": (step(16, 3) + ", " + step(64, 2), step(16, 3) + ", " + step(16, 2),
+                    f"section 0, column 2 {STEPS_TURNED}"),
+    "steps_turned": (step(16, 3) + ", " + step(64, 2), step(64, 2) + ", " + step(16, 3),
+                     f"section 0, column 2 {STEPS_TURNED}"),
+    "step_of_zero": (step(16, 3) + ", ", step(0, 3) + ", ", f"section 0, column 2 {STEPS_TURNED}"),
+    "step_kernel_above": (step(16, 3) + ", ", step(16, 6) + ", ",
+                          f"section 0, column 2 of its grid: kernel 6 {NO_STEP}"),
+    "step_kernel_far_above": (step(MAX_STEP_M, 3), step(MAX_STEP_M, 4095),
+                              f"section 0, column 3 of its grid: kernel 4095 {NO_STEP}"),
+    "step_of_whole_tiles": (step(MAX_STEP_M, 3), step(MAX_STEP_M, 1),
+                            f"section 0, column 3 of its grid: kernel 1 {NO_STEP}"),
+    "step_of_other_type": (step(MAX_STEP_M, 3), step(MAX_STEP_M, 5),
+                           f"section 0, column 3 of its grid: kernel 5 {NO_STEP}"),
+    "step_of_other_layout": (f"    {step(1, 4)},", f"    {step(1, 2)},",
+                             f"section 1, column 0 of its grid: kernel 2 {NO_STEP}"),
+    "fallback_of_other_type": ("2, 2},\n     0}", "2, 2},\n     5}", "section 0: kernel 5 cannot be its fallback"),
+    "fallback_of_one_stride": ("2, 2},\n     0}", "2, 2},\n     2}", "section 0: kernel 2 cannot be its fallback"),
+    "fallback_above": ("2, 2},\n     0}", "2, 2},\n     6}", "section 0: kernel 6 cannot be its fallback"),
     "section_twice": ("    {0,\n     1,\n", "    {0,\n     0,\n", "section 1 has layout 0, or one like it came before"),
     "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
     "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2 is of operation 2 of 2"),
@@ -84,8 +106,7 @@ DAMAGES = {
 def table_manifest():
     """Make the golden manifest with a section of float16 more."""
     golden = golden_manifest()
-    row = Row(HALF_FALLBACK, HALF_FALLBACK, 0.0, "predicted", HALF_FALLBACK, 0.0)
-    section = Section(HALF, (), Grid((1,), (1,), (1,), (row,)), fallback=HALF_FALLBACK)
+    section = Section(HALF, (), Grid((1,), (1,), (Column((1,), (HALF_FALLBACK,)),)), fallback=HALF_FALLBACK)
     kernels = (*golden.kernels, kernel(HALF, FALLBACK, num_strides=2))
     table = DispatchTable((*golden.table.sections, section))
     return replace(golden, package="damaged-gemm", kernels=kernels, table=table)

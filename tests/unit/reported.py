@@ -7,7 +7,7 @@ from functools import cache
 from xml.etree import ElementTree as ET
 
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.target import load_target
 from aot.report.facts import SearchPoint, facts_of
@@ -29,7 +29,7 @@ def row(kernel, runner_up, time_us):
     return Row(kernel, 1, time_us, "measured", runner_up, time_us * 1.25)
 
 
-GRID = Grid((64, 256), (512, 1024), (128,), tuple(row(1, 2, 10.0 + i) for i in range(4)))
+GRID = Grid((512, 1024), (128,), (Column((64, 256), (1, 1)), Column((256,), (1,))))
 SECTION = Section(BF16, (Ladder(256, 512, (16, 128), (row(1, 2, 4.0), row(2, 1, 6.0))),), GRID, 0)
 SELECTION = Selection(
     SELECTION_VERSION,
@@ -91,8 +91,7 @@ def predicted():
         return replace(x, provenance="predicted")
 
     ladders = tuple(replace(x, rows=tuple(map(of_model, x.rows))) for x in SECTION.ladders)
-    selection = with_section(ladders=ladders, grid=replace(GRID, cells=tuple(map(of_model, GRID.cells))))
-    return replace(selection, provenance="predicted", record=NAME, conditions=())
+    return replace(with_section(ladders=ladders), provenance="predicted", record=NAME, conditions=())
 
 
 @cache

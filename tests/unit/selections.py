@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.select import selector
@@ -22,5 +22,5 @@ SELECTION = Selection(
     (),
     (),
     (selector.fallback_key(Operation.BF16_KK, load_target("h200")), KernelKey(BF16, PLAIN)),
-    DispatchTable((Section(BF16, (), Grid((1,), (1,), (1,), (Row(1, 1, 2.0, "predicted", 1, 2.0),)), 0),)),
+    DispatchTable((Section(BF16, (), Grid((1,), (1,), (Column((1,), (1,)),)), 0),)),
 )

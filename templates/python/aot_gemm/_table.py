@@ -173,13 +173,9 @@ def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float, *
     if place is None or place.row is None:
         of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
         return f"the table has no times {of}"
-    looked_up = (selection.m, selection.n, selection.k)
-    past = [mode for mode, edge in enumerate(place.bucket) if looked_up[mode] > edge]
-    if past:
-        what = "bucket" if TIERS[selection.tier] == "tuned" else "cell"
-        ends = " ".join(f"{'mnk'[mode]} {place.bucket[mode]}" for mode in past)
-        asked = " ".join(f"{'mnk'[mode]} {looked_up[mode]}" for mode in past)
-        return f"the table's last {what} ends at {ends}: no time is known for {asked}"
+    edge = place.bucket[0]
+    if selection.m > edge:
+        return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
     if place.row["kernel"] != selection.kernel:
         return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:

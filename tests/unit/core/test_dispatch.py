@@ -4,10 +4,26 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from aot.core.dispatch import Choice, DispatchTable, Grid, Ladder, Row, Section, Tier, look_up, round_up, table_fault
+from aot.core.dispatch import (
+    MAX_STEP_KERNELS,
+    MAX_STEP_M,
+    Choice,
+    Column,
+    DispatchTable,
+    Grid,
+    Ladder,
+    Row,
+    Section,
+    Tier,
+    look_up,
+    round_up,
+    table_fault,
+    takes_aligned,
+)
 from aot.core.element import ElementType
 from aot.core.measurement import Provenance
 from aot.core.operation import Layout, Operation
+from aot.core.strict_json import DecodeError, decode
 from tests.golden.manifest import golden_manifest, row
 from tests.unit.twins import BF16, problem_of
 
@@ -46,7 +62,18 @@ def test_rounding_clamps(edges, value):
     assert round_up(edges[-1] + value, edges) == len(edges) - 1
 
 
-GRID = Grid((1, 64), (128, 4096), (128, 512, 4096), tuple(row(i % 5, i % 5, 1.0 + i, 0) for i in range(12)))
+GRID = Grid(
+    (128, 4096),
+    (128, 512, 4096),
+    (
+        Column((1, 64), (0, 1)),
+        Column((64,), (2,)),
+        Column((8, 32, 100), (1, 2, 3)),
+        Column((16, 4096), (4, 3)),
+        Column((1,), (0,)),
+        Column((2, MAX_STEP_M), (3, 4)),
+    ),
+)
 LADDERS = (
     Ladder(64, 512, (8, 32), (row(1, 1, 1.0, 0), row(2, 2, 2.0, 0))),
     Ladder(128, 128, (16,), (row(3, 3, 3.0, 0),)),
@@ -55,29 +82,43 @@ SECTION = Section(BF16, LADDERS, GRID, fallback=7)
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "cell"),
-    [(1, 1, 1, 0), (1, 1, 129, 1), (1, 129, 1, 3), (2, 1, 1, 6), (65, 5000, 5000, 11), (64, 128, 512, 7)],
+    ("n", "k", "column"),
+    [(1, 1, 0), (128, 128, 0), (1, 129, 1), (128, 513, 2), (129, 1, 3), (4096, 512, 4), (5000, 5000, 5)],
 )
-def test_k_runs_fastest_in_the_grid(m, n, k, cell):
-    assert GRID.cell(m, n, k) == cell
+def test_k_runs_fastest_in_the_grid(n, k, column):
+    assert GRID.place(n, k) == column
 
 
-@given(EDGES, EDGES, EDGES, SIZES, SIZES, SIZES)
-def test_a_cell_is_found_from_its_place_and_from_all_that_is_judged_in_it(m_edges, n_edges, k_edges, m, n, k):
-    grid = Grid(m_edges, n_edges, k_edges, ())
-    cell = grid.cell(m, n, k)
-    assert cell in range(len(m_edges) * len(n_edges) * len(k_edges))
-    corner = tuple(edges[i] for edges, i in zip((m_edges, n_edges, k_edges), grid.place(cell), strict=True))
-    assert grid.cell(*corner) == cell
-    assert {grid.cell(*shape) for shape in grid.judged(cell)} == {cell}
-    assert grid.judged(cell)[-1] == corner
+def test_the_steps_of_a_grid_are_those_of_all_columns():
+    assert GRID.num_steps == 2 + 1 + 3 + 2 + 1 + 2
+    assert [GRID.corner(i) for i in range(6)] == [(n, k) for n in (128, 4096) for k in (128, 512, 4096)]
+
+
+@given(EDGES, EDGES, SIZES, SIZES)
+def test_a_column_is_found_from_its_corner_which_is_the_least_that_holds(n_edges, k_edges, n, k):
+    grid = Grid(n_edges, k_edges, ())
+    column = grid.place(n, k)
+    assert column in range(len(n_edges) * len(k_edges))
+    corner = grid.corner(column)
+    assert corner == (n_edges[round_up(n, n_edges)], k_edges[round_up(k, k_edges)])
+    assert grid.place(*corner) == column
+
+
+@given(EDGES, EDGES, SIZES, SIZES, SIZES, SIZES)
+def test_larger_weights_get_no_earlier_column(n_edges, k_edges, n, k, more_n, more_k):
+    grid = Grid(n_edges, k_edges, ())
+    (low_n, low_k), (n, k) = grid.corner(grid.place(n, k)), (min(n + more_n, 2**31 - 1), min(k + more_k, 2**31 - 1))
+    found = grid.corner(grid.place(n, k))
+    assert (found[0] >= low_n, found[1] >= low_k) == (True, True)
+    assert grid.place(n, k) >= grid.place(low_n, low_k)
 
 
 @given(EDGES, SIZES, SIZES)
-def test_a_larger_m_gets_no_earlier_cell(edges, one, other):
-    grid = Grid(edges, (64, 128), (64,), ())
-    small, large = sorted((one, other))
-    assert grid.cell(small, 100, 1) <= grid.cell(large, 100, 1)
+def test_a_larger_m_gets_no_earlier_step_of_its_column(edges, one, other):
+    section = Section(BF16, (), Grid((1,), (1,), (Column(edges, tuple(range(len(edges)))),)), 0)
+    kernels = [look_up(section, problem_of(m, 8, 8), ((1, 1),) * len(edges)).kernel for m in sorted((one, other))]
+    assert kernels == sorted(kernels)
+    assert kernels == [round_up(m, edges) for m in sorted((one, other))]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +128,14 @@ def test_a_larger_m_gets_no_earlier_cell(edges, one, other):
         ((9, 64, 512), Choice(2, Tier.TUNED, 1)),
         ((9999, 64, 512), Choice(2, Tier.TUNED, 1)),
         ((1, 128, 128), Choice(3, Tier.TUNED, 2)),
-        ((1, 64, 513), Choice(2, Tier.GRID, 2)),
-        ((1, 512, 64), Choice(3, Tier.GRID, 3)),
+        ((1, 64, 513), Choice(1, Tier.GRID, 2)),
+        ((8, 64, 513), Choice(1, Tier.GRID, 2)),
+        ((9, 64, 513), Choice(2, Tier.GRID, 2)),
+        ((33, 64, 513), Choice(3, Tier.GRID, 2)),
+        ((101, 64, 513), Choice(3, Tier.GRID, 2)),
+        ((16, 512, 64), Choice(4, Tier.GRID, 3)),
+        ((17, 512, 64), Choice(3, Tier.GRID, 3)),
+        ((2**31 - 1, 2**31 - 1, 2**31 - 1), Choice(4, Tier.GRID, 5)),
     ],
 )
 def test_tuned_ladders_come_before_the_grid(shape, choice):
@@ -101,8 +148,9 @@ def test_what_is_not_aligned_gets_the_fallback_before_all_else():
 
 @pytest.mark.parametrize(("m", "n", "kernel"), [(256, 128, 1), (255, 128, 0), (256, 127, 0), (512, 256, 1), (1, 1, 0)])
 def test_a_kernel_of_whole_tiles_gives_way_to_the_general_one(m, n, kernel):
-    section = Section(BF16, (), Grid((1,), (1,), (1,), (Row(1, 0, 1.0, "measured", 0, 2.0),)), 0)
-    assert look_up(section, problem_of(m, n, 64), ((1, 1), (256, 128))) == Choice(kernel, Tier.GRID, 0)
+    ladder = Ladder(n, 64, (1,), (Row(1, 0, 1.0, "measured", 0, 2.0),))
+    section = Section(BF16, (ladder,), Grid((1,), (1,), (Column((1,), (0,)),)), 0)
+    assert look_up(section, problem_of(m, n, 64), ((1, 1), (256, 128))) == Choice(kernel, Tier.TUNED, 0)
 
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)
@@ -114,6 +162,8 @@ def test_adding_a_ladder_changes_no_other_shape(m, n, k, ladder_n, ladder_k):
     problem = problem_of(m, n, k)
     before, after = (look_up(x, problem, ANY_KERNEL) for x in (SECTION, more))
     assert (before.kernel, before.tier) == (after.kernel, after.tier)
+    if before.tier is Tier.GRID:
+        assert before == after
 
 
 @given(SIZES, SIZES, SIZES)
@@ -141,12 +191,23 @@ KERNELS = (*(Incumbent(),) * 7, Incumbent(KN, 2), Incumbent(m_multiple=128), Inc
 """0 to 6 take all, 7 is the fallback, 8 needs whole tiles, 9 and 10 are of other operations."""
 
 
+@pytest.mark.parametrize(
+    ("m_multiple", "n_multiple", "takes"),
+    [(1, 1, True), (1, 4, True), (1, 8, True), (1, 16, False), (1, 3, False), (2, 1, False), (8, 8, False)],
+)
+def test_alignment_of_16_bytes_gives_multiples_of_8_in_n_and_none_in_m(m_multiple, n_multiple, takes):
+    for operation in (BF16, FP16_KN):
+        kernel = Incumbent(operation, m_multiple=m_multiple, n_multiple=n_multiple)
+        assert takes_aligned(kernel) is takes
+
+
 def ladder_of(*rows, edges=(1,)):
     return {"ladders": (Ladder(1, 1, edges, rows),)}
 
 
-def cells_of(index, changed):
-    return {"grid": replace(GRID, cells=(*GRID.cells[:index], changed, *GRID.cells[index + 1 :]))}
+def column_of(index, m_edges, kernels):
+    columns = (*GRID.columns[:index], Column(m_edges, kernels), *GRID.columns[index + 1 :])
+    return {"grid": replace(GRID, columns=columns)}
 
 
 @pytest.mark.parametrize(
@@ -154,10 +215,17 @@ def cells_of(index, changed):
     [
         ({}, ""),
         (ladder_of(row(8, 0, 1.0, 8)), ""),
-        ({"grid": replace(GRID, cells=GRID.cells[1:])}, "the grid has 11 cells, its edges give 12"),
-        ({"grid": replace(GRID, m_edges=(64, 1))}, "grid: its edges in m must ascend from 1 or more, and not be empty"),
+        ({"grid": replace(GRID, columns=GRID.columns[1:])}, "the grid has 5 columns, its edges give 6"),
         ({"grid": replace(GRID, n_edges=(0, 1))}, "grid: its edges in n must ascend from 1 or more, and not be empty"),
-        ({"grid": Grid((1,), (1,), (), ())}, "grid: its edges in k must ascend from 1 or more, and not be empty"),
+        ({"grid": replace(GRID, n_edges=(2, 2))}, "grid: its edges in n must ascend from 1 or more, and not be empty"),
+        ({"grid": Grid((1,), (), ())}, "grid: its edges in k must ascend from 1 or more, and not be empty"),
+        *(
+            (column_of(i, edges, (0,) * len(edges)), f"grid, column {i}: its edges in m must ascend from 1 or {rest}")
+            for i, edges in ((0, (64, 1)), (5, (8, 8)), (2, (0, 1)), (3, ()))
+            for rest in ["more, and not be empty"]
+        ),
+        (column_of(1, (1, 2), (0,)), "grid, column 1: 1 kernels for 2 edges in m"),
+        (column_of(1, (1, 2), (0, 0, 0)), "grid, column 1: 3 kernels for 2 edges in m"),
         ({"ladders": LADDERS[::-1]}, "its ladders must ascend by (n, k), each once"),
         ({"ladders": (LADDERS[0], LADDERS[0])}, "its ladders must ascend by (n, k), each once"),
         (ladder_of(edges=()), "ladder n 1 k 1: its edges in m must ascend from 1 or more, and not be empty"),
@@ -173,30 +241,76 @@ def cells_of(index, changed):
             ladder_of(row(0, 0, 1.0, 0), row(9, 0, 1.0, 0), edges=(1, 2)),
             "ladder n 1 k 1, row 1: its kernel 9 is for bf16_kn",
         ),
-        (cells_of(5, row(0, 10, 1.0, 0)), "grid, cell 5: its general kernel 10 is for fp16_kn"),
-        (cells_of(11, row(0, 0, 1.0, 9)), "grid, cell 11: its runner-up 9 is for bf16_kn"),
+        (ladder_of(row(0, 10, 1.0, 0)), "ladder n 1 k 1, row 0: its general kernel 10 is for fp16_kn"),
+        (ladder_of(row(0, 0, 1.0, 9)), "ladder n 1 k 1, row 0: its runner-up 9 is for bf16_kn"),
         (
-            cells_of(0, row(0, 8, 1.0, 0)),
-            "grid, cell 0: its general kernel 8 takes only multiples of 128 in m and 1 in n; it must take all shapes",
+            ladder_of(row(0, 8, 1.0, 0)),
+            (
+                "ladder n 1 k 1, row 0: its general kernel 8 takes only multiples of 128 in m and 1 in n; it must take "
+                "all shapes"
+            ),
         ),
-        (cells_of(0, row(0, 0, 0.0, 0)), "grid, cell 0: it was measured at 0.0 us; a time is above 0"),
-        (cells_of(0, row(0, 0, float("inf"), 0)), "grid, cell 0: it was measured at inf us; a time is above 0"),
-        (cells_of(0, row(0, 0, float("nan"), 0)), "grid, cell 0: it was measured at nan us; a time is above 0"),
-        (cells_of(0, replace(row(0, 0, 0.0, 0), provenance=Provenance.PREDICTED)), ""),
+        *(
+            (ladder_of(row(0, 0, us, 0)), f"ladder n 1 k 1, row 0: it was measured at {us} us; a time is above 0")
+            for us in (0.0, float("inf"), float("nan"))
+        ),
+        (ladder_of(replace(row(0, 0, 0.0, 0), provenance=Provenance.PREDICTED)), ""),
+        (column_of(5, (1, 2), (0, 11)), "grid, column 5: it names kernel 11; there are 11 kernels"),
+        (column_of(0, (1,), (-1,)), "grid, column 0: it names kernel -1; there are 11 kernels"),
+        (column_of(5, (1, 2), (10, 0)), "grid, column 5: its kernel 10 is for fp16_kn"),
+        (
+            column_of(2, (1, 2), (0, 8)),
+            "grid, column 2: its kernel 8 takes only multiples of 128 in m and 1 in n; it must take all aligned shapes",
+        ),
         ({"fallback": 11}, "the fallback is kernel 11; there are 11 kernels"),
         ({"fallback": 10}, "the fallback 10 is for fp16"),
         ({"fallback": 0}, "the fallback 0 must take both strides of its operands, and all shapes"),
     ],
 )
-def test_faults_of_a_table_are_named_with_section_and_row(change, fault):
+def test_faults_of_a_table_are_named_with_section_and_place(change, fault):
     table = DispatchTable((replace(SECTION, **change),))
     assert table_fault(table, KERNELS) == (f"bf16_kk: {fault}" if fault else "")
 
 
 def test_the_fault_of_a_later_section_is_its_own():
-    cell = Grid((1,), (1,), (1,), (row(9, 9, 1.0, 0),))
-    table = DispatchTable((SECTION, Section(KN, (), cell, 7)))
-    assert table_fault(table, KERNELS) == "bf16_kn: grid, cell 0: its runner-up 0 is for bf16_kk"
+    grid = Grid((1,), (1,), (Column((1,), (0,)),))
+    table = DispatchTable((SECTION, Section(KN, (), grid, 7)))
+    assert table_fault(table, KERNELS) == "bf16_kn: grid, column 0: its kernel 0 is for bf16_kk"
+
+
+@pytest.mark.parametrize(
+    ("n_multiple", "fault"),
+    [
+        (8, ""),
+        (
+            16,
+            (
+                "bf16_kk: grid, column 0: its kernel 11 takes only multiples of 1 in m and 16 in n; it must take all "
+                "aligned shapes"
+            ),
+        ),
+    ],
+)
+def test_a_column_takes_a_kernel_that_asks_for_no_more_than_alignment(n_multiple, fault):
+    table = DispatchTable((replace(SECTION, **column_of(0, (1,), (11,))),))
+    assert table_fault(table, (*KERNELS, Incumbent(n_multiple=n_multiple))) == fault
+
+
+def test_a_grid_tells_so_many_kernels_apart():
+    assert (MAX_STEP_M + 1) * MAX_STEP_KERNELS == 2**32
+    last = MAX_STEP_KERNELS - 1
+    table = DispatchTable((replace(SECTION, **column_of(0, (1,), (last,))),))
+    kernels = (*KERNELS, *(Incumbent(),) * (MAX_STEP_KERNELS - len(KERNELS)))
+    assert table_fault(table, kernels) == ""
+    fault = "bf16_kk: there are 4097 kernels; a grid tells 4096 apart"
+    assert table_fault(table, (*kernels, Incumbent())) == fault
+
+
+def test_an_edge_of_a_column_is_no_more_than_can_be_packed():
+    assert decode(Column, {"m_edges": [1, MAX_STEP_M], "kernels": [0, 1]}) == Column((1, MAX_STEP_M), (0, 1))
+    for edge in (0, MAX_STEP_M + 1):
+        with pytest.raises(DecodeError, match=rf"m_edges\[0\]: expected a whole number from 1 to 1048575, got {edge}"):
+            decode(Column, {"m_edges": [edge], "kernels": [0]})
 
 
 def test_a_fallback_needs_both_strides_and_all_shapes():

@@ -95,8 +95,8 @@ def test_a_version_names_its_selection_and_survives_as_it_is():
 
 def test_no_two_selections_have_one_version():
     (section,) = SELECTION.table.sections
-    cell = replace(section.grid.cells[0], time_us=3.0)
-    changed = replace(section, grid=replace(section.grid, cells=(cell,)))
+    column = replace(section.grid.columns[0], m_edges=(2,))
+    changed = replace(section, grid=replace(section.grid, columns=(column,)))
     others = [
         SELECTION,
         replace(SELECTION, record="other"),

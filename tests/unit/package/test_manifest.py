@@ -35,8 +35,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 3, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 3, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 4, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 4, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
             ("conditions", 0, "num_sms"),
@@ -70,7 +70,7 @@ def test_names_that_follow_from_others():
             "m.json: bf16_kk: ladder n 4096 k 4096, row 2: its kernel is 9; there are 5 kernels",
         ),
         (("table", "sections", 1, "fallback"), 5, "m.json: bf16_kn: the fallback is kernel 5; there are 5 kernels"),
-        (("table", "sections", 0, "grid", "cells"), [], "m.json: bf16_kk: the grid has 0 cells, its edges give 8"),
+        (("table", "sections", 0, "grid", "columns"), [], "m.json: bf16_kk: the grid has 0 columns, its edges give 4"),
         (
             ("table", "sections", 0, "ladders", 0, "m_edges"),
             [1],
@@ -82,7 +82,7 @@ def test_names_that_follow_from_others():
             "m.json: bf16_kk: the fallback 2 must take both strides of its operands, and all shapes",
         ),
         (("bigger_tiles",), {"x": ["why"]}, "m.json: bigger_tiles names x, which is no kernel of the manifest"),
-        (("manifest_version",), True, "m.json: manifest_version: expected 3, got True"),
+        (("manifest_version",), True, "m.json: manifest_version: expected 4, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -120,14 +120,24 @@ def test_names_that_follow_from_others():
             "m.json: kernels[0].num_strides: expected a whole number from 1 to 2, got 3",
         ),
         (
-            ("table", "sections", 0, "grid", "cells", 0, "general"),
+            ("table", "sections", 0, "grid", "columns", 0, "kernels", 1),
             1,
-            "m.json: bf16_kk: grid, cell 0: its general kernel 1 t",
+            "m.json: bf16_kk: grid, column 0: its kernel 1 takes only multiples of 256 in m and 256 in n; it must",
         ),
         (
-            ("table", "sections", 0, "grid", "cells", 0, "kernel"),
+            ("table", "sections", 0, "grid", "columns", 2, "kernels", 0),
             4,
-            "m.json: bf16_kk: grid, cell 0: its kernel 4 is for bf16",
+            "m.json: bf16_kk: grid, column 2: its kernel 4 is for bf16_kn",
+        ),
+        (
+            ("table", "sections", 0, "grid", "columns", 2, "m_edges", 1),
+            16,
+            "m.json: bf16_kk: grid, column 2: its edges in m must ascend",
+        ),
+        (
+            ("table", "sections", 0, "grid", "columns", 3, "m_edges", 1),
+            2**20,
+            "m.json: table.sections[0].grid.columns[3].m_edges[1]: expected a whole number from 1 to 1048575, got 1",
         ),
         (("table", "sections"), [], "m.json: 5 kernels in 0 sections; expected at least one of each"),
         (("heldout", 0, "worst"), "2%", "m.json: heldout[0].worst: expected a number from -1 to 1e+12, got '2%'"),
@@ -159,7 +169,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 3, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 4, got None"):
         from_json(text, "m.json")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M
 from aot.core.errors import ManifestError, PackageError
 from aot.package.build import read_templates
 from aot.package.manifest import Library, from_json, to_json
@@ -119,4 +120,23 @@ def test_capability_of_an_architecture():
 
 def test_manifest_of_the_wheel_is_plain_json(templates):
     values = json.loads(render(golden_manifest(), templates)["python/aot_gemm/manifest.json"])
-    assert values["table"]["sections"][0]["grid"]["cells"][0]["provenance"] == "measured"
+    section = values["table"]["sections"][0]
+    assert section["ladders"][0]["rows"][0]["provenance"] == "measured"
+    assert section["grid"]["columns"][2] == {"m_edges": [16, 64, 4096], "kernels": [3, 2, 3]}
+
+
+def test_a_step_is_its_edge_above_its_kernel_and_a_column_begins_where_one_ends(templates):
+    table = render(golden_manifest(), templates)["src/table.cc"].decode()
+    assert "kGrid0Starts[] = {0, 2, 3, 6, 8};" in table
+    assert "kGrid1Starts[] = {0, 1};" in table
+    lines = table.partition("kGrid0Steps[] = {\n")[2].partition("};")[0].splitlines()
+    steps = [[divmod(int(x), 4096) for x in line.rstrip(",").split(",")] for line in lines]
+    columns = golden_manifest().table.sections[0].grid.columns
+    assert steps == [list(zip(x.m_edges, x.kernels, strict=True)) for x in columns]
+    assert steps[3][1] == (2**20 - 1, 3)
+
+
+def test_what_is_packed_is_what_the_library_unpacks(templates):
+    (bits,) = re.findall(r"kKernelBits = (\d+);", templates["src/dispatch.h"].decode())
+    assert 2 ** int(bits) == MAX_STEP_KERNELS
+    assert (MAX_STEP_M + 1) * MAX_STEP_KERNELS == 2**32

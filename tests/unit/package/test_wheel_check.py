@@ -248,7 +248,7 @@ def test_a_wheel_has_one_manifest(tmp_path, names):
 
 def test_a_damaged_manifest_is_named(tmp_path):
     with pytest.raises(
-        ManifestError, match=rf"{NAME}: {MANIFEST}: manifest_version: expected 3, got None; build it again"
+        ManifestError, match=rf"{NAME}: {MANIFEST}: manifest_version: expected 4, got None; build it again"
     ):
         read_wheel_manifest(wheel_of(tmp_path, {**FILES, MANIFEST: b"{}"}))
 

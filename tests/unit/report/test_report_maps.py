@@ -1,14 +1,15 @@
 """The maps of a table: colours, cells joined to rectangles, and what is hatched."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from aot.core.dispatch import Grid
+from aot.core.dispatch import Column, Grid
 from aot.report import maps as report_maps
 from aot.report.parts import NUM_COLOURS
 from aot.space.roofline import Roofline
-from tests.unit.reported import DIRECT, GRID, TMA, drawn, measured_facts, predicted_facts
+from tests.unit.reported import DIRECT, TMA, drawn, measured_facts, predicted_facts
 from tests.unit.twins import problem_of
 
 
@@ -20,15 +21,44 @@ def test_eight_kernels_have_colours_of_their_own():
     assert list(classes.values()) == [f"k{i + 1}" for i in range(NUM_COLOURS)]
 
 
-def test_cells_of_one_kernel_are_one_rectangle():
-    first, other = GRID.cells[0], replace(GRID.cells[0], kernel=2)
-    grid = Grid((1, 2), (8, 16, 24), (64,), (first, first, first, first, first, other))
-    found = report_maps._stacks(grid, 0)
-    assert {(run.kernel, run.first, run.last): stack for run, stack in found.items()} == {
-        (1, 0, 1): [(0, 1)],
-        (1, 0, 0): [(2, 2)],
-        (2, 1, 1): [(2, 2)],
-    }
+def test_neighbouring_steps_of_one_kernel_are_one_run():
+    assert report_maps._runs(Column((1, 8, 16, 64, 99), (2, 2, 1, 2, 2))) == [(2, 0, 8), (1, 8, 16), (2, 16, 99)]
+    assert report_maps._runs(Column((64,), (1,))) == [(1, 0, 64)]
+
+
+def boxes_of(figure, kernel):
+    """Give the corners (left, top, right, bottom) of a kernel's rectangles in the map of a grid."""
+    (mark,) = (x for x in drawn(figure, "cell") if x["title"] == kernel)
+    corners = re.findall(r"M([-.0-9]+) ([-.0-9]+)H([-.0-9]+)V([-.0-9]+)H[-.0-9]+z", mark["d"])
+    return [tuple(map(float, x)) for x in corners]
+
+
+def test_columns_beside_each_other_that_have_the_same_runs_are_one_rectangle():
+    (x,) = measured_facts().operations
+    # Three columns: the first two are alike but for their steps; the last has another kernel from m 17 on.
+    columns = (Column((16, 64), (1, 1)), Column((64,), (1,)), Column((16, 64), (1, 2)))
+    section = replace(x.section, grid=Grid((256, 512, 1024), (128,), columns))
+    figure = report_maps.grid_map(replace(x, section=section))
+    assert figure.table.rows == ((TMA.name, 4, "80.0%"), (DIRECT.name, 1, "20.0%"))
+    low, high = sorted(boxes_of(figure, TMA.name), key=lambda box: -box[1])
+    (other,) = boxes_of(figure, DIRECT.name)
+    assert low[0] == high[0]
+    assert low[2] == other[2] > high[2] == other[0]
+    assert (high[1], high[3]) == (other[1], other[3])
+    assert high[3] == low[1]
+    assert len(drawn(figure, "hatching")) == 1
+
+
+def test_of_many_ranges_of_k_some_are_drawn_with_the_last():
+    (x,) = measured_facts().operations
+    for count, depths in ((1, [0]), (6, [0, 1, 2, 3, 4, 5]), (7, [1, 2, 3, 4, 5, 6]), (24, [3, 7, 11, 15, 19, 23])):
+        edges = tuple(64 * (i + 1) for i in range(count))
+        grid = Grid((512,), edges, tuple(Column((16,), (1 if i in depths else 2,)) for i in range(count)))
+        assert report_maps._depths(grid) == depths
+        figure = report_maps.grid_map(replace(x, section=replace(x.section, grid=grid)))
+        assert [mark["title"] for mark in drawn(figure, "cell")] == [TMA.name] * len(depths)
+        assert figure.caption.endswith(f" {len(depths)} of {count} ranges of k are drawn.") == (count > 6)
+        assert len(drawn(figure, "hatching")) == len(depths)
 
 
 def test_a_table_without_ladders_has_a_map_of_its_grid_alone():
@@ -39,16 +69,24 @@ def test_a_table_without_ladders_has_a_map_of_its_grid_alone():
     assert report_maps.reached(bare) is None
     assert report_maps.colours(bare) == {1: "k1"}
     figure = report_maps.grid_map(bare)
-    assert figure.table.rows == ((TMA.name, 4, "100.0%"),)
-    assert "4 rest on measured ones" in figure.caption
-    assert drawn(figure, "hatching") == []
+    assert figure.table.rows == ((TMA.name, 3, "100.0%"),)
+    assert "fall into 2 columns of 3 cells" in figure.caption
+    assert "nothing here was measured" in figure.caption
 
 
-def test_a_grid_of_one_predicted_cell_is_hatched():
-    (x,) = predicted_facts().operations
-    grid = Grid((1,), (1,), (1,), x.section.grid.cells[:1])
+def test_a_grid_alone_gives_kernels_classes_by_their_mean_m():
+    (x,) = measured_facts().operations
+    grid = Grid((512,), (128,), (Column((16, 64, 256), (2, 0, 1)),))
+    bare = replace(x, cells=(), section=replace(x.section, ladders=(), grid=grid))
+    assert report_maps.colours(bare) == {2: "k1", 0: "k2", 1: "k3"}
+
+
+@pytest.mark.parametrize("facts", [measured_facts, predicted_facts])
+def test_a_grid_of_one_cell_is_hatched(facts):
+    (x,) = facts().operations
+    grid = Grid((1,), (1,), (Column((1,), (1,)),))
     figure = report_maps.grid_map(replace(x, section=replace(x.section, grid=grid)))
-    assert "the 1 cells" in figure.caption
+    assert "fall into 1 columns of 1 cells" in figure.caption
     assert "all predicted, so hatched" in figure.caption
     assert (len(drawn(figure, "cell")), len(drawn(figure, "hatching"))) == (1, 1)
 

@@ -53,7 +53,7 @@ def test_operations():
     assert first[-1] == "none held out"
     assert second == ("bf16_kk", "", "", "", "", "", "")
     (row,) = report_tables.operations(predicted_facts()).rows
-    assert row[2:] == ("2", "4", "not known")
+    assert row[2:] == ("2", "3", "not known")
 
 
 def test_what_failed_and_what_was_rejected():

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -18,7 +18,7 @@ PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 KERNELS = (fallback_key(Operation.BF16_KK, H200), KernelKey(BF16, PLAIN))
 MULTIPLES = tuple(family_of(key.candidate).multiples(key.candidate) for key in KERNELS)
 MEASURED, PREDICTED = (Row(1, 1, 2.0, provenance, 1, 2.0) for provenance in ("measured", "predicted"))
-GRID = Grid((1,), (1,), (1,), (PREDICTED,))
+GRID = Grid((1,), (1,), (Column((1,), (1,)),))
 LADDER = Ladder(4096, 4096, (16, 32, 64), (MEASURED, PREDICTED, MEASURED))
 TABLE = DispatchTable((Section(BF16, (LADDER,), GRID, 0),))
 FP16, MK, KN = (

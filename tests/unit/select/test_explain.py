@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core import dispatch
 from aot.core.dispatch import DispatchTable
 from aot.core.element import ElementType
 from aot.core.errors import SelectionError
@@ -15,12 +14,6 @@ from tests.unit.twins import ALL_LAYOUTS, BF16, problem_of
 THOR = load_target("thor")
 BIGGER = "  bigger tiles of the family, all else equal"
 WIDE = replace(TMA, tile_n=256)
-
-
-@pytest.fixture(autouse=True)
-def fractions(monkeypatch):
-    """Judge a cell at its middle and at its edge, whatever the tables are built with."""
-    monkeypatch.setattr(dispatch, "CELL_FRACTIONS", (0.5, 1.0))
 
 
 def lines_of(m, n, k, timed=None, selection=SELECTION):
@@ -76,10 +69,28 @@ def before_tiles(lines):
                 "bf16_kk m65 n512 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
                 "  from       tier 2: grid cell m <= 256, n <= 512, k <= 128",
-                "  time       12.0 us measured as the mean of the cell's shapes",
-                "  runner-up  bf16_kk_sm100_persistent_128x128_c1x1_clc_direct, 15.0 us (+25.0%)",
+                "  time       none: a cell of the grid is chosen by predictions of other shapes",
                 "  roofline   2.41 us for this problem, by memory (0.273 TB/s)",
-                "  achieved   12% of the roofline of the cell's shapes, as a mean, 1.44 us; measured",
+            ],
+        ),
+        (
+            *(64, 512, 512),
+            [
+                "bf16_kk m64 n512 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 2: grid cell m <= 64, n <= 512, k <= 128",
+                "  time       none: a cell of the grid is chosen by predictions of other shapes",
+                "  roofline   2.40 us for this problem, by memory (0.273 TB/s)",
+            ],
+        ),
+        (
+            *(300, 520, 512),
+            [
+                "bf16_kk m300 n520 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 2: grid cell m <= 256, n <= 1024, k <= 128",
+                "  time       none: a cell of the grid is chosen by predictions of other shapes",
+                "  roofline   4.22 us for this problem, by memory (0.273 TB/s)",
             ],
         ),
         (
@@ -103,7 +114,7 @@ def test_bigger_tiles_by_measurement_by_the_model_and_by_legality():
     assert tiles[1] == "    128x256  legal: 4.4 us measured (+10.0%)"
     assert tiles[0] == "    256x128  not legal: tcgen05 takes tile_m (64, 128) with use_2cta=False, got 256"
     assert lines_of(4, 256, 512)[-2].endswith("% by the cost model, not timed here")
-    # A cell's time is a mean, so that no measurement of one shape is set against it.
+    # A cell has no time, so that no measurement of one shape is set against it.
     assert lines_of(65, 512, 512, timed)[-2].endswith("% by the cost model, not timed here")
 
 

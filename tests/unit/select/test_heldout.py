@@ -1,7 +1,7 @@
 import pytest
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Grid, Ladder, Row, Section
+from aot.core.dispatch import Column, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.select.heldout import score
@@ -22,7 +22,10 @@ def row(kernel):
 
 # m up to 16 gets SMALL, above BIG; in the ladder from 64 on.
 SECTION = Section(
-    BF16, (Ladder(512, 512, (64, 128), (row(2), row(1))),), Grid((16, 256), (1024,), (1024,), (row(2), row(1))), 0
+    BF16,
+    (Ladder(512, 512, (64, 128), (row(2), row(1))),),
+    Grid((1024,), (1024,), (Column((16, 256), (2, 1)),)),
+    0,
 )
 TUNED = {
     problem_of(32, 512, 512): {SMALL: 10.0, BIG: 12.0, UNSHIPPED: 10.0},  # right
@@ -67,7 +70,8 @@ def test_a_kernel_of_whole_tiles_is_scored_by_the_one_that_stands_in():
     direct = named("sm100_persistent_128x128_c1x1_clc_direct", "thor")
     general = named("sm100_persistent_128x128_c1x1_clc", "thor")
     kernels = tuple(KernelKey(BF16, x) for x in (FALLBACK, direct, general))
-    section = Section(BF16, (), Grid((256,), (1024,), (1024,), (Row(1, 2, 1.0, "predicted", 2, 1.0),)), 0)
+    ladder = Ladder(1024, 512, (256,), (Row(1, 2, 1.0, "predicted", 2, 1.0),))
+    section = Section(BF16, (ladder,), Grid((1024,), (1024,), (Column((256,), (2,)),)), 0)
     times = {
         problem_of(128, 1024, 512): {direct: 4.0, general: 5.0},
         problem_of(129, 1024, 512): {direct: 4.0, general: 5.0},

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import Candidate
-from aot.core.dispatch import DispatchTable
+from aot.core.dispatch import Column, DispatchTable, Grid
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.select.coverage import Coverage
@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("selection_version",), 7, ": selection_version: expected 3, got 7; run `aot select` again"),
+        (("selection_version",), 7, ": selection_version: expected 4, got 7; run `aot select` again"),
         (("target",), 1, ": target: expected the name of a target, such as h200, got 1; run `aot select` again"),
         (
             ("regrets", 0, "mean"),
@@ -111,11 +111,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         ),
         (("kernels",), [], ": 0 kernels in 2 sections; expected at least one of each; run `aot select` again"),
         (
-            ("table", "sections", 0, "grid", "m_edges"),
+            ("table", "sections", 0, "grid", "n_edges"),
             [4, 3],
-            ": bf16_kk: grid: its edges in m must ascend from 1 or more, and not be empty; run",
+            ": bf16_kk: grid: its edges in n must ascend from 1 or more, and not be empty; run",
         ),
-        (("selection_version",), True, ": selection_version: expected 3, got True; run `aot select` again"),
+        (("selection_version",), True, ": selection_version: expected 4, got True; run `aot select` again"),
         (
             ("provenance",),
             'x"\nrun = "evil',
@@ -128,7 +128,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
             "x",
             ": kernels[1].candidate.split_k_mode: expected one of none, se",
         ),
-        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: simt, sm100_per"),
+        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: cluster_sp"),
         (
             ("kernels", 1, "candidate", "schedule"),
             "a;b",
@@ -150,9 +150,24 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
             ": bf16_kk: ladder n 4096 k 4096, row 1: its kernel 4 i",
         ),
         (
-            ("table", "sections", 0, "grid", "cells", 3, "runner_up"),
+            ("table", "sections", 0, "grid", "columns", 0, "m_edges"),
+            [4, 3],
+            ": bf16_kk: grid, column 0: its edges in m must ascend from 1 or more, and not be empty; run",
+        ),
+        (
+            ("table", "sections", 0, "grid", "columns", 3, "m_edges", 1),
+            2**20,
+            ": table.sections[0].grid.columns[3].m_edges[1]: expected a whole number from 1 to 1048575, got 1",
+        ),
+        (
+            ("table", "sections", 0, "grid", "columns", 3, "kernels", 1),
             9,
-            ": bf16_kk: grid, cell 3: its runner-up is 9; there are",
+            ": bf16_kk: grid, column 3: it names kernel 9; there are 5 kernels",
+        ),
+        (
+            ("table", "sections", 0, "ladders", 0, "rows", 1, "runner_up"),
+            9,
+            ": bf16_kk: ladder n 4096 k 4096, row 1: its runner-up is 9; there are",
         ),
         (("table", "sections", 1, "fallback"), 1, ": bf16_kn: the fallback 1 must take both strides of its operands"),
         (("table", "sections", 0, "fallback"), 99, ": bf16_kk: the fallback is kernel 99; there are 5 kernels; run"),
@@ -173,13 +188,17 @@ def test_damage_is_named_with_its_place(tmp_path, place, value, message):
     assert str(caught.value).startswith(f"{path}{message}")
 
 
-def test_a_general_kernel_takes_all_shapes_as_its_family_says(tmp_path):
+def test_kernels_take_what_their_family_says(tmp_path):
     keys = list(SELECTION.kernels)
     keys[2] = replace(keys[2], candidate=Candidate("sm100_persistent", 128, 64, schedule="clc", use_tma_store=False))
+    direct = replace(SELECTION, kernels=tuple(keys))
+    with pytest.raises(SelectionError, match="column 0: its kernel 2 takes only multiples of 128 in m and 64 in n"):
+        write_selection(tmp_path / "s.json", direct)
+    section = replace(SELECTION.table.sections[0], grid=Grid((1,), (1,), (Column((1,), (3,)),)))
     with pytest.raises(
-        SelectionError, match="cell 0: its general kernel 2 takes only multiples of 128 in m and 64 in n"
+        SelectionError, match="row 1: its general kernel 2 takes only multiples of 128 in m and 64 in n"
     ):
-        write_selection(tmp_path / "s.json", replace(SELECTION, kernels=tuple(keys)))
+        write_selection(tmp_path / "s.json", replace(direct, table=DispatchTable((section,))))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"\x1f\x8b"])

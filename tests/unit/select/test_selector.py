@@ -35,6 +35,8 @@ C = named("sm90_quack_128x256_c1x1_cooperative", "h200")
 SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
 NAMES = {A: "A", B: "B", C: "C"}
 RECORD = Record("h200", (CONDITIONS,), ())
+LAST_M = 8192
+"""The last fine step of `believe`."""
 
 
 class Even:
@@ -43,14 +45,15 @@ class Even:
     def __init__(self, *faster):
         self.faster = faster
 
-    def times_us(self, candidates, problems):
-        return np.array([[9.0 if c in self.faster else 10.0 for c in candidates] for _ in problems])
+    def times_us(self, candidates, problems, asked=None):
+        times = np.array([[9.0 if c in self.faster else 10.0 for c in candidates] for _ in problems])
+        return times if asked is None else np.where(asked, times, np.inf)
 
 
 @pytest.fixture
 def believe(monkeypatch):
     """Give what replaces the model that is learned; few fine steps, so that a table is quickly built."""
-    m_edges, edges = (16, 64, 256, 1024, 8192), (512, 4096)
+    m_edges, edges = (16, 64, 256, 1024, LAST_M), (512, 4096)
     for name, few in (("FINE_M", m_edges), ("FINE_GRID_M", m_edges), ("FINE_N", edges), ("FINE_K", edges)):
         monkeypatch.setattr(table, name, few)
 
@@ -76,8 +79,10 @@ def selected(times, objective=None, **more):
 
 
 def solutions(selection):
-    """Give the kernels of the ladders' rows, by their letters."""
-    rows = [row for section in selection.table.sections for x in section.ladders for row in x.rows]
+    """Give the kernels of the ladders' rows, by their letters, but for the last, which is past all that was tuned."""
+    ladders = [ladder for section in selection.table.sections for ladder in section.ladders]
+    assert all(x.m_edges[-1] == LAST_M and x.rows[-1].provenance == "predicted" for x in ladders)
+    rows = [row for x in ladders for row in x.rows[:-1]]
     return "".join(NAMES[selection.kernels[row.kernel].candidate] for row in rows)
 
 
@@ -143,18 +148,20 @@ def test_what_is_shipped_gives_way_to_what_is_better_by_more_than_noise():
     assert solutions(selected(times, Objective(incumbent=first))) == "AAAB"
 
 
+def in_grid(selection):
+    """Give the kernels that a selection's grid names."""
+    columns = selection.table.sections[0].grid.columns
+    return {selection.kernels[x].candidate for column in columns for x in column.kernels}
+
+
 def test_a_cell_of_near_even_predictions_keeps_its_kernel(believe):
     first = selected(ONCE)
-    before = {first.kernels[x.kernel].candidate for x in first.table.sections[0].grid.cells}
-    assert before == {A}
+    assert in_grid(first) == {A}
     believe(Shades({A: 10.6, B: 10.0}))
-    again = selected(ONCE, Objective(incumbent=first))
-    assert {again.kernels[x.kernel].candidate for x in again.table.sections[0].grid.cells} == {A}
-    anew = selected(ONCE)
-    assert {anew.kernels[x.kernel].candidate for x in anew.table.sections[0].grid.cells} == {B}
+    assert in_grid(selected(ONCE, Objective(incumbent=first))) == {A}
+    assert in_grid(selected(ONCE)) == {B}
     believe(Shades({A: 10.65, B: 10.0}))
-    again = selected(ONCE, Objective(incumbent=first))
-    assert {again.kernels[x.kernel].candidate for x in again.table.sections[0].grid.cells} == {B}
+    assert in_grid(selected(ONCE, Objective(incumbent=first))) == {B}
 
 
 class Shades:
@@ -163,8 +170,9 @@ class Shades:
     def __init__(self, times):
         self.times = times
 
-    def times_us(self, candidates, problems):
-        return np.array([[self.times.get(c, 10.0) for c in candidates] for _ in problems])
+    def times_us(self, candidates, problems, asked=None):
+        times = np.array([[self.times.get(c, 10.0) for c in candidates] for _ in problems])
+        return times if asked is None else np.where(asked, times, np.inf)
 
 
 def test_sampled_problems_count_in_the_choice_but_not_in_the_regret(believe, monkeypatch):
@@ -294,7 +302,7 @@ def test_a_curve_of_many_problems_goes_through_the_choice(monkeypatch):
 def test_what_a_selection_dispatches_is_its_shipped_kernel():
     found = selected(rows_of((10, 20), (20, 10)))
     kernel = incumbent_kernel(found, BF16)
-    assert [kernel(problem_of(m, 1024, 1024)) for m in (1, 16, 17, 5000)] == [A, A, B, B]
+    assert [kernel(problem_of(m, 1024, 1024)) for m in (1, 16, 17, 32, 33, 5000)] == [A, A, B, B, A, A]
     assert incumbent_kernel(found, FP16)(problem_of(1, 1024, 1024, FP16)) is None
     assert incumbent_kernel(None, BF16)(problem_of(1, 1024, 1024)) is None
 
@@ -356,8 +364,8 @@ def test_another_tunings_noise_changes_next_to_nothing(noise):
 
 @pytest.mark.xfail(
     strict=True,
-    reason="what is learned moves with the noise by more than PREDICTED_TIE: 5 of 2,173 entries, all of them cells, "
-    "have another kernel, one 5.3 percent slower by the first model; on as much of h200.jsonl.gz none has",
+    reason="what is learned moves with the noise by more than PREDICTED_TIE: 38 of 7,793 entries, all of them cells, "
+    "have another kernel, one 34 percent slower at its corner by the first model",
 )
 def test_another_tunings_noise_costs_next_to_nothing(noise):
     _, _, found = noise

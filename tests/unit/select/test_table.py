@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
+from aot.core.dispatch import Column, Grid, Section, round_up
 from aot.core.errors import SelectionError
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.select import table
-from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_N
+from aot.select.buckets import FINE_GRID_M, FINE_M
 from aot.select.portfolio import Budget, choose
 from aot.select.table import MAX_WORKSPACE_BYTES, PREDICTED_TIE, Bucket, Timed, build_section, is_general
 from aot.select.time_model import Prior
@@ -27,40 +28,59 @@ class Shades:
     """A model by which a kernel takes what a function of it and of the problem says, in microseconds."""
 
     def __init__(self, time):
-        self.time = time
+        self.time, self.num_asked = time, 0
 
-    def times_us(self, candidates, problems):
-        return np.array([[float(self.time(c, p)) for c in candidates] for p in problems])
+    def times_us(self, candidates, problems, asked=None):
+        asked = np.ones((len(problems), len(candidates)), dtype=bool) if asked is None else asked
+        self.num_asked += int(asked.sum())
+        return np.array(
+            [
+                [float(self.time(c, p)) if is_asked else np.inf for c, is_asked in zip(candidates, row, strict=True)]
+                for p, row in zip(problems, asked, strict=True)
+            ]
+        )
 
 
-def section_of(rows, model=None, max_kernels=8, incumbent=None, operation=BF16):
+def section_of(rows, model=None, max_kernels=8, operation=BF16, **options):
     """Build the section of times {(m, n, k): {candidate: us}}; kernel 0 is the fallback."""
     times = {problem_of(*shape, operation): row for shape, row in rows.items()}
     portfolio = choose(times, Budget(max_kernels))
     indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
-    options = {"incumbent": incumbent} if incumbent else {}
     timed = Timed(times, times, "measured", model or Prior(H200), **options)
     return indices, build_section(operation, portfolio, timed, indices, 0)
+
+
+@pytest.fixture(autouse=True)
+def _few_columns(monkeypatch):
+    """Give the grid four columns."""
+    for name in ("FINE_N", "FINE_K"):
+        monkeypatch.setattr(table, name, (512, 4096))
 
 
 @pytest.fixture
 def coarse(monkeypatch):
     """Look at few fine steps."""
-    m_edges, edges = (16, 32, 64, 128, 256), (512, 4096)
-    for name, few in (("FINE_M", m_edges), ("FINE_GRID_M", m_edges), ("FINE_N", edges), ("FINE_K", edges)):
-        monkeypatch.setattr(table, name, few)
+    for name in ("FINE_M", "FINE_GRID_M"):
+        monkeypatch.setattr(table, name, (16, 32, 64, 128, 256))
+
+
+MIXED_EDGES = (512, 4096, 32768)
+"""Of n and k in the grid that `mixed` gives."""
 
 
 @pytest.fixture(scope="module")
 def mixed():
-    return section_of(
-        {
-            (16, 4096, 4096): {SPLIT: 5.0, PLAIN: 9.0},
-            (64, 4096, 4096): {SPLIT: 8.0, PLAIN: 10.0},
-            (256, 4096, 4096): {SPLIT: 20.0, PLAIN: 21.0},
-            (16, 512, 512): {PLAIN: 4.0, SPLIT: 6.0},
-        }
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FINE_N", "FINE_K"):
+            patch.setattr(table, name, MIXED_EDGES)
+        return section_of(
+            {
+                (16, 4096, 4096): {SPLIT: 5.0, PLAIN: 9.0},
+                (64, 4096, 4096): {SPLIT: 8.0, PLAIN: 10.0},
+                (256, 4096, 4096): {SPLIT: 20.0, PLAIN: 21.0},
+                (16, 512, 512): {PLAIN: 4.0, SPLIT: 6.0},
+            }
+        )
 
 
 def test_ladders_hold_the_measured_times(mixed):
@@ -69,11 +89,12 @@ def test_ladders_hold_the_measured_times(mixed):
     assert [(x.n, x.k) for x in section.ladders] == [(512, 512), (4096, 4096)]
     small, big = (dict(zip(x.m_edges, x.rows, strict=True)) for x in section.ladders)
     assert set(big) >= {16, 64, 256}
-    assert max(big) == 256
+    assert max(big) == max(small) == FINE_M[-1]
     first = big[16]
     assert (first.kernel, first.general, first.time_us, first.provenance) == (split, split, 5.0, "measured")
     assert (first.runner_up, first.runner_up_us) == (plain, 9.0)
     assert (big[64].kernel, big[64].time_us, small[16].kernel, small[16].time_us) == (split, 8.0, plain, 4.0)
+    assert (big[256].kernel, big[256].time_us, big[256].runner_up_us) == (split, 20.0, 21.0)
     for rows, m_tuned in ((small, {16}), (big, {16, 64, 256})):
         assert {m: row.provenance for m, row in rows.items()} == {
             m: "measured" if m in m_tuned else "predicted" for m in rows
@@ -82,33 +103,34 @@ def test_ladders_hold_the_measured_times(mixed):
 
 def test_split_k_never_serves_an_open_bucket(mixed):
     indices, section = mixed
-    last = section.ladders[1].rows[-1]
-    assert (last.kernel, last.time_us) == (indices[PLAIN], 21.0)
-    assert (last.runner_up, last.runner_up_us) == (indices[PLAIN], 21.0)
-    grid, open_edges = section.grid, 0
-    for cell, row in enumerate(grid.cells):
-        i, j, k = grid.place(cell)
-        if i == len(grid.m_edges) - 1 or j == len(grid.n_edges) - 1 or k == len(grid.k_edges) - 1:
-            open_edges += 1
-            assert {row.kernel, row.general, row.runner_up} == {indices[PLAIN]}
-    assert open_edges > 0
+    for ladder in section.ladders:
+        last = ladder.rows[-1]
+        assert {last.kernel, last.general, last.runner_up} == {indices[PLAIN]}
+        assert last.time_us == last.runner_up_us
+        assert last.provenance == "predicted"
+    grid = section.grid
+    for i, column in enumerate(grid.columns):
+        assert column.kernels[-1] == indices[PLAIN]
+        if MIXED_EDGES[-1] in grid.corner(i):
+            assert set(column.kernels) == {indices[PLAIN]}
 
 
 def test_split_k_serves_closed_cells(mixed):
     indices, section = mixed
-    assert indices[SPLIT] in {cell.kernel for cell in section.grid.cells}
-    assert section.grid.cells[section.grid.cell(16, 4096, 4096)].kernel == indices[SPLIT]
+    column = section.grid.columns[section.grid.place(4096, 4096)]
+    assert column.kernels[round_up(16, column.m_edges)] == indices[SPLIT]
 
 
-def test_the_grid_is_predicted_and_complete(mixed):
-    _, section = mixed
+def test_the_grid_is_complete(mixed):
+    indices, section = mixed
     grid = section.grid
-    for edges, fine in ((grid.m_edges, FINE_GRID_M), (grid.n_edges, FINE_N), (grid.k_edges, FINE_K)):
-        assert set(edges) <= set(fine)
-        assert edges[-1] == fine[-1]
-    assert len(grid.cells) == len(grid.m_edges) * len(grid.n_edges) * len(grid.k_edges) > 1
-    assert {cell.provenance for cell in section.grid.cells} == {"predicted"}
-    assert all(cell.time_us > 0 and cell.runner_up_us > 0 for cell in section.grid.cells)
+    assert (grid.n_edges, grid.k_edges) == (MIXED_EDGES, MIXED_EDGES)
+    assert len(grid.columns) == len(MIXED_EDGES) ** 2
+    for column in grid.columns:
+        assert set(column.m_edges) <= set(FINE_GRID_M)
+        assert column.m_edges[-1] == FINE_GRID_M[-1]
+        assert set(column.kernels) <= set(indices.values())
+    assert max(len(column.m_edges) for column in grid.columns) > 1
     assert section.fallback == 0
 
 
@@ -129,23 +151,25 @@ def test_a_bucket_bounds_the_workspace(candidate, shape, is_open, takes):
     assert Bucket(problem_of(*shape), is_open).takes(candidate) is takes
 
 
-def test_a_kernel_of_whole_tiles_names_a_general_one():
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("model", [Prior(THOR), Shades(lambda c, _p: 10.0 if c is DIRECT else 30.0)])
+def test_a_kernel_of_whole_tiles_names_a_general_one_and_is_in_no_column(model):
     indices, section = section_of(
-        {(128, 256, 256): {DIRECT: 5.0, TMA: 6.0}, (256, 64, 64): {TMA: 5.0, DIRECT: 9.0}}, Prior(THOR)
+        {(128, 256, 256): {DIRECT: 5.0, TMA: 6.0}, (256, 64, 64): {TMA: 5.0, DIRECT: 9.0}}, model
     )
-    rows = {x.n: x.rows[-1] for x in section.ladders}
-    assert (rows[256].kernel, rows[256].general) == (indices[DIRECT], indices[TMA])
-    assert (rows[64].kernel, rows[64].general) == (indices[TMA], indices[TMA])
-    assert {cell.general for cell in section.grid.cells} == {indices[TMA]}
+    rows = {x.n: dict(zip(x.m_edges, x.rows, strict=True)) for x in section.ladders}
+    assert (rows[256][128].kernel, rows[256][128].general) == (indices[DIRECT], indices[TMA])
+    assert (rows[64][256].kernel, rows[64][256].general) == (indices[TMA], indices[TMA])
+    assert {kernel for column in section.grid.columns for kernel in column.kernels} == {indices[TMA]}
 
 
-@pytest.mark.parametrize(("candidate", "target"), [(SPLIT, H200), (DIRECT, THOR)])
-def test_a_portfolio_that_does_not_take_everything_is_refused(candidate, target):
+@pytest.mark.parametrize(("candidate", "target", "m"), [(SPLIT, H200, FINE_M[-1]), (DIRECT, THOR, 1)])
+def test_a_portfolio_that_does_not_take_everything_is_refused(candidate, target, m):
     with pytest.raises(SelectionError) as caught:
         section_of({(1, 64, 64): {candidate: 5.0}}, Prior(target))
     assert str(caught.value) == (
-        "no kernel of the portfolio takes every shape near bf16_kk m1 n64 k64; raise --max-kernels, or keep one with a "
-        "TMA store and no split-K"
+        f"no kernel of the portfolio takes every shape near bf16_kk m{m} n64 k64; raise --max-kernels, or keep one "
+        "with a TMA store and no split-K"
     )
 
 
@@ -157,23 +181,94 @@ def test_known_times_stand_before_the_models():
     assert timed.incumbent(here) is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(seed, monkeypatch):
+    # Nothing merges, so that each fine step has a kernel of its own. A kernel takes a start and so much a row.
+    monkeypatch.setattr(table, "MERGE_COST", -1.0)
+    names = (f"64x{n}_c1x1_pingpong" for n in (32, 64, 96, 128, 160, 192))
+    kernels = [*(named(f"sm90_quack_{x}", "h200") for x in names), PLAIN, SWAPPED]
+    rng = np.random.default_rng(seed)
+    starts = dict(zip(kernels, np.sort(rng.uniform(3, 9, 8)), strict=True))
+    slopes = dict(zip(kernels, np.sort(np.exp(rng.uniform(-8, -4, 8)))[::-1], strict=True))
+    model = Shades(lambda c, p: starts[c] + slopes[c] * p.m * p.n * p.k / 4096**2)
+    rows = {(64 + i, 64, 64): {x: 5.0 + (x is not y) for x in kernels} for i, y in enumerate(kernels)}
+    indices, section = section_of(rows, model)
+    assert len(indices) == len(kernels)
+    asked = model.num_asked
+    grid, used = section.grid, set()
+    for i, column in enumerate(grid.columns):
+        assert column.m_edges == FINE_GRID_M
+        n, k = grid.corner(i)
+        for low, m, kernel in zip((0, *FINE_GRID_M), FINE_GRID_M, column.kernels, strict=False):
+            shapes = [problem_of(-(-(low + m) // 2), n, k), problem_of(m, n, k)]
+            times = {indices[x]: model.time(x, shapes[0]) * model.time(x, shapes[1]) for x in kernels}
+            assert kernel == min(times, key=times.get), (m, n, k)
+            used.add(kernel)
+    assert len(used) > 2
+    (ladder,) = section.ladders
+    of_ladder = 2 * len(ladder.m_edges) * len(kernels)
+    assert asked - of_ladder < 0.9 * 4 * 2 * len(FINE_GRID_M) * len(kernels)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_kernel_that_no_bucket_here_takes_hides_none_that_may_stand():
+    # SPLIT and DIRECT are far better than PLAIN and TMA, so that these are not near the best of all.
+    model = Shades(lambda c, _p: 10.0 if c in {SPLIT, DIRECT} else 30.0)
+    best = {16: SPLIT, 32: DIRECT, 256: PLAIN}
+    rows = {(m, 64, 64): {c: 5.0 if c is x else 9.0 for c in (SPLIT, DIRECT, PLAIN)} for m, x in best.items()}
+    indices, section = section_of(rows, model)
+    assert set(indices) == {SPLIT, DIRECT, PLAIN}
+    assert section.grid.columns[0] == Column((128, 256), (indices[SPLIT], indices[PLAIN]))
+    assert {x for column in section.grid.columns[1:] for x in column.kernels} == {indices[PLAIN]}
+
+
+def kept_grid(n_edges, m_edges):
+    column = Column(m_edges, (1,) * len(m_edges))
+    return Section(BF16, (), Grid(n_edges, (512, 4096), (column,) * (2 * len(n_edges))), 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "edges"),
+    [
+        (kept_grid((512, 4096), (16384,)), (16384,)),
+        (kept_grid((512, 4096), (1024, 16384)), (1024, 16384)),
+        (kept_grid((512, 4096), (1024, 4096, 16384)), (1024, 4096, 16384)),
+        (kept_grid((512, 4096), (1025, 16384)), (2048, 16384)),  # no fine step
+        (kept_grid((512, 2048), (16384,)), (2048, 16384)),  # another grid
+        (None, (2048, 16384)),
+    ],
+)
+def test_the_steps_of_an_earlier_column_stay_where_its_grid_is_the_same(kept, edges):
+    # SWAPPED is far better up to 2048, which are 69 of 125 fine steps, and PLAIN above.
+    model = Shades(lambda c, p: 10.0 if (c is SWAPPED) == (p.m <= 2048) else 20.0)
+    rows = {(16, 64, 64): {SWAPPED: 5.0, PLAIN: 9.0}, (256, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}}
+    indices, section = section_of(rows, model, kept=kept)
+    kernels = tuple(indices[SWAPPED if m <= 2048 or edges == (16384,) else PLAIN] for m in edges)
+    assert section.grid.columns == (Column(edges, kernels),) * 4
+
+
 def test_only_what_takes_everything_without_a_workspace_is_general():
     assert [is_general(x) for x in (PLAIN, TMA, SPLIT, SEPARATE, DIRECT)] == [True, True, False, False, False]
 
 
-def test_the_other_layouts_look_at_every_third_step():
+def test_the_other_layouts_look_at_every_third_step(monkeypatch):
+    monkeypatch.setattr(table, "FINE_N", (512, 1024, 2048, 4096, 8192, 16384))
+    monkeypatch.setattr(table, "FINE_K", (64, 512, 1024, 4096))
     operation = Operation.of(BF16.element, Layout.MN)
     thin = tuple(sorted({*FINE_GRID_M[::3], FINE_GRID_M[-1]}))
 
     # From one step that is looked at to the next another kernel is the best, so that nothing merges for free.
     def time(candidate, problem):
         step = next(i for i, m in enumerate(thin) if problem.m <= m)
-        return 10.0 if (candidate is PLAIN) == bool(step % 2) else 20.0
+        return 10.0 if (candidate is PLAIN) == bool(step % 2) else 12.0
 
     rows = {(64, 512, 512): {PLAIN: 5.0, SWAPPED: 5.5}, (128, 512, 512): {PLAIN: 5.5, SWAPPED: 5.0}}
-    _, section = section_of(rows, Shades(time), operation=operation)
-    assert (section.grid.m_edges, section.grid.n_edges, section.grid.k_edges) == (thin, FINE_N[-1:], FINE_K[-1:])
-    assert {cell.time_us for cell in section.grid.cells} == {10.0}
+    indices, section = section_of(rows, Shades(time), operation=operation)
+    grid = section.grid
+    assert (grid.n_edges, grid.k_edges) == ((512, 4096, 16384), (64, 4096))
+    for column in grid.columns:
+        assert column.m_edges == thin
+        assert column.kernels == tuple(indices[PLAIN if i % 2 else SWAPPED] for i in range(len(thin)))
 
 
 @pytest.mark.usefixtures("coarse")
@@ -182,9 +277,9 @@ def test_a_cell_does_not_merge_into_one_that_cannot_take_its_kernel():
     model = Shades(lambda c, _p: 10.0 if c is SPLIT else 30.0)
     rows = {(16, 64, 64): {SPLIT: 5.0, PLAIN: 9.0}, (256, 64, 64): {PLAIN: 7.0, SPLIT: 9.0}}
     indices, section = section_of(rows, model)
-    grid = section.grid
-    assert (grid.m_edges, grid.n_edges, grid.k_edges) == ((128, 256), (512, 4096), (512, 4096))
-    assert [cell.kernel == indices[SPLIT] for cell in grid.cells] == [True] + [False] * 7
+    closed, *others = section.grid.columns
+    assert closed == Column((128, 256), (indices[SPLIT], indices[PLAIN]))
+    assert others == [Column((256,), (indices[PLAIN],))] * 3
     (ladder,) = section.ladders
     assert (ladder.m_edges, [row.kernel for row in ladder.rows]) == (
         (16, 128, 256),
@@ -198,12 +293,7 @@ def test_a_cell_takes_the_kernel_of_the_least_geometric_mean():
     model = Shades(lambda c, p: 10.0 if (c is PLAIN) == (p.m <= 64) else 12.0)
     rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (32, 64, 64): {PLAIN: 9.0, SWAPPED: 5.0}}
     indices, section = section_of(rows, model)
-    grid = section.grid
-    assert (grid.m_edges, grid.n_edges, grid.k_edges) == ((64, 256), (4096,), (4096,))
-    assert [(x.kernel, x.time_us, x.runner_up, x.runner_up_us) for x in grid.cells] == [
-        (indices[PLAIN], 10.0, indices[SWAPPED], 12.0),
-        (indices[SWAPPED], 10.0, indices[PLAIN], 12.0),
-    ]
+    assert section.grid.columns == (Column((64, 256), (indices[PLAIN], indices[SWAPPED])),) * 4
 
 
 @pytest.mark.usefixtures("coarse")
@@ -214,7 +304,7 @@ def test_a_predicted_tie_goes_to_the_shipped_kernel(gap, is_kept):
     for shipped in (SWAPPED, SPLIT):  # what is not in the portfolio is not asked for
         indices, section = section_of(rows, model, incumbent=lambda _p, x=shipped: x)
         expected = SWAPPED if is_kept and shipped is SWAPPED else PLAIN
-        assert {x.kernel for x in section.grid.cells} == {indices[expected]}
+        assert section.grid.columns == (Column((256,), (indices[expected],)),) * 4
 
 
 @pytest.mark.usefixtures("coarse")
@@ -233,6 +323,34 @@ def test_a_ladder_has_edges_between_what_was_tuned_where_that_pays():
     even = Shades(lambda *_: 10.0)
     (ladder,) = section_of(rows, even)[1].ladders
     assert ladder.m_edges == (16, 256)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_ladder_goes_on_past_what_was_tuned_with_predicted_rows():
+    # Tuned at 16 and 32; by the model SWAPPED is better up to 64 and PLAIN above.
+    model = Shades(lambda c, p: 10.0 if (c is SWAPPED) == (p.m <= 64) else 15.0)
+    rows = {(16, 64, 64): {SWAPPED: 5.0, PLAIN: 9.0}, (32, 64, 64): {PLAIN: 7.0, SWAPPED: 9.0}}
+    indices, section = section_of(rows, model)
+    (ladder,) = section.ladders
+    assert ladder.m_edges == (16, 32, 64, 256)
+    assert [(x.kernel, x.time_us, x.provenance) for x in ladder.rows] == [
+        (indices[SWAPPED], 5.0, "measured"),
+        (indices[PLAIN], 7.0, "measured"),
+        (indices[SWAPPED], 10.0, "predicted"),
+        (indices[PLAIN], 10.0, "predicted"),
+    ]
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_ladder_ends_where_what_was_tuned_does_if_that_is_past_all_steps():
+    rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (999, 64, 64): {PLAIN: 7.0, SWAPPED: 9.0}}
+    indices, section = section_of(rows, Shades(lambda *_: 10.0))
+    (ladder,) = section.ladders
+    assert ladder.m_edges == (16, 999)
+    assert [(x.kernel, x.time_us, x.provenance) for x in ladder.rows] == [
+        (indices[PLAIN], 5.0, "measured"),
+        (indices[PLAIN], 7.0, "measured"),
+    ]
 
 
 @pytest.mark.usefixtures("coarse")

@@ -1,5 +1,5 @@
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.target import load_target
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.tiles import BiggerTile, bigger_tiles, tile_notes, verdict_on
@@ -69,7 +69,7 @@ def test_a_verdict_prefers_the_measurement_of_the_same_bucket():
 def test_notes_sum_up_the_buckets_of_each_kernel():
     other = problem_of(32, 4096, 4096)
     rows = (ROW, Row(1, 1, 20.0, "measured", 2, 21.0), Row(2, 2, 30.0, "measured", 1, 31.0))
-    grid = Grid((1,), (1,), (1,), (Row(2, 2, 1.0, "predicted", 2, 1.0),))
+    grid = Grid((1,), (1,), (Column((1,), (2,)),))
     section = Section(BF16, (Ladder(4096, 4096, (16, 32, 64), rows),), grid, 0)
     kernels = keys(FALLBACK, SMALL, BIG, WIDE)
     table = DispatchTable((section,))

@@ -52,6 +52,19 @@ def test_the_prior_is_the_calibrated_cost_model():
     assert (found > Prior(H200).times_us(CANDIDATES, OTHERS)).all()
 
 
+def test_what_a_mask_does_not_ask_for_is_infinite(monkeypatch):
+    monkeypatch.setattr(module, "NUM_TREES", 20)
+    models = [Prior(H200), TimeModel.fit({BF16: planted(lambda p, _c: 1.4 if p.m <= 64 else 0.9)}, H200)]
+    rng = np.random.default_rng(3)
+    for model in models:
+        whole = model.times_us(CANDIDATES, OTHERS)
+        assert np.isfinite(whole).all()
+        for share in (0.0, 0.3, 1.0):
+            asked = rng.random(whole.shape) < share
+            found = model.times_us(CANDIDATES, OTHERS, asked)
+            assert (found == np.where(asked, whole, np.inf)).all()
+
+
 def test_a_few_times_scale_the_cost_model():
     # Fewer than two leaves of MIN_SAMPLES: no split, so that every time gets the mean correction.
     few = planted(lambda _p, c: 2.0 if c == PINGPONG else 0.5, PROBLEMS[:4], CANDIDATES[:2])

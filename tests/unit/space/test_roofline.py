@@ -1,9 +1,7 @@
-import math
-
 import pytest
 
 from aot.core.target import load_target
-from aot.space.roofline import Roofline, mean_roofline_us, roofline
+from aot.space.roofline import Roofline, roofline
 from tests.unit.twins import problem_of
 
 H200 = load_target("h200")
@@ -24,10 +22,3 @@ def test_the_bound_changes_where_the_two_are_equal():
     assert set(bounds[:change]) == {"memory"}
     assert set(bounds[change:]) == {"compute"}
     assert 200 < change < 240
-
-
-def test_the_mean_is_geometric():
-    problems = [problem_of(m, 512, 512) for m in (1, 64, 4096)]
-    times = [roofline(problem, H200).time_us for problem in problems]
-    assert mean_roofline_us(problems, H200) == pytest.approx(math.prod(times) ** (1 / 3))
-    assert mean_roofline_us(problems[:1], H200) == pytest.approx(times[0])
