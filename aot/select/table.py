@@ -35,9 +35,12 @@ COARSE = 3
 MERGE_COST = 0.0005
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
-SCAN = 5
+SCAN = 4
 """All kernels are predicted on every fifth step of m of a column; between two of those, the kernels that are `NEAR` the
 best on either. Source: on the H200's record the trees take 6 us a prediction, and a grid has 35 million of them."""
+
+MOST = 16
+"""Most kernels, the nearest, that are looked at between two scanned steps for each of the two."""
 
 NEAR = 1.6
 """Predicted time over the best up to which a kernel is looked at between two scanned steps; one that is farther off has
@@ -247,7 +250,7 @@ class _Columns:
         return Bucket(Problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
 
     def _losses(self, n: int, barred: Array) -> Array:
-        """Return (k, m, kernel) summed logarithms of time over two shapes of each step of m: its middle and its end.
+        """Return (k, m, kernel) logarithms of time at the upper edge of each step of m.
 
         Args:
             n: the columns'.
@@ -258,16 +261,15 @@ class _Columns:
         problems = [Problem(self.operation, self.m_edges[i], n, k) for k in self.k_edges for i in scanned]
         predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_k, len(scanned), -1)
         coarse = predicted + barred[:, scanned]
-        is_near = coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True)
+        ranks = coarse.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
+        is_near = (ranks < MOST) & (coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True))
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
         asked = is_near[:, lower] | is_near[:, upper]
-        shapes = [[_midpoint(self.m_edges, i), m] for i, m in enumerate(self.m_edges)]
-        problems = [Problem(self.operation, m, n, k) for k in self.k_edges for pair in shapes for m in pair]
-        rows = np.repeat(asked.reshape(num_k * num_m, -1), 2, axis=0)
-        times = model.times_us(self.known.candidates, problems, rows).reshape(num_k, num_m, 2, -1)
+        problems = [Problem(self.operation, m, n, k) for k in self.k_edges for m in self.m_edges]
+        times = model.times_us(self.known.candidates, problems, asked.reshape(num_k * num_m, -1))
         longest = np.maximum(predicted[:, lower], predicted[:, upper])
-        losses: Array = np.where(asked, np.log(times).sum(axis=2), 2 * longest) + barred
+        losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest) + barred
         return losses
 
     def _column(self, buckets: Sequence[Bucket], losses: Array) -> Column:
@@ -277,7 +279,7 @@ class _Columns:
         m_edges = coarsen(
             losses,
             self.m_edges,
-            num_shapes=2 * len(self.m_edges),
+            num_shapes=len(self.m_edges),
             max_cost=MERGE_COST,
             max_steps=len(kept) or None,
             kept=kept,
@@ -286,9 +288,9 @@ class _Columns:
         for m in m_edges:
             end = self.m_edges.index(m) + 1
             bucket = buckets[end - 1]
-            means = losses[start:end].sum(axis=0) / (2 * (end - start))
+            means = losses[start:end].mean(axis=0)
             chosen = self.known.pick(means, bucket)
-            if chosen is None or means.min() >= BARRED / (2 * (end - start)):
+            if chosen is None or means.min() >= BARRED / (end - start):
                 raise self.known.nothing_takes(bucket)
             kernels.append(self.known.indices[chosen])
             start = end
