@@ -102,6 +102,10 @@ def _read_result(directory: Path, key: KernelKey) -> Artifact | CompileFailure |
     return Artifact(result.kernel, path, result.seconds)
 
 
+_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s")
+"""Entries of a target that no object depends on."""
+
+
 @dataclass(frozen=True)
 class ArtifactStore:
     """A directory of objects, each under the hash of its candidate, operation, target, toolchain and sources."""
@@ -113,7 +117,7 @@ class ArtifactStore:
         inputs = {
             "kernel": key.name,
             "candidate": key.candidate.as_json(),
-            "target": {name: value for name, value in asdict(target).items() if name != "sources"},
+            "target": {name: value for name, value in asdict(target).items() if name not in _NOT_COMPILED},
             "toolchain": toolchain_versions(),
             "sources": family_sources(key.candidate.family),
         }

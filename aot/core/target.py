@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Annotated
 
 from aot.core.candidate import Cluster
-from aot.core.constraints import Arch, Count, Grammar, Identifier, Positive, Rate, TargetName, Text
+from aot.core.constraints import Arch, Count, Grammar, Identifier, Label, Positive, Rate, TargetName, Text
 from aot.core.errors import TargetError
 from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
@@ -51,6 +51,11 @@ class Target:
     """Oldest glibc that the wheel runs on; gives the manylinux tag."""
     integrated: bool
     """Whether the GPU shares the CPU's memory."""
+    device_names: tuple[Label, ...]
+    """What CUDA calls the device, less the profile of a MIG slice. With `num_sms`, a wheel knows its own device by them."""
+    nominal_bandwidth_bytes_per_s: Rate
+    """What the data sheet gives, and the driver's memory clock and bus width come to: a wheel knows by it which of its
+    devices another one is nearest to. Unlike `bandwidth_bytes_per_s` it is no rate that a kernel reaches."""
     sources: dict[Identifier, Text] = field(hash=False, compare=False)
     """Where each number, and what else needs to be said, comes from, by the entry's name."""
 

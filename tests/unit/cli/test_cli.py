@@ -61,8 +61,10 @@ def test_help_and_version():
 
 def test_targets():
     assert [line.split()[:2] for line in succeed("targets").splitlines()[2:]] == [
+        ["h100", "sm_90a"],
         ["h200", "sm_90a"],
         ["thor", "sm_110a"],
+        ["thor_6sm", "sm_110a"],
     ]
 
 
@@ -266,7 +268,7 @@ def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_pa
             3,
             "bad.toml: m[0]: expected a whole number from 1 to 2147483647, got 0",
         ),
-        (["space", "--target", "orin"], 4, "no target 'orin'; there are: h200, thor; see `aot targets`"),
+        (["space", "--target", "orin"], 4, "no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
         (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),
         (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
         (["select", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),
@@ -535,5 +537,5 @@ def test_results_of_an_unknown_target_are_not_imported(tmp_path, target):
     for words in ([], ["--record", "mine.jsonl.gz"]):
         result = aot("import", "results.sqlite", *words)
         assert result.exit_code in (errors.TargetError.exit_code, errors.StoreError.exit_code), result.output
-        assert "there are: h200, thor" in result.stderr or "target" in result.stderr
+        assert "there are: h100, h200, thor, thor_6sm" in result.stderr or "target" in result.stderr
     assert sorted(tmp_path.rglob("*")) == before

@@ -312,6 +312,12 @@ def test_another_target_has_another_place(tmp_path, change):
     assert store.directory(SMALL, replace(H200, **change)) != store.directory(SMALL, H200)
 
 
+def test_what_a_device_is_known_by_is_no_part_of_an_object(tmp_path):
+    store = ArtifactStore(tmp_path)
+    other = replace(H200, device_names=("another",), nominal_bandwidth_bytes_per_s=1.0, sources={})
+    assert store.directory(SMALL, other) == store.directory(SMALL, H200)
+
+
 def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
     store = ArtifactStore(tmp_path)
     before = store.directory(SMALL, H200)

@@ -9,7 +9,7 @@ TEXT = resources.files("aot").joinpath("targets", "thor.toml").read_text(encodin
 
 
 def test_shipped_targets():
-    assert target_names() == ["h200", "thor"]
+    assert target_names() == ["h100", "h200", "thor", "thor_6sm"]
     thor, h200 = load_target("thor"), load_target("h200")
     assert (thor.arch, thor.compute_capability, thor.num_sms, thor.tmem_columns) == ("sm_110a", (11, 0), 20, 512)
     assert (h200.arch, h200.compute_capability, h200.num_sms, h200.tmem_columns) == ("sm_90a", (9, 0), 132, 0)
@@ -21,8 +21,19 @@ def test_shipped_targets():
     assert thor.sources["l2_bytes"] == "published deviceQuery of a Jetson AGX Thor: 32 MiB."
 
 
+def test_devices_of_one_architecture_are_told_apart_by_name_sms_or_bandwidth():
+    targets = [load_target(name) for name in target_names()]
+    known = {(x.device_names, x.num_sms, x.nominal_bandwidth_bytes_per_s) for x in targets}
+    assert len(known) == len(targets)
+    h100 = load_target("h100")
+    assert (h100.device_names, h100.num_sms, h100.l2_bytes) == (("NVIDIA H100 80GB HBM3",), 132, 50 << 20)
+    assert (h100.bandwidth_bytes_per_s, h100.flops_per_s) == (3.35e12, 9.89e14)
+    assert all("not measured" in h100.sources[name] for name in ("bandwidth_bytes_per_s", "flops_per_s"))
+    assert (load_target("thor_6sm").device_names, load_target("thor_6sm").num_sms) == (("NVIDIA Thor",), 6)
+
+
 def test_an_unknown_target_is_answered_with_the_known():
-    with pytest.raises(TargetError, match=r"no target 'orin'; there are: h200, thor; see `aot targets`"):
+    with pytest.raises(TargetError, match=r"no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"):
         load_target("orin")
 
 
