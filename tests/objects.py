@@ -18,9 +18,9 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.families.simt import FAMILY as FALLBACK
-from aot.package.manifest import from_json, to_json
+from aot.package.manifest import device_table, from_json, to_json
 from aot.space.legality import check
-from tests.golden.manifest import golden_manifest, row
+from tests.golden.manifest import golden_manifest, row, with_table
 
 STORE = Path(__file__).parents[1] / "build" / "artifacts"
 BF16 = Operation.of(ElementType.BFLOAT16)
@@ -59,15 +59,9 @@ def small_manifest(target_name):
     last = len(kernels) - 1
     ladder = Ladder(4096, 4096, (16, 256), (row(last, last, 9.0, 1), row(1, 1, 19.0, last)))
     section = Section(BF16, (ladder,), Grid((4096,), (4096,), (Column((64,), (1,)),)), 0)
-    manifest = replace(
-        golden_manifest(),
-        target=target.name,
-        arch=target.arch,
-        platform_tag=target.platform_tag,
-        bigger_tiles={},
-        kernels=kernels,
-        table=DispatchTable((section,)),
-    )
+    device = vars(device_table(target, DispatchTable((section,))))
+    manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
+    manifest = replace(manifest, arch=target.arch, platform_tag=target.platform_tag)
     return from_json(to_json(manifest)), objects
 
 

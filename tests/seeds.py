@@ -99,12 +99,12 @@ SELECTION = selection.Selection(
     "h200",
     "measured",
     "h200",
-    GOLDEN.conditions,
-    GOLDEN.regrets,
+    GOLDEN.tables[0].conditions,
+    GOLDEN.tables[0].regrets,
     (selection.Curve(KK, (selection.CurvePoint(4, 0.0125, 0.5, 0.01, 40_000, True),)),),
-    GOLDEN.heldout,
+    GOLDEN.tables[0].heldout,
     tuple(kernel.key for kernel in GOLDEN.kernels),
-    GOLDEN.table,
+    GOLDEN.tables[0].table,
     Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of fp16": 2}),
 )
 
@@ -112,6 +112,9 @@ SELECTION = selection.Selection(
 def with_mig(document):
     """Name the MIG slice that the golden conditions are not of."""
     return {**document, "conditions": [{**x, "mig": "1g.18gb"} for x in document["conditions"]]}
+
+
+GOLDEN_MANIFEST = {**plain(GOLDEN), "tables": [with_mig(plain(x)) for x in GOLDEN.tables]}
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ RECORD = {
     "header": {
         "version": record.RECORD_VERSION,
         "target": "h200",
-        "conditions": with_mig(plain(GOLDEN))["conditions"],
+        "conditions": GOLDEN_MANIFEST["tables"][0]["conditions"],
         "kernels": [{"operation": OPERATION, "candidate": plain(x)} for x in (BIG, FALLBACK)],
     },
     "rows": [{**ROW, "relative_error": 1e-3}, {**ROW, "kernel": 1, "relative_error": 0, "status": "failed: wrong"}],
@@ -198,7 +201,7 @@ def store_bytes():
         failing = tuning_set.TunedKernel(KernelKey(KK, SMALL), "1" * 64)
         problem = Problem(KK, 1, 64, 64)
         with open_store(path) as store:
-            run = store.add_run("h200", 1, replace(GOLDEN.conditions[0], mig="1g.18gb"))
+            run = store.add_run("h200", 1, replace(GOLDEN.tables[0].conditions[0], mig="1g.18gb"))
             store.add_clocks(run, 1500, 3000)
             number, other = store.kernel_id(kernel), store.kernel_id(failing)
             store.add_measurement(run, number, Measurement(kernel.key, problem, 9.0, 8.0, 10.0, 1, 1e-3))
@@ -337,7 +340,7 @@ SEEDS = {
         committed_selection(),
     ),
     "manifest": Seed(
-        Manifest, with_mig(plain(GOLDEN)), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
+        Manifest, GOLDEN_MANIFEST, json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),
     "record": Seed(
         RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError, committed_record()

@@ -103,8 +103,7 @@ def select(request: Request) -> Selection:
     return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
 
 
-def _select_anew(context: click.Context, record: Path | None) -> Selection:
-    device = load_target(context.params["target"])
+def _select_anew(context: click.Context, device: Target, record: Path | None) -> Selection:
     shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
     return select(Request(device, shapes, is_default, record, incumbent=pipeline.committed_selection(device)))
 
@@ -140,13 +139,27 @@ def selection_of(context: click.Context, mode: str) -> Selection:
     Raises:
         AotError: it cannot be read, made, or is of another target than the one asked for.
     """
-    device = load_target(target_name(context))
+    return selection_for(context, mode, load_target(target_name(context)), context.params["selection"])
+
+
+def selection_for(context: click.Context, mode: str, device: Target, named: Path | None) -> Selection:
+    """Return a target's selection of a mode, and say on standard error which one it is.
+
+    Args:
+        context: of a command with the options --shapes and --predicted.
+        mode: where the selection comes from.
+        device: the target.
+        named: the file of the mode NAMED.
+
+    Raises:
+        AotError: it cannot be read, made, or is of another target than the one asked for.
+    """
     committed = pipeline.committed_selection(device)
     if mode in (RECORDED, PREDICTED):
         if mode == PREDICTED and not context.params["predicted"]:
             click.echo(f"{device.name} has no committed selection: selecting by the cost model", err=True)
-        return _select_anew(context, context.params["record"] if mode == RECORDED else None)
-    path = {NAMED: context.params["selection"], LAST: last_selection(device.name), COMMITTED: committed}[mode]
+        return _select_anew(context, device, context.params["record"] if mode == RECORDED else None)
+    path = {NAMED: named, LAST: last_selection(device.name), COMMITTED: committed}[mode]
     if path is None:
         raise SelectionError(f"the selection {mode}, has been removed meanwhile; run again")
     found = read_selection(path)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -92,14 +92,14 @@ def family_sources(family: str, folder: Path = FAMILIES) -> str:
     return digest.hexdigest()
 
 
-def _read_result(directory: Path, key: KernelKey) -> Artifact | CompileFailure | None:
+def _read_result(directory: Path, key: KernelKey, num_sms: int) -> Artifact | CompileFailure | None:
     """Read an entry of the store; it is damaged where this raises OSError or DecodeError, or returns None."""
     result, path = read_result(directory / RESULT_NAME), directory / OBJECT_NAME
     if result.kernel is None:
         return CompileFailure(key.name, result.failure or "", result.seconds)
     if result.kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != result.kernel.object_sha256:
         return None
-    return Artifact(result.kernel, path, result.seconds)
+    return Artifact(replace(result.kernel, num_sms=num_sms), path, result.seconds)
 
 
 _NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s")
@@ -127,7 +127,7 @@ class ArtifactStore:
     def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
         """Return what an earlier run made of a kernel, or None; a damaged entry counts as none."""
         try:
-            return _read_result(self.directory(key, target), key)
+            return _read_result(self.directory(key, target), key, target.num_sms)
         except (OSError, DecodeError):
             return None
 
@@ -171,6 +171,7 @@ def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
         num_threads=resources.num_threads,
         registers=report.registers,
         spill_bytes=report.spill_bytes,
+        num_sms=target.num_sms,
     )
 
 

@@ -99,6 +99,14 @@ class Workspace:
     cluster_n: Cluster = 1
     swap_ab: bool = False
 
+    @property
+    def waits(self) -> bool:
+        """Say whether CTAs wait for what others of their launch add to the same tile: then all must be resident.
+
+        A launch of more CTAs than the device holds at once could then wait for ever.
+        """
+        return self.mode in (SplitK.SERIAL, SplitK.PARALLEL)
+
     def _num_tiles(self, m: int, n: int) -> int:
         m, n = (n, m) if self.swap_ab else (m, n)
         tiles_m = -(-m // (self.tile_m * self.cluster_m)) * self.cluster_m

@@ -36,8 +36,22 @@ class Kernel:
     num_threads: Count
     registers: Count
     spill_bytes: Count
+    num_sms: Extent | None = None
+    """SMs of the target that it was compiled for: a persistent kernel launches no more CTAs than those hold.
+
+    None where that is not said, as beside objects compiled before 2026-11-22; no manifest has such a kernel.
+    """
 
     @property
     def key(self) -> KernelKey:
         """Return the kernel's operation and candidate."""
         return KernelKey(self.operation, self.candidate)
+
+    @property
+    def resident_sms(self) -> int:
+        """Return how many SMs a device must have that launches it; 0 of a kernel whose CTAs wait for no other.
+
+        Where they wait, those of one launch must all be resident. Where not, a grid for more SMs takes longer, and is
+        right.
+        """
+        return (self.num_sms or 0) if self.workspace.waits else 0

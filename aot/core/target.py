@@ -52,7 +52,7 @@ class Target:
     integrated: bool
     """Whether the GPU shares the CPU's memory."""
     device_names: tuple[Label, ...]
-    """What CUDA calls the device, less the profile of a MIG slice. With `num_sms`, a wheel knows its own device by them."""
+    """What CUDA calls the device, less the profile of a MIG slice. By them and `num_sms` a wheel knows the device."""
     nominal_bandwidth_bytes_per_s: Rate
     """What the data sheet gives, and the driver's memory clock and bus width come to: a wheel knows by it which of its
     devices another one is nearest to. Unlike `bandwidth_bytes_per_s` it is no rate that a kernel reaches."""

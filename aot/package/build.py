@@ -187,7 +187,7 @@ def _check_target(manifest: Manifest, target: Target) -> None:
     if manifest.platform_tag != target.platform_tag or manifest.arch != target.arch:
         raise PackageError(
             f"the manifest is for {manifest.arch} on {manifest.platform_tag}, target {target.name} is {target.arch} on "
-            f"{target.platform_tag}; build with the manifest's own target, {manifest.target}"
+            f"{target.platform_tag}; build with the manifest's own target, {manifest.tables[0].target}"
         )
 
 

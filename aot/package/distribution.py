@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from aot.core.errors import PackageError
-from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aot.select.selection import Selection
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -23,8 +25,6 @@ MAX_NAME = 64
 """Longest name in characters: the wheel's file name has three more parts within the 255 bytes of a file system."""
 MAX_VERSION = 30
 HASH_DIGITS = 12
-RANKS = {"predicted": 0, PROVENANCE_MEASURED: 1}
-"""What decides between two wheels of one version: a measured table is preferred to a predicted one."""
 
 _OURS = {"aot", "torch", "numpy", "jax", "cupy", "pip"}
 """Import names that such a wheel would take from the packages that it is used with, or that install it."""
@@ -70,26 +70,37 @@ def check_version(version: str) -> str:
     return version
 
 
-def selection_hash(selection: Selection) -> str:
-    """Return the first digits of the SHA-256 of a selection's canonical JSON."""
-    content = json.dumps(asdict(selection), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(content.encode()).hexdigest()[:HASH_DIGITS]
+def selection_hash(*selections: Selection) -> str:
+    """Return the first digits of the SHA-256 of one selection's canonical JSON, or of those of several."""
+    contents = [json.dumps(asdict(x), sort_keys=True, separators=(",", ":")) for x in selections]
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:HASH_DIGITS]
 
 
-def _last_date(selection: Selection) -> int:
+def _last_date(selections: Sequence[Selection]) -> int:
     """Return the day of the latest measurement as a number, such as 20261121; 0 where none is known."""
-    days = [x.date.replace("-", "") for x in selection.conditions]
+    days = [x.date.replace("-", "") for selection in selections for x in selection.conditions]
     return max((int(day) for day in days if len(day) == 8 and day.isascii() and day.isdigit()), default=0)
 
 
-def wheel_version(version: str, selection: Selection) -> str:
-    """Return the version of a wheel: the toolchain's, or the user's, and what its table is.
+def _words(target: str) -> str:
+    """Write a target's name as parts of a version have it."""
+    return target.replace("_", ".").replace("-", ".")
+
+
+def wheel_version(version: str, *selections: Selection) -> str:
+    """Return the version of a wheel: the toolchain's, or the user's, and what its tables are.
 
     `0.1.0+thor.0.predicted.h0a1b2c3d4e5f` sorts below `0.1.0+thor.1.measured.20261121.h5f4e3d2c1b0a`: a measured
-    table above a predicted one, later measurements above earlier ones. Different selections have different versions,
-    so that installing another one replaces what is there. A changed runtime is a changed toolchain: another `version`.
+    table above a predicted one, later measurements above earlier ones. Of several tables the number is how many are
+    measured, and where not all are, those follow the day: `0.1.0+h100.h200.1.measured.20261121.h200.h5f4e3d2c1b0a`.
+    Different selections have different versions, so that installing another one replaces what is there. A changed
+    runtime is a changed toolchain: another `version`.
     """
-    rank = RANKS[selection.provenance]
-    day = f".{_last_date(selection)}" if selection.provenance == PROVENANCE_MEASURED else ""
-    target = selection.target.replace("_", ".").replace("-", ".")
-    return f"{version}+{target}.{rank}.{selection.provenance}{day}.h{selection_hash(selection)}"
+    measured = [x for x in selections if x.provenance == PROVENANCE_MEASURED]
+    parts = [*(_words(x.target) for x in selections), str(len(measured))]
+    if measured:
+        parts += [str(PROVENANCE_MEASURED), str(_last_date(measured))]
+        parts += [_words(x.target) for x in measured] if len(measured) < len(selections) else []
+    else:
+        parts += [str(PROVENANCE_PREDICTED)]
+    return f"{version}+{'.'.join([*parts, f'h{selection_hash(*selections)}'])}"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import keyword
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import (
     Arch,
+    Count,
     Distribution,
+    Extent,
     Grammar,
     KernelName,
+    Label,
+    Positive,
     Rate,
     Release,
     TargetName,
@@ -22,11 +26,18 @@ from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.errors import CandidateError, ManifestError
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
+from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.families import signature
+from aot.select.coverage import Coverage
 from aot.select.selection import HeldOut, Regret
 
-MANIFEST_VERSION = 4
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aot.core.target import Target
+
+MANIFEST_VERSION = 5
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
@@ -40,9 +51,65 @@ PlatformTag = Annotated[
 ]
 
 
+CallTag = Annotated[str, Grammar(r"[a-z][a-z0-9_]*", "what a caller asks for an operation by, such as bf16_bias", 40)]
+
+
+@dataclass(frozen=True)
+class ElementBits:
+    """Bits of one element of each operand of an operation; 0 of a bias that it does not add."""
+
+    a: Positive
+    b: Positive
+    d: Positive
+    bias: Count
+
+    @staticmethod
+    def of(operation: Operation) -> ElementBits:
+        """Return those of an operation."""
+        added = operation.d.bits if operation.has_bias else 0
+        return ElementBits(operation.a.element.bits, operation.b.element.bits, operation.d.bits, added)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTable:
+    """The dispatch table of one device, and what the device is known by where the library is loaded."""
+
+    target: TargetName
+    device_names: tuple[Label, ...]
+    num_sms: Extent
+    nominal_bandwidth_bytes_per_s: Rate
+    table: DispatchTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelTable(DeviceTable):
+    """The table of a wheel, and where the times behind it come from."""
+
+    provenance: Provenance
+    record: Text
+    """Name of the record, or of the cost model, that the table was made from."""
+    conditions: tuple[Conditions, ...]
+    regrets: tuple[Regret, ...]
+    """How far the kernels are from the best times known, on what they were selected on; none where nothing was."""
+    heldout: tuple[HeldOut, ...]
+    """What the table costs on problems that no step of the selection saw; may be empty."""
+    coverage: Coverage | None
+    """How the problems that it was made for are answered; None where that is not known."""
+    peak_flops_per_s: dict[CallTag, Rate]
+    """The target's, by operation, which `explain` states the roofline of a problem by: see aot.space.roofline."""
+    bandwidth_bytes_per_s: Rate
+    """The target's, of device memory, likewise."""
+    bigger_tiles: dict[KernelName, tuple[Text, ...]]
+    """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
+
+
+MAX_TABLES = 8
+"""Tables of one library; their targets' names are parts of a wheel's version, which is a part of its file's name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A library for C: its kernels, in the order of their index in the dispatch table, and the table."""
+    """A library for C: its kernels, in the order of their index in the dispatch tables, and a table for each device."""
 
     package: Package
     """Name of the distribution, such as `aot-gemm`; the import name has underscores."""
@@ -50,7 +117,8 @@ class Library:
     """PEP 440 version; a wheel with predicted rows has a local part that says so."""
     arch: Arch
     kernels: tuple[Kernel, ...]
-    table: DispatchTable
+    tables: tuple[DeviceTable, ...]
+    """The first answers where there is no device to ask for."""
 
     @property
     def module(self) -> str:
@@ -60,25 +128,13 @@ class Library:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Library):
-    """A wheel's content: its library, and where the times behind its table come from."""
+    """A wheel's content: its library, and where the times behind its tables come from."""
 
     manifest_version: Version
-    target: TargetName
     platform_tag: PlatformTag
-    provenance: Provenance
-    record: Text
-    """Name of the record, or of the cost model, that the table was made from."""
-    conditions: tuple[Conditions, ...]
-    regrets: tuple[Regret, ...]
-    """How far the kernels are from the best times known, on what they were selected on; none where nothing was."""
-    heldout: tuple[HeldOut, ...]
-    """What the table costs on problems that no step of the selection saw; may be empty."""
-    flops_per_s: Rate
-    """The target's rate, which `explain` states the limit of a problem by: see aot.space.roofline."""
-    bandwidth_bytes_per_s: Rate
-    """The target's, of device memory, likewise."""
-    bigger_tiles: dict[KernelName, tuple[Text, ...]]
-    """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
+    tables: tuple[WheelTable, ...]
+    element_bits: dict[CallTag, ElementBits]
+    """By operation, what `explain` counts the bytes of a problem by."""
     toolchain: dict[Distribution, Release]
     """Versions of what compiled the kernels."""
 
@@ -88,9 +144,22 @@ class Manifest(Library):
         return tuple((kernel.m_multiple, kernel.n_multiple) for kernel in self.kernels)
 
 
+def device_table(target: Target, table: DispatchTable) -> DeviceTable:
+    """Return the table of a target's device."""
+    return DeviceTable(
+        target=target.name,
+        device_names=target.device_names,
+        num_sms=target.num_sms,
+        nominal_bandwidth_bytes_per_s=target.nominal_bandwidth_bytes_per_s,
+        table=table,
+    )
+
+
 def _check_kernel(kernel: Kernel) -> None:
     if kernel.name != kernel.key.name:
         raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
+    if kernel.num_sms is None:
+        raise DecodeError(f"the kernel {kernel.name} does not say how many SMs it was built for; compile it again")
     try:
         expected = signature(kernel.key)
     except CandidateError as error:
@@ -99,6 +168,60 @@ def _check_kernel(kernel: Kernel) -> None:
         raise DecodeError(
             f"the kernel {kernel.name} takes {', '.join(kernel.signature)}; expected {', '.join(expected)}"
         )
+
+
+def _sms_fault(table: DeviceTable, kernels: Sequence[Kernel]) -> str:
+    """Say which row has a kernel that was built for a number of SMs which does not suit the table's; empty if none.
+
+    CTAs that wait for each other must all be resident, so that their kernel must not be built for more SMs than the
+    device has. And a measured time is of a kernel that was built for the device's own number.
+    """
+    for section in table.table.sections:
+        rows = [row for ladder in section.ladders for row in ladder.rows]
+        named = [x for row in rows for x in (row.kernel, row.general)]
+        named += [x for column in section.grid.columns for x in column.kernels]
+        for kernel in (kernels[x] for x in dict.fromkeys(named)):
+            if kernel.resident_sms > table.num_sms:
+                return (
+                    f"{section.operation.tag}: {kernel.name} waits for its own CTAs, and was built for "
+                    f"{kernel.num_sms} SMs; {table.target} has {table.num_sms}"
+                )
+        for kernel in (kernels[x.kernel] for x in rows if x.provenance == Provenance.MEASURED):
+            if kernel.num_sms != table.num_sms:
+                return (
+                    f"{section.operation.tag}: a time of {kernel.name} is measured on {table.num_sms} SMs, and the "
+                    f"kernel was built for {kernel.num_sms}"
+                )
+    return ""
+
+
+def _check_table(table: WheelTable, manifest: Manifest, names: set[str], calls: set[str]) -> None:
+    fault = table_fault(table.table, manifest.kernels) or _sms_fault(table, manifest.kernels)
+    if fault:
+        raise DecodeError(f"the table of {table.target}: {fault}")
+    if not table.device_names:
+        raise DecodeError(f"the table of {table.target}: it names no device; expected the name that CUDA has for it")
+    unknown = sorted(set(table.bigger_tiles) - names)
+    if unknown:
+        raise DecodeError(f"the table of {table.target}: bigger_tiles names {unknown[0]}, no kernel of the manifest")
+    if set(table.peak_flops_per_s) != calls:
+        raise DecodeError(
+            f"the table of {table.target}: peak_flops_per_s is of {', '.join(sorted(table.peak_flops_per_s))}; the "
+            f"kernels compute {', '.join(sorted(calls))}"
+        )
+
+
+def _check_devices(tables: Sequence[DeviceTable]) -> None:
+    """Refuse tables by which no device could be given its own (DecodeError)."""
+    if not 1 <= len(tables) <= MAX_TABLES:
+        raise DecodeError(f"there are {len(tables)} tables; expected 1 to {MAX_TABLES}")
+    targets = [table.target for table in tables]
+    if len(set(targets)) != len(targets):
+        raise DecodeError(f"two tables are of the target {max(targets, key=targets.count)}")
+    devices = [(name, table.num_sms) for table in tables for name in table.device_names]
+    if len(set(devices)) != len(devices):
+        name, num_sms = max(devices, key=devices.count)
+        raise DecodeError(f"two tables are of the device {name} with {num_sms} SMs")
 
 
 def _check(manifest: Manifest) -> None:
@@ -113,12 +236,12 @@ def _check(manifest: Manifest) -> None:
     symbols = [x for kernel in manifest.kernels for x in (kernel.entry_symbol, kernel.init_symbol, kernel.load_symbol)]
     if len(set(symbols)) != len(symbols):
         raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
-    unknown = sorted(set(manifest.bigger_tiles) - set(names))
-    if unknown:
-        raise DecodeError(f"bigger_tiles names {unknown[0]}, which is no kernel of the manifest")
-    fault = table_fault(manifest.table, manifest.kernels)
-    if fault:
-        raise DecodeError(fault)
+    bits = {kernel.operation.call: ElementBits.of(kernel.operation) for kernel in manifest.kernels}
+    if manifest.element_bits != bits:
+        raise DecodeError("element_bits are not those of the kernels' operations")
+    _check_devices(manifest.tables)
+    for table in manifest.tables:
+        _check_table(table, manifest, set(names), set(bits))
 
 
 def to_json(manifest: Manifest) -> str:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
-from aot.core.dispatch import MAX_STEP_KERNELS, Grid, Ladder, Section
+from aot.core.candidate import SplitK
+from aot.core.dispatch import MAX_STEP_KERNELS
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.manifest import Library, Manifest, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aot.core.dispatch import Grid, Ladder, Section
+    from aot.core.kernel import Kernel
 
 TEMPLATE_SUFFIX = ".j2"
 TEMPLATE_MODULE = "aot_gemm"
@@ -27,6 +36,9 @@ _WHEEL_ALONE = ("python/", "pyproject.toml.j2", "README.md.j2")
 
 ABI_VERSION = 1
 """`AOT_GEMM_ABI_VERSION` of templates/include/aot_gemm.h; the rendered kernels.cc compares the two."""
+
+NUM_LAYOUTS = 4
+"""Numbers of `Layout.code`."""
 
 _ARCH = re.compile(r"sm_([0-9]+)([0-9])[a-z]?")
 
@@ -70,14 +82,20 @@ class FileSet(Mapping[str, bytes]):
 
 @dataclass(frozen=True)
 class _SectionRows:
-    """A section as table.cc.j2 writes it: with its index, and the rows before each ladder and column."""
+    """A section as table.cc.j2 writes it."""
 
     index: int
+    """Among the sections of all tables."""
+    table: int
+    number: int
+    """Among the sections of its table."""
     operation: Operation
     ladders: tuple[Ladder, ...]
     first_rows: tuple[int, ...]
+    """The number of ladder rows before each ladder."""
     grid: Grid
     fallback: int
+    substitute: int
 
     @property
     def column_starts(self) -> tuple[int, ...]:
@@ -91,10 +109,63 @@ class _SectionRows:
             steps = zip(column.m_edges, column.kernels, strict=True)
             yield tuple(m * MAX_STEP_KERNELS + kernel for m, kernel in steps)
 
-    @staticmethod
-    def of(index: int, section: Section) -> _SectionRows:
-        first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
-        return _SectionRows(index, section.operation, section.ladders, first_rows, section.grid, section.fallback)
+
+def _substitutes(kernel: Kernel) -> bool:
+    return kernel.workspace.mode is SplitK.NONE and (kernel.m_multiple, kernel.n_multiple) == (1, 1)
+
+
+def substitute(section: Section, kernels: Sequence[Kernel]) -> int:
+    """Return the kernel that answers where the one chosen must not run: on a device with too few SMs for it.
+
+    It takes every aligned problem, waits for none of its own CTAs and needs no workspace, so that one which was sized
+    for another kernel is enough: of those that the section's rows name, the one that most rows name, else the fallback.
+    """
+    named = [row.general for ladder in section.ladders for row in ladder.rows]
+    named += [x for column in section.grid.columns for x in column.kernels]
+    fit = Counter(x for x in named if _substitutes(kernels[x]))
+    return min(fit, key=lambda index: (-fit[index], index), default=section.fallback)
+
+
+def _sections(library: Library) -> list[_SectionRows]:
+    found: list[_SectionRows] = []
+    for place, table in enumerate(library.tables):
+        for number, section in enumerate(table.table.sections):
+            first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
+            answers = section.fallback, substitute(section, library.kernels)
+            body = section.operation, section.ladders, first_rows, section.grid, *answers
+            found.append(_SectionRows(len(found), place, number, *body))
+    return found
+
+
+@dataclass(frozen=True)
+class _TableRow:
+    """A table as table.cc.j2 writes it."""
+
+    target: str
+    device_names: tuple[str, ...]
+    num_sms: int
+    bandwidth_gb_per_s: int
+    num_sections: int
+    section_of: list[int]
+    """By operation and layout, the index of the section that answers; -1 where there is none.
+
+    What a table has no section of, the first table that has one answers.
+    """
+
+
+def _tables(library: Library, sections: Sequence[_SectionRows], calls: Sequence[_Call]) -> list[_TableRow]:
+    rows = []
+    for place, table in enumerate(library.tables):
+        own_first = sorted(sections, key=lambda x, place=place: (x.table != place, x.index))  # type: ignore[misc]
+        section_of = [
+            next((x.index for x in own_first if (x.operation.call, x.operation.layout.code) == (call.tag, code)), -1)
+            for call in calls
+            for code in range(NUM_LAYOUTS)
+        ]
+        gb_per_s = round(table.nominal_bandwidth_bytes_per_s / 1e9)
+        own = len(table.table.sections)
+        rows.append(_TableRow(table.target, table.device_names, table.num_sms, gb_per_s, own, section_of))
+    return rows
 
 
 def capability(arch: str) -> tuple[int, int]:
@@ -124,12 +195,12 @@ class _Call:
     """The name of the element type in templates/src/operation.h."""
     has_bias: bool
     layouts: int
-    """A bit for each layout that the table has a section of."""
+    """A bit for each layout that some table has a section of."""
 
 
 def _calls(library: Library) -> list[_Call]:
     """List what a library's kernels compute, in the order of the catalogue."""
-    tabled = {section.operation for section in library.table.sections}
+    tabled = {section.operation for table in library.tables for section in table.table.sections}
     found = tabled | {kernel.operation for kernel in library.kernels}
     firsts = {x.call: x for x in sorted(found, key=lambda x: -x.position)}
     layouts = {tag: sum(1 << x.layout.code for x in tabled if x.call == tag) for tag in firsts}
@@ -150,7 +221,7 @@ def header_of(text: str) -> str:
 
 
 def _library_variables(library: Library, header: str) -> dict[str, object]:
-    calls = _calls(library)
+    calls, sections = _calls(library), _sections(library)
     numbers = {call.tag: number for number, call in enumerate(calls)}
     return {
         "header": header,
@@ -160,7 +231,8 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "arch": library.arch,
         "capability": capability(library.arch),
         "kernels": library.kernels,
-        "sections": [_SectionRows.of(i, section) for i, section in enumerate(library.table.sections)],
+        "sections": sections,
+        "tables": _tables(library, sections, calls),
         "calls": calls,
         "number_of": lambda operation: numbers[operation.call],
         "enumerators": lambda signature: [_enumerator(argument) for argument in signature],
@@ -170,13 +242,11 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
 
 def _wheel_variables(manifest: Manifest) -> dict[str, object]:
     return {
-        "target": manifest.target,
-        "provenance": manifest.provenance,
-        "record": manifest.record,
-        "conditions": manifest.conditions,
+        "origins": manifest.tables,
+        "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
-        "adds_bias": any(section.operation.has_bias for section in manifest.table.sections),
+        "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),
     }
 
 

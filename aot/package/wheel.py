@@ -1,59 +1,123 @@
-"""From a selection to a wheel: its kernels compiled, its manifest, its build."""
+"""From selections to a wheel: their kernels compiled, its manifest, its build."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from aot.compile.artifact import Artifact
 from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
-from aot.core.errors import CompileError
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import DispatchTable, Row, Section
+from aot.core.errors import CompileError, PackageError
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
+from aot.families import family_of
 from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
-from aot.package.manifest import MANIFEST_VERSION, Manifest
+from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
+from aot.select.coverage import Coverage
 from aot.select.selection import Selection
 from aot.select.tiles import tile_notes
 
 DEFAULT_PACKAGE = "aot-gemm"
 
 
-def manifest_of(
-    selection: Selection,
-    artifacts: Sequence[Artifact],
-    target: Target,
-    package: str,
-    wheel_version: str,
-    timed: OperationTimes | None = None,
-) -> Manifest:
-    """Make the manifest of a wheel. The local part of its version says what its table is: see aot.package.distribution.
+@dataclass(frozen=True)
+class TableSource:
+    """What one table of a wheel is made from."""
 
-    `timed` are the measured times behind the selection, by which bigger tiles are compared. A predicted selection has
-    regrets against the model's own times, which are none.
+    selection: Selection
+    target: Target
+    timed: OperationTimes | None = None
+    """The measured times behind the selection, by which bigger tiles are compared."""
+    coverage: Coverage | None = None
+    """How the selection answers what it was made for, where it does not say so itself."""
+
+
+def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
+    """List the kernels of several selections, each once, with the target that it is compiled for.
+
+    A kernel launches at most as many CTAs as its target holds at once. Where targets differ in their SMs, one whose
+    CTAs wait for each other is compiled for the fewest, since all must be resident; any other for the most.
     """
-    is_predicted = selection.provenance == PROVENANCE_PREDICTED
-    return Manifest(
-        manifest_version=MANIFEST_VERSION,
-        package=package,
-        version=version_of(wheel_version, selection),
-        target=target.name,
-        arch=target.arch,
-        platform_tag=target.platform_tag,
+    users: dict[KernelKey, list[Target]] = {}
+    for source in sources:
+        for key in source.selection.kernels:
+            users.setdefault(key, []).append(source.target)
+
+    def built_for(key: KernelKey) -> Target:
+        waits = family_of(key.candidate).workspace(key.candidate).waits
+        return (min if waits else max)(users[key], key=lambda target: target.num_sms)
+
+    return {key: built_for(key) for key in users}
+
+
+def _renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTable:
+    """Return a table whose kernels have other numbers."""
+
+    def moved(row: Row) -> Row:
+        kernels = number(row.kernel), number(row.general)
+        return Row(*kernels, row.time_us, row.provenance, number(row.runner_up), row.runner_up_us)
+
+    def section_of(section: Section) -> Section:
+        ladders = tuple(replace(x, rows=tuple(map(moved, x.rows))) for x in section.ladders)
+        columns = (replace(x, kernels=tuple(map(number, x.kernels))) for x in section.grid.columns)
+        grid = replace(section.grid, columns=tuple(columns))
+        return replace(section, ladders=ladders, grid=grid, fallback=number(section.fallback))
+
+    return DispatchTable(tuple(map(section_of, table.sections)))
+
+
+def _wheel_table(source: TableSource, numbers: Mapping[KernelKey, int]) -> WheelTable:
+    """Return the table of a selection over the kernels of the whole wheel.
+
+    A predicted selection has regrets against the model's own times, which are none.
+    """
+    selection, target = source.selection, source.target
+    table = _renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
+    calls = {key.operation.call: key.operation for key in numbers}
+    return WheelTable(
+        **vars(device_table(target, table)),
         provenance=selection.provenance,
         record=selection.record,
         conditions=selection.conditions,
-        regrets=() if is_predicted else selection.regrets,
+        regrets=() if selection.provenance == PROVENANCE_PREDICTED else selection.regrets,
         heldout=selection.heldout,
-        flops_per_s=target.flops_per_s,
+        coverage=source.coverage or selection.coverage,
+        peak_flops_per_s={call: target.peak_flops_per_s(operation) for call, operation in calls.items()},
         bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
-        bigger_tiles=tile_notes(selection, target, timed or {}),
+        bigger_tiles=tile_notes(selection, target, source.timed or {}),
+    )
+
+
+def manifest_of(
+    sources: Sequence[TableSource], artifacts: Sequence[Artifact], package: str, wheel_version: str
+) -> Manifest:
+    """Make the manifest of a wheel. The local part of its version says what its tables are: see distribution.
+
+    Args:
+        sources: what each table is made from; all of one architecture and host.
+        artifacts: the kernels of all, each once, as `shared_kernels` lists them.
+        package: name of the distribution.
+        wheel_version: the version's public part.
+    """
+    kernels = tuple(artifact.kernel for artifact in artifacts)
+    numbers = {kernel.key: number for number, kernel in enumerate(kernels)}
+    target = sources[0].target
+    return Manifest(
+        manifest_version=MANIFEST_VERSION,
+        package=package,
+        version=version_of(wheel_version, *(source.selection for source in sources)),
+        arch=target.arch,
+        platform_tag=target.platform_tag,
+        element_bits={kernel.operation.call: ElementBits.of(kernel.operation) for kernel in kernels},
         toolchain=toolchain_versions(),
-        kernels=tuple(artifact.kernel for artifact in artifacts),
-        table=selection.table,
+        kernels=kernels,
+        tables=tuple(_wheel_table(source, numbers) for source in sources),
     )
 
 
@@ -70,28 +134,53 @@ class BuiltWheel:
     manifest: Manifest
 
 
+def check_one_host(targets: Sequence[Target]) -> None:
+    """Refuse targets that no one wheel can be for.
+
+    Raises:
+        PackageError: two are of different architectures or hosts, or one is there twice.
+    """
+    first = targets[0]
+    for target in targets[1:]:
+        if (target.arch, target.platform_tag) != (first.arch, first.platform_tag):
+            raise PackageError(
+                f"{first.name} is {first.arch} on {first.platform_tag}, {target.name} is {target.arch} on "
+                f"{target.platform_tag}; a wheel is for one architecture and one host; build a wheel for each"
+            )
+    names = [target.name for target in targets]
+    if len(set(names)) != len(names):
+        raise PackageError(f"the target {max(names, key=names.count)} is given twice; expected each once")
+
+
+def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Artifact]:
+    """Compile the kernels of all selections, in the order of `shared_kernels`."""
+    kernels = shared_kernels(sources)
+    found: dict[KernelKey, Artifact] = {}
+    for target in dict.fromkeys(kernels.values()):
+        keys = [key for key, built_for in kernels.items() if built_for == target]
+        artifacts, failures = compile_all(keys, target, workplace)
+        if failures:
+            first = failures[0]
+            text = f"{len(failures)} selected kernels do not compile; the first: {first.name}: {first.reason}"
+            raise CompileError(f"{text}; leave it out with `aot select --kernels='-...'`")
+        found |= {artifact.kernel.key: artifact for artifact in artifacts}
+    return [found[key] for key in kernels]
+
+
 def make_wheel(
-    selection: Selection,
-    target: Target,
-    dist_dir: Path,
-    workplace: Workplace,
-    *,
-    package: str,
-    wheel_version: str,
-    timed: OperationTimes | None = None,
+    sources: Sequence[TableSource], dist_dir: Path, workplace: Workplace, *, package: str, wheel_version: str
 ) -> BuiltWheel:
-    """Compile a selection's kernels and build its wheel.
+    """Compile the kernels of one or several selections and build their wheel.
 
     Raises:
         CompileError: a selected kernel does not compile.
-        PackageError: the build failed, or the wheel is not what it must be.
+        ManifestError: a table cannot have a kernel as it is built for the others; the message says which.
+        PackageError: the selections are not for one wheel, the build failed, or the wheel is not what it must be.
     """
-    artifacts, failures = compile_all(selection.kernels, target, workplace)
-    if failures:
-        first = failures[0]
-        text = f"{len(failures)} selected kernels do not compile; the first: {first.name}: {first.reason}"
-        raise CompileError(f"{text}; leave it out with `aot select --kernels='-...'`")
-    manifest = manifest_of(selection, artifacts, target, package, wheel_version, timed)
+    check_one_host([source.target for source in sources])
+    artifacts = _compiled(sources, workplace)
+    manifest = manifest_of(sources, artifacts, package, wheel_version)
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
+    target = sources[0].target
     wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)
     return BuiltWheel(wheel, manifest)

@@ -129,11 +129,12 @@ def check_wheel(wheel: Path) -> Iterator[str]:
     yield f"archive: {len(files)} files, each header as the build writes it"
     _check_record(wheel, files)
     manifest = _find_manifest(wheel, files)
-    yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.kernels)} kernels, {manifest.provenance}"
+    tables = ", ".join(f"{table.target} {table.provenance}" for table in manifest.tables)
+    yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.kernels)} kernels; tables: {tables}"
     num_files = _check_build(wheel, files, manifest.module)
     yield f"hashes: {len(files)} files as RECORD says, {num_files} as the installed package will check them"
     try:
-        inspect_wheel(wheel, manifest, load_target(manifest.target))
+        inspect_wheel(wheel, manifest, load_target(manifest.tables[0].target))
         yield f"libraries: {manifest.platform_tag}, needs, symbols and versions as expected"
         yield f"kernels: {_check_code(wheel, files, manifest)} device images for {manifest.arch}, and their names"
     except AotError:
@@ -157,7 +158,7 @@ def check_kernels(wheel: Path) -> Iterator[str]:
 
     manifest = read_wheel_manifest(wheel)
     properties = read_properties()
-    expected = load_target(manifest.target).compute_capability
+    expected = load_target(manifest.tables[0].target).compute_capability
     if properties.compute_capability != expected:
         text = f"the wheel is for compute capability {expected}, {properties.name} has {properties.compute_capability}"
         raise DeviceError(f"{text}; verify it on its target")

@@ -24,7 +24,7 @@ from aot.measure.preflight import read_machine
 from aot.measure.runner import run_bundle
 from aot.measure.tuning_set import TunedKernel, TuningSet
 from aot.package.build import build_library
-from aot.package.manifest import Library
+from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
 from aot.select.level import Level, level
@@ -80,7 +80,7 @@ def _library(artifacts: Sequence[Artifact], target: Target) -> Library:
         version="0",
         arch=target.arch,
         kernels=tuple(artifact.kernel for artifact in artifacts),
-        table=DispatchTable((section,)),
+        tables=(device_table(target, DispatchTable((section,))),),
     )
 
 

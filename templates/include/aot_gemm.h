@@ -49,7 +49,7 @@ typedef enum {
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
   AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, A or B, what a kernel cannot take */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
-  AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU of another compute capability than the kernels' */
+  AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU that the kernels, or the one named, cannot run on */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
   AOT_GEMM_ERROR_WORKSPACE = 8,    /* a workspace too small, missing, or not aligned to 16 bytes */
   AOT_GEMM_ERROR_TABLE = 9         /* the library's own dispatch table contradicts itself: build it again */
@@ -108,14 +108,17 @@ typedef struct {
   uint64_t struct_bytes; /* sizeof(aot_gemm_selection_t) */
   int32_t kernel;  /* index of the kernel */
   int32_t tier;    /* aot_gemm_tier_t */
-  int32_t section; /* index of the table's section (operation and layout) */
+  int32_t section; /* index of the section (operation and layout) of `table` */
   int32_t index;   /* tuned: row among the section's ladder rows; grid: the cell; fallback: 0 */
   int32_t layout;  /* bit 1: A is contiguous along m instead of k; bit 0: B along n instead of k; -1: neither */
   int32_t exchanged;
   int64_t m, n, k;
+  int32_t table;    /* index of the dispatch table that answered */
+  int32_t reserved; /* 0 */
 } aot_gemm_selection_t;
 
-/* Choose the kernel for a problem. Needs no GPU. */
+/* Choose the kernel for a problem. Needs no GPU: where there is none, or one of another architecture, the first table
+ * answers. A library of one table asks the driver nothing. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem, aot_gemm_selection_t* selection);
 
 /* Give the bytes of workspace that aot_gemm_launch needs for a problem; often 0. Needs no GPU. */
@@ -137,11 +140,23 @@ typedef void* (*aot_gemm_allocate_t)(void* context, size_t num_bytes);
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem,
                                                           aot_gemm_allocate_t allocate, void* context, void* stream);
 
+/* Count the dispatch tables, and name the target of one, such as "h200"; null past the end. */
+AOT_GEMM_API int32_t aot_gemm_num_tables(void);
+AOT_GEMM_API const char* aot_gemm_table_target(int32_t table);
+
+/* Say which table answers for a device (-1: the current one), and why: it is the device's own, by its name and number of
+ * SMs, or the nearest by SMs and memory bandwidth. The text is valid as long as the library is loaded. Each device of a
+ * process has its own answer, which does not change.
+ *
+ * On a device with fewer SMs than a kernel was built for, whose blocks wait for each other, another kernel is launched
+ * in its place, which needs no workspace. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const char** reason);
+
 /* Count the kernels, and name one; null past the end. Names are stable from release to release, indices are not. */
 AOT_GEMM_API int32_t aot_gemm_num_kernels(void);
 AOT_GEMM_API const char* aot_gemm_kernel_name(int32_t kernel);
 
-/* Load every kernel onto a device now (-1: the current one), instead of each at its first launch. */
+/* Load every kernel that a device can run onto it now (-1: the current one), instead of each at its first launch. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_preload(int32_t device);
 
 /* Wait until a stream of a device (-1: the current one) is done: the only function that waits. A stream that is being

@@ -1,9 +1,11 @@
 // The functions of aot_gemm.h.
 #include <algorithm>
 #include <cinttypes>
+#include <cstddef>
 #include <cstring>
 
 #include "aot_gemm.h"
+#include "devices.h"
 #include "error.h"
 #include "kernel.h"
 #include "misses.h"
@@ -15,7 +17,7 @@ namespace aot {
 namespace {
 
 // The least that a caller of any header has room for.
-constexpr uint64_t kLeastSelectionBytes = sizeof(aot_gemm_selection_t);
+constexpr uint64_t kLeastSelectionBytes = offsetof(aot_gemm_selection_t, table);
 
 aot_gemm_status_t check_selection_bytes(uint64_t num_bytes) {
   if (num_bytes >= kLeastSelectionBytes) return AOT_GEMM_OK;
@@ -55,7 +57,7 @@ aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem, aot_gemm_se
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_selection_t found;
   aot::Plan plan;
-  status = aot::select(*stated, &found, &plan);
+  status = aot::select(*stated, aot::Asking::kForQuery, &found, &plan);
   if (status == AOT_GEMM_OK) aot::give(found, selection);
   return status;
 }
@@ -67,7 +69,7 @@ aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t* problem, si
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_selection_t selection;
   aot::Plan plan;
-  status = aot::select(*stated, &selection, &plan);
+  status = aot::select(*stated, aot::Asking::kForQuery, &selection, &plan);
   if (status == AOT_GEMM_OK) *num_bytes = static_cast<size_t>(plan.workspace_bytes);
   return status;
 }
@@ -78,7 +80,7 @@ aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* works
   if (stated.status() != AOT_GEMM_OK) return stated.status();
   aot_gemm_selection_t selection;
   aot::Plan plan;
-  const aot_gemm_status_t status = aot::select(*stated, &selection, &plan);
+  const aot_gemm_status_t status = aot::select(*stated, aot::Asking::kForLaunch, &selection, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
   return aot::launch_selected(*stated, selection, plan, workspace, workspace_bytes, stream);
 }
@@ -91,7 +93,7 @@ aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem, 
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_selection_t selection;
   aot::Plan plan;
-  status = aot::select(*stated, &selection, &plan);
+  status = aot::select(*stated, aot::Asking::kForLaunch, &selection, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
   const auto num_bytes = static_cast<size_t>(plan.workspace_bytes);
   void* workspace = num_bytes > 0 ? allocate(context, num_bytes) : nullptr;
@@ -107,10 +109,33 @@ const char* aot_gemm_kernel_name(int32_t kernel) {
 aot_gemm_status_t aot_gemm_preload(int32_t device) {
   const aot::DeviceScope scope(device);
   aot_gemm_status_t status = scope.status();
+  const aot::Device* found = nullptr;
+  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
   for (int32_t kernel = 0; kernel < aot::kNumKernels && status == AOT_GEMM_OK; ++kernel) {
-    status = aot::ensure_loaded(kernel, scope.device());
+    const bool is_fit = aot::kKernels[kernel].resident_sms <= found->num_sms;  // another answers for one that is not
+    if (is_fit) status = aot::ensure_loaded(kernel, scope.device());
   }
   return status;
+}
+
+int32_t aot_gemm_num_tables() { return aot::kNumTables; }
+
+const char* aot_gemm_table_target(int32_t table) {
+  return table >= 0 && table < aot::kNumTables ? aot::kTables[table].target : nullptr;
+}
+
+aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const char** reason) {
+  aot_gemm_status_t status = aot::check_argument(table, "table");
+  if (status == AOT_GEMM_OK) status = aot::check_argument(reason, "reason");
+  if (status != AOT_GEMM_OK) return status;
+  const aot::DeviceScope scope(device);
+  status = scope.status();
+  const aot::Device* found = nullptr;
+  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  if (status != AOT_GEMM_OK) return status;
+  *table = found->table;
+  *reason = found->reason;
+  return AOT_GEMM_OK;
 }
 
 aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream) {

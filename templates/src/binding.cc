@@ -177,27 +177,28 @@ aot_gemm_tensor_t packed(int64_t rows, int64_t columns, bool by_columns) {
   return {nullptr, {columns, 1}};
 }
 
-PyObject* make_tuple(const int64_t (&values)[8]) {
-  PyObject* items[8];
+PyObject* make_tuple(const int64_t (&values)[9]) {
+  PyObject* items[9];
   PyObject* tuple = nullptr;
   int count = 0;
-  while (count < 8 && (items[count] = PyLong_FromSize_t(static_cast<size_t>(values[count]))) != nullptr) ++count;
-  if (count == 8) {
-    tuple = PyTuple_Pack(8, items[0], items[1], items[2], items[3], items[4], items[5], items[6], items[7]);
+  while (count < 9 && (items[count] = PyLong_FromSize_t(static_cast<size_t>(values[count]))) != nullptr) ++count;
+  if (count == 9) {
+    tuple = PyTuple_Pack(9, items[0], items[1], items[2], items[3], items[4], items[5], items[6], items[7], items[8]);
   }
   while (count > 0) Py_DecRef(items[--count]);
   return tuple;
 }
 
-// Arguments: operation, layout, m, n, k (integers). Returns what the dispatch table says of packed operands and a
-// row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked up), bytes of workspace.
+// Arguments: operation, layout, m, n, k, table (integers). Returns what the dispatch table says of packed operands and a
+// row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked up), bytes of workspace, and the
+// table that answered.
 PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  if (!has_arguments(state, num_arguments, 5)) return nullptr;
-  int64_t asked[5];
-  for (int i = 0; i < 5; ++i) asked[i] = PyLong_AsLong(arguments[i]);
+  if (!has_arguments(state, num_arguments, 6)) return nullptr;
+  int64_t asked[6];
+  for (int i = 0; i < 6; ++i) asked[i] = PyLong_AsLong(arguments[i]);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  const auto [operation, layout, m, n, k] = asked;
+  const auto [operation, layout, m, n, k, table] = asked;
   const aot_gemm_problem_t problem = {sizeof(problem),
                                       static_cast<int32_t>(operation),
                                       -1,
@@ -211,10 +212,10 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
                                       packed(1, n, false)};
   aot_gemm_selection_t found;
   Plan planned;
-  const aot_gemm_status_t status = select(problem, &found, &planned);
+  const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);
   if (status != AOT_GEMM_OK) return raise_status(state, status);
   return make_tuple({found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
-                     planned.workspace_bytes});
+                     planned.workspace_bytes, found.table});
 }
 
 using FastFunction = PyObject*(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);

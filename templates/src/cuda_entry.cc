@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "grid.h"
 
@@ -185,6 +186,28 @@ Error get_capability(int32_t device, int32_t* major, int32_t* minor) {
   const cudaError_t error = cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device);
   if (error != cudaSuccess) return error;
   return cudaDeviceGetAttribute(minor, cudaDevAttrComputeCapabilityMinor, device);
+}
+
+Error get_facts(int32_t device, DeviceFacts* facts) {
+  *facts = {};
+  const cudaError_t error = cudaDeviceGetAttribute(&facts->num_sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  int clock_khz = 0;
+  int bus_bits = 0;
+  if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, device) == cudaSuccess) {
+    facts->bandwidth_gb_per_s = int64_t{clock_khz} * 2 * bus_bits / 8 / 1'000'000;  // two transfers a clock
+  }
+  decltype(&cuDeviceGet) device_get = nullptr;
+  decltype(&cuDeviceGetName) device_get_name = nullptr;
+  CUdevice handle = 0;
+  const bool is_named = find_driver_function("cuDeviceGet", 2000, &device_get) == cudaSuccess &&
+                        find_driver_function("cuDeviceGetName", 2000, &device_get_name) == cudaSuccess &&
+                        device_get(&handle, device) == CUDA_SUCCESS &&
+                        device_get_name(facts->name, sizeof(facts->name), handle) == CUDA_SUCCESS;
+  if (!is_named) std::strcpy(facts->name, "a GPU without a name");
+  cudaGetLastError();  // what was not answered is no error of the caller's
+  return 0;
 }
 
 Error clear(void* data, size_t num_bytes, void* stream) {

@@ -14,6 +14,14 @@ Error get_device(int32_t* device);
 Error set_device(int32_t device);
 Error get_capability(int32_t device, int32_t* major, int32_t* minor);
 
+// What tells devices of one architecture apart.
+struct DeviceFacts {
+  char name[128];
+  int32_t num_sms;
+  int64_t bandwidth_gb_per_s;  // by memory clock and bus width; 0 where the driver does not say them
+};
+Error get_facts(int32_t device, DeviceFacts* facts);
+
 // Enqueues the clearing of `num_bytes` bytes.
 Error clear(void* data, size_t num_bytes, void* stream);
 

@@ -49,16 +49,11 @@ int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges) {
   return std::min(index, num_edges - 1);
 }
 
-int32_t find_section(int32_t operation, int32_t layout) {
-  for (int32_t i = 0; i < kNumSections; ++i) {
-    if (kSections[i].operation == operation && kSections[i].layout == layout) return i;
-  }
-  return -1;
-}
-
-int32_t find_section(int32_t operation) {
-  for (int32_t i = 0; i < kNumSections; ++i) {
-    if (kSections[i].operation == operation) return i;
+int32_t find_section(const Table& table, int32_t operation, int32_t layout) {
+  const int32_t* sections = table.section_of + operation * kNumLayouts;
+  if (layout >= 0 && sections[layout] >= 0) return sections[layout];
+  for (int32_t i = 0; i < kNumLayouts; ++i) {
+    if (sections[i] >= 0) return sections[i];
   }
   return -1;
 }

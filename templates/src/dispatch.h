@@ -35,7 +35,7 @@ struct Grid {
   int32_t num_k;
 };
 
-// The table of one operation and layout. Ladders ascend by (n, k).
+// The part of a table that is of one operation and layout. Ladders ascend by (n, k).
 struct Section {
   int32_t operation;  // index into kOperations
   int32_t layout;
@@ -43,11 +43,29 @@ struct Section {
   int32_t num_ladders;
   Grid grid;
   int32_t fallback;
+  int32_t substitute;  // kernel for devices with too few SMs for the one chosen: it waits for nothing, and has no workspace
+  int32_t table;       // index into kTables
+  int32_t number;      // among the sections of its table
 };
 
-// Written by table.cc.
+// The table of one device. What it has no section of, a section of another table answers.
+struct Table {
+  const char* target;
+  const char* const* device_names;  // as CUDA has them
+  int32_t num_device_names;
+  int32_t num_sms;
+  int64_t bandwidth_gb_per_s;
+  const int32_t* section_of;  // index into kSections by operation and layout; -1 where no table has one
+  int32_t num_sections;       // of its own
+};
+
+constexpr int32_t kNumLayouts = 4;
+
+// Written by table.cc. The sections of a table follow each other.
 extern const Section kSections[];
 extern const int32_t kNumSections;
+extern const Table kTables[];
+extern const int32_t kNumTables;
 
 // What a kernel can take, as the look-up needs it; kernels.cc has one for each kernel.
 struct Multiples {
@@ -68,11 +86,9 @@ struct Choice {
 // Gives the index of the first edge that is not below `value`; past the last edge, the last index.
 int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges);
 
-// Finds the section of an operation and layout; -1 where the library has none.
-int32_t find_section(int32_t operation, int32_t layout);
-
-// Finds any section of an operation, for what only the fallback can compute; -1 where the library has none.
-int32_t find_section(int32_t operation);
+// Finds the section that answers for an operation and layout; -1 where the library has none. For a layout of -1, or one
+// without a section, any of the operation: only its fallback can compute that.
+int32_t find_section(const Table& table, int32_t operation, int32_t layout);
 
 // Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the TMA kernels can take the operands.
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);

@@ -48,6 +48,7 @@ struct Kernel {
   int32_t num_arguments;
   Argument signature[kMaxArguments];
   Workspace workspace;
+  int32_t resident_sms;  // least that a device must have; 0 where its blocks do not wait for each other
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t
   Loader* load;  // sets the kernel up on one device

@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "dispatch.h"
+#include "kernel.h"
 #include "miss_table.h"
 
 namespace aot {
@@ -285,7 +285,8 @@ void log_miss(const aot_gemm_selection_t& selection) {
   if (!is_refused) {
     ++num_launches;
     const int32_t layout = selection.layout < 0 ? 0 : selection.layout;
-    table.count(MissKey::of(miss, kSections[selection.section].operation, layout, selection.n, selection.k), selection.m);
+    const int32_t operation = kKernels[selection.kernel].operation;
+    table.count(MissKey::of(miss, operation, layout, selection.n, selection.k), selection.m);
     if (is_due()) write_file(false);
   }
   pthread_mutex_unlock(&mutex);

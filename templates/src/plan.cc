@@ -2,6 +2,8 @@
 
 #include <cinttypes>
 
+#include "cuda_entry.h"
+#include "devices.h"
 #include "dispatch.h"
 #include "error.h"
 #include "kernel.h"
@@ -37,14 +39,25 @@ aot_gemm_status_t check_kernel(int32_t kernel) {
   return fail(AOT_GEMM_ERROR_ARGUMENT, "kernel index is %" PRId32 "; expected 0 to %" PRId32, kernel, kNumKernels - 1);
 }
 
-}  // namespace
-
-aot_gemm_status_t check_argument(const void* pointer, const char* name) {
-  if (pointer != nullptr) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);
+// Finds the device that a problem is for; null where there is none that the kernels run on, which a launch will say.
+const Device* ask_device(int32_t ordinal, Plan* plan) {
+  if (ordinal < 0) {
+    const cuda::Error error = cuda::get_device(&plan->current_device);
+    if (error != 0) {
+      plan->current_device = -1;
+      cuda::describe(error);  // which forgets it
+      return nullptr;
+    }
+    ordinal = plan->current_device;
+  }
+  const Device* device = nullptr;
+  find_device(ordinal, &device);
+  return device;
 }
 
-aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection, Plan* plan) {
+// Looks a problem up in a table, for a device of so many SMs.
+aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& problem,
+                          aot_gemm_selection_t* selection, Plan* plan) {
   if (kTableFault != nullptr) {
     return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
                 kTableFault);
@@ -59,16 +72,36 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t
   }
   const Canonical& canonical = plan->problem;
   canonicalise(problem, operation, operation.layouts, &plan->problem);
-  int32_t section = find_section(index, canonical.layout);
-  if (section < 0) section = find_section(index);
-  const Choice choice =
-      choose(kSections[section], kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
-  *selection = {sizeof(*selection), choice.kernel,       choice.tier, section,     choice.index,
-                canonical.layout,   canonical.exchanged, canonical.m, canonical.n, canonical.k};
-  const Kernel& kernel = kKernels[choice.kernel];  // a section's fallback takes both strides: kTableFault sees to it
-  plan->kernel = choice.kernel;
+  const Section& section = kSections[find_section(kTables[table], index, canonical.layout)];
+  const Choice choice = choose(section, kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
+  const bool is_fit = kKernels[choice.kernel].resident_sms <= num_sms;
+  plan->kernel = is_fit ? choice.kernel : section.substitute;
+  *selection = {sizeof(*selection), plan->kernel,        choice.tier, section.number, choice.index,
+                canonical.layout,   canonical.exchanged, canonical.m, canonical.n,    canonical.k,
+                section.table,      0};
+  const Kernel& kernel = kKernels[plan->kernel];  // a section's fallback takes both strides: kTableFault sees to it
   if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
   return measure_workspace(plan);
+}
+
+}  // namespace
+
+aot_gemm_status_t check_argument(const void* pointer, const char* name) {
+  if (pointer != nullptr) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);
+}
+
+aot_gemm_status_t select(const aot_gemm_problem_t& problem, Asking asking, aot_gemm_selection_t* selection, Plan* plan) {
+  const Device* device = known_device(problem.device);
+  const bool is_asked = asking == Asking::kForLaunch ? !is_empty(problem) : kNumTables > 1;
+  if (device == nullptr && is_asked) device = ask_device(problem.device, plan);
+  return device == nullptr ? look_up(0, INT32_MAX, problem, selection, plan)
+                           : look_up(device->table, device->num_sms, problem, selection, plan);
+}
+
+aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection,
+                            Plan* plan) {
+  return look_up(table, INT32_MAX, problem, selection, plan);
 }
 
 aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, Plan* plan) {
@@ -105,7 +138,7 @@ aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& pla
                               void* stream) {
   const aot_gemm_status_t status = check_operands(problem, kOperations[kKernels[plan.kernel].operation]);
   if (status != AOT_GEMM_OK) return status;
-  const DeviceScope scope(problem.device);
+  const DeviceScope scope(problem.device, plan.current_device);
   if (scope.status() != AOT_GEMM_OK) return scope.status();
   return launch(plan.kernel, plan.problem, workspace, num_bytes, stream, scope.device());
 }

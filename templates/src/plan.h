@@ -13,6 +13,7 @@ namespace aot {
 // A problem resolved to a kernel, in the form that this kernel takes.
 struct Plan {
   int32_t kernel;
+  int32_t current_device = -1;  // the thread's, where it was asked for
   int64_t workspace_bytes;
   Canonical problem;
 };
@@ -35,8 +36,17 @@ class Stated {
 
 aot_gemm_status_t check_argument(const void* pointer, const char* name);
 
-// Finds the kernel that the dispatch table has for a problem.
-aot_gemm_status_t select(const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection, Plan* plan);
+// What selecting may ask CUDA: which device a problem is for decides the table. A query asks only where it matters, and
+// what only looks into a table asks nothing.
+enum class Asking { kForLaunch, kForQuery };
+
+// Finds the kernel that the dispatch table of a problem's device has for it. Where there is no device, the first table
+// answers.
+aot_gemm_status_t select(const aot_gemm_problem_t& problem, Asking asking, aot_gemm_selection_t* selection, Plan* plan);
+
+// The same in one table, for a device that has the SMs of the table's own.
+aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection,
+                            Plan* plan);
 
 // Plans a problem with a kernel of the caller's choice, which must be able to take it.
 aot_gemm_status_t plan_kernel(int32_t kernel, const aot_gemm_problem_t& problem, Plan* plan);

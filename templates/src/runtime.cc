@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "cuda_entry.h"
+#include "cuda_error.h"
+#include "devices.h"
 #include "error.h"
 #include "grid.h"
 
@@ -14,11 +16,9 @@ namespace aot {
 
 namespace {
 
-constexpr int32_t kMaxDevices = 64;  // bits of KernelState::devices
 constexpr int64_t kWorkspaceAlignment = 16;
 
 pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
-std::atomic<uint64_t> fitting_devices{0};
 
 class LoadLock {
  public:
@@ -68,18 +68,6 @@ int64_t flag_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   return multiply(ceil_div(multiply(num_tiles(workspace, m, n), 4), kWorkspaceAlignment), kWorkspaceAlignment);
 }
 
-aot_gemm_status_t fail_cuda(cuda::Error error, const char* what, const char* name, int32_t device) {
-  const char* text = cuda::describe(error);
-  if (cuda::means_no_gpu(error)) {
-    return fail(AOT_GEMM_ERROR_NO_GPU,
-                "no usable NVIDIA GPU: %s (CUDA error %" PRId32 "); expected a %s GPU and a driver for CUDA 13.0 "
-                "or newer; see what nvidia-smi says",
-                text, error, kArch);
-  }
-  return fail(AOT_GEMM_ERROR_CUDA, "%s %s failed on device %" PRId32 ": %s (CUDA error %" PRId32 ")", what, name,
-              device, text, error);
-}
-
 aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const Canonical& problem, int32_t device) {
   if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
   const Grid3 grid = refused_grid();
@@ -89,33 +77,19 @@ aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const Canonic
               name, grid.x, grid.y, grid.z, problem.m, problem.n, kMaxGrid.x, kMaxGrid.y, kMaxGrid.z);
 }
 
-// Checks once for each device that it is what the kernels were built for. An `a` architecture runs nowhere else, and a
-// launch on another GPU would fail without saying why.
-aot_gemm_status_t check_device(int32_t device) {
-  if (device < 0 || device >= kMaxDevices) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT, "device ordinal is %" PRId32 "; expected 0 to %" PRId32, device,
-                kMaxDevices - 1);
-  }
-  const uint64_t bit = uint64_t{1} << device;
-  if ((fitting_devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
-  int32_t major = 0;
-  int32_t minor = 0;
-  const cuda::Error error = cuda::get_capability(device, &major, &minor);
-  if (error != 0) return fail_cuda(error, "query of", "the compute capability", device);
-  if (major != kCapabilityMajor || minor != kCapabilityMinor) {
-    return fail(AOT_GEMM_ERROR_ARCHITECTURE,
-                "device %" PRId32 " has compute capability %" PRId32 ".%" PRId32
-                "; these kernels are %s and run on %" PRId32 ".%" PRId32 " only; install the wheel built for this GPU",
-                device, major, minor, kArch, kCapabilityMajor, kCapabilityMinor);
-  }
-  fitting_devices.fetch_or(bit, std::memory_order_relaxed);
-  return AOT_GEMM_OK;
+aot_gemm_status_t fail_residency(const Kernel& kernel, const Device& found, int32_t device) {
+  return fail(AOT_GEMM_ERROR_ARCHITECTURE,
+              "kernel %s waits for its own blocks, and launches as many as %" PRId32 " SMs hold; device %" PRId32
+              " has %" PRId32 ", where it could wait for ever; use aot_gemm_launch, which chooses another",
+              kernel.name, kernel.resident_sms, device, found.num_sms);
 }
 
 aot_gemm_status_t load(int32_t index, int32_t device) {
-  const aot_gemm_status_t status = check_device(device);
+  const Device* found = nullptr;
+  const aot_gemm_status_t status = find_device(device, &found);
   if (status != AOT_GEMM_OK) return status;
   const Kernel& kernel = kKernels[index];
+  if (found->num_sms < kernel.resident_sms) return fail_residency(kernel, *found, device);
   KernelState& state = kernel_states[index];
   const uint64_t bit = uint64_t{1} << device;
   const LoadLock lock;
@@ -178,9 +152,8 @@ int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   return workspace.mode == SplitK::kParallel ? workspace_bytes(workspace, m, n) : 0;
 }
 
-DeviceScope::DeviceScope(int32_t device) : status_(AOT_GEMM_OK), device_(device) {
-  int32_t current = -1;
-  cuda::Error error = cuda::get_device(&current);
+DeviceScope::DeviceScope(int32_t device, int32_t current) : status_(AOT_GEMM_OK), device_(device) {
+  cuda::Error error = current < 0 ? cuda::get_device(&current) : 0;
   if (error == 0 && device >= 0 && device != current) {
     error = cuda::set_device(device);
     if (error == 0) previous_ = current;

@@ -14,10 +14,11 @@ namespace aot {
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n);
 int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n);
 
-// Makes a device current for a scope, where it is not already. `device` of -1 is the current one.
+// Makes a device current for a scope, where it is not already. `device` of -1 is the current one; which that is may be
+// known, else -1.
 class DeviceScope {
  public:
-  explicit DeviceScope(int32_t device);
+  explicit DeviceScope(int32_t device, int32_t current = -1);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -31,7 +32,8 @@ class DeviceScope {
   int32_t previous_ = -1;
 };
 
-// Loads a kernel onto the current device, once in the life of the process. Fails on a GPU of another architecture.
+// Loads a kernel onto the current device, once in the life of the process. Fails on a GPU of another architecture,
+// and on one with fewer SMs than a kernel needs whose blocks wait for each other.
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device);
 
 // Enqueues a kernel on the current device.

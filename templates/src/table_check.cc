@@ -121,12 +121,28 @@ const char* find_fault_of_grid(const Section& section, int32_t number) {
   return nullptr;
 }
 
+// Says whether the table has had a section of the same operation and layout.
+bool has_like_before(const Section& section, int32_t number) {
+  for (int32_t i = 0; i < number; ++i) {
+    const Section& other = kSections[i];
+    if (other.table == section.table && other.operation == section.operation && other.layout == section.layout) return true;
+  }
+  return false;
+}
+
+// Says whether a kernel may stand for any other of a section's, whatever the device and the workspace.
+bool can_substitute(int32_t kernel, const Section& section) {
+  return is_kernel(kernel) && computes(kernel, section) && takes_all_shapes(kernel) &&
+         kKernels[kernel].resident_sms == 0 && kKernels[kernel].workspace.mode == SplitK::kNone;
+}
+
+
 const char* find_fault_of_section(const Section& section, int32_t number) {
   if (section.operation < 0 || section.operation >= kNumOperations) {
     return fault("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,
                  kNumOperations);
   }
-  if (section.layout < 0 || section.layout > 3 || find_section(section.operation, section.layout) != number) {
+  if (section.layout < 0 || section.layout >= kNumLayouts || has_like_before(section, number)) {
     return fault("section %" PRId32 " has layout %" PRId32 ", or one like it came before", number, section.layout);
   }
   const int32_t fallback = section.fallback;
@@ -134,22 +150,56 @@ const char* find_fault_of_section(const Section& section, int32_t number) {
       !takes_all_shapes(fallback)) {
     return fault("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
   }
+  if (kKernels[fallback].resident_sms != 0 || !can_substitute(section.substitute, section)) {
+    return fault("section %" PRId32 ": kernel %" PRId32 " cannot stand for those that need more SMs", number,
+                 section.substitute);
+  }
   const char* found = find_fault_of_ladders(section, number);
   return found != nullptr ? found : find_fault_of_grid(section, number);
 }
 
 // Problems are brought to the layouts that are listed, and then their section is looked up.
-const char* find_fault_of_layouts() {
+const char* find_fault_of_layouts(const Table& table, int32_t number) {
   for (int32_t operation = 0; operation < kNumOperations; ++operation) {
     uint32_t layouts = 0;
-    for (int32_t i = 0; i < kNumSections; ++i) {
-      if (kSections[i].operation == operation) layouts |= 1u << kSections[i].layout;
+    for (int32_t layout = 0; layout < kNumLayouts; ++layout) {
+      const int32_t found = table.section_of[operation * kNumLayouts + layout];
+      const bool is_of_it = found >= 0 && found < kNumSections && kSections[found].operation == operation &&
+                            kSections[found].layout == layout;
+      if (found != -1 && !is_of_it) {
+        return fault("table %" PRId32 " has section %" PRId32 " for %s in layout %" PRId32, number, found,
+                     kOperations[operation].tag, layout);
+      }
+      if (is_of_it) layouts |= 1u << layout;
     }
     if (layouts == kOperations[operation].layouts) continue;
     return fault("its sections of %s are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
                  kOperations[operation].tag, layouts, kOperations[operation].layouts);
   }
   return nullptr;
+}
+
+// The sections of a table follow those of the table before, and each is the one that the table answers by.
+const char* find_fault_of_tables() {
+  int32_t first = 0;
+  for (int32_t i = 0; i < kNumTables; ++i) {
+    const Table& table = kTables[i];
+    const char* found = find_fault_of_layouts(table, i);
+    if (found != nullptr) return found;
+    if (table.num_sms < 1 || table.num_sections < 0 || table.num_sections > kNumSections - first) {
+      return fault("table %" PRId32 " is for %" PRId32 " SMs, and has %" PRId32 " sections", i, table.num_sms,
+                   table.num_sections);
+    }
+    for (int32_t j = 0; j < table.num_sections; ++j) {
+      const Section& section = kSections[first + j];
+      const int32_t answers = table.section_of[section.operation * kNumLayouts + section.layout];
+      if (section.table == i && section.number == j && answers == first + j) continue;
+      return fault("section %" PRId32 " is number %" PRId32 " of table %" PRId32 ", which is not where it is", first + j,
+                   section.number, section.table);
+    }
+    first += table.num_sections;
+  }
+  return first == kNumSections ? nullptr : fault("its tables have %" PRId32 " sections of %" PRId32, first, kNumSections);
 }
 
 // A kernel that takes no bias would leave it out, and one that takes a bias would be handed none.
@@ -174,7 +224,7 @@ const char* find_fault() {
     const char* found = find_fault_of_section(kSections[i], i);
     if (found != nullptr) return found;
   }
-  return kNumSections > 0 ? find_fault_of_layouts() : fault("it has no section");
+  return kNumSections > 0 && kNumTables > 0 ? find_fault_of_tables() : fault("it has no section");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from aot.cli import main as cli
 from aot.compile.compiler import compile_kernels
 from aot.core.target import Target, load_target
 from aot.package.manifest import Manifest
-from aot.package.wheel import DEFAULT_PACKAGE, manifest_of
+from aot.package.wheel import DEFAULT_PACKAGE, TableSource, manifest_of
 from tests.objects import STORE, parameter_sizes
 
 MACHINES = ("aarch64", "x86_64")
@@ -24,8 +24,8 @@ def selection():
     """Give the selection that `make wheel` builds: what `aot build` is about to compile."""
     chosen = []
 
-    def stop(selection, *_, **__):
-        chosen.append(selection)
+    def stop(sources, *_, **__):
+        chosen.append(sources[0].selection)
         raise SystemExit
 
     with pytest.MonkeyPatch.context() as patch:
@@ -61,5 +61,5 @@ def compiled(machine):
     host = target(machine)
     artifacts, failures = compile_kernels(selection().kernels, host, STORE, progress=False)
     assert failures == []
-    manifest = manifest_of(selection(), artifacts, host, DEFAULT_PACKAGE, "0")
+    manifest = manifest_of([TableSource(selection(), host)], artifacts, DEFAULT_PACKAGE, "0")
     return Compiled(host, manifest, {x.kernel.name: x.path for x in artifacts})

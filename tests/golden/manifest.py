@@ -11,7 +11,8 @@ from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions
 from aot.core.operation import Layout, Operation
 from aot.families import signature
-from aot.package.manifest import MANIFEST_VERSION, Manifest
+from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable
+from aot.select.coverage import Coverage
 from aot.select.selection import HeldOut, Regret
 
 KK = Operation.of(ElementType.BFLOAT16)
@@ -46,6 +47,7 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
         num_threads=384,
         registers=168,
         spill_bytes=0,
+        num_sms=132,
     )
 
 
@@ -81,9 +83,23 @@ def golden_manifest() -> Manifest:
         manifest_version=MANIFEST_VERSION,
         package="aot-gemm",
         version="0.1.0",
-        target="h200",
         arch="sm_90a",
         platform_tag="manylinux_2_28_x86_64",
+        element_bits={"bf16": ElementBits(16, 16, 16, 0)},
+        toolchain={"nvidia-cutlass-dsl": "4.8.1", "ptxas": "13.4"},
+        kernels=kernels,
+        tables=(golden_table(sections, {kernels[2].name: ("128x16 legal: +5.0% measured", "128x32 not legal: why")}),),
+    )
+
+
+def golden_table(sections: tuple[Section, ...], bigger_tiles: dict[str, tuple[str, ...]]) -> WheelTable:
+    """Make the table of an H200."""
+    return WheelTable(
+        target="h200",
+        device_names=("NVIDIA H200",),
+        num_sms=132,
+        nominal_bandwidth_bytes_per_s=4.8e12,
+        table=DispatchTable(sections),
         provenance="measured",
         record="h200-golden",
         conditions=(
@@ -91,13 +107,20 @@ def golden_manifest() -> Manifest:
         ),
         regrets=(Regret(KK, 4, 3, 0.0125, 0.1, "exact", 0.01),),
         heldout=(HeldOut(KK, 1, 2, 1, 0.02, 0.03, 0.04, 0.05, "bf16_kk m3 n4096 k4096"),),
-        flops_per_s=7.9e14,
+        coverage=Coverage(3, 1, "bf16_kk m1 n4096 k4096", {"n 7 is no multiple of 8": 1}, {"no kernels of fp16": 2}),
+        peak_flops_per_s={"bf16": 7.9e14},
         bandwidth_bytes_per_s=4.3e12,
-        bigger_tiles={kernels[2].name: ("128x16 legal: +5.0% measured", "128x32 not legal: why")},
-        toolchain={"nvidia-cutlass-dsl": "4.8.1", "ptxas": "13.4"},
-        kernels=kernels,
-        table=DispatchTable(sections),
+        bigger_tiles=bigger_tiles,
     )
+
+
+def with_table(manifest: Manifest, kernels: tuple[Kernel, ...], table: DispatchTable, **changes: object) -> Manifest:
+    """Give a manifest other kernels, and one table over them."""
+    calls = {x.operation.call: x.operation for x in kernels}
+    bits = {call: ElementBits.of(operation) for call, operation in calls.items()}
+    changes = {"peak_flops_per_s": dict.fromkeys(calls, 7.9e14), "bigger_tiles": {}, **changes}
+    only = replace(manifest.tables[0], table=table, **changes)
+    return replace(manifest, kernels=kernels, element_bits=bits, tables=(only,))
 
 
 def with_kernels(manifest: Manifest, **changes: object) -> Manifest:

@@ -6,7 +6,7 @@
 
 extern "C" {
 
-int32_t chooser_find_section(int32_t operation, int32_t layout) { return aot::find_section(operation, layout); }
+int32_t chooser_find_section(int32_t operation, int32_t layout) { return aot::find_section(aot::kTables[0], operation, layout); }
 
 // `shapes` has m, n, k and whether the operands are aligned, of each problem; `choices` gets kernel, tier and index.
 void chooser_choose(int32_t section, int64_t count, const int64_t* shapes, int64_t* choices) {

@@ -21,15 +21,15 @@ from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from aot.package.build import dlpack_dir, read_templates, write
 from aot.package.render import library_name, render
 from tests import native
-from tests.golden.manifest import FALLBACK, golden_manifest, kernel
+from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 BINDING_SOURCES = {"binding", "call", "exchange", "operands", "python_state", "torch_guard"}
 REPLACED_SOURCES = {"cuda_entry"}
 """What a library over something other than CUDA is not compiled of."""
-INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER = range(
-    11
+INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER, FACTS = (
+    range(12)
 )
 QUACK, OVERLAP = "sm90_quack", "sm90_prefetch_b"
 FLAGS = [
@@ -54,6 +54,7 @@ class Selection(ctypes.Structure):
         ("struct_bytes", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
         *((name, ctypes.c_int64) for name in "mnk"),
+        *((name, ctypes.c_int32) for name in ("table", "reserved")),
     )
 
 
@@ -198,6 +199,7 @@ class Library:
         self.c.aot_gemm_version.restype = ctypes.c_char_p
         self.c.aot_gemm_arch.restype = ctypes.c_char_p
         self.c.aot_gemm_misses_file.restype = ctypes.c_char_p
+        self.c.aot_gemm_table_target.restype = ctypes.c_char_p
 
     def error(self):
         return self.c.aot_gemm_last_error().decode()
@@ -210,6 +212,16 @@ class Library:
         selection = Selection(ctypes.sizeof(Selection))
         status = self.c.aot_gemm_select(ctypes.byref(problem), ctypes.byref(selection))
         return status, selection
+
+    def set_device(self, device, name, num_sms, bandwidth_gb_per_s):
+        """Say what a device is that the library has not asked about yet."""
+        self.c.recorder_set_device(device, name.encode(), num_sms, ctypes.c_int64(bandwidth_gb_per_s))
+
+    def device_table(self, device):
+        """Return the status, the table that answers for a device, and why."""
+        table, reason = ctypes.c_int32(-1), ctypes.c_char_p()
+        status = self.c.aot_gemm_device_table(device, ctypes.byref(table), ctypes.byref(reason))
+        return status, table.value, (reason.value or b"").decode()
 
     def launch(self, problem, workspace=0, num_bytes=0, stream=0):
         arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))
@@ -356,6 +368,4 @@ def random_manifest(seed=1):
         axes = [_edges(rng, rng.randint(1, 6)) for _ in range(2)]
         columns = _columns(rng, len(axes[0]) * len(axes[1]), [i for i in indices if multiples[i] in ((1, 1), (1, 8))])
         sections.append(Section(operation, tuple(ladders), Grid(*axes, columns), first))
-    changed = {"kernels": tuple(kernels), "table": DispatchTable(tuple(sections)), "bigger_tiles": {}}
-    fields = {**vars(golden_manifest()), **changed}
-    return type(golden_manifest())(**fields)
+    return with_table(golden_manifest(), tuple(kernels), DispatchTable(tuple(sections)))

@@ -59,7 +59,7 @@ void report(const char* title, const std::vector<aot_gemm_problem_t>& stated) {
         aot::canonicalise(stated[i % count], aot::kOperations[0], 15, &canonical);
         sink = canonical.layout;
       }));
-  say("find_section", time_ns([&](int i) { sink = aot::find_section(stated[i % count].operation - aot::kFirstOperationId, 0); }));
+  say("find_section", time_ns([&](int i) { sink = aot::find_section(aot::kTables[0], stated[i % count].operation - aot::kFirstOperationId, 0); }));
   say("choose", time_ns([&](int i) {
         const aot_gemm_problem_t& x = stated[i % count];
         sink = choose(aot::kSections[0], aot::kMultiples, x.m, x.n, x.k, true).kernel;

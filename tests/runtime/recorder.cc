@@ -75,6 +75,7 @@ enum Call {
   kSynchronize,
   kIsCapturing,
   kOrder,
+  kFacts,
   kNumCalls
 };
 
@@ -90,6 +91,8 @@ std::vector<int32_t> parameter_sizes;
 int32_t counts[kNumCalls];
 int32_t faults[kNumCalls];
 int32_t capability[2] = {9, 0};
+constexpr int32_t kMaxDevices = 64;
+aot::cuda::DeviceFacts facts[kMaxDevices];  // no SMs: a whole H200
 thread_local int32_t current_device = 0;
 thread_local int32_t capture_mode = 0;
 thread_local bool is_query = false;
@@ -130,6 +133,11 @@ void recorder_fail(int32_t call, int32_t error) { faults[call] = error; }
 void recorder_set_capability(int32_t major, int32_t minor) {
   capability[0] = major;
   capability[1] = minor;
+}
+// Says what a device is that was not asked about yet.
+void recorder_set_device(int32_t device, const char* name, int32_t num_sms, int64_t bandwidth_gb_per_s) {
+  facts[device] = {"", num_sms, bandwidth_gb_per_s};
+  std::strncpy(facts[device].name, name, sizeof(facts[device].name) - 1);
 }
 void recorder_set_parameters(const int32_t* sizes, int32_t count) { parameter_sizes.assign(sizes, sizes + count); }
 int32_t recorder_count(int32_t call) { return counts[call]; }
@@ -271,6 +279,12 @@ Error get_capability(int32_t, int32_t* major, int32_t* minor) {
   *major = capability[0];
   *minor = capability[1];
   return answer(kCapability);
+}
+
+Error get_facts(int32_t device, DeviceFacts* found) {
+  *found = facts[device];
+  if (found->num_sms == 0) *found = {"NVIDIA H200", 132, 4917};
+  return answer(kFacts);
 }
 
 Error clear(void* data, size_t num_bytes, void* stream) {

@@ -125,7 +125,7 @@ def test_sizes_that_no_header_has_are_refused(library, num_bytes):
 def test_a_selection_too_small_is_refused_and_left_alone(library, num_bytes):
     selection = (ctypes.c_ubyte * 56)(*(num_bytes).to_bytes(8, "little"), *[0xAB] * 48)
     before = bytes(selection)
-    assert ctypes.sizeof(Selection) == 56
+    assert ctypes.sizeof(Selection) == 64
     assert library.c.aot_gemm_select(ctypes.byref(problem(64, 64, 64)), selection) == 1
     assert bytes(selection) == before
     assert library.error() == (
@@ -133,18 +133,28 @@ def test_a_selection_too_small_is_refused_and_left_alone(library, num_bytes):
     )
 
 
-@pytest.mark.parametrize("num_bytes", [56, 57, 64, 200, 2**64 - 1])
+@pytest.mark.parametrize("num_bytes", [56, 57, 60])
+def test_a_selection_of_an_older_header_gets_what_it_has_room_for(library, num_bytes):
+    stated = problem(64, 72, 80)
+    written = (ctypes.c_ubyte * 200)(*num_bytes.to_bytes(8, "little"), *[0xAB] * 192)
+    assert library.c.aot_gemm_select(ctypes.byref(stated), written) == 0
+    _, expected = library.select(stated)
+    assert bytes(written)[8:num_bytes] == bytes(expected)[8:num_bytes]
+    assert bytes(written)[num_bytes:] == b"\xab" * (200 - num_bytes)
+
+
+@pytest.mark.parametrize("num_bytes", [64, 65, 200, 2**64 - 1])
 def test_no_byte_past_a_selection_is_written(library, num_bytes):
     stated = problem(64, 72, 80)
     written = (ctypes.c_ubyte * 200)(*num_bytes.to_bytes(8, "little"), *[0xAB] * 192)
     assert library.c.aot_gemm_select(ctypes.byref(stated), written) == 0
-    assert bytes(written)[56:] == b"\xab" * 144
+    assert bytes(written)[64:] == b"\xab" * 136
     selection = Selection.from_buffer(written)
     _, expected = library.select(stated)
     assert selection.struct_bytes == num_bytes
     values = [[getattr(x, name) for name, _ in Selection._fields_[1:]] for x in (selection, expected)]
     assert values[0] == values[1]
-    assert values[0][-3:] == [64, 72, 80]
+    assert values[0][-5:] == [64, 72, 80, 0, 0]
 
 
 def test_the_selection_of_the_tests_is_that_of_the_header(tmp_path):

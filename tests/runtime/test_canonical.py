@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
-from aot.core.dispatch import Tier
+from aot.core.dispatch import DispatchTable, Tier
 from aot.core.element import ElementType
 from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
+from tests.golden.manifest import with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, LAUNCH, names_of, problem
 from tests.runtime.reference import code, matrices, readings
@@ -111,7 +111,7 @@ def test_no_k_is_computed_by_the_fallback(library, manifest):
     stated = problem(16, 16, 0)
     assert library.launch(stated) == 0
     (launch,) = library.fake_launches()
-    assert launch.kernel == manifest.table.sections[0].fallback
+    assert launch.kernel == manifest.tables[0].table.sections[0].fallback
     assert (tuple(launch.a.shape), tuple(launch.d.shape)) == ((16, 0), (16, 16))
 
 
@@ -239,8 +239,8 @@ def test_the_toolchain_reads_packed_operands_as_the_runtime_does(library, manife
 
 def test_layouts_without_a_section_are_left_to_the_fallback(manifest, tmp_path):
     """A wheel of a shape set that asks for kk alone has its kernels and the fallback, and is total all the same."""
-    sections = tuple(x for x in manifest.table.sections if x.operation.layout is Layout.KK)
-    one = replace(manifest, table=replace(manifest.table, sections=sections))
+    sections = tuple(x for x in manifest.tables[0].table.sections if x.operation.layout is Layout.KK)
+    one = with_table(manifest, manifest.kernels, DispatchTable(sections))
     library = host.Library(host.compile_library(one, tmp_path))
     answers = check_as_launched(library, one)
     assert {found for _, found in answers} == {None, Layout.KK}

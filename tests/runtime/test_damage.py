@@ -31,7 +31,8 @@ sys.path.insert(0, sys.argv[1])
 os.environ.pop("AOT_GEMM_MISSES", None)
 calls = {
     "check": lambda: aot_gemm.check(),
-    "info": lambda: aot_gemm.info(),
+    # Which table answers is asked of the library; the rest of it needs none.
+    "info": lambda: [x for x in str(aot_gemm.info()).splitlines() if not x.startswith("here: ")],
     "plan": lambda: aot_gemm.plan(16, 4096, 4096),
     "explain": lambda: aot_gemm.explain(16, 4096, 4096),
     "products": lambda: sorted(aot_gemm._library.binding())[:1],
@@ -324,7 +325,7 @@ def test_a_manifest_of_another_build_is_refused_by_what_asks_the_library(folder,
     )
     assert ask(folder, "plan")["plan"] == ("CorruptLibraryError", text)
     values["kernels"][1]["name"] = values["kernels"][1]["name"][:-1]
-    values["table"]["sections"] = []
+    values["tables"][0]["table"]["sections"] = []
     path.write_text(json.dumps(values))
     record_build(folder)
     text = f"{folder}/libaot_gemm.so.1 answers from a place that {path} does not have; reinstall the package"

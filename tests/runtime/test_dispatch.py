@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import random
 import subprocess
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from aot.core.target import load_target
 from aot.families import family_of
 from aot.select import pipeline
 from aot.select.selection import read_selection
-from tests.golden.manifest import golden_manifest, kernel
+from tests.golden.manifest import golden_manifest, kernel, with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, names_of, problem
 from tests.runtime.reference import code, matrices, plain_layout, readings
@@ -32,7 +31,7 @@ NUM_SHAPES_OF_TARGET = 100_000
 
 def sections_of(manifest, place):
     """List the sections of an operation of `random_manifest`, by its place in the library."""
-    return [x for x in manifest.table.sections if x.operation.call == CALLS[place]]
+    return [x for x in manifest.tables[0].table.sections if x.operation.call == CALLS[place]]
 
 
 def layouts_of(manifest, place):
@@ -64,7 +63,7 @@ def check(library, manifest, stated):
 
 def test_equals_reference_on_random_shapes(library, manifest):
     rng = random.Random(7)
-    tuned = [(x.n, x.k) for section in manifest.table.sections for x in section.ladders]
+    tuned = [(x.n, x.k) for section in manifest.tables[0].table.sections for x in section.ladders]
     for _ in range(NUM_RANDOM):
         m = rng.choice((rng.randint(1, 64), rng.randint(1, 16000), 8 * rng.randint(1, 2000)))
         n, k = rng.choice(tuned) if rng.random() < 0.4 else (8 * rng.randint(1, 3000), 8 * rng.randint(1, 3000))
@@ -76,7 +75,7 @@ def test_equals_reference_on_random_shapes(library, manifest):
 
 def test_equals_reference_beside_every_edge(library, manifest):
     count = 0
-    for section in manifest.table.sections:
+    for section in manifest.tables[0].table.sections:
         grid = section.grid
         shapes = [(m, x.n, x.k) for x in section.ladders for m in x.m_edges]
         shapes += [(m, *grid.corner(i)) for i, column in enumerate(grid.columns) for m in column.m_edges]
@@ -117,11 +116,11 @@ def random_shapes(rng, section, count):
 
 def check_many(library, manifest, num_shapes):
     """Look shapes up in every section by both; gives the tiers and kernels that answered."""
-    rng, count = np.random.default_rng(11), -(-num_shapes // len(manifest.table.sections))
+    rng, count = np.random.default_rng(11), -(-num_shapes // len(manifest.tables[0].table.sections))
     tiers, kernels = set(), set()
-    operations = {x.operation for x in (*manifest.table.sections, *manifest.kernels)}
+    operations = {x.operation for x in (*manifest.tables[0].table.sections, *manifest.kernels)}
     calls = list(dict.fromkeys(x.call for x in sorted(operations, key=lambda x: x.position)))
-    for number, section in enumerate(manifest.table.sections):
+    for number, section in enumerate(manifest.tables[0].table.sections):
         operation = section.operation
         assert library.c.chooser_find_section(calls.index(operation.call), operation.layout.code) == number
         shapes = random_shapes(rng, section, count)
@@ -141,7 +140,7 @@ def test_equals_reference_on_a_million_shapes(library, manifest):
 
 def test_equals_reference_at_the_largest_edge_and_beside_it(library, manifest):
     found = 0
-    for number, section in enumerate(manifest.table.sections):
+    for number, section in enumerate(manifest.tables[0].table.sections):
         tuned = {(x.n, x.k) for x in section.ladders}
         for i, column in enumerate(section.grid.columns):
             n, k = section.grid.corner(i)
@@ -197,7 +196,7 @@ def check_selection(selection, directory):
         )
         for key in selection.kernels
     )
-    manifest = replace(golden_manifest(), kernels=kernels, table=selection.table, bigger_tiles={})
+    manifest = with_table(golden_manifest(), kernels, selection.table)
     library = host.Library(host.compile_library(manifest, directory))
     tiers, used = check_many(library, manifest, NUM_SHAPES_OF_TARGET)
     assert (tiers, len(used) > len(kernels) // 2) == ({1, 2, 3}, True)

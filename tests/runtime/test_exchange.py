@@ -40,7 +40,7 @@ def linear(package, tensors):
 
 def split_shape(package, manifest):
     """Give (m, n, k) of bfloat16 kk whose kernel needs a workspace."""
-    ladders = manifest.table.sections[0].ladders
+    ladders = manifest.tables[0].table.sections[0].ladders
     shapes = ((m, x.n, x.k) for x in ladders for m in x.m_edges)
     return next(shape for shape in shapes if package.plan(*shape).workspace_bytes > 0)
 

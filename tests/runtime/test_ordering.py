@@ -86,7 +86,7 @@ def test_launches_of_several_threads_block_together(package, library):
 
 def test_a_workspace_is_allocated_with_the_gil_in_a_launch_without_it(package, library, manifest, progress):
     """The framework's allocator is Python here: it would crash without the GIL."""
-    ladders = manifest.table.sections[0].ladders
+    ladders = manifest.tables[0].table.sections[0].ladders
     shapes = ((m, x.n, x.k) for x in ladders for m in x.m_edges)
     m, n, k = next(shape for shape in shapes if package.plan(*shape).workspace_bytes > 0)
     framework = Framework()

@@ -69,7 +69,7 @@ def test_tensors_of_tvm_ffi_are_taken_on_the_environments_stream(package, librar
 
 def test_cupy_is_asked_for_stream_and_memory(package, library, manifest, monkeypatch):
     cupy = install_cupy(monkeypatch, 0x8880)
-    split = next(x for x in manifest.table.sections[0].ladders)
+    split = next(x for x in manifest.tables[0].table.sections[0].ladders)
     for m in (1, 64, 300, 20000):
         library.c.recorder_reset()
         x, weight = cupy.ndarray((m, split.k)), cupy.ndarray((split.n, split.k))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from bisect import bisect_left
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from aot.space.roofline import roofline
 
 
 def test_plan_equals_the_reference(package, manifest):
-    for section in manifest.table.sections:
+    for section in manifest.tables[0].table.sections:
         operation = section.operation
         names = {"dtype": operation.element.value, "layout": operation.layout.value, "bias": operation.has_bias}
         for m, n, k in ((8, 4096, 4096), (16, 64, 64), (5000, 72, 80), (3000, 9000, 64), (16, 24, 33)):
@@ -33,7 +32,7 @@ def test_plan_equals_the_reference(package, manifest):
 
 
 def test_plan_tells_the_bucket_and_its_time(package, manifest):
-    ladder = manifest.table.sections[0].ladders[0]
+    ladder = manifest.tables[0].table.sections[0].ladders[0]
     got = package.plan(ladder.m_edges[0], ladder.n, ladder.k)
     row = ladder.rows[0]
     assert got.bucket == (ladder.m_edges[0], ladder.n, ladder.k)
@@ -134,14 +133,15 @@ def priced(package, manifest, monkeypatch):
 
     def price(factor):
         table = package._table
-        for section in package._table.manifest()["table"]["sections"]:
+        rates = table._rates(0, "bf16")
+        for section in package._table.manifest()["tables"][0]["table"]["sections"]:
             shapes = [
                 (row, (edge, ladder["n"], ladder["k"]))
                 for ladder in section["ladders"]
                 for edge, row in zip(ladder["m_edges"], ladder["rows"], strict=True)
             ]
             for row, of in shapes:
-                time_us = factor * table._limit_us(of)
+                time_us = factor * rates.roofline_us(of)
                 monkeypatch.setitem(row, "time_us", time_us)
                 monkeypatch.setitem(row, "runner_up_us", 1.5 * time_us)
                 monkeypatch.setitem(row, "general", row["kernel"])
@@ -151,7 +151,7 @@ def priced(package, manifest, monkeypatch):
 
 def plain_ladder(manifest):
     """Give a ladder whose kernels take every m, and that has more than one edge."""
-    for ladder in manifest.table.sections[0].ladders:
+    for ladder in manifest.tables[0].table.sections[0].ladders:
         kernels = [manifest.kernels[row.kernel] for row in ladder.rows]
         if len(kernels) > 1 and all(x.m_multiple == x.n_multiple == 1 for x in kernels[-1:]) and ladder.k % 8 == 0:
             return ladder
@@ -159,7 +159,7 @@ def plain_ladder(manifest):
 
 
 def time_lines(text):
-    return [line for line in text.splitlines() if line.split()[0] in {"time", "runner-up", "reached"}]
+    return [line for line in text.splitlines() if line.split()[0] in {"time", "runner-up", "achieved"}]
 
 
 def test_a_time_is_of_this_problem_or_says_of_which_edge(package, manifest, priced):
@@ -167,25 +167,26 @@ def test_a_time_is_of_this_problem_or_says_of_which_edge(package, manifest, pric
     ladder = plain_ladder(manifest)
     edge = ladder.m_edges[-1]
     at_edge, below = package.plan(edge, ladder.n, ladder.k), package.plan(edge - 1, ladder.n, ladder.k)
-    assert (at_edge.time_us, at_edge.no_time) == (pytest.approx(4 * at_edge.limit_us), None)
-    assert (at_edge.reached, below.reached) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert (at_edge.time_us, at_edge.no_time) == (pytest.approx(4 * at_edge.roofline_us), None)
+    assert (at_edge.roofline_fraction, below.roofline_fraction) == (pytest.approx(0.25), pytest.approx(0.25))
     assert (below.time_us, below.bucket) == (at_edge.time_us, at_edge.bucket)
     first = f"  time       {at_edge.time_us:.2f} us %s, measured on NVIDIA H200, 2026-11-20"
     lines = time_lines(package.explain(edge, ladder.n, ladder.k))
-    assert (lines[0], lines[-1]) == (first % "for this problem", f"  reached    25% of the limit at m {edge}; measured")
+    last = f"  achieved   25% of the roofline at m {edge}; measured"
+    assert (lines[0], lines[-1]) == (first % "for this problem", last)
     lines = time_lines(package.explain(edge - 1, ladder.n, ladder.k))
     at = f"at the bucket's edge m {edge}"
-    assert (lines[0], lines[-1]) == (first % at, f"  reached    25% of the limit at m {edge}; measured")
+    assert (lines[0], lines[-1]) == (first % at, last)
 
 
 def assert_no_time(package, shape, why):
     got = package.plan(*shape)
     assert (got.time_us, got.no_time, got.runner_up, got.runner_up_us) == (None, why, None, None)
-    assert (got.reached, got.provenance) == (None, None)
+    assert (got.roofline_fraction, got.provenance) == (None, None)
     text = package.explain(*shape)
     assert time_lines(text) == [f"  time       none: {why}"]
     assert [x for x in text.splitlines() if " us" in x] == [
-        f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}"
+        f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}"
     ]
 
 
@@ -203,7 +204,7 @@ NO_TIME_IN_GRID = "the table has no times in its grid, which is filled by predic
 
 def test_a_grid_has_no_times_in_it_and_past_it(package, manifest, priced):
     priced(4.0)
-    section = manifest.table.sections[0]
+    section = manifest.tables[0].table.sections[0]
     grid, tuned = section.grid, {(x.n, x.k) for x in section.ladders}
     count = 0
     for i, column in enumerate(grid.columns):
@@ -226,124 +227,132 @@ def test_a_row_past_what_was_tuned_tells_its_time_as_predicted(package, manifest
     ladder = plain_ladder(manifest)
     edge = ladder.m_edges[-1]
     assert package.plan(edge, ladder.n, ladder.k).provenance == "measured"
-    ladders = package._table.manifest()["table"]["sections"][0]["ladders"]
+    ladders = package._table.manifest()["tables"][0]["table"]["sections"][0]["ladders"]
     (row,) = (x["rows"][-1] for x in ladders if (x["n"], x["k"]) == (ladder.n, ladder.k))
     monkeypatch.setitem(row, "provenance", "predicted")
     got = package.plan(edge, ladder.n, ladder.k)
     assert (got.provenance, got.no_time) == ("predicted", None)
     lines = time_lines(package.explain(edge, ladder.n, ladder.k))
     assert lines[0] == f"  time       {got.time_us:.2f} us for this problem, predicted, not measured"
-    assert lines[-1] == f"  reached    25% of the limit at m {edge}; predicted"
+    assert lines[-1] == f"  achieved   25% of the roofline at m {edge}; predicted"
     why = f"the table's last bucket ends at m {edge}: no time is known for m {edge + 1}"
     assert_no_time(package, (edge + 1, ladder.n, ladder.k), why)
 
 
-def test_a_time_below_the_limit_is_not_told(package, manifest, priced):
+def test_a_time_below_the_roofline_is_not_told(package, manifest, priced):
     priced(0.99)
     ladder = plain_ladder(manifest)
-    why = "the table's time here is less than the limit, so that it is not this problem's"
+    why = "the table's time here is less than the roofline, so that it is not this problem's"
     for m in (ladder.m_edges[-1], ladder.m_edges[-1] - 1):
         assert_no_time(package, (m, ladder.n, ladder.k), why)
 
 
-def test_no_time_is_ever_below_the_limit_of_the_problem_asked_about(package, manifest):
+def test_no_time_is_ever_below_the_roofline_of_the_problem_asked_about(package, manifest):
     """Over a random table, whose times are of 1 to 99 us whatever the shape."""
     rng, told = random.Random(9), 0
-    for section in manifest.table.sections:
+    for section in manifest.tables[0].table.sections:
         operation = section.operation
         shapes = [tuple(8 * rng.randint(1, 2500) for _ in range(3)) for _ in range(100)]
         shapes += [(rng.randint(1, 2 * x.m_edges[-1]), x.n, x.k) for x in section.ladders for _ in range(20)]
         for shape in shapes:
             got = package.plan(*shape, operation.element.value, operation.layout.value, bias=operation.has_bias)
             assert (got.time_us is None) == (got.no_time is not None)
-            assert (got.time_us is None) == (got.runner_up_us is None) == (got.reached is None)
+            assert (got.time_us is None) == (got.runner_up_us is None) == (got.roofline_fraction is None)
             text = package.explain(*shape, operation.element.value, operation.layout.value, bias=operation.has_bias)
             times = [float(x) for line in time_lines(text) for x in re.findall(r"([0-9.]+) us", line)]
-            assert all(x >= round(got.limit_us, 2) for x in times)
-            assert got.reached is None or got.reached <= 1
+            assert all(x >= round(got.roofline_us, 2) for x in times)
+            assert got.roofline_fraction is None or got.roofline_fraction <= 1
             told += len(times)
     assert told > 100
 
 
 def test_explain_reads(package):
     text = package.explain(16, 24, 33)
-    assert text.splitlines()[0] == "bfloat16 m 16 n 24 k 33, layout kk, on sm_90a"
+    assert text.splitlines()[0] == "bfloat16 m 16 n 24 k 33, layout kk, on sm_90a, by the table of h200"
     assert "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0" in text
     assert "tier" in package.explain(16, 64, 64)
 
 
 def test_limits_are_those_of_the_toolchain(package, manifest):
-    rates = {"flops_per_s": manifest.flops_per_s, "bandwidth_bytes_per_s": manifest.bandwidth_bytes_per_s}
-    target = replace(load_target("h200"), **rates)
+    target = load_target("h200")
+    (table,) = manifest.tables
+    assert set(table.peak_flops_per_s.values()) == {target.flops_per_s}
+    assert table.bandwidth_bytes_per_s == target.bandwidth_bytes_per_s
     bounds, tiers, timed = set(), set(), 0
     rng = random.Random(3)
-    for section in manifest.table.sections:
+    for section in manifest.tables[0].table.sections:
         operation = section.operation
         shapes = [tuple(8 * rng.randint(1, 1200) for _ in range(3)) for _ in range(20)]
         shapes += [(x.m_edges[-1], x.n, x.k) for x in section.ladders]
         for m, n, k in shapes:
             got = package.plan(m, n, k, operation.element.value, operation.layout.value, bias=operation.has_bias)
             expected = roofline(Problem(operation, m, n, k), target)
-            assert (got.limit_us, got.limit_by) == (pytest.approx(expected.time_us), expected.bound)
-            bounds.add(got.limit_by)
+            assert (got.roofline_us, got.roofline_bound) == (pytest.approx(expected.time_us), expected.bound)
+            bounds.add(got.roofline_bound)
             tiers.add(got.tier)
             if got.time_us is None:
-                assert got.reached is None
+                assert got.roofline_fraction is None
                 continue
             assert got.tier == "tuned"
             timed += 1
             least = roofline(Problem(operation, *got.bucket), target).time_us
-            assert got.reached == pytest.approx(least / got.time_us)
+            assert got.roofline_fraction == pytest.approx(least / got.time_us)
     assert bounds == {"compute", "memory"}
     assert tiers >= {"grid", "tuned"}
     assert timed > 10
 
 
-def test_an_empty_product_has_no_limit_and_no_time(package):
+def test_an_empty_product_has_no_roofline_and_no_time(package):
     got = package.plan(0, 64, 64)
-    assert (got.limit_us, got.time_us, got.no_time) == (None, None, "an empty product launches nothing")
-    assert "limit" not in package.explain(0, 64, 64)
+    assert (got.roofline_us, got.time_us, got.no_time) == (None, None, "an empty product launches nothing")
+    assert "roofline" not in package.explain(0, 64, 64)
     assert package.plan(16, 64, 0).no_time == "the table has no times of the fallback"
 
 
-def test_explain_tells_the_limit_and_the_bigger_tiles(package, manifest, monkeypatch):
-    ladder = manifest.table.sections[0].ladders[0]
+def test_explain_tells_the_roofline_and_the_bigger_tiles(package, manifest, monkeypatch):
+    ladder = manifest.tables[0].table.sections[0].ladders[0]
     for m in ladder.m_edges:
         got, text = package.plan(m, ladder.n, ladder.k), package.explain(m, ladder.n, ladder.k)
-        assert f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}" in text
-        is_said = f"  reached    {got.reached or 0:.0%} of the limit at m {m}; measured" in text
+        assert f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}" in text
+        is_said = f"  achieved   {got.roofline_fraction or 0:.0%} of the roofline at m {m}; measured" in text
         assert is_said == (got.time_us is not None)
         assert (got.bigger_tiles, "bigger" in text) == ((), False)
     notes = ["128x16 legal: +5.0% measured", "128x32 not legal: why"]
-    monkeypatch.setitem(package._table.manifest(), "bigger_tiles", {got.kernel: notes})
+    monkeypatch.setitem(package._table.manifest()["tables"][0], "bigger_tiles", {got.kernel: notes})
     lines = package.explain(ladder.m_edges[-1], ladder.n, ladder.k).splitlines()
     assert lines[-3:] == ["  bigger tiles of the family, all else equal", *(f"    {x}" for x in notes)]
 
 
-def test_info_tells_regrets_and_what_was_held_out(package):
-    info = package.info()
-    assert [x["mean"] for x in (*info.regrets, *info.heldout)] == [0.0125, 0.04]
-    lines = str(info).splitlines()
+def test_info_tells_regrets_what_was_held_out_and_what_is_covered(package):
+    (table,) = package.info().tables
+    assert isinstance(table, package.TableInfo)
+    assert [x["mean"] for x in (*table.regrets, *table.heldout)] == [0.0125, 0.04]
+    lines = str(package.info()).splitlines()
+    assert "table h200, for NVIDIA H200 with 132 SMs: times measured, record h200-golden" in lines
+    assert (
+        "  of the problems that it was made for, 3 are measured, 1 predicted, 1 left to the fallback, 2 not answered"
+    ) in lines
     assert "  bf16_kk: 3 kernels, over the best known on 4 problems: mean 1.25%, worst 10.00%" in lines
     assert (
         "  bf16_kk: on 2 problems held out, tuned (n, k) at other m: mean 4.00%, worst 5.00%; of which rounding "
         "2.00%, worst 3.00% at bf16_kk m3 n4096 k4096; 1 more not measured"
     ) in lines
-    assert (info.misses_file, "misses are not counted" in lines) == (None, True)
+    assert (package.info().misses_file, "misses are not counted" in lines) == (None, True)
 
 
 def test_a_predicted_table_tells_no_regret(package, monkeypatch):
-    monkeypatch.setitem(package._manifest.manifest(), "provenance", "predicted")
+    monkeypatch.setitem(package._manifest.manifest()["tables"][0], "provenance", "predicted")
     info = package.info()
-    assert info.regrets == ()
+    assert info.tables[0].regrets == ()
     assert "over the best" not in str(info)
     assert "  how far they are from the best is not known: nothing was measured" in str(info).splitlines()
 
 
-def test_info_lists_everything(package, manifest):
+def test_info_lists_everything(package, manifest, library):
     info = package.info()
-    assert (info.version, info.arch, info.record) == ("0.1.0", "sm_90a", "h200-golden")
+    assert (info.version, info.arch, info.tables[0].record) == ("0.1.0", "sm_90a", "h200-golden")
     assert info.kernels == tuple(x.name for x in manifest.kernels)
     assert Path(info.library_dir, "libaot_gemm.so.1").stat().st_size == info.library_bytes["libaot_gemm.so.1"]
-    assert "NVIDIA H200" in str(info)
+    assert (info.table, info.table_reason) == ("h200", "the table of h200 is for NVIDIA H200 with 132 SMs")
+    assert "here: table h200: the table of h200 is for NVIDIA H200 with 132 SMs" in str(info).splitlines()
     assert package.__version__ == "0.1.0"

@@ -17,7 +17,7 @@ import pytest
 from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
-from tests.golden.manifest import FALLBACK, golden_manifest, kernel
+from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import FakeTensor
@@ -85,9 +85,30 @@ DAMAGES = {
                            f"section 0, column 3 of its grid: kernel 5 {NO_STEP}"),
     "step_of_other_layout": (f"    {step(1, 4)},", f"    {step(1, 2)},",
                              f"section 1, column 0 of its grid: kernel 2 {NO_STEP}"),
-    "fallback_of_other_type": ("2, 2},\n     0}", "2, 2},\n     5}", "section 0: kernel 5 cannot be its fallback"),
-    "fallback_of_one_stride": ("2, 2},\n     0}", "2, 2},\n     2}", "section 0: kernel 2 cannot be its fallback"),
-    "fallback_above": ("2, 2},\n     0}", "2, 2},\n     6}", "section 0: kernel 6 cannot be its fallback"),
+    "fallback_of_other_type": ("2, 2},\n     0,", "2, 2},\n     5,", "section 0: kernel 5 cannot be its fallback"),
+    "fallback_of_one_stride": ("2, 2},\n     0,", "2, 2},\n     2,", "section 0: kernel 2 cannot be its fallback"),
+    "fallback_above": ("2, 2},\n     0,", "2, 2},\n     6,", "section 0: kernel 6 cannot be its fallback"),
+    "substitute_that_waits": ("     0,\n     2,\n     0,\n     0},", "     0,\n     3,\n     0,\n     0},",
+                              "section 0: kernel 3 cannot stand for those that need more SMs"),
+    "substitute_of_whole_tiles": ("     0,\n     2,\n     0,\n     0},", "     0,\n     1,\n     0,\n     0},",
+                                  "section 0: kernel 1 cannot stand for those that need more SMs"),
+    "substitute_above": ("     0,\n     2,\n     0,\n     0},", "     0,\n     6,\n     0,\n     0},",
+                         "section 0: kernel 6 cannot stand for those that need more SMs"),
+    "number_of_section": ("     0,\n     2,\n     0,\n     0},", "     0,\n     2,\n     0,\n     1},",
+                          "section 0 is number 1 of table 0, which is not where it is"),
+    "table_of_section": ("     0,\n     2,\n     0,\n     0},", "     0,\n     2,\n     1,\n     0},",
+                         "section 0 is number 0 of table 1, which is not where it is"),
+    "section_of_other_layout": ("SectionOf[] = {0, 1,", "SectionOf[] = {1, 1,",
+                                "table 0 has section 1 for bf16 in layout 0"),
+    "section_of_above": ("SectionOf[] = {0, 1,", "SectionOf[] = {0, 3,",
+                         "table 0 has section 3 for bf16 in layout 1"),
+    "section_of_below": ("SectionOf[] = {0, 1,", "SectionOf[] = {-2, 1,",
+                         "table 0 has section -2 for bf16 in layout 0"),
+    "sections_of_table": ("kTable0SectionOf, 3}", "kTable0SectionOf, 2}", "its tables have 2 sections of 3"),
+    "sections_of_table_above": ("kTable0SectionOf, 3}", "kTable0SectionOf, 4}",
+                                "table 0 is for 132 SMs, and has 4 sections"),
+    "sms_of_table": ("1, 132, 4800", "1, 0, 4800", "table 0 is for 0 SMs, and has 3 sections"),
+    "no_table": ("kNumTables = 1", "kNumTables = 0", "it has no section"),
     "section_twice": ("    {0,\n     1,\n", "    {0,\n     0,\n", "section 1 has layout 0, or one like it came before"),
     "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
     "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2 is of operation 2 of 2"),
@@ -99,7 +120,7 @@ DAMAGES = {
     "operation_of_kernels_above": ("kNumOperations = 2", "kNumOperations = 1",
                                    f"kernel {HALF_NAME} is of operation 1 of 1"),
     "type_without_section": ("kNumSections = 3", "kNumSections = 2",
-                             "its sections of fp16 are of the layouts 0x0, and 0x1 is listed"),
+                             "table 0 has section 2 for fp16 in layout 0"),
 }  # fmt: skip
 
 
@@ -108,8 +129,8 @@ def table_manifest():
     golden = golden_manifest()
     section = Section(HALF, (), Grid((1,), (1,), (Column((1,), (HALF_FALLBACK,)),)), fallback=HALF_FALLBACK)
     kernels = (*golden.kernels, kernel(HALF, FALLBACK, num_strides=2))
-    table = DispatchTable((*golden.table.sections, section))
-    return replace(golden, package="damaged-gemm", kernels=kernels, table=table)
+    table = DispatchTable((*golden.tables[0].table.sections, section))
+    return replace(with_table(golden, kernels, table), package="damaged-gemm")
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def other_folder(other_manifest, tmp_path_factory):
 
 def lines_of(manifest, *others):
     """Give what the script prints of a package beside other libraries, by the table itself."""
-    section = manifest.table.sections[0]
+    section = manifest.tables[0].table.sections[0]
     multiples = tuple((x.m_multiple, x.n_multiple) for x in manifest.kernels)
     kernel = look_up(section, Problem(section.operation, *SHAPE), multiples).kernel
     launches = {name: [] for name in others}

@@ -62,7 +62,7 @@ def test_too_small_missing_or_unaligned_is_an_error(library, manifest):
 
 def tuned(manifest, library, *, needs_workspace):
     """Give a tuned problem of the first section whose kernel does or does not need a workspace."""
-    shapes = [problem(m, x.n, x.k) for x in manifest.table.sections[0].ladders for m in x.m_edges]
+    shapes = [problem(m, x.n, x.k) for x in manifest.tables[0].table.sections[0].ladders for m in x.m_edges]
     return next(x for x in shapes if (library.workspace_bytes(x) > 0) == needs_workspace)
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from aot.core.target import load_target
 from aot.select.selection import read_selection
-from tests.golden.manifest import golden_manifest, kernel
+from tests.golden.manifest import golden_manifest, kernel, with_table
 from tests.runtime import host
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +27,7 @@ def shipped_manifest():
         kernel(x.operation, x.candidate, num_strides=2 if i in fallbacks else 1)
         for i, x in enumerate(selection.kernels)
     )
-    return replace(golden_manifest(), bigger_tiles={}, kernels=kernels, table=selection.table)
+    return with_table(golden_manifest(), kernels, selection.table)
 
 
 def main():

@@ -11,7 +11,7 @@ import json
 import re
 import sqlite3
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 
 import pytest
@@ -19,7 +19,7 @@ import pytest
 from aot.core.errors import ManifestError, StoreError
 from aot.measure.store import read_store
 from aot.package.build import read_templates
-from aot.package.manifest import from_json
+from aot.package.manifest import WheelTable, from_json
 from aot.package.render import render
 from aot.select.record import from_store, read_record
 from tests.golden.manifest import golden_manifest
@@ -76,7 +76,7 @@ def templates():
 
 def readme_values(content):
     """Return what the README says of record and conditions, unescaped."""
-    (table,) = re.findall(r"^- Table: \S+ from (`+)( ?)(.*)\2\1$".replace(r"\S+", r"\S+,"), content, re.MULTILINE)
+    (table,) = re.findall(r"^- Table of `\w+`: \w+, from (`+)( ?)(.*)\2\1$", content, re.MULTILINE)
     times = re.findall(r"^- Times taken on: (.*), driver (.*), (\S+)$", content, re.MULTILINE)
     return table[2], [tuple(map(unescaped_markdown, line)) for line in times]
 
@@ -89,16 +89,20 @@ def check_rendered(manifest):
     project = tomllib.loads(files["pyproject.toml"].decode())
     assert set(project) == {"build-system", "project", "tool"}
     assert (project["project"]["name"], project["project"]["version"]) == (manifest.package, manifest.version)
-    description = f"Prebuilt GEMM kernels for {manifest.arch} ({manifest.provenance} dispatch table)"
+    description = f"Prebuilt GEMM kernels for {manifest.arch} ({manifest.tables[0].provenance} dispatch table)"
     assert project["project"]["description"] == description
     version = ast.parse(files[f"python/{manifest.module}/_version.py"].decode()).body[1].value
     assert ast.literal_eval(version) == manifest.version
     literals = [unescaped_cpp(x.group()) for x in CPP_LITERAL.finditer(files["src/kernels.cc"].decode())]
     texts = [*(kernel.name for kernel in manifest.kernels), manifest.version, manifest.arch]
     assert [x.decode() for x in literals if x not in (b"kernel.h", b"aot_gemm.h", b"C")] == texts
+    (table,) = manifest.tables
+    named = [unescaped_cpp(x.group()).decode() for x in CPP_LITERAL.finditer(files["src/table.cc"].decode())]
+    expected = ["dispatch.h", "operation.h", *table.device_names, table.target, *manifest.element_bits]
+    assert named == expected
     record, times = readme_values(files["README.md"].decode())
-    assert record == manifest.record
-    assert times == [(x.device, x.driver, x.date) for x in manifest.conditions]
+    assert record == table.record
+    assert times == [(x.device, x.driver, x.date) for x in table.conditions]
     assert from_json(files[f"python/{manifest.module}/manifest.json"]) == manifest
 
 
@@ -113,8 +117,10 @@ def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
                 continue
             check_rendered(manifest)
             taken.add((owner, name))
-    assert {("Manifest", "record"), ("Conditions", "device"), ("Conditions", "driver")} <= {x for x, _ in taken}
-    assert ("Manifest", "provenance") not in {x for x, _ in taken}
+    owners = {x for x, _ in taken}
+    assert {("WheelTable", x) for x in ("record", "device_names")} <= owners
+    assert {("Conditions", x) for x in ("device", "driver")} <= owners
+    assert ("WheelTable", "provenance") not in owners
 
 
 @pytest.mark.parametrize(
@@ -125,8 +131,11 @@ def test_what_was_never_read_is_refused_when_it_is_rendered(field):
     refusals = []
     for text in HOSTILE.values():
         value = {text: text} if field == "toolchain" else {text: (text,)} if field == "bigger_tiles" else text
+        changed = {field: value}
+        if field in {x.name for x in fields(WheelTable)}:
+            changed = {"tables": (replace(GOLDEN.tables[0], **changed),)}
         try:
-            check_rendered(replace(GOLDEN, **{field: value}))
+            check_rendered(replace(GOLDEN, **changed))
         except ManifestError as error:
             refusals.append(str(error))
         else:

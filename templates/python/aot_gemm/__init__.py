@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._check import CheckReport, check
-    from ._manifest import Info, info
+    from ._manifest import Info, TableInfo, info
     from ._table import Plan, explain, plan
 
 _files.check_sizes()
@@ -60,6 +60,7 @@ __all__ = [
     "Plan",
     "ShapeError",
     "StrideError",
+    "TableInfo",
     "UnsupportedError",
     "__version__",
     "check",
@@ -76,6 +77,7 @@ _LATER = {
     "CheckReport": "_check",
     "check": "_check",
     "Info": "_manifest",
+    "TableInfo": "_manifest",
     "Plan": "_table",
     "explain": "_table",
     "info": "_manifest",

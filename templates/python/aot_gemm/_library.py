@@ -72,8 +72,8 @@ def library() -> ctypes.CDLL:
     Raises:
         CorruptLibraryError: it does not load.
     """
-    texts = ("aot_gemm_last_error", "aot_gemm_version", "aot_gemm_kernel_name", "aot_gemm_misses_file")
-    return _load(ctypes.CDLL, dict.fromkeys(texts, ctypes.c_char_p))
+    texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
+    return _load(ctypes.CDLL, dict.fromkeys((f"aot_gemm_{name}" for name in texts), ctypes.c_char_p))
 
 
 def misses_file() -> str | None:
@@ -117,6 +117,20 @@ def operation(tag: str) -> int:
     number: int = library().aot_gemm_operation(tag.encode())
     check(max(-number, 0))
     return number
+
+
+def device_table() -> tuple[int, str]:
+    """Return the index of the dispatch table that answers on the current GPU, and why.
+
+    Raises:
+        CorruptLibraryError: the library does not load.
+        NoGpuError: there is no GPU or driver.
+        ArchitectureError: the GPU is not of the architecture that the kernels are for.
+        CudaError: CUDA failed.
+    """
+    table, reason = ctypes.c_int32(), ctypes.c_char_p()
+    check(library().aot_gemm_device_table(ctypes.c_int32(-1), ctypes.byref(table), ctypes.byref(reason)))
+    return table.value, (reason.value or b"").decode()
 
 
 def check(status: int) -> None:

@@ -1,4 +1,4 @@
-"""What the package is, as the manifest says that it was built from: needs no GPU, and `info` no library."""
+"""What the package is, as the manifest says that it was built from: needs no GPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ _HELD_OUT = ("", "tuned (n, k) at other m", "(n, k) that are not tuned")
 
 
 @dataclass(frozen=True)
-class Info:
-    """What this package is."""
+class TableInfo:
+    """One dispatch table, which is for one device."""
 
-    package: str
-    version: str
     target: str
-    arch: str
-    platform_tag: str
+    device_names: tuple[str, ...]
+    """What CUDA calls the device."""
+    num_sms: int
     provenance: str
     record: str
     conditions: tuple[dict[str, Any], ...]
@@ -35,6 +34,52 @@ class Info:
     """
     heldout: tuple[dict[str, Any], ...]
     """What the table costs on problems that no step of the selection saw, as fractions; may be empty."""
+    coverage: dict[str, Any] | None
+    """How many of the problems that it was made for are answered by a measured row, and how else; may be None."""
+
+    def __str__(self) -> str:
+        """Write a line for the table, and one for each condition and each score."""
+        names = " or ".join(self.device_names)
+        lines = [
+            f"table {self.target}, for {names} with {self.num_sms} SMs: times {self.provenance}, record {self.record}"
+        ]
+        known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
+        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
+        if self.coverage is not None:
+            general, refused = (sum(self.coverage[x].values()) for x in ("general", "refused"))
+            known_by = f"{self.coverage['num_measured']} are measured, {self.coverage['num_predicted']} predicted"
+            others = f"{general} left to the fallback, {refused} not answered"
+            lines += [f"  of the problems that it was made for, {known_by}, {others}"]
+        lines += [
+            f"  {x['operation']}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
+            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
+            for x in self.regrets
+        ]
+        if self.provenance == "predicted":
+            lines += ["  how far they are from the best is not known: nothing was measured"]
+        lines += [
+            f"  {x['operation']}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: "
+            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
+            f"worst {x['bucketing_loss_worst']:.2%} at {x['worst_problem']}; {x['num_unmeasured']} more not measured"
+            for x in self.heldout
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What this package is."""
+
+    package: str
+    version: str
+    arch: str
+    platform_tag: str
+    tables: tuple[TableInfo, ...]
+    """One for each device that the package was built for; the first answers where there is no GPU."""
+    table: str | None
+    """The target of the table that answers on the current GPU; None where there is none that the kernels run on."""
+    table_reason: str
+    """Why it is that table, such as `no table for X: nearest is h100`, or why there is none."""
     misses_file: str | None
     """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not.
 
@@ -53,24 +98,12 @@ class Info:
 
     def __str__(self) -> str:
         """Write one line for each entry, and one for each condition and kernel."""
+        targets = ", ".join(x.target for x in self.tables)
+        here = "no table is known to answer" if self.table is None else f"table {self.table}"
         lines = [
-            f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {self.target})",
-            f"times: {self.provenance}, record {self.record}",
-        ]
-        known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
-        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
-        lines += [
-            f"  {x['operation']}: {x['num_kernels']} kernels, over the best known on {x['num_problems']} problems: "
-            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}"
-            for x in self.regrets
-        ]
-        if self.provenance == "predicted":
-            lines += ["  how far they are from the best is not known: nothing was measured"]
-        lines += [
-            f"  {x['operation']}: on {x['num_problems']} problems held out, {_HELD_OUT[x['tier']]}: "
-            f"mean {x['mean']:.2%}, worst {x['worst']:.2%}; of which rounding {x['bucketing_loss_mean']:.2%}, "
-            f"worst {x['bucketing_loss_worst']:.2%} at {x['worst_problem']}; {x['num_unmeasured']} more not measured"
-            for x in self.heldout
+            f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {targets})",
+            f"here: {here}: {self.table_reason}",
+            *map(str, self.tables),
         ]
         lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]
         lines += [f"built for {self.platform_tag} with " + ", ".join(f"{k} {v}" for k, v in self.toolchain.items())]
@@ -103,38 +136,62 @@ def library_of_manifest() -> ctypes.CDLL:
     """
     library = _library.library()
     expected = [manifest()["version"], *(kernel["name"] for kernel in manifest()["kernels"])]
+    expected += [table["target"] for table in manifest()["tables"]]
     names = [library.aot_gemm_kernel_name(i) for i in range(library.aot_gemm_num_kernels())]
+    names += [library.aot_gemm_table_target(i) for i in range(library.aot_gemm_num_tables())]
     found = [(x or b"").decode(errors="replace") for x in (library.aot_gemm_version(), *names)]
     if found != expected:
         raise errors.CorruptLibraryError(
-            f"{_library.LIBRARY} is {found[0]} with {len(found) - 1} kernels; {_files.path_of(_files.MANIFEST)} is of "
-            f"{expected[0]} with {len(expected) - 1}, or names others; reinstall the package"
+            f"{_library.LIBRARY} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
+            f"{_files.path_of(_files.MANIFEST)} is of {expected[0]} with {len(manifest()['kernels'])}, or names "
+            "others; reinstall the package"
         )
     return library
 
 
-def info() -> Info:
-    """Say what this package is: version, target, where its times come from, kernels, files.
+def device_table() -> tuple[int | None, str]:
+    """Return the index of the table that answers on the current GPU, and why; None where there is no such GPU."""
+    try:
+        return _library.device_table()
+    except errors.AotGemmError as error:
+        return None, str(error)
 
-    No library is loaded, so that this answers on a machine that the package is not for.
+
+def _table_info(values: dict[str, Any]) -> TableInfo:
+    return TableInfo(
+        target=values["target"],
+        device_names=tuple(values["device_names"]),
+        num_sms=values["num_sms"],
+        provenance=values["provenance"],
+        record=values["record"],
+        conditions=tuple(values["conditions"]),
+        regrets=tuple(values["regrets"]) if values["provenance"] == "measured" else (),
+        heldout=tuple(values["heldout"]),
+        coverage=values["coverage"],
+    )
+
+
+def info() -> Info:
+    """Say what this package is: version, tables, where their times come from, kernels, files.
+
+    Asks the driver which GPU is the current one, for the table that answers there. Answers on a machine that the
+    package is not for, too.
 
     Raises:
         CorruptLibraryError: the manifest is missing, or not as it was built.
     """
     values = manifest()
-    is_measured = values["provenance"] == "measured"
+    misses_file = _library.misses_file()
+    table, reason = device_table()
     return Info(
         package=values["package"],
         version=values["version"],
-        target=values["target"],
         arch=values["arch"],
         platform_tag=values["platform_tag"],
-        provenance=values["provenance"],
-        record=values["record"],
-        conditions=tuple(values["conditions"]),
-        regrets=tuple(values["regrets"]) if is_measured else (),
-        heldout=tuple(values["heldout"]),
-        misses_file=_library.misses_file(),
+        tables=tuple(map(_table_info, values["tables"])),
+        table=None if table is None else values["tables"][table]["target"],
+        table_reason=reason,
+        misses_file=misses_file,
         kernels=tuple(kernel["name"] for kernel in values["kernels"]),
         toolchain=values["toolchain"],
         library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _files, _library, errors
-from ._manifest import library_of_manifest, manifest
+from ._manifest import device_table, library_of_manifest, manifest
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 """By the name that torch has for an element type, what the tags of its operations begin with."""
@@ -16,8 +16,6 @@ LAYOUTS = ("kk", "kn", "mk", "mn")
 """By the number of aot_gemm_selection_t.layout."""
 TIERS = ("", "tuned", "grid", "fallback")
 """By aot_gemm_tier_t."""
-ELEMENT_BYTES = 2
-"""Of either type."""
 MAX_EXTENT = 2**31 - 1
 
 Shape = tuple[int, int, int]
@@ -42,7 +40,7 @@ class Plan:
     time_us: float | None
     """In microseconds, at the bucket's upper edges, which are this problem or one with more rows.
 
-    None where no time is known for this problem, as `no_time` says; never below the problem's limit.
+    None where no time is known for this problem, as `no_time` says; never below the problem's roofline.
     """
     no_time: str | None
     """Why `time_us` is None, in words; None where it is not."""
@@ -51,15 +49,18 @@ class Plan:
     runner_up: str | None
     """The kernel that came second where the time is of; None where no time is known."""
     runner_up_us: float | None
-    limit_us: float | None
-    """The least time that m by n by k can take with a cold L2, by the target's rates; none of an empty product."""
-    limit_by: str | None
+    roofline_us: float | None
+    """The least time that m by n by k can take with a cold L2, by the rates of the table's target; none of an empty
+    product."""
+    roofline_bound: str | None
     """What sets it: `compute` or `memory`."""
-    reached: float | None
-    """The fraction of the limit that `time_us` reaches: of the limit of the very shape that the time is of."""
+    roofline_fraction: float | None
+    """The fraction of the roofline that `time_us` achieves: of the roofline of the very shape that the time is of."""
     bigger_tiles: tuple[str, ...]
     """What there is against the kernel with a bigger tile: not legal, or slower where it was compared."""
     workspace_bytes: int
+    target: str
+    """The target of the table that answered: the one of the current GPU, or the one asked for."""
 
 
 def _show(value: object) -> str:
@@ -117,6 +118,7 @@ class _Selection(NamedTuple):
     n: int
     k: int
     workspace_bytes: int
+    table: int
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _find_place(selection: _Selection) -> _Place | None:
         CorruptLibraryError: the manifest has no such place.
     """
     try:
-        section = manifest()["table"]["sections"][selection.section]
+        section = manifest()["tables"][selection.table]["table"]["sections"][selection.section]
         if TIERS[selection.tier] == "tuned":
             ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
             step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
@@ -155,20 +157,32 @@ def _find_place(selection: _Selection) -> _Place | None:
     return None
 
 
-def _limits_us(m: int, n: int, k: int, *, bias: bool = False) -> dict[str, float]:
-    """Return the least times by the rate of the tensor cores, and by that of device memory."""
-    num_bytes = (m * k + n * k + m * n + (n if bias else 0)) * ELEMENT_BYTES
-    return {
-        "compute": 2e6 * m * n * k / manifest()["flops_per_s"],
-        "memory": 1e6 * num_bytes / manifest()["bandwidth_bytes_per_s"],
-    }
+@dataclass(frozen=True)
+class _Rates:
+    """What the rooflines of an operation follow from, by the manifest: the twin of the toolchain's roofline.py."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    bits: dict[str, int]
+    """Of an element of each operand."""
+
+    def least_us(self, m: int, n: int, k: int) -> dict[str, float]:
+        """Return the least times by the rate of the tensor cores, and by that of device memory."""
+        elements = {"a": m * k, "b": n * k, "d": m * n, "bias": n}
+        num_bytes = sum(-(-elements[name] * bits // 8) for name, bits in self.bits.items())
+        return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
+
+    def roofline_us(self, shape: Shape) -> float:
+        """Return the least time of a product that is not empty."""
+        return max(self.least_us(*shape).values())
 
 
-def _limit_us(shape: Shape, *, bias: bool = False) -> float:
-    return max(_limits_us(*shape, bias=bias).values())
+def _rates(table: int, call: str) -> _Rates:
+    values = manifest()["tables"][table]
+    return _Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
 
 
-def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float, *, bias: bool) -> str | None:
+def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: _Rates) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
     if place is None or place.row is None:
         of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
@@ -180,12 +194,36 @@ def _why_no_time(place: _Place | None, selection: _Selection, limit_us: float, *
         return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:
         return "the table has none for this kernel here"
-    if place.row["time_us"] < max(limit_us, _limit_us(place.bucket, bias=bias)):
-        return "the table's time here is less than the limit, so that it is not this problem's"
+    if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket)):
+        return "the table's time here is less than the roofline, so that it is not this problem's"
     return None
 
 
-def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *, bias: bool = False) -> Plan:
+def _table_of(target: str | None) -> int:
+    """Return the index of a target's table; without one, of the current GPU's, or where there is none, the first.
+
+    Raises:
+        UnsupportedError: there is no table of the target.
+    """
+    targets = [table["target"] for table in manifest()["tables"]]
+    if target is None:
+        table = device_table()[0] if len(targets) > 1 else 0
+        return 0 if table is None else table
+    if target not in targets:
+        raise errors.UnsupportedError(f"target is {_show(target)}; this wheel has tables of {', '.join(targets)}")
+    return targets.index(target)
+
+
+def plan(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any = "bfloat16",
+    layout: str = "kk",
+    *,
+    bias: bool = False,
+    target: str | None = None,
+) -> Plan:
     """Say which kernel a product gets, without a GPU.
 
     Args:
@@ -196,11 +234,14 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *,
         layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
             right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
         bias: whether the product adds a bias, as `linear` does where it is given one.
+        target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
+            asked if the wheel has several tables; where there is no GPU, the first table.
 
     Raises:
         DtypeError: there are no kernels for the element type, or none that add a bias to it.
         ShapeError: an extent is not an integer, negative or past 2^31 - 1.
         StrideError: there is no such layout.
+        UnsupportedError: there is no table of the target.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
     m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
@@ -208,16 +249,19 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *,
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
-    operation = _library.operation(DTYPES[dtype] + ("_bias" if bias else ""))
-    selection = _Selection(*_library.binding()["plan"](operation, LAYOUTS.index(layout), m, n, k))
+    call = DTYPES[dtype] + ("_bias" if bias else "")
+    asked = _library.operation(call), LAYOUTS.index(layout), m, n, k, _table_of(target)
+    selection = _Selection(*_library.binding()["plan"](*asked))
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
-    limits = _limits_us(m, n, k, bias=bias) if m and n else {}
-    by = max(limits, key=limits.__getitem__, default=None)
-    limit_us = None if by is None else limits[by]
+    rates = _rates(selection.table, call)
+    least = rates.least_us(m, n, k) if m and n else {}
+    bound = max(least, key=least.__getitem__, default=None)
+    roofline_us = None if bound is None else least[bound]
     empty = "an empty product launches nothing"
-    no_time = empty if limit_us is None else _why_no_time(place, selection, limit_us, bias=bias)
+    no_time = empty if roofline_us is None else _why_no_time(place, selection, roofline_us, rates)
     timed = place.row if place and no_time is None else None
+    tables = manifest()["tables"]
     return Plan(
         m=m,
         n=n,
@@ -233,11 +277,12 @@ def plan(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *,
         provenance=timed["provenance"] if timed else None,
         runner_up=names[timed["runner_up"]] if timed else None,
         runner_up_us=timed["runner_up_us"] if timed else None,
-        limit_us=limit_us,
-        limit_by=by,
-        reached=_limit_us(place.bucket, bias=bias) / timed["time_us"] if place and timed else None,
-        bigger_tiles=tuple(manifest()["bigger_tiles"].get(names[selection.kernel], ())),
+        roofline_us=roofline_us,
+        roofline_bound=bound,
+        roofline_fraction=rates.roofline_us(place.bucket) / timed["time_us"] if place and timed else None,
+        bigger_tiles=tuple(tables[selection.table]["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=selection.workspace_bytes,
+        target=tables[selection.table]["target"],
     )
 
 
@@ -246,7 +291,8 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     if got.time_us is None or got.runner_up_us is None:
         return [f"  time       none: {got.no_time}"]
     margin = got.runner_up_us / got.time_us - 1
-    where = "".join(f" on {x['device']}, {x['date']}" for x in manifest()["conditions"][-1:])
+    table = next(x for x in manifest()["tables"] if x["target"] == got.target)
+    where = "".join(f" on {x['device']}, {x['date']}" for x in table["conditions"][-1:])
     origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
     what = "for this problem" if bucket == (got.m, got.n, got.k) else f"at the bucket's edge m {bucket[0]}"
     lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
@@ -255,27 +301,38 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     return lines
 
 
-def explain(m: int, n: int, k: int, dtype: Any = "bfloat16", layout: str = "kk", *, bias: bool = False) -> str:
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any = "bfloat16",
+    layout: str = "kk",
+    *,
+    bias: bool = False,
+    target: str | None = None,
+) -> str:
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
-    got = plan(m, n, k, dtype, layout, bias=bias)
+    got = plan(m, n, k, dtype, layout, bias=bias, target=target)
     m, n, k = got.m, got.n, got.k
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
         "grid": "tier 2: n and k are rounded up onto the grid, m to a step of its column",
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
+    what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
     lines = [
-        f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}, on {manifest()['arch']}",
+        f"{what}, on {manifest()['arch']}, by the table of {got.target}",
         f"  {reasons[got.tier]}",
     ]
     bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
         lines.append("  bucket     up to m {} n {} k {}".format(*bucket))
     lines += [f"  kernel     {got.kernel}", *_explain_time(got, bucket)]
-    if got.limit_us is not None:
-        lines.append(f"  limit      {got.limit_us:.2f} us for this problem, by {got.limit_by}")
-    if got.reached is not None:
-        lines.append(f"  reached    {got.reached:.0%} of the limit at m {bucket[0]}; {got.provenance}")
+    if got.roofline_us is not None:
+        lines.append(f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}")
+    if got.roofline_fraction is not None:
+        of = f"the roofline at m {bucket[0]}"
+        lines.append(f"  achieved   {got.roofline_fraction:.0%} of {of}; {got.provenance}")
     lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
     lines += ["  bigger tiles of the family, all else equal"] if got.bigger_tiles else []
     lines += [f"    {text}" for text in got.bigger_tiles]

@@ -268,7 +268,11 @@ def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_pa
             3,
             "bad.toml: m[0]: expected a whole number from 1 to 2147483647, got 0",
         ),
-        (["space", "--target", "orin"], 4, "no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
+        (
+            ["space", "--target", "orin"],
+            4,
+            "no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`",
+        ),
         (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),
         (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
         (["select", "--record", "absent.gz"], 8, "cannot read the record absent.gz: "),

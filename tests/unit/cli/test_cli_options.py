@@ -99,7 +99,7 @@ def workplace(tmp_path, monkeypatch):
         ),
         (
             "build --selection s.json --predicted",
-            "--predicted means nothing with --selection; leave one of the two out",
+            "--predicted means nothing with --selection; leave it out, or use it with targets of which some",
         ),
         (
             "build --predicted --max-heldout-regret none",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from aot.cli import options as cli_options
-from aot.package.wheel import BuiltWheel
+from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.selector import SelectionLimits
@@ -131,12 +131,12 @@ def built(monkeypatch):
     """Replace compiling and linking; gives what was to be built."""
     calls = []
 
-    def build(chosen, device, dist, workplace, **more):
-        calls.append((chosen, device.name, more))
+    def build(sources, dist, workplace, **more):
+        calls.append(([x.selection for x in sources], ",".join(x.target.name for x in sources), more))
         path = dist / "x.whl"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"wheel")
-        manifest = type("Manifest", (), {"kernels": chosen.kernels})
+        manifest = type("Manifest", (), {"kernels": tuple(shared_kernels(sources))})
         return BuiltWheel(path, manifest)
 
     monkeypatch.setattr("aot.cli.build.make_wheel", build)
@@ -164,6 +164,51 @@ def test_the_committed_selection_is_measured_and_says_so(built, selection):
     assert result.stdout.splitlines()[-1] == "408 problems: 408 measured"
     assert f"the selection is the committed one, {pipeline.COMMITTED / 'h200.json.gz'}\n" in result.stderr
     assert "made here" not in result.stderr
+
+
+def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
+    few = ["--kernels", "sm90_quack_128x128_c1x1_cooperative,sm90_quack_64x16_c1x1_pingpong_swap", "--max-kernels", "2"]
+    paths = [selection.with_name(f"{name}.json") for name in ("h200", "h100")]
+    for path in paths:
+        succeed("select", "--predicted", "--shapes", "shapes.toml", "--target", path.stem, *few, "-o", path)
+    text = succeed("build", *(word for path in paths for word in ("--selection", path)))
+    assert [x.target for x in built[0][0]] == ["h100", "h200"]
+    assert text.splitlines()[-3:] == [
+        f"dist/x.whl: 0.00 MiB, {len(built[0][0][0].kernels)} kernels for 2 tables",
+        f"h100: {ALIGNED[:-1]}",
+        f"h200: {ALIGNED[:-1]}",
+    ]
+    # A target without a selection of its own gets the committed one, or that of the cost model.
+    mixed = aot("build", "--target", "h200,h100", "--selection", paths[1])
+    assert (mixed.exit_code, built[1][1]) == (0, "h100,h200")
+    assert f"the selection is the committed one, {pipeline.COMMITTED / 'h200.json.gz'}\n" in mixed.stderr
+    assert "h200: 408 problems: 408 measured" in mixed.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--target", "h200,thor"], 11, "h200 is sm_90a on manylinux_2_28_x86_64, thor is sm_110a on manylinux_2_28_a"),
+        (["--target", "h200,h200"], 11, "the target h200 is given twice; expected each once"),
+        (["--target", "h200,orin"], 4, "no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
+        (["--target", "h200,"], 4, "no target ''; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
+        (
+            ["--target", "h100,h200", "--selection", "thor.json"],
+            9,
+            "the selection is for thor, --target is h100,h200; ",
+        ),
+        (
+            ["--selection", "thor.json", "--selection", "thor.json"],
+            9,
+            "2 selections are for thor; give one for each ta",
+        ),
+    ],
+)
+def test_targets_that_no_one_wheel_can_be_for_are_refused_first(built, selection, words, code, message):
+    found = [str(selection) if x == "thor.json" else x for x in words]
+    result = aot("build", *found)
+    assert (result.exit_code, built) == (code, [])
+    assert result.stderr.startswith(f"aot: error: {message}")
 
 
 def test_a_newer_selection_than_the_committed_is_pointed_out(built, selection):

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -50,3 +50,9 @@ def test_what_is_no_result_is_refused(tmp_path, value, message):
     with pytest.raises(DecodeError) as caught:
         read_result(written(tmp_path / "result.json", value))
     assert str(caught.value).startswith(message)
+
+
+def test_an_artifact_from_before_kernels_said_their_sms_is_read(tmp_path):
+    old = {name: value for name, value in KERNEL.items() if name != "num_sms"}
+    found = read_result(written(tmp_path / "result.json", {"seconds": 0.5, "kernel": old})).kernel
+    assert found == replace(golden_manifest().kernels[3], num_sms=None)

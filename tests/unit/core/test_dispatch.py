@@ -172,7 +172,7 @@ def test_every_shape_gets_a_kernel(m, n, k):
 
 
 def test_a_table_knows_its_sections():
-    table = golden_manifest().table
+    table = golden_manifest().tables[0].table
     assert [table.section(x.operation) for x in table.sections] == list(table.sections)
     with pytest.raises(KeyError, match="bf16_mn"):
         table.section(Operation.of(BF16.element, Layout.MN))

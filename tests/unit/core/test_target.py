@@ -33,7 +33,9 @@ def test_devices_of_one_architecture_are_told_apart_by_name_sms_or_bandwidth():
 
 
 def test_an_unknown_target_is_answered_with_the_known():
-    with pytest.raises(TargetError, match=r"no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"):
+    with pytest.raises(
+        TargetError, match=r"no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"
+    ):
         load_target("orin")
 
 

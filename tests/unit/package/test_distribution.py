@@ -93,6 +93,39 @@ def test_a_version_names_its_selection_and_survives_as_it_is():
     assert str(parse_wheel_filename(f"aot_gemm-{found}-py3-none-any.whl")[1]) == found
 
 
+def test_a_version_of_several_tables_says_which_are_measured():
+    h100, h200 = selection("predicted", target="h100"), selection("measured", "2026-11-21")
+    digest = selection_hash(h100, h200)
+    mixed = wheel_version("0.1.0", h100, h200)
+    assert mixed == f"0.1.0+h100.h200.1.measured.20261121.h200.h{digest}"
+    assert str(Version(mixed)) == mixed
+    assert decode(WheelVersion, mixed) == mixed
+    later = replace(selection("measured", "2026-11-22"), target="h100")
+    assert wheel_version("0.1.0", later, h200).startswith("0.1.0+h100.h200.2.measured.20261122.h")
+    assert wheel_version("0.1.0", h100, replace(h200, provenance="predicted")).startswith(
+        "0.1.0+h100.h200.0.predicted.h"
+    )
+    assert wheel_version("1", replace(h100, target="thor"), replace(h100, target="thor_6sm")).startswith(
+        "1+thor.thor.6sm.0.predicted.h"
+    )
+
+
+def test_more_measured_tables_sort_above_fewer_and_then_the_later():
+    def pair(first, second):
+        return replace(first, target="h100"), replace(second, target="h200")
+
+    ascending = [
+        pair(selection("predicted"), selection("predicted")),
+        pair(selection("predicted"), selection("measured", "2026-12-31")),
+        pair(selection("measured", "2027-01-01"), selection("predicted")),
+        pair(selection("measured", "2026-01-01"), selection("measured", "2026-01-02")),
+        pair(selection("measured", "2026-01-03"), selection("measured", "2026-01-01")),
+    ]
+    for record in ("a", "b", "c"):  # whatever the hash
+        versions = [Version(wheel_version("1", *(replace(x, record=record) for x in two))) for two in ascending]
+        assert all(low < high for low, high in pairwise(versions))
+
+
 def test_no_two_selections_have_one_version():
     (section,) = SELECTION.table.sections
     column = replace(section.grid.columns[0], m_edges=(2,))
@@ -106,6 +139,7 @@ def test_no_two_selections_have_one_version():
     ]
     assert len({wheel_version("1", x) for x in others}) == len(others)
     assert wheel_version("1", SELECTION) == wheel_version("1", replace(SELECTION))
+    assert selection_hash(SELECTION, SELECTION) != selection_hash(SELECTION)
 
 
 @pytest.mark.parametrize("date", ["", "today", "2026-1-1", "\uff12026-11-21", "20261121extra"])

@@ -6,7 +6,7 @@ import pytest
 from aot.core.errors import ManifestError
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.package.manifest import from_json, to_json
+from aot.package.manifest import WheelTable, from_json, to_json
 from tests.golden.manifest import golden_manifest, with_kernels
 
 GOLDEN = golden_manifest()
@@ -35,13 +35,13 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 4, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 4, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 5, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 5, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
-            ("conditions", 0, "num_sms"),
+            ("tables", 0, "conditions", 0, "num_sms"),
             "132",
-            "m.json: conditions[0].num_sms: expected a whole number from 1 to 9223372036854775807, got '132'",
+            "m.json: tables[0].conditions[0].num_sms: expected a whole number from 1 to 9223372036854775807, got '132'",
         ),
         (("toolchain", "ptxas"), 13, "m.json: toolchain.ptxas: expected a version, such as 4.8.1, got 13"),
         (
@@ -65,24 +65,36 @@ def test_names_that_follow_from_others():
             f"m.json: kernels[2].operation: expected one of {', '.join(Operation)}, got 'f8'",
         ),
         (
-            ("table", "sections", 0, "ladders", 0, "rows", 2, "kernel"),
+            ("tables", 0, "table", "sections", 0, "ladders", 0, "rows", 2, "kernel"),
             9,
-            "m.json: bf16_kk: ladder n 4096 k 4096, row 2: its kernel is 9; there are 5 kernels",
+            "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096, row 2: its kernel is 9; there are 5 kernels",
         ),
-        (("table", "sections", 1, "fallback"), 5, "m.json: bf16_kn: the fallback is kernel 5; there are 5 kernels"),
-        (("table", "sections", 0, "grid", "columns"), [], "m.json: bf16_kk: the grid has 0 columns, its edges give 4"),
         (
-            ("table", "sections", 0, "ladders", 0, "m_edges"),
+            ("tables", 0, "table", "sections", 0, "grid", "columns"),
+            [],
+            "m.json: the table of h200: bf16_kk: the grid has 0 columns, its edges give 4",
+        ),
+        (
+            ("tables", 0, "table", "sections", 1, "fallback"),
+            5,
+            "m.json: the table of h200: bf16_kn: the fallback is kernel 5; there are 5 kernels",
+        ),
+        (
+            ("tables", 0, "table", "sections", 0, "ladders", 0, "m_edges"),
             [1],
-            "m.json: bf16_kk: ladder n 4096 k 4096: 3 rows for 1 edges in m",
+            "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096: 3 rows for 1 edges in m",
         ),
         (
-            ("table", "sections", 0, "fallback"),
+            ("tables", 0, "table", "sections", 0, "fallback"),
             2,
-            "m.json: bf16_kk: the fallback 2 must take both strides of its operands, and all shapes",
+            "m.json: the table of h200: bf16_kk: the fallback 2 must take both strides of its operands, and all shapes",
         ),
-        (("bigger_tiles",), {"x": ["why"]}, "m.json: bigger_tiles names x, which is no kernel of the manifest"),
-        (("manifest_version",), True, "m.json: manifest_version: expected 4, got True"),
+        (
+            ("tables", 0, "bigger_tiles"),
+            {"x": ["why"]},
+            "m.json: the table of h200: bigger_tiles names x, no kernel of the manifest",
+        ),
+        (("manifest_version",), True, "m.json: manifest_version: expected 5, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -91,7 +103,11 @@ def test_names_that_follow_from_others():
             '1"; system("x")',
             "m.json: version: expected a version, such as 0.1.0+h200, got '1\"; system(",
         ),
-        (("provenance",), 'a"\nb', "m.json: provenance: expected one of measured, predicted, got 'a\"\\nb'"),
+        (
+            ("tables", 0, "provenance"),
+            'a"\nb',
+            "m.json: tables[0].provenance: expected one of measured, predicted, got 'a\"\\nb'",
+        ),
         (("arch",), "sm_x", "m.json: arch: expected an architecture, such as sm_90a, got 'sm_x'"),
         (
             ("platform_tag",),
@@ -120,27 +136,35 @@ def test_names_that_follow_from_others():
             "m.json: kernels[0].num_strides: expected a whole number from 1 to 2, got 3",
         ),
         (
-            ("table", "sections", 0, "grid", "columns", 0, "kernels", 1),
+            ("tables", 0, "table", "sections", 0, "grid", "columns", 0, "kernels", 1),
             1,
-            "m.json: bf16_kk: grid, column 0: its kernel 1 takes only multiples of 256 in m and 256 in n; it must",
+            "m.json: the table of h200: bf16_kk: grid, column 0: its kernel 1 takes only multiples of 256 in m and 25",
         ),
         (
-            ("table", "sections", 0, "grid", "columns", 2, "kernels", 0),
+            ("tables", 0, "table", "sections", 0, "grid", "columns", 2, "kernels", 0),
             4,
-            "m.json: bf16_kk: grid, column 2: its kernel 4 is for bf16_kn",
+            "m.json: the table of h200: bf16_kk: grid, column 2: its kernel 4 is for bf16_kn",
         ),
         (
-            ("table", "sections", 0, "grid", "columns", 2, "m_edges", 1),
+            ("tables", 0, "table", "sections", 0, "grid", "columns", 2, "m_edges", 1),
             16,
-            "m.json: bf16_kk: grid, column 2: its edges in m must ascend",
+            "m.json: the table of h200: bf16_kk: grid, column 2: its edges in m must ascend",
         ),
         (
-            ("table", "sections", 0, "grid", "columns", 3, "m_edges", 1),
+            ("tables", 0, "table", "sections", 0, "grid", "columns", 3, "m_edges", 1),
             2**20,
-            "m.json: table.sections[0].grid.columns[3].m_edges[1]: expected a whole number from 1 to 1048575, got 1",
+            "m.json: tables[0].table.sections[0].grid.columns[3].m_edges[1]: expected a whole number from 1 to 10485",
         ),
-        (("table", "sections"), [], "m.json: 5 kernels in 0 sections; expected at least one of each"),
-        (("heldout", 0, "worst"), "2%", "m.json: heldout[0].worst: expected a number from -1 to 1e+12, got '2%'"),
+        (
+            ("tables", 0, "table", "sections"),
+            [],
+            "m.json: the table of h200: 5 kernels in 0 sections; expected at least one of each",
+        ),
+        (
+            ("tables", 0, "heldout", 0, "worst"),
+            "2%",
+            "m.json: tables[0].heldout[0].worst: expected a number from -1 to 1e+12, got '2%'",
+        ),
         (
             ("kernels", 0, "name"),
             GOLDEN.kernels[1].name,
@@ -161,6 +185,90 @@ def test_damage_is_named_with_its_place(place, value, message):
     assert str(caught.value).endswith("; build it again with this aot")
 
 
+SPLIT = GOLDEN.kernels[3].name
+ANOTHER = {**vars(GOLDEN.tables[0]), "target": "h100", "device_names": ("NVIDIA H100 80GB HBM3",)}
+
+
+def small(num_sms, provenance):
+    """Give the golden table as of a device with other SMs."""
+
+    def changed(row):
+        return replace(row, provenance=provenance)
+
+    table = GOLDEN.tables[0].table
+    sections = tuple(
+        replace(section, ladders=tuple(replace(x, rows=tuple(map(changed, x.rows))) for x in section.ladders))
+        for section in table.sections
+    )
+    return replace(GOLDEN.tables[0], num_sms=num_sms, table=replace(table, sections=sections))
+
+
+def with_tables(*tables, **changes):
+    return replace(GOLDEN, tables=tables, **changes)
+
+
+def refused(manifest):
+    with pytest.raises(ManifestError) as caught:
+        to_json(manifest)
+    return str(caught.value).removesuffix("; build it again with this aot").removeprefix("manifest: ")
+
+
+def test_a_manifest_has_a_table_for_each_device():
+    two = with_tables(WheelTable(**ANOTHER), GOLDEN.tables[0])
+    assert from_json(to_json(two)) == two
+    assert refused(with_tables()) == "there are 0 tables; expected 1 to 8"
+    assert refused(with_tables(*GOLDEN.tables * 9)) == "there are 9 tables; expected 1 to 8"
+    assert refused(with_tables(*GOLDEN.tables * 2)) == "two tables are of the target h200"
+    same = replace(GOLDEN.tables[0], target="h100")
+    assert refused(with_tables(*GOLDEN.tables, same)) == "two tables are of the device NVIDIA H200 with 132 SMs"
+    nameless = replace(GOLDEN.tables[0], device_names=())
+    assert refused(with_tables(nameless)).startswith("the table of h200: it names no device; expected the name")
+    rateless = replace(GOLDEN.tables[0], peak_flops_per_s={"fp16": 1.0})
+    assert refused(with_tables(rateless)) == (
+        "the table of h200: peak_flops_per_s is of fp16; the kernels compute bf16"
+    )
+    assert refused(replace(GOLDEN, element_bits={})) == "element_bits are not those of the kernels' operations"
+
+
+def test_a_kernel_that_waits_is_never_built_for_more_sms_than_its_device_has():
+    assert GOLDEN.kernels[3].resident_sms == 132
+    assert [x.resident_sms for x in GOLDEN.kernels if x.name != SPLIT] == [0] * 4
+    assert to_json(with_tables(small(132, "predicted")))
+    # More SMs than it was built for: it leaves some idle, and is right.
+    assert to_json(with_tables(small(144, "predicted")))
+    assert refused(with_tables(small(114, "predicted"))) == (
+        f"the table of h200: bf16_kk: {SPLIT} waits for its own CTAs, and was built for 132 SMs; h200 has 114"
+    )
+    # Any other launches more CTAs than the device holds at once, and is right, too.
+    few = small(114, "predicted")
+    kk = few.table.sections[0]
+    ladders = tuple(replace(x, rows=tuple(replace(y, kernel=2, general=2) for y in x.rows)) for x in kk.ladders)
+    columns = tuple(replace(x, kernels=(2,) * len(x.kernels)) for x in kk.grid.columns)
+    plain = replace(kk, ladders=ladders, grid=replace(kk.grid, columns=columns))
+    assert to_json(with_tables(replace(few, table=replace(few.table, sections=(plain, *few.table.sections[1:])))))
+    # In the grid, too.
+    waiting = replace(plain, grid=kk.grid)
+    assert SPLIT in refused(
+        with_tables(replace(few, table=replace(few.table, sections=(waiting, *few.table.sections[1:]))))
+    )
+
+
+def test_a_kernel_says_how_many_sms_it_was_built_for():
+    silent = replace(GOLDEN, kernels=tuple(replace(x, num_sms=None) for x in GOLDEN.kernels))
+    assert refused(silent) == (
+        f"the kernel {GOLDEN.kernels[0].name} does not say how many SMs it was built for; compile it again"
+    )
+
+
+@pytest.mark.parametrize("num_sms", [66, 144])
+def test_a_measured_time_is_of_a_kernel_built_for_the_device(num_sms):
+    kernels = tuple(replace(x, num_sms=num_sms) for x in GOLDEN.kernels)
+    assert refused(replace(GOLDEN, kernels=kernels)).startswith(
+        "the table of h200: bf16_kk: "
+        + (f"a time of {SPLIT} is measured on 132 SMs" if num_sms < 132 else f"{SPLIT} waits for its own CTAs")
+    )
+
+
 @pytest.mark.parametrize("text", ["", "{", TEXT[:-3]])
 def test_what_is_not_json_is_refused(text):
     with pytest.raises(ManifestError, match=r"m\.json: not JSON: .* line \d+ column \d+"):
@@ -169,14 +277,14 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 4, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 5, got None"):
         from_json(text, "m.json")
 
 
 def test_a_missing_key_is_named():
     document = json.loads(TEXT)
-    del document["record"]
-    with pytest.raises(ManifestError, match=r"m\.json: Manifest needs the key record, which is missing"):
+    del document["tables"][0]["record"]
+    with pytest.raises(ManifestError, match=r"m\.json: tables\[0\]: WheelTable needs the key record, which is missing"):
         from_json(json.dumps(document), "m.json")
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M
+from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid
 from aot.core.errors import ManifestError, PackageError
 from aot.package.build import read_templates
 from aot.package.manifest import Library, from_json, to_json
-from aot.package.render import FileSet, capability, header_of, render, render_library
+from aot.package.render import FileSet, capability, header_of, render, render_library, substitute
 from tests.golden.manifest import golden_manifest, with_kernels
 
 GOLDEN = golden_manifest()
@@ -57,7 +57,7 @@ def test_plain_files_are_copied_and_the_module_takes_its_name(templates):
 
 
 def test_a_library_alone_is_the_wheels_but_for_the_header(templates):
-    fields = ("package", "version", "arch", "kernels", "table")
+    fields = ("package", "version", "arch", "kernels", "tables")
     library = Library(**{name: getattr(GOLDEN, name) for name in fields})
     files, whole = render_library(library, templates), render(GOLDEN, templates)
     header = header_of(to_json(GOLDEN)).encode()
@@ -65,6 +65,26 @@ def test_a_library_alone_is_the_wheels_but_for_the_header(templates):
     assert dict(files) == expected
     left_out = set(whole) - set(files)
     assert {path.partition("/")[0] for path in left_out} == {"python", "pyproject.toml", "README.md"}
+
+
+def test_a_table_without_a_section_is_answered_by_another_that_has_it(templates):
+    other = replace(GOLDEN.tables[0], target="h100", device_names=("NVIDIA H100 80GB HBM3",))
+    other = replace(other, table=DispatchTable(other.table.sections[1:]))
+    files = render(replace(GOLDEN, tables=(other, *GOLDEN.tables)), templates)
+    text = files["src/table.cc"].decode()
+    # Section 0 is h100's of kn; 1 and 2 are h200's of kk and kn.
+    assert "kTable0SectionOf[] = {1, 0, -1, -1};" in text
+    assert "kTable1SectionOf[] = {1, 2, -1, -1};" in text
+    assert '{"h100", kTable0Names, 1, 132, 4800, kTable0SectionOf, 1},' in text
+    assert '{"bf16", Element::kBfloat16, false, 3},' in text
+    assert "Each GPU of a process gets the table of its own kind" in files["README.md"].decode()
+
+
+def test_what_stands_for_a_kernel_that_waits_takes_every_shape_and_no_workspace():
+    kk, kn = GOLDEN.tables[0].table.sections
+    assert [substitute(x, GOLDEN.kernels) for x in (kk, kn)] == [2, 4]
+    only = replace(kk, ladders=(), grid=Grid((1,), (1,), (Column((1,), (3,)),)))
+    assert substitute(only, GOLDEN.kernels) == kk.fallback
 
 
 def test_the_manifest_goes_along(templates):
@@ -99,7 +119,10 @@ def test_two_templates_of_one_path_are_an_error():
         ({"package": "../x"}, "package: expected a distribution's name, such as aot-gemm, got '../x'"),
         ({"version": '1"; system("x")'}, "version: expected a version, such as 0.1.0+h200, got '1\"; system("),
         ({"arch": "sm_x"}, "arch: expected an architecture, such as sm_90a, got 'sm_x'"),
-        ({"table": replace(GOLDEN.table, sections=())}, "5 kernels in 0 sections"),
+        (
+            {"tables": (replace(GOLDEN.tables[0], table=DispatchTable(())),)},
+            "the table of h200: 5 kernels in 0 sections",
+        ),
         ({"kernels": with_kernels(GOLDEN, entry_symbol="f(); x").kernels}, "expected a C identifier, got 'f(); x'"),
     ],
 )
@@ -120,7 +143,7 @@ def test_capability_of_an_architecture():
 
 def test_manifest_of_the_wheel_is_plain_json(templates):
     values = json.loads(render(golden_manifest(), templates)["python/aot_gemm/manifest.json"])
-    section = values["table"]["sections"][0]
+    section = values["tables"][0]["table"]["sections"][0]
     assert section["ladders"][0]["rows"][0]["provenance"] == "measured"
     assert section["grid"]["columns"][2] == {"m_edges": [16, 64, 4096], "kernels": [3, 2, 3]}
 
@@ -131,7 +154,7 @@ def test_a_step_is_its_edge_above_its_kernel_and_a_column_begins_where_one_ends(
     assert "kGrid1Starts[] = {0, 1};" in table
     lines = table.partition("kGrid0Steps[] = {\n")[2].partition("};")[0].splitlines()
     steps = [[divmod(int(x), 4096) for x in line.rstrip(",").split(",")] for line in lines]
-    columns = golden_manifest().table.sections[0].grid.columns
+    columns = golden_manifest().tables[0].table.sections[0].grid.columns
     assert steps == [list(zip(x.m_edges, x.kernels, strict=True)) for x in columns]
     assert steps[3][1] == (2**20 - 1, 3)
 

@@ -75,7 +75,7 @@ def test_each_check_gives_a_line(tmp_path, monkeypatch):
     files = with_build({LIBRARY: b"\x7fELF" + names + b"\0", MANIFEST: FILES[MANIFEST]})
     assert list(check_wheel(wheel_of(tmp_path, files, files))) == [
         "archive: 5 files, each header as the build writes it",
-        "manifest: aot-gemm 0.1.0, 5 kernels, measured",
+        "manifest: aot-gemm 0.1.0, 5 kernels; tables: h200 measured",
         "hashes: 5 files as RECORD says, 2 as the installed package will check them",
         "libraries: manylinux_2_28_x86_64, needs, symbols and versions as expected",
         "kernels: 5 device images for sm_90a, and their names",
@@ -248,7 +248,7 @@ def test_a_wheel_has_one_manifest(tmp_path, names):
 
 def test_a_damaged_manifest_is_named(tmp_path):
     with pytest.raises(
-        ManifestError, match=rf"{NAME}: {MANIFEST}: manifest_version: expected 4, got None; build it again"
+        ManifestError, match=rf"{NAME}: {MANIFEST}: manifest_version: expected 5, got None; build it again"
     ):
         read_wheel_manifest(wheel_of(tmp_path, {**FILES, MANIFEST: b"{}"}))
 

@@ -33,7 +33,7 @@ SELECTION = Selection(
     (Curve(BF16, (CurvePoint(4, 0.0125, 0.5, 0.01, 40_000, True),)),),
     (HeldOut(BF16, 2, 9, 1, 0.01, 0.02, 0.03, 0.04, "bf16_kk m1 n8 k8"),),
     tuple(kernel.key for kernel in GOLDEN.kernels),
-    GOLDEN.table,
+    GOLDEN.tables[0].table,
 )
 
 

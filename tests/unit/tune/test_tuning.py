@@ -9,7 +9,7 @@ from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
 from aot.package.distribution import wheel_version
-from aot.package.wheel import make_wheel, manifest_of
+from aot.package.wheel import TableSource, make_wheel, manifest_of
 from aot.select import selector
 from aot.select.selection import Regret
 from aot.space.enumeration import Patterns
@@ -85,7 +85,7 @@ def test_a_selected_kernel_must_compile(monkeypatch, tmp_path):
     monkeypatch.setattr("aot.package.wheel.compile_all", lambda *_: ([], [CompileFailure("k", "why")]))
     message = "1 selected kernels do not compile; the first: k: why; leave it out with `aot select --kernels='-...'`"
     with pytest.raises(CompileError) as caught:
-        make_wheel(SELECTION, H200, tmp_path / "dist", Workplace(), package="p", wheel_version="1")
+        make_wheel([TableSource(SELECTION, H200)], tmp_path / "dist", Workplace(), package="p", wheel_version="1")
     assert str(caught.value) == message
     assert not (tmp_path / "dist").exists()
 
@@ -94,9 +94,13 @@ def test_a_selected_kernel_must_compile(monkeypatch, tmp_path):
 def test_the_manifest_says_what_the_table_is(provenance, is_known):
     regret = Regret(BF16, 2, 1, 0.01, 0.02, "exact", 0.01)
     chosen = replace(SELECTION, provenance=provenance, regrets=(regret,))
-    manifest = manifest_of(chosen, [artifact(PLAIN)], H200, "aot-gemm", "1.2")
-    assert (manifest.provenance, manifest.record) == (provenance, "mine")
+    kernels = [artifact(key.candidate) for key in chosen.kernels]
+    manifest = manifest_of([TableSource(chosen, H200)], kernels, "aot-gemm", "1.2")
+    (table,) = manifest.tables
+    assert (table.provenance, table.record, table.table) == (provenance, "mine", chosen.table)
+    assert (table.target, table.device_names, table.num_sms) == ("h200", ("NVIDIA H200",), 132)
+    assert (table.peak_flops_per_s, table.bandwidth_bytes_per_s) == ({"bf16": 7.9e14}, 4.3e12)
     assert manifest.version == wheel_version("1.2", chosen)
     # A predicted selection's regret is the model's against itself: it is no figure of the wheel.
-    assert manifest.regrets == ((regret,) if is_known else ())
+    assert table.regrets == ((regret,) if is_known else ())
     assert set(manifest.toolchain) == {"nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"}

@@ -1,0 +1,124 @@
+"""From selections to one manifest: which kernels are shared, and which target each is compiled for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aot.compile.artifact import Artifact
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import Column, Grid, Ladder, Row
+from aot.core.errors import ManifestError, PackageError
+from aot.core.target import load_target
+from aot.package.distribution import wheel_version
+from aot.package.manifest import from_json, to_json
+from aot.package.wheel import TableSource, check_one_host, manifest_of, shared_kernels
+from tests.golden.manifest import kernel
+from tests.unit.accepted import named
+from tests.unit.selections import PLAIN, SELECTION
+from tests.unit.twins import BF16
+
+H100, H200, THOR = (load_target(name) for name in ("h100", "h200", "thor"))
+SMALL = KernelKey(BF16, named("sm90_quack_64x16_c1x1_pingpong_swap", "h200"))
+SERIAL = KernelKey(BF16, named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200"))
+SEPARATE = KernelKey(BF16, named("sm90_quack_64x64_c1x1_pingpong_separate4", "h200"))
+FEW = replace(H100, name="h100_pcie", num_sms=114, device_names=("NVIDIA H100 PCIe",))
+
+
+def selection(target, *keys, provenance="predicted", **changes):
+    """Make a selection of the fallback and some kernels, whose table has each of them in a ladder."""
+    fallback = SELECTION.kernels[0]
+    (section,) = SELECTION.table.sections
+    rows = tuple(Row(i, 1, 5.0, provenance, 1, 6.0) for i in range(1, len(keys) + 1))
+    ladder = Ladder(4096, 4096, tuple(2**i for i in range(len(keys))), rows)
+    grid = Grid((1,), (1,), (Column((1,), (len(keys),)),))
+    table = replace(SELECTION.table, sections=(replace(section, ladders=(ladder,), grid=grid),))
+    kernels = fallback, *keys
+    return replace(SELECTION, target=target.name, provenance=provenance, kernels=kernels, table=table, **changes)
+
+
+def source(target, *keys, **changes):
+    return TableSource(selection(target, *keys, **changes), target)
+
+
+def artifacts(sources):
+    """Make artifacts of what is shared, as compiled for the target that each is to be compiled for."""
+    return [
+        Artifact(replace(kernel(key.operation, key.candidate, num_strides(key)), num_sms=target.num_sms), Path("x.o"))
+        for key, target in shared_kernels(sources).items()
+    ]
+
+
+def num_strides(key):
+    return 2 if key == SELECTION.kernels[0] else 1
+
+
+def manifest(*sources):
+    return manifest_of(sources, artifacts(sources), "aot-gemm", "1.2")
+
+
+def test_kernels_of_several_selections_are_there_once_and_each_table_names_its_own():
+    plain = KernelKey(BF16, PLAIN)
+    two = [source(H100, plain, SMALL), source(H200, SERIAL, plain)]
+    assert list(shared_kernels(two)) == [SELECTION.kernels[0], plain, SMALL, SERIAL]
+    made = manifest(*two)
+    names = [x.name for x in made.kernels]
+    for given, table in zip(two, made.tables, strict=True):
+        chosen = given.selection
+        (before,), (after,) = chosen.table.sections, table.table.sections
+        assert [names[x.kernel] for x in after.ladders[0].rows] == [
+            chosen.kernels[x.kernel].name for x in before.ladders[0].rows
+        ]
+        assert [names[x] for column in after.grid.columns for x in column.kernels] == [
+            chosen.kernels[x].name for column in before.grid.columns for x in column.kernels
+        ]
+        assert names[after.fallback] == chosen.kernels[before.fallback].name
+        assert [replace(x, rows=()) for x in after.ladders] == [replace(x, rows=()) for x in before.ladders]
+    assert [x.target for x in made.tables] == ["h100", "h200"]
+    assert made.version == wheel_version("1.2", *(x.selection for x in two))
+    assert [x.peak_flops_per_s for x in made.tables] == [{"bf16": 9.89e14}, {"bf16": 7.9e14}]
+    assert from_json(to_json(made)) == made
+
+
+def test_the_wheel_of_one_selection_has_its_kernels_and_its_table_as_they_are():
+    one = source(H200, SERIAL, KernelKey(BF16, PLAIN), SMALL)
+    made = manifest(one)
+    assert tuple(x.key for x in made.kernels) == one.selection.kernels
+    assert made.tables[0].table == one.selection.table
+
+
+def test_a_kernel_that_waits_is_compiled_for_the_fewest_sms_and_any_other_for_the_most():
+    keys = SMALL, SEPARATE, SERIAL
+    built = shared_kernels([source(H100, *keys), source(FEW, *keys)])
+    assert [built[key].num_sms for key in keys] == [132, 132, 114]
+    only = shared_kernels([source(H100, *keys), source(FEW, SMALL)])
+    assert [only[key].num_sms for key in keys] == [132, 132, 132]
+    # Of equals the first.
+    assert {x.name for x in shared_kernels([source(H100, *keys), source(H200, *keys)]).values()} == {"h100"}
+    made = manifest(source(H100, *keys), source(FEW, *keys))
+    assert [x.num_sms for x in made.kernels] == [132, 132, 132, 114]
+    assert to_json(made)
+
+
+def test_a_measured_table_is_not_shipped_with_kernels_built_for_another_number_of_sms():
+    measured = source(H100, SMALL, SERIAL, provenance="measured")
+    assert to_json(manifest(measured, source(H200, SMALL, SERIAL)))
+    with pytest.raises(ManifestError, match=rf"table of h100: bf16_kk: a time of {SERIAL.name} is measured on 132 SMs"):
+        to_json(manifest(measured, source(FEW, SERIAL)))
+    few = source(FEW, SMALL, provenance="measured")
+    with pytest.raises(
+        ManifestError, match=r"table of h100_pcie: bf16_kk: a time of .* is measured on 114 SMs, and th"
+    ):
+        to_json(manifest(source(H100, SMALL), few))
+
+
+def test_a_wheel_is_for_one_architecture_and_host():
+    check_one_host([H100, H200])
+    with pytest.raises(
+        PackageError, match=r"h200 is sm_90a on manylinux_2_28_x86_64, thor is sm_110a on .*; a wheel is"
+    ):
+        check_one_host([H200, THOR])
+    with pytest.raises(PackageError, match="the target h200 is given twice"):
+        check_one_host([H200, H100, H200])
