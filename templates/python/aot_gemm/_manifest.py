@@ -150,8 +150,14 @@ def library_of_manifest() -> ctypes.CDLL:
 
 
 def device_table() -> tuple[int | None, str]:
-    """Return the index of the table that answers on the current GPU, and why; None where there is no such GPU."""
+    """Return the index of the table that answers on the current GPU, and why; None where there is no such GPU.
+
+    A library that is not loaded yet is first compared with what was built: `info` is asked where something is amiss,
+    and a damaged library could end the process.
+    """
     try:
+        if _library.library.cache_info().currsize == 0:
+            _files.read_verified(_files.LIBRARY)
         return _library.device_table()
     except errors.AotGemmError as error:
         return None, str(error)
