@@ -59,8 +59,18 @@ struct LoadedFunction {
   CUfunction function;
 };
 
-constexpr size_t kNumFunctions = 64;
-thread_local LoadedFunction loaded_functions[kNumFunctions] = {};
+// A thread's functions: kernel and context choose a set, and a set holds the last few that it was asked for, so that the
+// kernels of a model, on several devices even, do not drive each other out.
+constexpr size_t kNumSets = 32;
+constexpr size_t kNumWays = 4;
+thread_local LoadedFunction loaded_functions[kNumSets][kNumWays] = {};
+
+LoadedFunction* set_of(const void* kernel, unsigned long long context) {
+  // The golden ratio in 64 bits: what differs in few bits anywhere differs in the upper ones of the product.
+  constexpr uint64_t kMix = 0x9E3779B97F4A7C15u;
+  const uint64_t mixed = (static_cast<uint64_t>(reinterpret_cast<uintptr_t>(kernel)) + context * kMix) * kMix;
+  return loaded_functions[mixed >> 32 & (kNumSets - 1)];
+}
 
 // Gives a kernel's function in the current context. A cudaKernel_t is a CUkernel, which cuLaunchKernelEx takes in place
 // of a CUfunction, and what this gives where there is none; but it then takes 0.3 us longer (docs/measurements.md).
@@ -69,14 +79,16 @@ CUfunction function_of(const void* kernel) {
   const auto context_id = find_once(&driver_context_id, "cuCtxGetId", 12000);
   unsigned long long context = 0;
   if (context_id == nullptr || context_id(nullptr, &context) != CUDA_SUCCESS) return any_context;
-  LoadedFunction& known = loaded_functions[reinterpret_cast<uintptr_t>(kernel) / 64 % kNumFunctions];
-  if (known.kernel != kernel || known.context != context) {
-    const auto get = find_once(&driver_function_of, "cuKernelGetFunction", 12000);
-    CUfunction function = nullptr;
-    if (get == nullptr || get(&function, reinterpret_cast<CUkernel>(any_context)) != CUDA_SUCCESS) return any_context;
-    known = {kernel, context, function};
+  LoadedFunction* set = set_of(kernel, context);
+  for (size_t i = 0; i < kNumWays; ++i) {
+    if (set[i].kernel == kernel && set[i].context == context) return set[i].function;
   }
-  return known.function;
+  const auto get = find_once(&driver_function_of, "cuKernelGetFunction", 12000);
+  CUfunction function = nullptr;
+  if (get == nullptr || get(&function, reinterpret_cast<CUkernel>(any_context)) != CUDA_SUCCESS) return any_context;
+  for (size_t i = kNumWays - 1; i > 0; --i) set[i] = set[i - 1];
+  set[0] = {kernel, context, function};
+  return function;
 }
 
 CUresult launch_by_driver(const cudaLaunchConfig_t& launch, const void* kernel, void** arguments) {

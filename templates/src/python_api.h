@@ -41,6 +41,7 @@ AOT_GEMM_OF_PYTHON PyObject* PyObject_GetAttr(PyObject* object, PyObject* name);
 AOT_GEMM_OF_PYTHON PyObject* PyObject_GetAttrString(PyObject* object, const char* name);
 AOT_GEMM_OF_PYTHON int PyObject_RichCompareBool(PyObject* left, PyObject* right, int operation);
 AOT_GEMM_OF_PYTHON int PyObject_IsTrue(PyObject* object);
+AOT_GEMM_OF_PYTHON PyObject* PyObject_CallNoArgs(PyObject* callable);
 AOT_GEMM_OF_PYTHON PyObject* PyObject_CallFunctionObjArgs(PyObject* callable, ...);
 AOT_GEMM_OF_PYTHON PyObject* PyCMethod_New(PyMethodDef* definition, PyObject* self, PyObject* module,
                                            PyTypeObject* type);

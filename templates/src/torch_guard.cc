@@ -21,7 +21,7 @@ TorchGuard::~TorchGuard() {
 int TorchGuard::load(PyObject* routes) {
   PyObject* make = PyObject_GetAttrString(routes, "torch_hooks");
   if (make == nullptr) return -1;
-  PyObject* hooks = PyObject_CallFunctionObjArgs(make, nullptr);
+  PyObject* hooks = PyObject_CallNoArgs(make);
   Py_DecRef(make);
   if (hooks == nullptr) return -1;
   PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &storage_offset_,
@@ -64,14 +64,14 @@ int TorchGuard::is_negated(PyObject* tensor, const DLTensor& view, bool* answer)
 }
 
 int TorchGuard::find_recording(Recording* recording) const {
-  const int enabled = take_truth(PyObject_CallFunctionObjArgs(is_grad_enabled_, nullptr));
+  const int enabled = take_truth(PyObject_CallNoArgs(is_grad_enabled_));
   if (enabled < 0) return -1;
   PyObject* level = PyObject_GetAttr(forward_ad_, level_);
   if (level == nullptr) return -1;
   const long depth = PyLong_AsLong(level);  // -1 where it is off
   Py_DecRef(level);
   if (depth == -1 && PyErr_Occurred() != nullptr) return -1;
-  PyObject* tracing = PyObject_CallFunctionObjArgs(tracing_state_, nullptr);
+  PyObject* tracing = PyObject_CallNoArgs(tracing_state_);
   if (tracing == nullptr) return -1;
   *recording = {enabled > 0, depth >= 0 || tracing != &_Py_NoneStruct};
   Py_DecRef(tracing);

@@ -64,7 +64,7 @@ int fake_function_queries() { return function_queries; }
 
 // Launches what all values of differ; says whether the driver was told just that.
 int fake_launch(int kernel_number) {
-  static char kernels[8192];  // handles; they lie as far apart as two that share a place may
+  static char kernels[16 * 4096];  // handles, alike in their lower bits
   const char& kernel = kernels[4096 * kernel_number];
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;

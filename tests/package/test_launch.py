@@ -37,11 +37,20 @@ def test_the_driver_is_told_what_the_runtime_would_be(runtime):
 def test_a_kernels_function_is_asked_for_once_in_each_context(runtime):
     runtime.fake_set(1, 0)
     queries = []
-    for context, kernel in ((7, 0), (7, 0), (8, 0), (8, 0), (8, 1), (8, 1), (8, 0), (7, 0)):
+    for context, kernel in ((7, 0), (7, 0), (8, 0), (8, 0), (8, 1), (8, 1), (8, 0), (7, 0), (7, 1), (7, 1)):
         runtime.fake_set_context(ctypes.c_ulonglong(context))
         assert runtime.fake_launch(kernel) == 0  # the function given is the kernel's in that context
         queries.append(runtime.fake_function_queries())
-    assert queries == [1, 1, 2, 2, 3, 3, 4, 5]  # the kernels share a place, by their addresses
+    assert queries == [1, 1, 2, 2, 3, 3, 3, 3, 4, 4]
+
+
+def test_more_kernels_than_are_remembered_are_asked_for_again_and_are_right(runtime):
+    runtime.fake_set(1, 0)
+    for _ in range(2):
+        for context in range(1, 41):
+            runtime.fake_set_context(ctypes.c_ulonglong(context))
+            assert [runtime.fake_launch(kernel) for kernel in range(16)] == [0] * 16
+    assert 40 * 16 + (40 * 16 - 128) <= runtime.fake_function_queries() <= 2 * 40 * 16
 
 
 def test_a_kernel_goes_as_it_is_where_the_driver_gives_no_function(runtime):
