@@ -78,7 +78,7 @@ def check_answers(text, target):
     manifest, _ = small_manifest(target.name)
     lines = text.splitlines()
     assert lines[0] == f"tuned|(16, 4096, 4096)|{manifest.kernels[-1].name}|9.0"
-    assert lines[1] == f"bfloat16 m 16 n 4096 k 4096, layout kk, on {target.arch}"
+    assert lines[1] == f"bfloat16 m 16 n 4096 k 4096, layout kk, on {target.arch}, by the table of {target.name}"
     assert "  time       9.00 us for this problem, measured on NVIDIA H200, 2026-11-20" in lines
     assert f"aot-gemm 0.1.0: {len(manifest.kernels)} kernels for {target.arch} (target {target.name})" in lines
     assert any(re.fullmatch(r"/.*/aot_gemm: [0-9]+ files, [0-9,]+ bytes, each as it was built", x) for x in lines)
