@@ -123,6 +123,12 @@ Error get_capability(int32_t device, int32_t* major, int32_t* minor) {
   return _cudaDeviceGetAttribute(minor, 76, device);
 }
 
+Error get_facts(int32_t device, DeviceFacts* facts) {
+  *facts = {};
+  driver<int32_t (*)(char*, int32_t, int32_t)>("cuDeviceGetName")(facts->name, sizeof(facts->name), device);
+  return _cudaDeviceGetAttribute(&facts->num_sms, 16, device);
+}
+
 Error clear(void* data, size_t num_bytes, void* stream) {
   if (is_query) return 0;
   auto* set = driver<int32_t (*)(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
