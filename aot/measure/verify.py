@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.candidate import SplitK
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON, compare, decode, encode, reference
 from aot.core.operands import GemmCall, Matrix, matrices
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from aot.core.candidate import Candidate
     from aot.core.numerics import Bits
     from aot.measure.gpu import Gpu, Handle, Kernels
     from aot.measure.tuning_set import TunedKernel
@@ -41,6 +43,13 @@ ALIGNED_SHAPES = (
     (650, 1032, 328, 0),
 )
 """(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way."""
+
+TAIL_TILES = ((15, 10), (18, 12))
+"""Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with
+clusters of 1 or 2, one or half a whole wave or more and a tail that is split over one wave, and over two."""
+
+TAIL_K = 200
+"""k of those shapes: with 64 elements a stage, too few stages for all splits, and the last one not full."""
 
 FALLBACK_SHAPES = (
     (1, 1, 1, 0),
@@ -68,6 +77,17 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+def _tail_shapes(candidate: Candidate) -> list[tuple[int, int, int, int]]:
+    """List the (m, n, k, padding) that whole waves and a tail need, the last tile of each axis not full."""
+    if candidate.split_k_mode != SplitK.TAIL:
+        return []
+    shapes = []
+    for tiles_m, tiles_n in TAIL_TILES:
+        rows, columns = tiles_m * candidate.tile_m - ALIGNED_STEP, tiles_n * candidate.tile_n - ALIGNED_STEP
+        shapes.append((columns, rows, TAIL_K, 0) if candidate.swap_ab else (rows, columns, TAIL_K, 0))
+    return [(max(m, 1), max(n, ALIGNED_STEP), k, padding) for m, n, k, padding in shapes]
+
+
 def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     """List the cases of a kernel, extents rounded up to what it needs."""
     operation = kernel.key.operation
@@ -78,6 +98,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
             for m, n, k, padding in FALLBACK_SHAPES
         ]
     m_step = 1 if operation.a.is_k_major else ALIGNED_STEP
+    shapes = [*ALIGNED_SHAPES, *_tail_shapes(kernel.key.candidate)]
     return [
         EdgeShape(
             Problem(
@@ -89,7 +110,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
             padding,
             0,
         )
-        for m, n, k, padding in ALIGNED_SHAPES
+        for m, n, k, padding in shapes
     ]
 
 
