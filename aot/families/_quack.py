@@ -61,9 +61,9 @@ def _flags_and_regions(workspace: Workspace, d: Any, ws: Any) -> tuple[Any, Any]
 
 
 def _tail_flags_and_regions(workspace: Workspace, ws: Any) -> tuple[Any, Any]:
-    """Split the workspace into int32 flags, one for each CTA of a wave, and float32 regions, of which there may be none.
+    """Split the workspace into int32 flags, one for each CTA of a wave, and float32 regions.
 
-    Only where they begin is read of the two tensors.
+    Where nothing is split there are none, and the kernel touches neither. Only where they begin is read of the tensors.
     """
     flags = workspace.num_clusters * workspace.cluster_m * workspace.cluster_n
     start = -(-flags // 4) * 4

@@ -21,8 +21,13 @@ from aot.families._stream_k_scheduler import TailArguments, TailScheduler
 VECTOR = 4
 """Float32 that a thread moves at once: 16 bytes."""
 
-LOADED = 32
-"""Partial sums, at most, that a thread has on their way while it adds them: registers beside the accumulators."""
+REGISTERS = {True: 112, False: 208}
+"""Registers for a thread's own sums and for those on their way to be added to them, where three warpgroups multiply
+and where fewer do. Source: with them ptxas 13.4 compiles 192x200 of three warpgroups and 256x192 of two without spills
+(nvidia-cutlass-dsl 4.8.1, 2026-11-22)."""
+
+MIN_LOADED = 16
+"""Partial sums, at the fewest, that a thread has on their way at once."""
 
 
 class GemmStreamKSm90(GemmPartialTileSm90):
@@ -110,8 +115,10 @@ class GemmStreamKSm90(GemmPartialTileSm90):
     @cute.jit
     def _add_sums(self, region: Any, sums: Any, thread: Int32) -> None:
         """Add a region to a thread's sums, a few vectors at a time."""
-        for start in cutlass.range_constexpr(0, cute.size(sums), LOADED):
-            count = min(LOADED, cute.size(sums) - start)
+        size = cute.size(sums)
+        most = max((REGISTERS[self.mma_warp_groups == 3] - size) // VECTOR * VECTOR, MIN_LOADED)
+        for start in cutlass.range_constexpr(0, size, most):
+            count = min(most, size - start)
             loaded = cute.make_rmem_tensor(cute.make_layout(count), Float32)
             for i in cutlass.range_constexpr(count // VECTOR):
                 part = cute.make_tensor(loaded.iterator + i * VECTOR, cute.make_layout(VECTOR))

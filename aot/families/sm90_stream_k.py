@@ -7,13 +7,14 @@ candidate's `split_k`. The splits are brought together in the same launch (`_str
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected, SplitK
 from aot.families._ragged import STEP
-from aot.families._sm90_tiles import COOPERATIVE3, shapes
+from aot.families._sm90_tiles import COOPERATIVE3, shapes, warpgroup_grid
 from aot.families._split_k import split_k_workspace
 from aot.families.sm90_partial_tile import Sm90PartialTile
 from aot.families.sm90_quack import MAX_WAITING_CLUSTER
@@ -31,6 +32,11 @@ SPLITS = (2, 4, 8)
 NUM_SMS = 132
 """SMs that a wave fills: the workspace is counted without knowing the device. Source: NVIDIA H100 SXM and H200 data
 sheets."""
+
+MAX_ACCUMULATORS = 192
+"""Float32 accumulators a thread can hold beside partial sums that are to be added. Source: ptxas 13.4 compiles 128x192
+and 256x192 without spills; 128x208, 256x200 and 320x160 need 8 to 16 bytes of stack (nvidia-cutlass-dsl 4.8.1,
+2026-11-22)."""
 
 
 def _num_clusters(candidate: Candidate) -> int:
@@ -74,7 +80,12 @@ class Sm90StreamK(Sm90PartialTile):
         if target.num_sms != NUM_SMS:
             text = f"waves are counted for {NUM_SMS} SMs"
             return Rejected(Reason.COMBINATION, f"{text}, {target.name} has {target.num_sms}")
-        return super().check(replace(candidate, split_k=1, split_k_mode=SplitK.NONE), operation, target)
+        fault = super().check(replace(candidate, split_k=1, split_k_mode=SplitK.NONE), operation, target)
+        accumulators = candidate.tile_m * candidate.tile_n // (math.prod(warpgroup_grid(candidate)) * 128)
+        if fault is None and accumulators > MAX_ACCUMULATORS:
+            text = f"{candidate.tile_m}x{candidate.tile_n} needs {accumulators} accumulator registers a thread"
+            return Rejected(Reason.REGISTERS, f"{text}; {MAX_ACCUMULATORS} fit beside partial sums")
+        return fault
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Return a flag for each CTA of a wave, and a float32 region for each split but a tile's last."""

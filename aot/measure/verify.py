@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from aot.core.candidate import Candidate
     from aot.core.numerics import Bits
     from aot.measure.gpu import Gpu, Handle, Kernels
     from aot.measure.tuning_set import TunedKernel
@@ -71,21 +70,25 @@ class EdgeShape:
     problem: Problem
     padding: int
     offset: int
+    is_own: bool = False
+    """Whether it is one kernel's alone: its operands are freed after it, since a wave of tiles has many elements."""
 
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _tail_shapes(candidate: Candidate) -> list[tuple[int, int, int, int]]:
-    """List the (m, n, k, padding) that whole waves and a tail need, the last tile of each axis not full."""
+def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
+    """List the cases of whole waves and a tail, the last tile of each axis not full; none for most kernels."""
+    candidate = kernel.key.candidate
     if candidate.split_k_mode != SplitK.TAIL:
         return []
     shapes = []
     for tiles_m, tiles_n in TAIL_TILES:
         rows, columns = tiles_m * candidate.tile_m - ALIGNED_STEP, tiles_n * candidate.tile_n - ALIGNED_STEP
-        shapes.append((columns, rows, TAIL_K, 0) if candidate.swap_ab else (rows, columns, TAIL_K, 0))
-    return [(max(m, 1), max(n, ALIGNED_STEP), k, padding) for m, n, k, padding in shapes]
+        m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+        shapes.append(EdgeShape(Problem(kernel.key.operation, m, n, TAIL_K), 0, 0, is_own=True))
+    return shapes
 
 
 def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
@@ -98,8 +101,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
             for m, n, k, padding in FALLBACK_SHAPES
         ]
     m_step = 1 if operation.a.is_k_major else ALIGNED_STEP
-    shapes = [*ALIGNED_SHAPES, *_tail_shapes(kernel.key.candidate)]
-    return [
+    aligned = [
         EdgeShape(
             Problem(
                 operation,
@@ -110,8 +112,9 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
             padding,
             0,
         )
-        for m, n, k, padding in shapes
+        for m, n, k, padding in ALIGNED_SHAPES
     ]
+    return aligned + _tail_shapes(kernel)
 
 
 def _positions(matrix: Matrix) -> NDArray[np.int64]:
@@ -239,6 +242,8 @@ class Verifier:
                 num = int((result != again).sum())
                 raise VerificationError(f"two runs differ in {num} of {result.size} elements on {where}")
             largest = max(largest, outcome.relative_error)
+            if shape.is_own:
+                self._cases.pop(shape).free()
             self._tick()
         return largest
 
