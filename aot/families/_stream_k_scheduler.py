@@ -51,7 +51,8 @@ def _count_splits(tail: Int32, num_clusters: Int32, most: Constexpr[int]) -> Any
     """Count the splits of each tile of the last wave: the twin of `aot.core.candidate.tail_splits`."""
     splits = Int32(1)
     if tail > 0:
-        splits = cutlass.min(Int32(most), num_clusters // tail)
+        # The compiler divides ahead of the condition, so that the divisor must never be 0.
+        splits = cutlass.min(Int32(most), num_clusters // cutlass.max(tail, 1))
         if const_expr(most >= MIN_SPLITS_OF_TWO_WAVES):  # noqa: SIM102 - known while tracing, the next is not
             if splits == 1 and MIN_SPLITS_OF_TWO_WAVES * tail <= 2 * num_clusters:
                 splits = Int32(MIN_SPLITS_OF_TWO_WAVES)
