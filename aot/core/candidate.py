@@ -155,11 +155,12 @@ class Workspace:
         return flags + self._num_tiles(m, n) * self.tile_m * self.tile_n * 4
 
     def num_zero_bytes(self, m: int, n: int) -> int:
-        """Return the leading bytes that must be zero before each launch (the flags; in parallel mode, everything)."""
+        """Return the leading bytes that must be zero before each launch (the flags; in parallel mode, everything).
+
+        In the mode `tail` the kernel clears its flags itself.
+        """
         if self.mode == SplitK.SERIAL:
             return -(-self._num_tiles(m, n) * 4 // 16) * 16
-        if self.mode == SplitK.TAIL:
-            return self._tail_flag_bytes() if self._num_tail_regions(m, n) else 0
         return self.num_bytes(m, n) if self.mode == SplitK.PARALLEL else 0
 
 

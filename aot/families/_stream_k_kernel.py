@@ -5,6 +5,9 @@ that they are there. The last one waits until all are, adds them in order to its
 waits, and what is waited for has a lower work index: CTAs take work in ascending order and are all resident, so that
 the least unfinished item never waits for one that has not begun.
 
+The flags must be zero when the GEMM begins. A kernel of one warp in front of it sees to that, launched with
+programmatic stream serialization as the GEMM is: a memset would keep the GEMM's CTAs from starting early.
+
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
@@ -16,7 +19,7 @@ from cutlass import Boolean, Float32, Int32, const_expr, cute
 from quack.sync import Semaphore
 
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
-from aot.families._stream_k_scheduler import TailArguments, TailScheduler
+from aot.families._stream_k_scheduler import TailArguments, TailScheduler, count_splits
 
 VECTOR = 4
 """Float32 that a thread moves at once: 16 bytes."""
@@ -30,8 +33,51 @@ MIN_LOADED = 16
 """Partial sums, at the fewest, that a thread has on their way at once."""
 
 
+@cute.kernel
+def _clear(flags: cute.Tensor) -> None:
+    """Set the flags to zero, in one warp.
+
+    The next kernel is always the GEMM, which waits for this one before it touches anything, and lets another kernel
+    start only after that. So it may start at once: its wait is one for the kernel in front of this one, too.
+    """
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+    thread, _, _ = cute.arch.thread_idx()
+    for first in cutlass.range_constexpr(0, cute.size(flags), cute.arch.WARP_SIZE):
+        if first + thread < cute.size(flags):
+            flags[first + thread] = Int32(0)
+
+
+@cute.jit
+def _clear_where_split(flags: cute.Tensor, splits: Int32, stream: Any) -> None:
+    if splits > 1:
+        _clear(flags).launch(grid=(1, 1, 1), block=(cute.arch.WARP_SIZE, 1, 1), stream=stream, use_pdl=True)
+
+
 class GemmStreamKSm90(GemmPartialTileSm90):
     """`GemmPartialTileSm90` whose whole waves run unsplit; `split_k` is the most splits of another tile."""
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        d: Any,
+        c: Any,
+        epilogue: Any,
+        scheduler: Any,
+        varlen: Any,
+        stream: Any,
+        prefetch_b: Any = None,
+    ) -> None:
+        """Clear the flags where a tail is split, and launch as `MainloopSm90` does."""
+        rows, columns = (
+            cute.ceil_div(cute.ceil_div(cute.size(x, mode=[0]), self.cta_tile_shape_mnk[i]), self.cluster_shape_mnk[i])
+            for i, x in enumerate((a, b))
+        )
+        clusters = scheduler.max_active_clusters
+        splits = count_splits(rows * columns % clusters, clusters, self.split_k)
+        _clear_where_split(epilogue.split_k_semaphore, splits, stream)
+        super().__call__(a, b, d, c, epilogue, scheduler, varlen, stream, prefetch_b)
 
     def get_scheduler_class(self, varlen_m: bool = False) -> Any:
         """Return the class of schedulers that splits the last wave."""

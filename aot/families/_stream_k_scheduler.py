@@ -47,7 +47,7 @@ class TailItem(NamedTuple):
 
 
 @cute.jit
-def _count_splits(tail: Int32, num_clusters: Int32, most: Constexpr[int]) -> Any:
+def count_splits(tail: Int32, num_clusters: Int32, most: Constexpr[int]) -> Any:
     """Count the splits of each tile of the last wave: the twin of `aot.core.candidate.tail_splits`."""
     splits = Int32(1)
     if tail > 0:
@@ -78,7 +78,7 @@ class TailScheduler(TileScheduler):
         quacks = TileScheduler.Params.create(args.quacks, loc=loc, ip=ip)
         num_tiles = cute.size(quacks.problem_shape_ncluster_mnl)
         tail = num_tiles % args.num_clusters
-        splits = FastDivmod(_count_splits(tail, args.num_clusters, args.most_splits))
+        splits = FastDivmod(count_splits(tail, args.num_clusters, args.most_splits))
         fields = {x.name: getattr(quacks, x.name) for x in dataclasses.fields(quacks)}
         return TailScheduler.Params(**fields, num_whole=num_tiles - tail, splits=splits)
 

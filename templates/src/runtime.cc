@@ -202,7 +202,6 @@ int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
 
 int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   if (workspace.mode == SplitK::kSerial) return flag_bytes(workspace, m, n);
-  if (workspace.mode == SplitK::kTail) return num_tail_regions(workspace, m, n) > 0 ? tail_flag_bytes(workspace) : 0;
   return workspace.mode == SplitK::kParallel ? workspace_bytes(workspace, m, n) : 0;
 }
 

@@ -55,7 +55,7 @@ class Scheduler:
 
 
 def count_splits(tail, num_clusters, most):
-    return int(inspect.unwrap(_stream_k_scheduler._count_splits)(tail, num_clusters, most))
+    return int(inspect.unwrap(_stream_k_scheduler.count_splits)(tail, num_clusters, most))
 
 
 @pytest.mark.parametrize("name", REPLACED)
