@@ -76,10 +76,14 @@ def cubin(path):
 
 
 def parameter_sizes(path):
-    """Read the sizes in bytes of a kernel's parameters, in order, from the cubin inside its object."""
+    """Read the sizes in bytes of a kernel's parameters, in order, from the cubin inside its object.
+
+    Where there are several kernels, of the one that has most: a GEMM has more than what clears or reduces for it.
+    """
     elf = ELFFile(BytesIO(cubin(path)))
-    sizes = {}
+    found = []
     for section in elf.iter_sections():
+        sizes = {}
         data = section.data() if section.name.startswith(".nv.info.") else b""
         offset = 0
         while offset + 4 <= len(data):
@@ -88,4 +92,5 @@ def parameter_sizes(path):
                 _, ordinal, _, flags = struct.unpack_from("<IHHI", data, offset + 4)
                 sizes[ordinal] = flags >> 18
             offset += 4 + (size if kind == 4 else 0)
-    return [sizes[ordinal] for ordinal in sorted(sizes)]
+        found.append([sizes[ordinal] for ordinal in sorted(sizes)])
+    return max(found, key=len)

@@ -13,6 +13,7 @@ Tile = Annotated[int, Range(1, 4096)]
 Cluster = Annotated[int, Range(1, 16)]
 Stages = Annotated[int, Range(0, 256)]
 Splits = Annotated[int, Range(1, 4096)]
+Clusters = Annotated[int, Range(1, 4096)]
 
 
 class SplitK(Word):
@@ -25,6 +26,31 @@ class SplitK(Word):
     """Splits add atomically in order of arrival: not deterministic; the workspace starts at zero."""
     SEPARATE = "separate"
     """Splits write float32 partials, a second kernel sums them in order: deterministic."""
+    TAIL = "tail"
+    """Only tiles that fill no whole wave are split, in as many as `tail_splits` says; splits write float32 partials,
+    which the last one of a tile sums in order, in the same launch: deterministic."""
+
+
+MIN_SPLITS_OF_TWO_WAVES = 3
+"""Fewest splits by which a tail that fills more than half of a wave is shortened: two waves of thirds."""
+
+
+def tail_splits(tail: int, num_clusters: int, most: int) -> int:
+    """Return the splits of each tile that fills no whole wave.
+
+    They are as many as fit in one wave, or three where one wave takes no two but two waves take three.
+
+    Args:
+        tail: tiles of clusters that are left over by whole waves.
+        num_clusters: clusters of a whole wave.
+        most: the candidate's `split_k`.
+    """
+    if tail == 0:
+        return 1
+    splits = min(most, num_clusters // tail)
+    if splits == 1 and most >= MIN_SPLITS_OF_TWO_WAVES and MIN_SPLITS_OF_TWO_WAVES * tail <= 2 * num_clusters:
+        return MIN_SPLITS_OF_TWO_WAVES
+    return splits
 
 
 @dataclass(frozen=True, order=True)
@@ -98,6 +124,8 @@ class Workspace:
     cluster_m: Cluster = 1
     cluster_n: Cluster = 1
     swap_ab: bool = False
+    num_clusters: Clusters = 1
+    """Clusters of a whole wave, in the mode `tail`; else 1."""
 
     @property
     def waits(self) -> bool:
@@ -105,7 +133,7 @@ class Workspace:
 
         A launch of more CTAs than the device holds at once could then wait for ever.
         """
-        return self.mode in (SplitK.SERIAL, SplitK.PARALLEL)
+        return self.mode in (SplitK.SERIAL, SplitK.PARALLEL, SplitK.TAIL)
 
     def _num_tiles(self, m: int, n: int) -> int:
         m, n = (n, m) if self.swap_ab else (m, n)
@@ -113,17 +141,32 @@ class Workspace:
         tiles_n = -(-n // (self.tile_n * self.cluster_n)) * self.cluster_n
         return tiles_m * tiles_n
 
+    def _num_tail_regions(self, m: int, n: int) -> int:
+        """Count the partial tiles that splits write: none where no tile is split."""
+        cluster = self.cluster_m * self.cluster_n
+        tail = self._num_tiles(m, n) // cluster % self.num_clusters
+        return tail * (tail_splits(tail, self.num_clusters, self.split_k) - 1) * cluster
+
+    def _tail_flag_bytes(self) -> int:
+        return -(-self.num_clusters * self.cluster_m * self.cluster_n * 4 // 16) * 16
+
     def num_bytes(self, m: int, n: int) -> int:
         """Return the bytes needed for a problem of m by n; 16-byte alignment is expected of the start."""
         if self.mode == SplitK.NONE:
             return 0
         if self.mode == SplitK.SEPARATE:
             return self.split_k * m * (-(-n // 4) * 4) * 4
+        if self.mode == SplitK.TAIL:
+            regions = self._num_tail_regions(m, n)
+            return regions and self._tail_flag_bytes() + regions * self.tile_m * self.tile_n * 4
         flags = -(-self._num_tiles(m, n) * 4 // 16) * 16
         return flags + self._num_tiles(m, n) * self.tile_m * self.tile_n * 4
 
     def num_zero_bytes(self, m: int, n: int) -> int:
-        """Return the leading bytes that must be zero before each launch (the flags; in parallel mode, everything)."""
+        """Return the leading bytes that must be zero before each launch (the flags; in parallel mode, everything).
+
+        In the mode `tail` the kernel clears its flags itself.
+        """
         if self.mode == SplitK.SERIAL:
             return -(-self._num_tiles(m, n) * 4 // 16) * 16
         return self.num_bytes(m, n) if self.mode == SplitK.PARALLEL else 0

@@ -23,7 +23,9 @@ QUACK_MODES = {
     SplitK.SERIAL: SplitKMode.SERIAL,
     SplitK.PARALLEL: SplitKMode.PARALLEL,
     SplitK.SEPARATE: SplitKMode.SEPARATE,
+    SplitK.TAIL: SplitKMode.SERIAL,
 }
+"""What quack's classes are told. Those of `tail` are our own, which bring splits together themselves."""
 
 ACCUMULATOR = Float32
 
@@ -58,6 +60,17 @@ def _flags_and_regions(workspace: Workspace, d: Any, ws: Any) -> tuple[Any, Any]
     return flags, regions
 
 
+def _tail_flags_and_regions(workspace: Workspace, ws: Any) -> tuple[Any, Any]:
+    """Split the workspace into int32 flags, one for each CTA of a wave, and float32 regions.
+
+    Where nothing is split there are none, and the kernel touches neither. Only where they begin is read of the tensors.
+    """
+    flags = workspace.num_clusters * workspace.cluster_m * workspace.cluster_n
+    start = -(-flags // 4) * 4
+    regions = cute.make_tensor(ws.iterator.align(16) + start, cute.make_layout(workspace.tile_m * workspace.tile_n))
+    return cute.make_tensor(cute.recast_ptr(ws.iterator, dtype=Int32), cute.make_layout(flags)), regions
+
+
 def _bias(candidate: Candidate, bias: Any) -> dict[str, Any]:
     """Return the epilogue's argument for a bias (n): a row of D, which is a column where the kernel computes D^T."""
     return {"mColVecBroadcast" if candidate.swap_ab else "mRowVecBroadcast": bias}
@@ -74,7 +87,8 @@ def _epilogue_and_target(
         return gemm.EpilogueArguments(), view
     arguments = _bias(candidate, bias)
     if workspace.mode != SplitK.NONE:
-        flags, regions = _flags_and_regions(workspace, d, ws)
+        is_tail = workspace.mode == SplitK.TAIL
+        flags, regions = _tail_flags_and_regions(workspace, ws) if is_tail else _flags_and_regions(workspace, d, ws)
         arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
     return gemm.EpilogueArguments(**arguments), transpose(d) if candidate.swap_ab else d
 

@@ -66,6 +66,8 @@ class Sm100Quack:
             return Rejected(
                 Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
             )
+        if SplitK(candidate.split_k_mode) is SplitK.TAIL:
+            return Rejected(Reason.COMBINATION, f"the kernel has no {SplitK.TAIL.value} split-K")
         if candidate.tile_m not in TILE_M[candidate.use_2cta]:
             text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
             return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")

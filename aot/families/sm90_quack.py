@@ -57,6 +57,8 @@ def _split_fault(candidate: Candidate) -> str | None:
     mode = SplitK(candidate.split_k_mode)
     if mode is SplitK.NONE:
         return None
+    if mode not in _SPLIT_MODES:
+        return f"the kernel has no {mode.value} split-K; expected {', '.join(x.value for x in _SPLIT_MODES)}"
     cluster = candidate.cluster_m * candidate.cluster_n
     if mode is not SplitK.SEPARATE and cluster > MAX_WAITING_CLUSTER:
         waits = f"{mode.value} split-K waits for CTAs that must all be resident"

@@ -91,7 +91,8 @@ class SessionKernels:
 
     def check_clusters(self, number: int) -> None:
         """Ask the device whether a cluster of a kernel fits it: on few SMs, or in a MIG slice, it may not."""
-        problem, kernels = edge_shapes(self.tuned[number])[-1].problem, self._session.kernels
+        *_, shared = (x for x in edge_shapes(self.tuned[number]) if not x.is_own)
+        problem, kernels = shared.problem, self._session.kernels
 
         def ask() -> int | None:
             # Addresses that are aligned and never read: nothing is launched.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.candidate import SplitK
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON, compare, decode, encode, reference
 from aot.core.operands import GemmCall, Matrix, matrices
@@ -42,6 +43,13 @@ ALIGNED_SHAPES = (
 )
 """(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way."""
 
+TAIL_TILES = ((15, 10), (18, 12))
+"""Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with
+clusters of 1 or 2, one or half a whole wave or more and a tail that is split over one wave, and over two."""
+
+TAIL_K = 200
+"""k of those shapes: with 64 elements a stage, too few stages for all splits, and the last one not full."""
+
 FALLBACK_SHAPES = (
     (1, 1, 1, 0),
     (7, 3, 5, 0),
@@ -62,10 +70,25 @@ class EdgeShape:
     problem: Problem
     padding: int
     offset: int
+    is_own: bool = False
+    """Whether it is one kernel's alone: its operands are freed after it, since a wave of tiles has many elements."""
 
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
+
+
+def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
+    """List the cases of whole waves and a tail, the last tile of each axis not full; none for most kernels."""
+    candidate = kernel.key.candidate
+    if candidate.split_k_mode != SplitK.TAIL:
+        return []
+    shapes = []
+    for tiles_m, tiles_n in TAIL_TILES:
+        rows, columns = tiles_m * candidate.tile_m - ALIGNED_STEP, tiles_n * candidate.tile_n - ALIGNED_STEP
+        m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+        shapes.append(EdgeShape(Problem(kernel.key.operation, m, n, TAIL_K), 0, 0, is_own=True))
+    return shapes
 
 
 def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
@@ -78,7 +101,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
             for m, n, k, padding in FALLBACK_SHAPES
         ]
     m_step = 1 if operation.a.is_k_major else ALIGNED_STEP
-    return [
+    aligned = [
         EdgeShape(
             Problem(
                 operation,
@@ -91,6 +114,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
         )
         for m, n, k, padding in ALIGNED_SHAPES
     ]
+    return aligned + _tail_shapes(kernel)
 
 
 def _positions(matrix: Matrix) -> NDArray[np.int64]:
@@ -218,6 +242,8 @@ class Verifier:
                 num = int((result != again).sum())
                 raise VerificationError(f"two runs differ in {num} of {result.size} elements on {where}")
             largest = max(largest, outcome.relative_error)
+            if shape.is_own:
+                self._cases.pop(shape).free()
             self._tick()
         return largest
 

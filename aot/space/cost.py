@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import Candidate, SplitK
+from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate, SplitK
 from aot.core.constraints import Rate
 from aot.families import family_of
 
@@ -85,6 +85,10 @@ def _columns(candidates: Sequence[Candidate], name: str) -> Column:
     return np.array([float(getattr(candidate, name)) for candidate in candidates])
 
 
+def _is_tail(candidates: Sequence[Candidate]) -> NDArray[np.bool_]:
+    return np.array([candidate.split_k_mode == SplitK.TAIL for candidate in candidates])
+
+
 def _rows(values: Sequence[int]) -> Column:
     return np.array(values, dtype=np.float64)[:, None]
 
@@ -96,6 +100,7 @@ class Operands:
     rows: Column
     columns: Column
     k: Column
+    """Of one split; in the mode `tail`, of a whole tile."""
     cta_m: Column
     tile_n: Column
     cluster_m: Column
@@ -106,10 +111,11 @@ class Operands:
         """Look at problems as candidates do: with `swap_ab` m and n change places."""
         m, n, k = (_rows([getattr(problem, name) for problem in problems]) for name in ("m", "n", "k"))
         swap = _columns(candidates, "swap_ab") > 0
+        splits = np.where(_is_tail(candidates), 1.0, _columns(candidates, "split_k"))
         return Operands(
             np.where(swap, n, m),
             np.where(swap, m, n),
-            np.ceil(k / _columns(candidates, "split_k")),
+            np.ceil(k / splits),
             _columns(candidates, "tile_m") / np.where(_columns(candidates, "use_2cta") > 0, 2.0, 1.0),
             _columns(candidates, "tile_n"),
             _columns(candidates, "cluster_m"),
@@ -140,6 +146,24 @@ def _outside_us(x: Operands, waves: Column, item: int, constants: Constants) -> 
         outside = np.minimum(tiles * tile - extent, tile)
         total += outside * np.maximum(waves / tiles, 1.0)
     return total * x.k * item / ROW_BYTES * constants.outside_row_ns / 1e3
+
+
+def _tail_waves(ctas: Column, slots: Column, cluster: Column, most: Column) -> tuple[Column, Column]:
+    """Count waves where only the tiles that fill no whole one are split, and each one's splits, as `tail_splits` does.
+
+    Args:
+        ctas: of all tiles, whole clusters.
+        slots: CTAs of a whole wave.
+        cluster: CTAs of a cluster.
+        most: the candidate's `split_k`.
+    """
+    num_clusters = slots / cluster
+    tail = ctas / cluster % num_clusters
+    in_one = np.minimum(most, num_clusters // np.maximum(tail, 1.0))
+    thirds = (in_one == 1.0) & (most >= MIN_SPLITS_OF_TWO_WAVES) & (MIN_SPLITS_OF_TWO_WAVES * tail <= 2 * num_clusters)
+    splits = np.where(tail > 0, np.where(thirds, float(MIN_SPLITS_OF_TWO_WAVES), in_one), 1.0)
+    waves: Column = ctas // slots + np.ceil(tail * splits / num_clusters) / splits
+    return waves, splits
 
 
 @dataclass(frozen=True)
@@ -199,8 +223,10 @@ def estimate(
     item = problems[0].operation.element.num_bytes
     cluster = x.cluster_m * x.cluster_n
     slots = np.floor(target.num_sms / cluster) * cluster
-    ctas = x.num_ctas() * _columns(candidates, "split_k")
-    waves = np.ceil(ctas / slots)
+    is_tail, most = _is_tail(candidates), _columns(candidates, "split_k")
+    tail_waves, tail_splits = _tail_waves(x.num_ctas(), slots, cluster, most)
+    ctas = x.num_ctas() * np.where(is_tail, tail_splits, most)
+    waves = np.where(is_tail, tail_waves, np.ceil(ctas / slots))
     reaches = np.array([float(family_of(candidate).loads_outside) for candidate in candidates])
     outside_us = reaches * _outside_us(x, waves, item, constants)
     compute_us = waves * _tile_us(x, candidates, target, item, constants) + outside_us
@@ -213,7 +239,8 @@ def estimate(
     share = share * _depth(candidates, problems[0].operation, target, constants)
     memory_us = moved / (bytes_per_s * share) * 1e6
     ramp_us = constants.ramp_us * target.launch_us / REFERENCE_LAUNCH_US
-    overhead_us = ramp_us + _split_us(modes, candidates, problems, target, constants)
+    split_us = _split_us(modes, candidates, problems, target, constants)
+    overhead_us = ramp_us + np.where(is_tail & (tail_splits == 1.0), 0.0, split_us)
     hidden = constants.unhidden_share * np.minimum(compute_us, memory_us)
     total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
     return Estimate(total_us, compute_us, memory_us, overhead_us, waves)

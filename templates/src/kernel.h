@@ -9,7 +9,7 @@
 
 namespace aot {
 
-enum class SplitK : int32_t { kNone, kSerial, kParallel, kSeparate };
+enum class SplitK : int32_t { kNone, kSerial, kParallel, kSeparate, kTail };
 
 // What a kernel's C entry takes, each as a pointer to a value; the stream is the last before the result. A further kind
 // gets a line here and one in `launch` of runtime.cc.
@@ -33,6 +33,7 @@ struct Workspace {
   int32_t cluster_m;
   int32_t cluster_n;
   bool swap_ab;
+  int32_t num_clusters;  // of a whole wave, in kTail
 };
 
 // A function that a kernel's object exports. Arguments are pointers to values; behind those of the signature comes the

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdlib>
 #include <cstring>
@@ -66,6 +67,27 @@ int64_t num_tiles(const Workspace& workspace, int64_t m, int64_t n) {
 
 int64_t flag_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   return multiply(ceil_div(multiply(num_tiles(workspace, m, n), 4), kWorkspaceAlignment), kWorkspaceAlignment);
+}
+
+int64_t tail_flag_bytes(const Workspace& workspace) {
+  const int64_t flags = int64_t{workspace.num_clusters} * workspace.cluster_m * workspace.cluster_n;
+  return ceil_div(flags * 4, kWorkspaceAlignment) * kWorkspaceAlignment;
+}
+
+// Splits of each tile that fills no whole wave: the twin of aot.core.candidate.tail_splits.
+int64_t tail_splits(int64_t tail, int64_t num_clusters, int64_t most) {
+  constexpr int64_t kMinSplitsOfTwoWaves = 3;
+  if (tail == 0) return 1;
+  const int64_t splits = std::min(most, num_clusters / tail);
+  const bool two_waves = most >= kMinSplitsOfTwoWaves && kMinSplitsOfTwoWaves * tail <= 2 * num_clusters;
+  return splits == 1 && two_waves ? kMinSplitsOfTwoWaves : splits;
+}
+
+// Partial tiles that splits write: none where no tile is split.
+int64_t num_tail_regions(const Workspace& workspace, int64_t m, int64_t n) {
+  const int64_t cluster = int64_t{workspace.cluster_m} * workspace.cluster_n;
+  const int64_t tail = num_tiles(workspace, m, n) / cluster % workspace.num_clusters;
+  return tail * (tail_splits(tail, workspace.num_clusters, workspace.split_k) - 1) * cluster;
 }
 
 aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const Canonical& problem, int32_t device) {
@@ -143,6 +165,11 @@ int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
     case SplitK::kParallel:
       return add(flag_bytes(workspace, m, n),
                  multiply(num_tiles(workspace, m, n), workspace.tile_m, workspace.tile_n, 4));
+    case SplitK::kTail: {
+      const int64_t regions = num_tail_regions(workspace, m, n);
+      if (regions == 0) return 0;
+      return add(tail_flag_bytes(workspace), multiply(regions, workspace.tile_m, workspace.tile_n, 4));
+    }
   }
   return 0;
 }

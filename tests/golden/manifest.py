@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot.core.candidate import Candidate, KernelKey, Workspace
+from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace
 from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.kernel import Kernel
@@ -27,7 +27,8 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
     """Make the manifest's entry of a kernel whose object is as the DSL would name it."""
     name = KernelKey(operation, candidate).name
     shape = (candidate.tile_m, candidate.tile_n, candidate.cluster_m, candidate.cluster_n)
-    workspace = Workspace(candidate.split_k_mode, candidate.split_k, *shape, candidate.swap_ab)
+    num_clusters = 15 if candidate.split_k_mode == SplitK.TAIL else 1
+    workspace = Workspace(candidate.split_k_mode, candidate.split_k, *shape, candidate.swap_ab, num_clusters)
     return Kernel(
         name=name,
         operation=operation,

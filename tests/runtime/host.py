@@ -354,7 +354,7 @@ def random_manifest(seed=1):
             multiples = (tile, 16) if tile == 256 else (1, 1)
             candidate = Candidate(family, tile, 32, rng.choice((1, 2)), rng.choice((1, 2)), swap_ab=swap)
             kernels.append(kernel(operation, candidate, multiples=multiples))
-        for mode in ("serial", "parallel", "separate"):
+        for mode in ("serial", "parallel", "separate", "tail"):
             family = OVERLAP if mode == "parallel" else QUACK
             candidate = Candidate(family, 64, 48, 1, 2, swap_ab=mode == "serial", split_k=3, split_k_mode=mode)
             kernels.append(kernel(operation, candidate))

@@ -88,6 +88,7 @@ bool is_capturing = false;
 int32_t launch_us = 0;  // how long a launch takes, as with a full queue
 std::vector<Setting> settings;
 std::vector<int32_t> parameter_sizes;
+int32_t num_unread = 0;  // launches whose parameters are not those of `parameter_sizes`
 int32_t counts[kNumCalls];
 int32_t faults[kNumCalls];
 int32_t capability[2] = {9, 0};
@@ -140,6 +141,7 @@ void recorder_set_device(int32_t device, const char* name, int32_t num_sms, int6
   std::strncpy(facts[device].name, name, sizeof(facts[device].name) - 1);
 }
 void recorder_set_parameters(const int32_t* sizes, int32_t count) { parameter_sizes.assign(sizes, sizes + count); }
+void recorder_leave_parameters(int32_t num_launches) { num_unread = num_launches; }
 int32_t recorder_count(int32_t call) { return counts[call]; }
 int32_t recorder_loads_outside_relaxed_mode() { return loads_outside_relaxed_mode; }
 int32_t recorder_current_device() { return current_device; }
@@ -228,10 +230,11 @@ int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void* kernel, void
     std::memcpy(launch.attribute_values[i], config->attributes[i].value, sizeof(launch.attribute_values[i]));
   }
   size_t used = 0;
-  for (size_t i = 0; i < parameter_sizes.size(); ++i) {
+  for (size_t i = 0; num_unread == 0 && i < parameter_sizes.size(); ++i) {
     std::memcpy(launch.parameters + used, arguments[i], static_cast<size_t>(parameter_sizes[i]));
     used += static_cast<size_t>(parameter_sizes[i]);
   }
+  if (num_unread > 0) --num_unread;
   const int32_t error = answer(kLaunch);
   const std::lock_guard<std::mutex> lock(mutex);
   real_launches.push_back(launch);

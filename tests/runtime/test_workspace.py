@@ -26,7 +26,7 @@ def test_equals_the_python_formula(library, manifest):
             assert library.workspace_bytes(stated, index) == kernel.workspace.num_bytes(m, n)
 
 
-@pytest.mark.parametrize("mode", ["none", "serial", "parallel", "separate"])
+@pytest.mark.parametrize("mode", ["none", "serial", "parallel", "separate", "tail"])
 def test_reaches_the_kernel_and_is_cleared(library, manifest, mode):
     for index in split_kernels(manifest, mode):
         kernel = manifest.kernels[index]

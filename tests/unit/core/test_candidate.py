@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace
+from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace, tail_splits
 from aot.core.strict_json import DecodeError, decode
 from tests.unit.twins import BF16
 
@@ -42,7 +42,7 @@ GOOD = json.loads(json.dumps(Candidate("f", 64, 16).as_json()))
         ({"tile_m": "x"}, "tile_m: expected a whole number from 1 to 4096, got 'x'"),
         ({"cluster_n": 0}, "cluster_n: expected a whole number from 1 to 16, got 0"),
         ({"swap_ab": 1}, "swap_ab: expected true or false, got 1"),
-        ({"split_k_mode": "x"}, "split_k_mode: expected one of none, serial, parallel, separate, got 'x'"),
+        ({"split_k_mode": "x"}, "split_k_mode: expected one of none, serial, parallel, separate, tail, got 'x'"),
         ({"schedule": "a b"}, "schedule: expected a schedule, such as pingpong, got 'a b'"),
     ],
 )
@@ -84,3 +84,49 @@ def test_flags_fill_whole_sixteen_bytes():
     workspace = Workspace("serial", 2, 64, 64)
     assert workspace.num_zero_bytes(1, 1) == 16
     assert workspace.num_zero_bytes(64 * 5, 1) == 32
+
+
+@pytest.mark.parametrize(
+    ("tail", "most", "splits"),
+    [
+        (0, 8, 1),
+        (1, 8, 8),
+        (1, 2, 2),
+        (16, 8, 8),
+        (17, 8, 7),
+        (44, 8, 3),
+        (66, 8, 2),
+        (67, 8, 3),  # two waves of thirds
+        (67, 2, 1),
+        (88, 4, 3),
+        (89, 4, 1),
+        (131, 8, 1),
+    ],
+)
+def test_a_tail_is_split_in_as_many_as_fill_a_wave(tail, most, splits):
+    assert tail_splits(tail, 132, most) == splits
+
+
+@pytest.mark.parametrize(
+    ("tiles_m", "tiles_n", "most", "regions"),
+    [
+        (9, 2, 2, 3),  # a whole wave is 15 tiles; 3 are left over, in 2 splits each
+        (5, 3, 8, 0),
+        (9, 3, 8, 0),  # 12 are left over: too many
+        (4, 6, 8, 9 * 2),  # two waves of thirds
+        (4, 6, 2, 0),
+        (1, 1, 4, 3),
+    ],
+)
+def test_the_workspace_of_a_tail_has_a_region_for_each_split_but_the_last(tiles_m, tiles_n, most, regions):
+    workspace = Workspace(SplitK.TAIL, most, 64, 32, num_clusters=15)
+    flags = 64  # 15 flags of 4 bytes, rounded up
+    m, n = 64 * tiles_m - 8, 32 * tiles_n - 8
+    assert workspace.num_bytes(m, n) == (flags + regions * 64 * 32 * 4 if regions else 0)
+    assert workspace.num_zero_bytes(m, n) == 0  # the kernel clears its flags
+
+
+def test_the_workspace_of_a_tail_does_not_grow_with_the_problem():
+    workspace = Workspace(SplitK.TAIL, 8, 128, 128, 2, 1, num_clusters=66)
+    wave = 66 * 2 * 128 * 128 * 4
+    assert max(workspace.num_bytes(m, 4096) for m in range(1, 20000, 77)) <= 528 + wave * 4 // 3

@@ -58,7 +58,7 @@ def test_families_are_found_by_their_modules():
 @pytest.mark.parametrize(
     ("target", "names"),
     [
-        ("h200", ["cluster_split_k", "simt", "sm90_partial_tile", "sm90_prefetch_b", "sm90_quack"]),
+        ("h200", ["cluster_split_k", "simt", "sm90_partial_tile", "sm90_prefetch_b", "sm90_quack", "sm90_stream_k"]),
         ("thor", ["simt", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
     ],
 )

@@ -17,6 +17,7 @@ from aot.families import (
     _ragged_epilogue,
     _sm90_mainloop,
     _sm90_multiply,
+    _stream_k_kernel,
 )
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
 from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
@@ -29,6 +30,7 @@ MODULES = (
     _sm90_mainloop,
     _partial_tile_kernel,
     _prefetch_b_kernel,
+    _stream_k_kernel,
 )
 OF_THE_EPILOGUE = {
     "epi_begin": [
@@ -50,7 +52,26 @@ OF_THE_EPILOGUE = {
     "epilog_smem_store_and_partition": ["tiled_mma", "d_layout", "dtype", "sD", "tidx"],
 }
 """The methods of quack's that ragged tiles need otherwise, with their parameters."""
-OVERRIDDEN = {"__init__", "__call__", "kernel", "mma", *OF_THE_EPILOGUE}
+OF_THE_SCHEDULER = {
+    "get_scheduler_class": ["varlen_m"],
+    "get_scheduler_arguments": ["mA", "mB", "mD", "scheduler_args", "varlen_args", "epilogue_args"],
+    "epilogue_split_k": [
+        "params",
+        "epi_fn",
+        "load_acc_subtile",
+        "tRS_rD",
+        "epi_tile",
+        "epi_read_state",
+        "epi_producer_state",
+        "epi_store_pipeline",
+        "tile_coord_mnkl",
+        "epilogue_barrier",
+        "tidx",
+        "is_tma_warp",
+    ],
+}
+"""The methods of quack's that a split tail needs otherwise, with their parameters."""
+OVERRIDDEN = {"__init__", "__call__", "kernel", "mma", *OF_THE_EPILOGUE, *OF_THE_SCHEDULER}
 """Methods of quack's that our classes replace; any other name of ours must not be one of quack's."""
 ONLY_IN_KERNEL = {"__call__", "kernel"}
 """Methods of quack's that our kernels replace, so that what these read need not be set."""
@@ -85,10 +106,10 @@ def test_the_private_methods_take_what_they_took(name, parameters):
     assert list(inspect.signature(getattr(GemmSm90, name)).parameters) == parameters, f"quack changed GemmSm90.{name}"
 
 
-@pytest.mark.parametrize("name", OF_THE_EPILOGUE)
-def test_the_epilogues_methods_take_what_they_took(name):
+@pytest.mark.parametrize(("name", "parameters"), [*OF_THE_EPILOGUE.items(), *OF_THE_SCHEDULER.items()])
+def test_the_overridden_methods_take_what_they_took(name, parameters):
     found = list(inspect.signature(getattr(GemmDefaultSm90, name)).parameters)
-    assert found == ["self", *OF_THE_EPILOGUE[name]], f"quack changed GemmDefaultSm90.{name}"
+    assert found == ["self", *parameters], f"quack changed GemmDefaultSm90.{name}"
 
 
 def test_the_private_methods_are_the_stated_ones():
@@ -130,7 +151,7 @@ def our_classes():
 
 def test_our_names_are_none_of_quacks():
     ours = [x for x in our_classes() if x.__module__.startswith("aot.")]
-    assert len(ours) == 7
+    assert len(ours) == 8
     names = {name for x in ours for name in vars(x)} - {"__module__", "__doc__", "__firstlineno__"}
     instance = GemmDefaultSm90(Float32, BFloat16, (64, 64), (1, 1, 1))
     clashes = {name for name in names if hasattr(instance, name)}

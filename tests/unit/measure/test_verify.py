@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from aot.core.candidate import Workspace
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.operands import is_aligned
 from aot.core.operation import Layout
@@ -68,3 +69,17 @@ def test_fallback_runs_unaligned_in_every_layout():
     assert {shape.offset for shape in shapes} == {1}
     assert all(1 <= x <= 70 for s in shapes for x in (s.problem.m, s.problem.n, s.problem.k))
     assert run(kernel_of(is_fallback=True)) < 5e-3
+
+
+@pytest.mark.parametrize(("swap_ab", "m_and_n"), [(False, (952, 472)), (True, (472, 952))])
+def test_a_split_tail_is_verified_behind_whole_waves(swap_ab, m_and_n):
+    kernel = kernel_of(64, 48, family="sm90_stream_k", split_k=4, split_k_mode="tail", swap_ab=swap_ab)
+    shapes = edge_shapes(kernel)
+    own = [x.problem for x in shapes if x.is_own]
+    assert len(shapes) == len(verify.ALIGNED_SHAPES) + 2
+    assert (own[0].m, own[0].n, own[0].k) == (*m_and_n, 200)
+    workspace = Workspace("tail", 4, 64, 48, swap_ab=swap_ab, num_clusters=132)
+    for problem, num_tiles, splits in zip(own, (150, 216), (4, 3), strict=True):
+        regions = num_tiles % 132 * (splits - 1)
+        assert workspace.num_bytes(problem.m, problem.n) == 528 + regions * 64 * 48 * 4
+    run(kernel)  # which sees that all is freed

@@ -232,6 +232,21 @@ def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path)
     assert NAMES[0] not in {name for name, _ in rig.kernels.launches}
 
 
+def test_a_kernel_that_is_verified_on_waves_of_tiles_is_asked_for_its_clusters_on_a_small_problem(
+    tmp_path, monkeypatch
+):
+    """The operands that the device is asked with lie 1 MiB apart; were they to overlap, the library would refuse."""
+    tail = kernel_of(256, 96, family="sm90_stream_k", split_k=2, split_k_mode="tail", swap_ab=True)
+    rig = Rig(tmp_path / "r", kernels=(*KERNELS, tail))
+    asked = []
+    monkeypatch.setattr(TwinKernels, "max_active_clusters", lambda _, number, call, *__: asked.append((number, call)))
+    rig.run()
+    (call,) = [call for number, call in asked if number == len(KERNELS)]
+    places = [(call.a, call.a_matrix), (call.b, call.b_matrix), (call.d, call.d_matrix)]
+    assert all(address + 2 * matrix.num_elements <= address + (1 << 20) for address, matrix in places)
+    assert len({address for address, _ in places}) == 3
+
+
 def test_problem_that_memory_is_too_short_for_is_left_out_with_its_reason(tmp_path):
     rig = Rig(tmp_path / "r")
     small, large = sorted(num_sets(x, rig.gpu.l2_bytes, PLAN) * set_bytes(x) for x in PROBLEMS)

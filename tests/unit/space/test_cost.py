@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from aot.core.candidate import tail_splits
 from aot.core.target import load_target
 from aot.space.cost import Estimate, estimate
 from tests.unit.accepted import named
@@ -67,6 +68,41 @@ def test_each_split_has_its_tile():
     split = replace(SQUARE, split_k=4, split_k_mode="serial")
     assert waves(split, 128, 128 * 33) == 1
     assert waves(split, 128, 128 * 34) == 2
+
+
+def test_only_the_tiles_that_fill_no_whole_wave_are_split():
+    tail = replace(SQUARE, family="sm90_stream_k", split_k=4, split_k_mode="tail")
+    for tiles, expected in (
+        (33, 1 / 4),
+        (34, 1 / 3),
+        (66, 1 / 2),
+        (67, 2 / 3),
+        (88, 2 / 3),
+        (89, 1),
+        (132, 1),
+        (165, 5 / 4),
+    ):
+        assert waves(tail, 128, 128 * tiles) == pytest.approx(expected), tiles
+    assert waves(replace(tail, split_k=2), 128, 128 * 67) == 1
+    assert waves(replace(tail, cluster_n=2), 128, 128 * 2 * 67) == pytest.approx(1 + 1 / 4)
+
+
+@given(st.integers(1, 2000), st.sampled_from([(1, 1), (2, 1)]), st.sampled_from([2, 4, 8]))
+def test_a_tail_is_split_as_the_kernel_does(tiles, cluster, split_k):
+    tail = replace(SQUARE, family="sm90_stream_k", cluster_m=cluster[0], split_k=split_k, split_k_mode="tail")
+    num_clusters, left = 132 // cluster[0], tiles % (132 // cluster[0])
+    splits = tail_splits(left, num_clusters, split_k)
+    expected = tiles // num_clusters + -(-left * splits // num_clusters) / splits
+    assert waves(tail, 128 * cluster[0], 128 * tiles) == pytest.approx(expected)
+
+
+def test_a_tail_that_is_not_split_costs_what_no_split_costs():
+    tail = replace(SQUARE, family="sm90_stream_k", split_k=4, split_k_mode="tail")
+    plain = replace(SQUARE, family="sm90_partial_tile")
+    whole, split = problem_of(128, 128 * 132, 4096), problem_of(128, 128 * 33, 4096)
+    assert predict(tail, whole) == predict(plain, whole)
+    assert predict(tail, split).overhead_us > predict(plain, split).overhead_us
+    assert predict(tail, split).compute_us == pytest.approx(predict(plain, split).compute_us / 4)
 
 
 def test_split_k_adds_what_it_takes_to_sum():
