@@ -243,7 +243,7 @@ def test_what_cannot_be_selected_is_an_error(times, limits, message):
     ("layout", "limit", "mean"), [(Layout.KK, 20, 0.1), *((x, 5, None) for x in (Layout.KN, Layout.MK, Layout.MN))]
 )
 def test_a_regret_counts_in_linears_layout_only(layout, limit, mean):
-    budget = SelectionLimits(20, 5, 0.1, 0.2).of(Operation.of(ElementType.FLOAT16, layout))
+    budget = SelectionLimits(20, 5, max_mean=0.1, max_worst=0.2).of(Operation.of(ElementType.FLOAT16, layout))
     assert (budget.max_kernels, budget.max_mean, budget.max_worst) == (limit, mean, 0.2 if mean else None)
 
 
