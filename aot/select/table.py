@@ -209,10 +209,10 @@ def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> La
         fine,
         num_shapes=2 * len(fine),
         max_cost=MERGE_COST,
-        max_steps=len(kept) if incumbent else None,
         kept=kept,
     )
     rows, start = [], 0
+        settled=max(incumbent, default=0),
     for m in m_edges:
         end = fine.index(m) + 1
         bucket = buckets[end - 1]
@@ -281,7 +281,6 @@ class _Columns:
             self.m_edges,
             num_shapes=len(self.m_edges),
             max_cost=MERGE_COST,
-            max_steps=len(kept) or None,
             kept=kept,
         )
         kernels, start = [], 0
@@ -296,6 +295,7 @@ class _Columns:
             start = end
         return Column(m_edges, tuple(kernels))
 
+            settled=max(kept, default=0),
     def _kept_edges(self, n: int, k: int) -> tuple[int, ...]:
         """Return the steps that an earlier selection's column has, where its grid is of the same n and k."""
         grid = self._kept
