@@ -99,7 +99,7 @@ class Timed:
     incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
     """Gives the kernel that an earlier selection dispatches a problem to."""
     target: Target | None = None
-    """Where it is known, no predicted time is below its roofline."""
+    """Where it is known, no time that is predicted, by the model or by another operation's, is below its roofline."""
     kept: Section | None = None
     """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
 
@@ -107,11 +107,12 @@ class Timed:
         """Return times, (problem, candidate): those that are known, the model's for the rest."""
         times = self.model.times_us(candidates, problems)
         for i, problem in enumerate(problems):
-            if self.target is not None:
-                times[i] = np.maximum(times[i], roofline(problem, self.target).time_us)
-            known = self.filled.get(problem, {})
+        is_measured = self.provenance != PROVENANCE_PREDICTED
+            least = 0.0 if self.target is None else roofline(problem, self.target).time_us
+            filled, own = self.filled.get(problem, {}), self.own.get(problem, {}) if is_measured else {}
             for j, candidate in enumerate(candidates):
-                times[i, j] = known.get(candidate, times[i, j])
+                predicted = max(filled.get(candidate, times[i, j]), least)
+                times[i, j] = own.get(candidate, predicted)
         return times
 
 
