@@ -16,7 +16,7 @@ from aot.compile import artifact
 from aot.core import shape_set, target
 from aot.core.candidate import KernelKey
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
-from aot.core.measurement import Measurement, Outcome, Status
+from aot.core.measurement import LibraryRow, LibraryTime, Measurement, Outcome, Status
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, text_of
 from aot.core.strict_toml import toml_string
@@ -105,6 +105,7 @@ SELECTION = selection.Selection(
     GOLDEN.tables[0].heldout,
     tuple(kernel.key for kernel in GOLDEN.kernels),
     GOLDEN.tables[0].table,
+    (selection.AgainstReference(KK, False, 3, 1, 1.025, 1, 0, 0.975, "bf16_kk m3 n4096 k4096"),),
     Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of fp16": 2}),
 )
 
@@ -123,19 +124,22 @@ class RecordDocument:
 
     header: record._Header
     rows: tuple[record._Row, ...]
+    library_times: tuple[LibraryRow, ...]
 
 
 def record_lines(document):
     if not isinstance(document, dict):
         return json_bytes(document)
-    rows = document.get("rows")
-    lines = [document.get("header"), *(rows if isinstance(rows, list) else [rows])]
+    lines = [document.get("header")]
+    for rows in (document.get("rows"), document.get("library_times")):
+        lines += rows if isinstance(rows, list) else [rows]
     values = [lines[0], *(list(line.values()) if isinstance(line, dict) else line for line in lines[1:])]
     return "\n".join(map(json.dumps, values)).encode()
 
 
 OPERATION = "bf16_kk"
 ROW = {"kernel": 0, "m": 1, "n": 64, "k": 64, "median_us": 10.0, "low_us": 9.5, "high_us": 10.5, "num_rounds": 7}
+LIBRARY_TIME = {key: value for key, value in ROW.items() if key != "kernel"}
 RECORD = {
     "header": {
         "version": record.RECORD_VERSION,
@@ -144,6 +148,7 @@ RECORD = {
         "kernels": [{"operation": OPERATION, "candidate": plain(x)} for x in (BIG, FALLBACK)],
     },
     "rows": [{**ROW, "relative_error": 1e-3}, {**ROW, "kernel": 1, "relative_error": 0, "status": "failed: wrong"}],
+    "library_times": [{"library": "torch 2.11.0", "operation": OPERATION, **LIBRARY_TIME}],
 }
 
 
@@ -212,6 +217,8 @@ def store_bytes():
             store.add_verified(run, number, 1e-3)
             store.quarantine(run, other, "wrong")
             store.add_reference_time(run, number, problem, 10.0)
+            store.add_separator_time(run, 2.5)
+            store.add_library_time(run, LibraryTime("torch 2.11.0", problem, 11.0, 10.5, 11.5, 7))
             store.finish(run, problem)
             store.add_search(run, problem, "model", 1, 1, "the budget is spent", 2.5)
             store.set_in_flight(run, number, "timing")

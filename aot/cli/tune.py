@@ -73,6 +73,7 @@ likewise, no problem's fastest kernel is past 1.61 by the model, 99 of 100 withi
 
 HERE, ON, BUNDLE = "without --on and --bundle", "with --on", "with --bundle"
 SELECTED, CHOSEN = "with --selection", "without --selection"
+LEARNED, UNLEARNED = "with --learn-from", "without --learn-from"
 
 
 def _place(values: Mapping[str, Any]) -> str:
@@ -81,6 +82,10 @@ def _place(values: Mapping[str, Any]) -> str:
 
 def _kernels_from(values: Mapping[str, Any]) -> str:
     return SELECTED if values["selection"] else CHOSEN
+
+
+def _ranked_by(values: Mapping[str, Any]) -> str:
+    return LEARNED if values["learn_from"] else UNLEARNED
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,14 @@ def compile_command(
         raise SystemExit(AotError.exit_code)
 
 
-@click.command(cls=Command, axes=(Axis((HERE, ON, BUNDLE), _place), Axis((SELECTED, CHOSEN), _kernels_from)))
+AXES = (
+    Axis((HERE, ON, BUNDLE), _place),
+    Axis((SELECTED, CHOSEN), _kernels_from),
+    Axis((LEARNED, UNLEARNED), _ranked_by),
+)
+
+
+@click.command(cls=Command, axes=AXES)
 @options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
 @several("--dtype", DTYPES, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
 @several("--layout", LAYOUTS, "May be given again; by default kk, and of a wheel's miss log all that it has.")
@@ -157,8 +169,9 @@ def compile_command(
     show_default=True,
     help="Candidates an operation.",
 )
-@click.option(
+@option(
     "--prune",
+    only=[UNLEARNED],
     type=FiniteFloat(1.0),
     show_default=f"{PRUNE:g}; with --selection none is left out",
     help="Leave out a candidate on a problem where the model says it takes this many times the best.",
@@ -169,7 +182,8 @@ def compile_command(
 @click.option(
     "--strategy",
     type=click.Choice(NAMES),
-    help="How to search on each problem: by default model; with --selection exhaustive, which measures all.",
+    help="How to search on each problem: by default model; with --selection or --learn-from exhaustive, which measures "
+    "all.",
 )
 @click.option(
     "--search-budget",
@@ -185,12 +199,13 @@ def compile_command(
     help="Record or results of the same architecture to learn from: each problem is measured with the candidates that "
     "are then predicted fastest. May be given again.",
 )
-@click.option(
+@option(
     "--per-problem",
+    only=[LEARNED],
     type=click.IntRange(1),
     default=TuningRequest.per_problem,
     show_default=True,
-    help="With --learn-from: candidates that each problem is measured with.",
+    help="Candidates that each problem is measured with.",
 )
 @option("--bundle", only=[BUNDLE], type=OUTPUT_FOLDER, help="Make a directory to run elsewhere.")
 @click.option("--on", "url", help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more.")

@@ -53,8 +53,8 @@ def coarsen(
     *,
     num_shapes: int,
     max_cost: float,
-    max_steps: int | None = None,
     kept: Collection[int] = (),
+    settled: int = 0,
 ) -> tuple[int, ...]:
     """Merge neighbouring steps of m, the cheapest first, while the mean cost stays within bounds.
 
@@ -63,13 +63,17 @@ def coarsen(
         edges: upper edges of the steps.
         num_shapes: shapes in all.
         max_cost: mean of log(time with merged steps / time with fine ones) up to which to merge.
-        max_steps: steps down to which to merge at any cost; by default none are.
         kept: edges that stay.
+        settled: m up to which no other edges do: what lies between is merged at any cost, which counts nowhere.
 
     Returns:
         The edges left; the last always is.
     """
     left, rows = list(edges), list(losses)
+    for i in reversed(range(len(left) - 1)):
+        if left[i] <= settled and left[i] not in kept:
+            rows[i : i + 2] = [rows[i] + rows[i + 1]]
+            del left[i]
     least = [float(row.min()) for row in rows]
 
     def cost(i: int) -> float:
@@ -82,8 +86,7 @@ def coarsen(
     spent = 0.0
     while costs:
         i = min(range(len(costs)), key=lambda j: (costs[j], j))
-        is_asked = max_steps is not None and len(left) > max_steps
-        if costs[i] == float("inf") or (not is_asked and (spent + costs[i]) / num_shapes > max_cost):
+        if costs[i] == float("inf") or (spent + costs[i]) / num_shapes > max_cost:
             break
         spent += costs[i]
         rows[i : i + 2] = [rows[i] + rows[i + 1]]

@@ -20,7 +20,7 @@ from aot.families import family_of
 from aot.select.coverage import Coverage
 
 SELECTION_VERSION = 4
-"""Raised whenever a field is added without a default, dropped, or changes its meaning."""
+"""Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""
 
 
 ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]

@@ -141,7 +141,15 @@ def incumbent_kernel(selection: Selection | None, operation: Operation) -> Calla
     if selection is None or section is None:
         return lambda _problem: None
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    return lambda problem: selection.kernels[look_up(section, problem, multiples).kernel].candidate
+    # A look-up goes through all ladders, one of which at most concerns a problem; a grid asks for 400,000 problems.
+    grid = replace(section, ladders=())
+    parts = {(ladder.n, ladder.k): replace(section, ladders=(ladder,)) for ladder in section.ladders}
+
+    def kernel(problem: Problem) -> Candidate:
+        choice = look_up(parts.get((problem.n, problem.k), grid), problem, multiples)
+        return selection.kernels[choice.kernel].candidate
+
+    return kernel
 
 
 def _incumbent(selection: Selection | None, operation: Operation, times: Times) -> Incumbent:

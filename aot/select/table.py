@@ -36,8 +36,9 @@ MERGE_COST = 0.0005
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
 SCAN = 4
-"""All kernels are predicted on every fifth step of m of a column; between two of those, the kernels that are `NEAR` the
-best on either. Source: on the H200's record the trees take 6 us a prediction, and a grid has 35 million of them."""
+"""All kernels are predicted on every fourth step of m of a column; between two of those, the kernels that are `NEAR` the
+best on either, and the shipped one. Source: on the H200's record the trees take 6 us a prediction, and a grid has
+35 million of them."""
 
 MOST = 16
 """Most kernels, the nearest, that are looked at between two scanned steps for each of the two."""
@@ -99,19 +100,20 @@ class Timed:
     incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
     """Gives the kernel that an earlier selection dispatches a problem to."""
     target: Target | None = None
-    """Where it is known, no predicted time is below its roofline."""
+    """Where it is known, no time that is predicted, by the model or by another operation's, is below its roofline."""
     kept: Section | None = None
     """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Return times, (problem, candidate): those that are known, the model's for the rest."""
         times = self.model.times_us(candidates, problems)
+        is_measured = self.provenance != PROVENANCE_PREDICTED
         for i, problem in enumerate(problems):
-            if self.target is not None:
-                times[i] = np.maximum(times[i], roofline(problem, self.target).time_us)
-            known = self.filled.get(problem, {})
+            least = 0.0 if self.target is None else roofline(problem, self.target).time_us
+            filled, own = self.filled.get(problem, {}), self.own.get(problem, {}) if is_measured else {}
             for j, candidate in enumerate(candidates):
-                times[i, j] = known.get(candidate, times[i, j])
+                predicted = max(filled.get(candidate, times[i, j]), least)
+                times[i, j] = own.get(candidate, predicted)
         return times
 
 
@@ -209,8 +211,8 @@ def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> La
         fine,
         num_shapes=2 * len(fine),
         max_cost=MERGE_COST,
-        max_steps=len(kept) if incumbent else None,
         kept=kept,
+        settled=max(incumbent, default=0),
     )
     rows, start = [], 0
     for m in m_edges:
@@ -235,6 +237,7 @@ class _Columns:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
+        self._places = {x: j for j, x in enumerate(known.candidates)}
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
 
@@ -242,19 +245,29 @@ class _Columns:
         """Make the columns of one edge of n, by k."""
         buckets = [[self._bucket(m, n, k) for m in self.m_edges] for k in self.k_edges]
         barred = np.stack([self.known.barred(row) for row in buckets]) + self._unable
-        losses = self._losses(n, barred)
+        losses = self._losses(n, barred, np.stack([self._shipped(row) for row in buckets]))
         return [self._column(row, losses[i]) for i, row in enumerate(buckets)]
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
         return Bucket(Problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
 
-    def _losses(self, n: int, barred: Array) -> Array:
+    def _shipped(self, buckets: Sequence[Bucket]) -> NDArray[np.bool_]:
+        """Return (bucket, kernel): whether an earlier selection has the kernel there."""
+        found = np.zeros((len(buckets), len(self.known.candidates)), dtype=bool)
+        for i, bucket in enumerate(buckets):
+            candidate = self.known.timed.incumbent(bucket.corner)
+            if candidate in self._places:
+                found[i, self._places[candidate]] = True
+        return found
+
+    def _losses(self, n: int, barred: Array, shipped: NDArray[np.bool_]) -> Array:
         """Return (k, m, kernel) logarithms of time at the upper edge of each step of m.
 
         Args:
             n: the columns'.
             barred: of the same shape: `BARRED` where a bucket cannot take a kernel, else 0.
+            shipped: of the same shape: whether a kernel is what a tie goes to, which is always looked at.
         """
         num_k, num_m, model = len(self.k_edges), len(self.m_edges), self.known.timed.model
         scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
@@ -265,7 +278,7 @@ class _Columns:
         is_near = (ranks < MOST) & (coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True))
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
-        asked = is_near[:, lower] | is_near[:, upper]
+        asked = is_near[:, lower] | is_near[:, upper] | shipped
         problems = [Problem(self.operation, m, n, k) for k in self.k_edges for m in self.m_edges]
         times = model.times_us(self.known.candidates, problems, asked.reshape(num_k * num_m, -1))
         longest = np.maximum(predicted[:, lower], predicted[:, upper])
@@ -281,8 +294,8 @@ class _Columns:
             self.m_edges,
             num_shapes=len(self.m_edges),
             max_cost=MERGE_COST,
-            max_steps=len(kept) or None,
             kept=kept,
+            settled=max(kept, default=0),
         )
         kernels, start = [], 0
         for m in m_edges:

@@ -151,7 +151,9 @@ def selection_of(target, provenance):
     table = DispatchTable((Section(OPERATION, (Ladder(4096, 4096, (16, 4096), (row, row)),), grid, 0),))
     conditions = (CONDITIONS,) if provenance == "measured" else ()
     coverage = Coverage(2, 0, "", {}, {})
-    return Selection(SELECTION_VERSION, target, provenance, "r", conditions, (), (), (), kernels, table, coverage)
+    return Selection(
+        SELECTION_VERSION, target, provenance, "r", conditions, (), (), (), kernels, table, coverage=coverage
+    )
 
 
 SHAPES = (

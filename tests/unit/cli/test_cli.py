@@ -27,6 +27,7 @@ from aot.package.wheel import toolchain_version
 from aot.select import pipeline
 from aot.select.record import read_record
 from aot.select.selection import read_selection, write_selection
+from aot.tune.bundle import Bundle
 from tests.golden.manifest import KK, golden_manifest
 from tests.unit.invoked import SHAPES, aot, succeed
 from tests.unit.twins import CONDITIONS, problem_of
@@ -257,6 +258,37 @@ def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_pa
         aot("tune", "--target", "h200", "--shapes", "shapes.toml", *options).exit_code == errors.CompileError.exit_code
     )
     assert [x.ratio for x in requests] == [ratio]
+
+
+LEARN = ["--learn-from", "a", "--learn-from", "b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy", "per_problem"),
+    [
+        ([], None, 24),
+        (LEARN, "exhaustive", 24),
+        ([*LEARN, "--per-problem", "7"], "exhaustive", 7),
+        ([*LEARN, "--strategy", "model"], None, 24),
+    ],
+)
+def test_what_earlier_records_predict_fastest_is_all_measured(monkeypatch, tmp_path, options, strategy, per_problem):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("")
+    requests = []
+
+    def made(request, device, directory, workplace):
+        requests.append((request, device.name, workplace.jobs))
+        return Bundle(directory, 2**20), []
+
+    monkeypatch.setattr("aot.cli.tune.learn", lambda paths, device: ("learned", [str(x) for x in paths], device.name))
+    monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", made)
+    lines = succeed("tune", "--target", "h200", "--shapes", "shapes.toml", "--bundle", "b1", *options).splitlines()
+    words = f" --strategy {strategy}" if strategy else ""
+    assert lines == ["b1: 1.0 MiB", f"on the device: python b1/run.py --out results.sqlite{words}"]
+    ((request, target, jobs),) = requests
+    assert (target, jobs, request.per_problem) == ("h200", None, per_problem)
+    assert request.learned == (("learned", ["a", "b"], "h200") if options else None)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,14 @@ def workplace(tmp_path, monkeypatch):
             "tune --selection s.json --limit 3",
             "--limit means nothing with --selection; leave it out, or use it without",
         ),
+        (
+            "tune --per-problem 3",
+            "--per-problem means nothing without --learn-from; leave it out, or use it with --learn-from",
+        ),
+        (
+            "tune --learn-from s.json --prune 3",
+            "--prune means nothing with --learn-from; leave it out, or use it without --learn-from",
+        ),
         ("space --list --explain", "--explain means nothing with --list; leave it out, or use it without --list"),
         ("census --count-only --jobs 1", "--jobs means nothing with --count-only; leave it out"),
         ("smem --stages 2", "--stages means nothing without --tile; leave it out, or use it with --tile"),

@@ -11,7 +11,7 @@ from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
 from aot.select.diff import Change, Difference
-from aot.select.selection import Curve, CurvePoint, HeldOut
+from aot.select.selection import AgainstReference, Curve, CurvePoint, HeldOut
 from tests.golden.manifest import BIG, golden_manifest
 from tests.unit.reported import DIRECT, SELECTION, TMA
 from tests.unit.twins import BF16, CONDITIONS, problem_of
@@ -120,6 +120,36 @@ CHANGES = (
     Change(Tier.GRID, problem_of(64, 1024, 128), DIRECT, TMA, -0.01, False),
     Change(Tier.GRID, problem_of(256, 1024, 128), DIRECT, TMA, None, False),
 )
+
+
+def test_speeds_over_the_library_stand_below_a_selection_where_there_are_any():
+    fp16 = Operation.of(ElementType.FLOAT16)
+    found = (
+        AgainstReference(BF16, False, 40, 2, 1.0345, 5, 1, 0.9149, "bf16_kk m16 n256 k512"),
+        AgainstReference(fp16, True, 8, 0, 0.9996, 0, 0, 0.985, "fp16_kk m1 n256 k512"),
+    )
+    text = tables.selection_summary(replace(SELECTION, references=found))
+    assert text.startswith(f"{tables.selection_summary(SELECTION)}\n\n")
+    lines = text.removeprefix(tables.selection_summary(SELECTION)).strip().splitlines()
+    assert " ".join(lines[0].split()) == (
+        "over the library problems no time speed: mean below 0.98 below 0.93 worst worst at"
+    )
+    assert [line.split() for line in lines[2:]] == [
+        [
+            "bf16_kk",
+            "selected",
+            "on",
+            "40",
+            "2",
+            "1.034x",
+            "5",
+            "(12.50%)",
+            "1",
+            "0.915x",
+            *found[0].worst_problem.split(),
+        ],
+        ["fp16_kk", "held", "out", "8", "0", "1.000x", "0", "(0.00%)", "0", "0.985x", *found[1].worst_problem.split()],
+    ]
 
 
 def test_a_difference_shows_the_costliest_changes():

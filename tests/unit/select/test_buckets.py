@@ -83,23 +83,22 @@ def test_of_merges_that_cost_the_same_the_first_goes_first():
 def test_an_edge_that_is_kept_stays():
     assert merged(HAND, HAND_EDGES, max_cost=100.0, kept={16}) == (16, 64)
     assert merged(HAND, HAND_EDGES, max_cost=100.0, kept={8, 16, 32}) == HAND_EDGES
-    assert merged(HAND, HAND_EDGES, kept={16}, max_steps=1) == (16, 64)
-    assert merged(HAND, HAND_EDGES, kept={7, 65}, max_steps=1) == (64,)
+    assert merged(HAND, HAND_EDGES, kept={16}, settled=64) == (16, 64)
+    assert merged(HAND, HAND_EDGES, kept={7, 65}, settled=65) == (64,)
 
 
-def test_many_steps_merge_at_any_cost_where_that_is_asked():
+def test_what_is_settled_merges_at_any_cost_and_what_is_past_it_where_that_pays():
     different = np.where(np.eye(6), 0, 5)
     edges = (1, 2, 3, 4, 5, 6)
     assert merged(different, edges) == edges
-    assert [len(merged(different, edges, max_steps=steps)) for steps in (9, 6, 4, 2, 1)] == [6, 6, 4, 2, 1]
-
-
-def test_few_steps_merge_on_while_that_is_cheap():
-    assert merged(HAND, HAND_EDGES, max_steps=3) == (32, 64)
+    found = [merged(different, edges, kept={2, 4}, settled=m) for m in (0, 2, 3, 4, 6, 9)]
+    assert found == [edges, (2, 3, 4, 5, 6), (2, 4, 5, 6), (2, 4, 5, 6), (2, 4, 6), (2, 4, 6)]
+    # Of 6 shapes, one merge past what is settled costs 5 and another 5 more, however much was spent before it.
+    assert merged(different, edges, kept={3}, settled=3, max_cost=5.1 / 6) == (3, 5, 6)
 
 
 def test_a_single_step_is_left_as_it_is():
-    assert merged(HAND[:1], (8,), max_cost=9.0, max_steps=1) == (8,)
+    assert merged(HAND[:1], (8,), max_cost=9.0, settled=8) == (8,)
 
 
 @st.composite
@@ -118,12 +117,12 @@ def cost_of(losses, edges, left):
 
 
 @settings(max_examples=200, deadline=None)
-@given(columns(), st.sampled_from([0.0, 0.1, 1.0]), st.integers(1, 8))
-def test_the_edges_left_keep_every_promise(column, max_cost, max_steps):
+@given(columns(), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 8).map(lambda x: 10 * x))
+def test_the_edges_left_keep_every_promise(column, max_cost, settled):
     losses, edges, kept = column
     before = losses.copy()
     options = {"num_shapes": len(edges), "max_cost": max_cost, "kept": kept}
-    left = coarsen(losses, edges, max_steps=max_steps, **options)
+    left = coarsen(losses, edges, settled=settled, **options)
     free = coarsen(losses, edges, **options)
     assert (losses == before).all()
     for ends in (left, free):
@@ -131,7 +130,11 @@ def test_the_edges_left_keep_every_promise(column, max_cost, max_steps):
         assert kept <= set(ends)
         assert ends[-1] == edges[-1]
         assert list(ends) == sorted(ends)
-    assert len(left) <= max(max_steps, len(kept | {edges[-1]}))
+    assert {x for x in left[:-1] if x <= settled} == {x for x in edges[:-1] if x in kept and x <= settled}
+    # What is past the last kept edge that is settled is merged as if nothing were before it.
+    first = sum(edge <= max((x for x in kept if x <= settled), default=0) for edge in edges)
+    if first < len(edges) and settled <= (edges[first - 1] if first else 0):
+        assert tuple(x for x in left if x >= edges[first]) == coarsen(losses[first:], edges[first:], **options)
     spent = cost_of(losses, edges, free)
     assert spent <= max_cost * len(edges) + 1e-9
     # No single merge more is within the bound: of the edges that are free to go, none was left for nothing.

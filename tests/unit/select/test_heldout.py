@@ -4,8 +4,8 @@ from aot.core.candidate import KernelKey
 from aot.core.dispatch import Column, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
-from aot.select.heldout import score
-from aot.select.selection import HeldOut
+from aot.select.heldout import against, score
+from aot.select.selection import AgainstReference, HeldOut
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
@@ -88,3 +88,36 @@ def test_a_kernel_of_whole_tiles_is_scored_by_the_one_that_stands_in():
 def test_scores_do_not_depend_on_the_unit(scale):
     times = {problem: {c: scale * us for c, us in row.items()} for problem, row in {**GRID, **TUNED}.items()}
     assert score(SECTION, KERNELS, times) == score(SECTION, KERNELS, {**GRID, **TUNED})
+
+
+def test_a_tables_kernels_against_the_reference():
+    times = {**TUNED, **GRID}
+    # Speeds: 1.1, 0.95, 0.9 and, of the kernel that was not timed, none; the others' reference is not known.
+    references = {
+        problem_of(32, 512, 512): 11.0,
+        problem_of(64, 512, 512): 11.4,
+        problem_of(16, 1024, 512): 4.5,
+        problem_of(400, 2048, 2048): 4.0,
+        problem_of(8, 64, 64): 1.0,
+    }
+    for is_heldout in (False, True):
+        assert against(SECTION, KERNELS, times, references, is_heldout=is_heldout) == AgainstReference(
+            BF16, is_heldout, 3, 1, round((1.1 * 0.95 * 0.9) ** (1 / 3), 5), 2, 1, 0.9, "bf16_kk m16 n1024 k512"
+        )
+
+
+def test_where_the_reference_or_the_kernel_was_not_timed_nothing_is_compared():
+    assert against(SECTION, KERNELS, TUNED, {}, is_heldout=False) is None
+    assert against(SECTION, KERNELS, {}, {problem_of(32, 512, 512): 11.0}, is_heldout=False) is None
+    untimed = problem_of(400, 2048, 2048)
+    assert against(SECTION, KERNELS, {untimed: GRID[untimed]}, {untimed: 4.0}, is_heldout=False) is None
+
+
+@pytest.mark.parametrize(("reference", "counts"), [(9.81, (0, 0)), (9.79, (1, 0)), (9.31, (1, 0)), (9.29, (1, 1))])
+def test_what_counts_as_slower_than_the_reference(reference, counts):
+    problem = problem_of(32, 512, 512)
+    found = against(SECTION, KERNELS, {problem: TUNED[problem]}, {problem: reference}, is_heldout=False)
+    assert (found.num_below_98, found.num_below_93, found.mean, found.worst) == (
+        *counts,
+        *[round(reference / 10, 5)] * 2,
+    )

@@ -14,6 +14,7 @@ from aot.select.portfolio import (
     MAX_TIE,
     MISSING_RATIO,
     MODELLED_TIE,
+    SLOWER_WEIGHT,
     TIE,
     WORST_WEIGHT,
     Budget,
@@ -75,6 +76,29 @@ def test_the_worst_problem_weighs_beside_the_mean(method):
     assert choose(times(*rows, (10.5, 10.0)), Budget(1)).candidates == (
         A,
     )  # 0.0083 + 0.05 * 0.05 < 0.0117 + 0.05 * 0.014
+
+
+def test_what_is_slower_than_the_reference_is_penalised_by_how_much():
+    matrix = Matrix.of(times((10, 12, 9), (10, 20), (5, 6)))
+    assert matrix.ratios[0].tolist() == pytest.approx([10 / 9, 12 / 9, 1.0])
+    found = matrix.penalised({P[0]: 10.0, P[1]: 30.0})
+    # On the first problem the library takes 10 us, B 20 percent longer; on the others nothing is known, or is slower.
+    extra = SLOWER_WEIGHT * 0.2
+    assert (found - matrix.ratios)[:, :2].tolist() == [pytest.approx([0.0, extra]), [0.0, 0.0], [0.0, 0.0]]
+    assert found[0, 2] == 1.0
+    assert (matrix.penalised({}) == matrix.ratios).all()
+
+
+def test_a_portfolio_keeps_what_is_no_slower_than_the_reference_before_a_better_mean(method):
+    # A is the best on three problems, by 2 percent, and 4 percent behind B on the last.
+    rows = times(*[(10.0, 10.2)] * 3, (10.4, 10.0))
+    assert choose(rows, Budget(1)).candidates == (A,)
+    found = choose(rows, Budget(1), references={P[3]: 10.1})
+    assert (found.candidates, found.method) == ((B,), method)
+    # Regrets are plain: what is slower than the library is in none.
+    assert (found.mean_regret, found.worst_regret) == (pytest.approx(0.015), pytest.approx(0.02))
+    assert choose(rows, Budget(1), references=dict.fromkeys(P, 10.5)).candidates == (A,)
+    assert choose(rows, Budget(1), references={P[0]: 10.0, P[3]: 10.3}).candidates == (A,)
 
 
 def test_near_ties_go_to_the_kernel_that_is_kept_anyway(method):

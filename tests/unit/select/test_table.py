@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from aot.core.dispatch import Column, Grid, Section, round_up
+from aot.core.dispatch import Column, Grid, Ladder, Row, Section, round_up
 from aot.core.errors import SelectionError
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -10,6 +12,7 @@ from aot.select.buckets import FINE_GRID_M, FINE_M
 from aot.select.portfolio import Budget, choose
 from aot.select.table import MAX_WORKSPACE_BYTES, PREDICTED_TIE, Bucket, Timed, build_section, is_general
 from aot.select.time_model import Prior
+from aot.space.roofline import roofline
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
@@ -181,6 +184,17 @@ def test_known_times_stand_before_the_models():
     assert timed.incumbent(here) is None
 
 
+def test_a_time_of_another_operation_is_at_least_the_roofline_and_one_of_its_own_stands():
+    here = problem_of(256, 8192, 8192)
+    least = roofline(here, H200).time_us
+    filled = {here: {PLAIN: 0.9 * least, SPLIT: 0.9 * least, SWAPPED: 1.5 * least}}
+    timed = Timed({here: {PLAIN: 0.9 * least}}, filled, "measured", Shades(lambda *_: 1.0), target=H200)
+    found = timed.times_us((PLAIN, SPLIT, SWAPPED, SEPARATE), [here])
+    assert found[0].tolist() == [0.9 * least, least, 1.5 * least, least]
+    found = replace(timed, provenance="predicted").times_us((PLAIN, SPLIT, SWAPPED, SEPARATE), [here])
+    assert found[0].tolist() == [least, least, 1.5 * least, least]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(seed, monkeypatch):
     # Nothing merges, so that each fine step has a kernel of its own. A kernel takes a start and so much a row.
@@ -233,6 +247,7 @@ def kept_grid(n_edges, m_edges):
         (kept_grid((512, 4096), (16384,)), (16384,)),
         (kept_grid((512, 4096), (1024, 16384)), (1024, 16384)),
         (kept_grid((512, 4096), (1024, 4096, 16384)), (1024, 4096, 16384)),
+        (kept_grid((512, 4096), (1024,)), (1024, 2048, 16384)),  # what is past its last step is as without it
         (kept_grid((512, 4096), (1025, 16384)), (2048, 16384)),  # no fine step
         (kept_grid((512, 2048), (16384,)), (2048, 16384)),  # another grid
         (None, (2048, 16384)),
@@ -245,6 +260,55 @@ def test_the_steps_of_an_earlier_column_stay_where_its_grid_is_the_same(kept, ed
     indices, section = section_of(rows, model, kept=kept)
     kernels = tuple(indices[SWAPPED if m <= 2048 or edges == (16384,) else PLAIN] for m in edges)
     assert section.grid.columns == (Column(edges, kernels),) * 4
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize(
+    ("kept", "edges"),
+    [
+        (None, (16, 32, 64, 128, 256)),
+        ((16, 64), (16, 64, 128, 256)),
+        ((24, 64), (16, 24, 64, 128, 256)),
+        ((8, 16), (8, 16, 32, 64, 128, 256)),
+        ((8, 256), (8, 16, 64, 256)),
+        ((8, 999), (8, 16, 64, 999)),
+    ],
+)
+def test_an_earlier_ladders_edges_are_all_up_to_its_last_and_past_it_there_are_new_ones(kept, edges):
+    # Tuned at 16 and 64; at each fine step another kernel is by far the best.
+    steps = (16, 32, 64, 128, 256, 999)
+    model = Shades(lambda c, p: 10.0 if (c is SWAPPED) == (round_up(p.m, steps) % 2) else 20.0)
+    rows = {(m, 64, 64): {SWAPPED: 9.0, PLAIN: 5.0} for m in (16, 64)}
+    rows[16, 512, 64] = {SWAPPED: 5.0, PLAIN: 9.0}
+    grid = Grid((1,), (1,), (Column((1,), (1,)),))
+    row = Row(1, 1, 9.0, "predicted", 1, 9.0)
+    earlier = kept and Section(BF16, (Ladder(64, 64, kept, (row, row)),), grid, 0)
+    _, section = section_of(rows, model, kept=earlier)
+    assert [x.m_edges for x in section.ladders] == [edges, (16, 32, 64, 128, 256)]
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_predicted_time_is_at_least_the_roofline_and_a_measured_one_stands():
+    rows = {(16, 8192, 8192): {PLAIN: 1.0, SWAPPED: 2.0}, (32, 8192, 8192): {PLAIN: 2.0, SWAPPED: 1.0}}
+    model = Shades(lambda c, p: 100.0 if (c is SWAPPED) and p.m > 128 else 1.0)
+    least = roofline(problem_of(256, 8192, 8192), H200).time_us
+    assert 40 < least < 100
+    for target, us in ((H200, round(least, 3)), (None, 1.0)):
+        (ladder,) = section_of(rows, model, target=target)[1].ladders
+        found = [(x.time_us, x.runner_up_us, x.provenance) for x in ladder.rows]
+        assert found == [*[(1.0, 2.0, "measured")] * 2, (us, 100.0, "predicted")]
+
+
+@pytest.mark.usefixtures("coarse")
+def test_between_two_scanned_steps_a_tie_goes_to_the_shipped_kernel_too(monkeypatch):
+    # Steps 16 and 256 are scanned, on which SWAPPED is not near; at all others it is 3% slower.
+    monkeypatch.setattr(table, "MERGE_COST", -1.0)
+    model = Shades(lambda c, p: 10.0 if c is PLAIN else 30.0 if p.m in (16, 256) else 10.3)
+    rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (256, 64, 64): {PLAIN: 9.0, SWAPPED: 5.0}}
+    for shipped, few in ((PLAIN, PLAIN), (SWAPPED, SWAPPED)):
+        indices, section = section_of(rows, model, incumbent=lambda _p, x=shipped: x)
+        kernels = tuple(indices[x] for x in (PLAIN, few, few, few, PLAIN))
+        assert section.grid.columns == (Column((16, 32, 64, 128, 256), kernels),) * 4
 
 
 def test_only_what_takes_everything_without_a_workspace_is_general():

@@ -84,3 +84,34 @@ def test_times_without_a_bias_are_imputed_to_those_with_one_and_not_back():
     filled = with_imputed_times(times)
     assert filled[bias] == {Problem(bias, *sizes): {SMALL: 18.0, OTHER: 7.0, PLAIN: pytest.approx(15.0)}}
     assert filled[plain] == times[plain]
+
+
+def test_a_problem_that_only_an_equivalent_operation_was_timed_on_is_imputed_as_a_whole():
+    bf16, fp16, bias = Operation.BF16_KK, Operation.FP16_KK, Operation.BF16_KK_BIAS
+    here, there = (64, 4096, 4096), (128, 4096, 4096)
+    times = {
+        bf16: {Problem(bf16, *here): {SMALL: 12.0, PLAIN: 10.0}, Problem(bf16, *there): {PLAIN: 20.0}},
+        fp16: {Problem(fp16, *here): {SMALL: 11.0}},
+        bias: {Problem(bias, *here): {OTHER: 9.0}},
+    }
+    filled = with_imputed_times(times)
+    # Nothing levels them, nothing being common.
+    assert filled[fp16][Problem(fp16, *there)] == {PLAIN: 20.0}
+    assert filled[bias][Problem(bias, *there)] == {PLAIN: 20.0}
+    assert {operation: set(rows) for operation, rows in filled.items()} == {
+        x: {Problem(x, *here), Problem(x, *there)} for x in (bf16, fp16, bias)
+    }
+    # An operation that has no time at all is given none, and what was timed in all is imputed to none as a whole.
+    assert bf16 not in with_imputed_times({fp16: times[fp16]})
+    assert filled[bf16] == {Problem(bf16, *here): {SMALL: 12.0, PLAIN: 10.0}, Problem(bf16, *there): {PLAIN: 20.0}}
+
+
+def test_of_two_equivalent_operations_the_nearest_stands_in():
+    bf16, fp16, bias = Operation.BF16_KK, Operation.FP16_KK, Operation.BF16_KK_BIAS
+    sizes = (64, 4096, 4096)
+    times = {
+        bias: {Problem(bias, 1, 64, 64): {PLAIN: 1.0}},
+        bf16: {Problem(bf16, *sizes): {PLAIN: 10.0}},
+        fp16: {Problem(fp16, *sizes): {PLAIN: 11.0, SMALL: 13.0}},
+    }
+    assert with_imputed_times(times)[bias][Problem(bias, *sizes)] == {PLAIN: 10.0, SMALL: 13.0}

@@ -1,0 +1,39 @@
+"""The selections that the repository ships, held against what their targets can do."""
+
+import pytest
+
+from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.problem import Problem
+from aot.core.target import load_target
+from aot.select.pipeline import COMMITTED
+from aot.select.selection import read_selection
+from aot.space.roofline import roofline
+
+MEASURED_LEAST = 0.94
+"""Least measured time over the roofline: the rates in a target's file were measured, and a kernel may exceed them."""
+
+ROUNDING_US = 0.0005
+"""A row's times have three decimals."""
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json.gz")), ids=lambda path: path.name)
+def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
+    selection = read_selection(path)
+    target = load_target(selection.target)
+    rows = [
+        (Problem(section.operation, m, ladder.n, ladder.k), row)
+        for section in selection.table.sections
+        for ladder in section.ladders
+        for m, row in zip(ladder.m_edges, ladder.rows, strict=True)
+    ]
+    assert rows
+    below = []
+    for problem, row in rows:
+        share = MEASURED_LEAST if row.provenance == PROVENANCE_MEASURED else 1.0
+        least = share * roofline(problem, target).time_us - ROUNDING_US
+        below += [(problem.name, row.provenance, us, least) for us in (row.time_us, row.runner_up_us) if us < least]
+    assert below == []
+
+
+def test_there_is_a_committed_selection():
+    assert [path.name for path in COMMITTED.glob("*.json.gz")]
