@@ -461,8 +461,8 @@ def test_another_tunings_noise_changes_next_to_nothing(noise):
 
 @pytest.mark.xfail(
     strict=True,
-    reason="what is learned moves with the noise by more than PREDICTED_TIE: 21 of 7,580 entries, all but one of the "
-    "grid, have another kernel, one 11 percent slower at its corner by the first model",
+    reason="what is learned moves with the noise by more than PREDICTED_TIE: 30 of 8,375 entries, all but one of the "
+    "grid, have another kernel, one 5 percent slower at its corner by the first model",
 )
 def test_another_tunings_noise_costs_next_to_nothing(noise):
     _, _, found = noise
