@@ -36,9 +36,9 @@ MERGE_COST = 0.0005
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
 SCAN = 4
-"""All kernels are predicted on every fourth step of m of a column; between two of those, the kernels that are `NEAR` the
-best on either, and the shipped one. Source: on the H200's record the trees take 6 us a prediction, and a grid has
-35 million of them."""
+"""All kernels are predicted on every fourth step of m of a column; between two of those, up to `MOST` kernels that are
+`NEAR` the best on either, and the shipped one. Source: on the H200's record the trees take 6 us a prediction, and a
+grid has 35 million of them."""
 
 MOST = 16
 """Most kernels, the nearest, that are looked at between two scanned steps for each of the two."""
@@ -279,11 +279,13 @@ class _Columns:
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
         asked = is_near[:, lower] | is_near[:, upper] | shipped
+        asked[:, scanned] = False
         problems = [Problem(self.operation, m, n, k) for k in self.k_edges for m in self.m_edges]
         times = model.times_us(self.known.candidates, problems, asked.reshape(num_k * num_m, -1))
         longest = np.maximum(predicted[:, lower], predicted[:, upper])
-        losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest) + barred
-        return losses
+        losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest)
+        losses[:, scanned] = predicted
+        return losses + barred
 
     def _column(self, buckets: Sequence[Bucket], losses: Array) -> Column:
         """Merge the steps of m of one column, and choose the kernel of each."""

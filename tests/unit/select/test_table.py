@@ -213,15 +213,27 @@ def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(s
     for i, column in enumerate(grid.columns):
         assert column.m_edges == FINE_GRID_M
         n, k = grid.corner(i)
-        for low, m, kernel in zip((0, *FINE_GRID_M), FINE_GRID_M, column.kernels, strict=False):
-            shapes = [problem_of(-(-(low + m) // 2), n, k), problem_of(m, n, k)]
-            times = {indices[x]: model.time(x, shapes[0]) * model.time(x, shapes[1]) for x in kernels}
+        for m, kernel in zip(FINE_GRID_M, column.kernels, strict=True):
+            times = {indices[x]: model.time(x, problem_of(m, n, k)) for x in kernels}
             assert kernel == min(times, key=times.get), (m, n, k)
             used.add(kernel)
     assert len(used) > 2
     (ladder,) = section.ladders
     of_ladder = 2 * len(ladder.m_edges) * len(kernels)
-    assert asked - of_ladder < 0.9 * 4 * 2 * len(FINE_GRID_M) * len(kernels)
+    assert asked - of_ladder < 0.9 * 4 * len(FINE_GRID_M) * len(kernels)
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize(("most", "between"), [(1, PLAIN), (2, SWAPPED)])
+def test_between_two_scanned_steps_only_the_nearest_kernels_are_looked_at(monkeypatch, most, between):
+    # Steps 16 and 256 are scanned, on which SWAPPED comes second; at all others it is the better by far.
+    monkeypatch.setattr(table, "MERGE_COST", -1.0)
+    monkeypatch.setattr(table, "MOST", most)
+    model = Shades(lambda c, p: 10.0 if c is PLAIN else 11.0 if p.m in (16, 256) else 5.0)
+    rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (256, 64, 64): {PLAIN: 9.0, SWAPPED: 5.0}}
+    indices, section = section_of(rows, model)
+    kernels = tuple(indices[x] for x in (PLAIN, between, between, between, PLAIN))
+    assert section.grid.columns == (Column((16, 32, 64, 128, 256), kernels),) * 4
 
 
 @pytest.mark.usefixtures("coarse")
