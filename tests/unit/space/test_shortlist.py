@@ -19,21 +19,21 @@ def order(problem):
 
 
 def test_the_best_of_each_problem_comes_first_with_its_kin():
-    assert len(CANDIDATES) == 18
-    wide, narrow = 12, 6
-    chosen = shortlist(CANDIDATES, [SMALL, BIG], H200, 18)
+    assert len(CANDIDATES) == 24
+    wide, narrow = 16, 8
+    chosen = shortlist(CANDIDATES, [SMALL, BIG], H200, 24)
     assert {x.tile_n for x in chosen[:wide]} == {16}
     assert {x.tile_n for x in chosen[wide:]} == {192}
     assert len(chosen[wide:]) == narrow
     assert order(SMALL)[0][0] in chosen[:wide]
 
 
-@pytest.mark.parametrize("limit", [1, 5, 18, 100])
+@pytest.mark.parametrize("limit", [1, 5, 24, 100])
 def test_no_more_than_the_limit_and_each_once(limit):
     chosen = shortlist(CANDIDATES, [SMALL, BIG], H200, limit)
-    assert len(chosen) == len(set(chosen)) == min(limit, 18)
-    assert chosen == shortlist(CANDIDATES, [SMALL, BIG], H200, 18)[:limit]
-    assert set(chosen) == set(shortlist(CANDIDATES[::-1], [SMALL, BIG], H200, limit)) or limit < 18
+    assert len(chosen) == len(set(chosen)) == min(limit, 24)
+    assert chosen == shortlist(CANDIDATES, [SMALL, BIG], H200, 24)[:limit]
+    assert set(chosen) == set(shortlist(CANDIDATES[::-1], [SMALL, BIG], H200, limit)) or limit < 24
 
 
 def test_within_keeps_what_is_near_the_best_in_the_given_order():
