@@ -124,7 +124,7 @@ def test_a_device_with_less_shared_memory_takes_fewer():
             Reason.COMBINATION,
             (
                 "sm90_quack_128x128_c1x1_pingpong: split_k 1 in mode 'serial'; 1 goes with none, "
-                "2 and more with serial, parallel, separate, tail"
+                "2 and more with serial, parallel, separate, tail, cluster"
             ),
         ),
     ],
