@@ -5,6 +5,8 @@ more warpgroups multiply. Then every CTA sends each other CTA the sums that this
 memory, adds what it receives to its own, in the order of the CTAs, and stores its columns of the tile. A thread sends
 to the thread of the same number, so that the sums stay in the registers' order and no thread reads another's.
 
+Two tiles may lie in a cluster, one beside the other. Then each CTA loads half of what both tiles read, for both.
+
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
@@ -58,15 +60,14 @@ class SplitGemmSm90:
         tile = self.tile
         operands = (b, a) if self.swap_ab else (a, b)
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
-        layouts, loads, tiles = [], [], 1
-        for operand, extent in zip(operands, (tile.rows, tile.columns), strict=True):
+        layouts, loads, clusters = [], [], 1
+        for operand, extent, sharing in zip(operands, (tile.rows, tile.columns), tile.sharing, strict=True):
             layout = cute.tile_to_shape(atom, (extent, BLOCK_K, tile.num_stages), order=(0, 1, 2))
             box = cute.slice_(layout, (None, None, 0))
-            loads.append(
-                cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, box, (extent, BLOCK_K))
-            )
+            copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+            loads.append(cpasync.make_tiled_tma_atom(copy, operand, box, (extent, BLOCK_K), num_multicast=sharing))
             layouts.append(layout)
-            tiles *= cute.ceil_div(operand.shape[0], extent)
+            clusters *= cute.ceil_div(operand.shape[0], extent * tile.num_tiles // sharing)
         mma = make_trivial_tiled_mma(
             self.element,
             self.element,
@@ -77,9 +78,9 @@ class SplitGemmSm90:
             tiler_mn=(MMA_M, tile.columns),
         )
         self.kernel(mma, loads[0], loads[1], tuple(layouts), d, bias, prefetch_b).launch(
-            grid=(tiles * tile.cluster, 1, 1),
+            grid=(clusters * tile.num_ctas, 1, 1),
             block=(tile.num_threads, 1, 1),
-            cluster=(tile.cluster, 1, 1),
+            cluster=(tile.num_ctas, 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
@@ -117,7 +118,8 @@ class SplitGemmSm90:
         tile = self.tile
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         block, _, _ = cute.arch.block_idx()
-        rank, index = block % tile.cluster, block // tile.cluster
+        place, index = block % tile.num_ctas, block // tile.num_ctas
+        rank, peer = place // tile.num_tiles, place % tile.num_tiles
         storage = SmemAllocator().allocate(self._shared_memory())
         if warp == 0:
             cpasync.prefetch_descriptor(load_rows[0])
@@ -130,18 +132,38 @@ class SplitGemmSm90:
             memory.get_tensor(layout.outer, swizzle=layout.inner)
             for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
         ]
-        tiles_r = cute.ceil_div(load_rows[1].shape[0], tile.rows)
-        tile_r, tile_c = index % tiles_r, index // tiles_r
+        clusters_r = cute.ceil_div(load_rows[1].shape[0], tile.rows * tile.cluster_m)
+        tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
+        tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
         num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
         if warp >= tile.num_multiplying // 32:
             copies = (
-                _make_copy(load_rows, stages[0], tile.rows, tile_r),
-                _make_copy(load_columns, stages[1], tile.columns, tile_c),
+                self._make_copy(load_rows, stages[0], tile.rows, tile_r, tile.sharing[0], rank, peer),
+                self._make_copy(load_columns, stages[1], tile.columns, tile_c, tile.sharing[1], rank, peer),
             )
+            if const_expr(tile.num_tiles > 1):
+                cute.arch.cluster_wait()  # the others' barriers are there
             self._load(copies, storage, warp, rank, num_k_blocks, prefetch_b)
         if warp < tile.num_multiplying // 32:
             sums = self._multiply(mma, stages, storage, warp, rank, num_k_blocks)
-            self._finish(sums, storage, warp, rank, (tile_r * tile.rows, tile_c * tile.columns), d, bias)
+            self._finish(sums, storage, warp, (rank, peer), (tile_r * tile.rows, tile_c * tile.columns), d, bias)
+        if const_expr(tile.num_tiles > 1):
+            cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
+
+    def _make_copy(self, load: Any, stages: Any, extent: int, tile: Any, sharing: int, rank: Int32, peer: Int32) -> Any:
+        """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`.
+
+        Where tiles of the cluster share the operand, each loads its part of the rows for all.
+        """
+        atom, operand = load
+        source = cute.local_tile(operand, (extent, BLOCK_K), (tile, None))
+        if sharing == 1:
+            return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
+        mask = Int32((1 << sharing) - 1) << (rank * self.tile.num_tiles)
+        copy, _, _ = copy_utils.tma_get_copy_fn(
+            atom, peer, cute.make_layout(sharing), source, stages, mcast_mask=cutlass.Int16(mask)
+        )
+        return copy
 
     @cute.jit
     def _init_barriers(self, storage: Any, rank: Int32) -> None:
@@ -149,11 +171,11 @@ class SplitGemmSm90:
         tile = self.tile
         full, empty, received = _barriers(storage, tile)
         groups = cutlass.min(tile.num_groups - rank * tile.share, tile.share)
-        vectors = (tile.cluster - 1) * tile.num_steps * tile.num_multiplying
+        vectors = (tile.splits - 1) * tile.num_steps * tile.num_multiplying
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(full + s, 1)
-                cute.arch.mbarrier_init(empty + s, tile.num_multiplying // 32)
+                cute.arch.mbarrier_init(empty + s, tile.num_multiplying // 32 * tile.num_tiles)
             cute.arch.mbarrier_init(received, 1)
             cute.arch.mbarrier_arrive_and_expect_tx(received, groups * (vectors * VECTOR_BYTES))
 
@@ -178,7 +200,10 @@ class SplitGemmSm90:
             if 3 * cute.arch.grid_dim()[0] > 2 * self.num_sms:
                 cute.arch.griddepcontrol_launch_dependents()
             self._load_operand(copy_a, storage, rank, num_k_blocks, False)
-        cute.arch.cluster_wait()
+        if const_expr(self.tile.num_tiles > 1):
+            cute.arch.cluster_arrive_relaxed()
+        else:
+            cute.arch.cluster_wait()
 
     @cute.jit
     def _load_operand(
@@ -192,7 +217,7 @@ class SplitGemmSm90:
         tile = self.tile
         full, empty, _ = _barriers(storage, tile)
         stage, phase = Int32(0), Int32(1)
-        for k_block in cutlass.range(rank, num_k_blocks, tile.cluster, unroll=1):
+        for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, phase)
             if const_expr(announces):
                 with cute.arch.elect_one():
@@ -209,7 +234,9 @@ class SplitGemmSm90:
     ) -> Any:
         """Multiply the CTA's blocks of k and return a thread's sums, zero where there are no blocks.
 
-        A stage is released when the next one's instructions have been issued: the tensor cores always have some.
+        A stage is released when the next one's instructions have been issued: the tensor cores always have some. It is
+        released only where it is loaded again: so the loading warps wait for every release, and no other CTA arrives at
+        the barrier of one that has ended.
         """
         tile = self.tile
         full, empty, _ = _barriers(storage, tile)
@@ -219,12 +246,16 @@ class SplitGemmSm90:
         sums, fragments_r, fragments_c = quack_sm90.partition_fragment_ABC(part, shape, *stages)
         sums.fill(0.0)
         stage, phase, previous = Int32(0), Int32(0), Int32(0)
-        for k_block in cutlass.range(rank, num_k_blocks, tile.cluster, unroll=1):
+        for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
             quack_sm90.gemm_w_idx(mma, sums, fragments_r, fragments_c, False, stage, stage, wg_wait=1)
-            if k_block >= tile.cluster:
+            if k_block >= tile.splits and k_block + (tile.num_stages - 1) * tile.splits < num_k_blocks:
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(empty + previous)
+                    if const_expr(tile.num_tiles == 1):
+                        cute.arch.mbarrier_arrive(empty + previous)
+                    else:
+                        for peer in range_constexpr(tile.num_tiles):
+                            cute.arch.mbarrier_arrive(empty + previous, rank * tile.num_tiles + peer)
             previous = stage
             stage += 1
             if stage == tile.num_stages:
@@ -239,27 +270,29 @@ class SplitGemmSm90:
         sums: cute.Tensor,
         storage: Any,
         warp: Int32,
-        rank: Int32,
+        place: Any,
         origin: Any,
         d: cute.Tensor,
         bias: cute.Tensor | None,
     ) -> None:
         """Exchange the sums, add up and store this CTA's columns of the tile, in each multiplying warp."""
-        tile = self.tile
+        tile, (rank, peer) = self.tile, place
         thread, _, _ = cute.arch.thread_idx()
         received = storage.received.get_tensor(
-            cute.make_layout((4, tile.num_multiplying, tile.num_vectors, tile.cluster - 1))
+            cute.make_layout((4, tile.num_multiplying, tile.num_vectors, tile.splits - 1))
         )
         cute.arch.griddepcontrol_wait()
         cute.arch.cluster_wait()
-        own = self._exchange(sums, received, storage, thread, rank)
+        if const_expr(tile.num_tiles > 1):
+            cute.arch.cluster_arrive_relaxed()
+        own = self._exchange(sums, received, storage, thread, rank, peer)
         row = origin[0] + warp // 4 * MMA_M + warp % 4 * WARP_ROWS
         first = rank * tile.share
         offsets = None
         if const_expr(bias is not None):
             offsets = self._load_bias(bias, row, origin[1] + first * GROUP)
         cute.arch.mbarrier_wait(_barriers(storage, tile)[2], 0)
-        for slot in range_constexpr(tile.cluster - 1):
+        for slot in range_constexpr(tile.splits - 1):
             for v in range_constexpr(tile.num_vectors):
                 part = cute.make_rmem_tensor(4, Float32)
                 cute.autovec_copy(received[None, thread, v, slot], part)
@@ -277,15 +310,17 @@ class SplitGemmSm90:
             self._store(own, memory, warp, first, (row, origin[1]), d)
 
     @cute.jit
-    def _exchange(self, sums: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32, rank: Int32) -> Any:
-        """Send the other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
+    def _exchange(
+        self, sums: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32, rank: Int32, peer: Int32
+    ) -> Any:
+        """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
         tile = self.tile
         barrier = _barriers(storage, tile)[2]
         shape = (4, tile.num_groups, tile.num_steps)
         values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
         own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
         own.fill(0.0)
-        for owner in range_constexpr(tile.cluster):
+        for owner in range_constexpr(tile.splits):
             first = owner * tile.share
             vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
             if rank == owner:
@@ -299,7 +334,7 @@ class SplitGemmSm90:
                 for j, i in vectors:
                     words = tuple(values[e, first + j, i].bitcast(Int32) for e in range(4))
                     target = received[None, thread, j + tile.share * i, slot].iterator
-                    cute.arch.store_async_dsmem(target, words, barrier, owner)
+                    cute.arch.store_async_dsmem(target, words, barrier, owner * tile.num_tiles + peer)
         return own
 
     @cute.jit
@@ -380,13 +415,6 @@ def _barriers(storage: Any, tile: Tile) -> Any:
     """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
     first = storage.barriers.data_ptr()
     return first, first + tile.num_stages, first + 2 * tile.num_stages
-
-
-def _make_copy(load: Any, stages: Any, extent: int, tile: Any) -> Any:
-    """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`."""
-    atom, operand = load
-    source = cute.local_tile(operand, (extent, BLOCK_K), (tile, None))
-    return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
 
 
 def _of_warp(memory: Any, tile: Tile, shape: tuple[int, ...]) -> Any:

@@ -33,15 +33,34 @@ ALIGN_BYTES = 1024
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of the product, and how the CTAs of a cluster share it; sizes in elements."""
+    """A tile of the product, and how the CTAs of a cluster share it, and others beside it; sizes in elements."""
 
     rows: int
     columns: int
-    cluster: int
+    splits: int
     """CTAs that share k."""
     num_warpgroups: int
     """Warpgroups of a CTA that multiply; they share the rows."""
     num_stages: int
+    cluster_m: int = 1
+    """Tiles of a cluster along the rows, which share their columns."""
+    cluster_n: int = 1
+    """Tiles of a cluster along the columns, which share their rows."""
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def num_ctas(self) -> int:
+        """CTAs of a cluster. Those that share k lie `num_tiles` apart."""
+        return self.num_tiles * self.splits
+
+    @property
+    def sharing(self) -> tuple[int, int]:
+        """Tiles that share a load of the rows, and of the columns."""
+        return self.cluster_n, self.cluster_m
 
     @property
     def num_groups(self) -> int:
@@ -50,8 +69,8 @@ class Tile:
 
     @property
     def share(self) -> int:
-        """Groups of columns that a CTA of the cluster stores; the last CTA may store fewer."""
-        return -(-self.num_groups // self.cluster)
+        """Groups of columns that a CTA stores of its tile; the last CTA may store fewer."""
+        return -(-self.num_groups // self.splits)
 
     @property
     def num_steps(self) -> int:
@@ -60,7 +79,7 @@ class Tile:
 
     @property
     def num_vectors(self) -> int:
-        """Vectors of four sums that a thread receives from each other CTA."""
+        """Vectors of four sums that a thread receives from each other CTA of the tile."""
         return self.share * self.num_steps
 
     @property
@@ -85,8 +104,8 @@ class Tile:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that a CTA has room for from the others of its cluster."""
-        return (self.cluster - 1) * self.num_vectors * self.num_multiplying * VECTOR_BYTES
+        """Bytes that a CTA has room for from the others of its tile."""
+        return (self.splits - 1) * self.num_vectors * self.num_multiplying * VECTOR_BYTES
 
     @property
     def num_barriers(self) -> int:

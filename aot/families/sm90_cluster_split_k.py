@@ -2,11 +2,12 @@
 
 Where tiles that suit the tensor cores are too few for the device's SMs, 2 or 4 CTAs take one tile, each every second or
 fourth block of k, and add their sums through distributed shared memory in a fixed order: no workspace, no flags and no
-second kernel. `split_k` is the number of CTAs of the cluster.
+second kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles of a cluster.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
@@ -36,10 +37,19 @@ MIN_STAGES = 2
 def _tile(candidate: Candidate, target: Target) -> Tile:
     """Return a candidate's tile, with stages that fill the shared memory where it names none."""
     warpgroups = WARPGROUPS.get(candidate.tile_m, 1)
-    bare = Tile(candidate.tile_m, candidate.tile_n, candidate.split_k, warpgroups, 0)
+    bare = Tile(
+        candidate.tile_m, candidate.tile_n, candidate.split_k, warpgroups, 0, candidate.cluster_m, candidate.cluster_n
+    )
     left = target.smem_bytes_per_block - bare.fixed_bytes
     fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
-    return Tile(bare.rows, bare.columns, bare.cluster, warpgroups, candidate.num_stages or max(fit, MIN_STAGES))
+    return replace(bare, num_stages=candidate.num_stages or max(fit, MIN_STAGES))
+
+
+def _clusters(target: Target) -> list[tuple[int, int, int]]:
+    """List (tiles along m, tiles along n, splits of k) of a target's clusters: of one tile or two neighbours."""
+    most = max(m * n for m, n in target.clusters)
+    tiles = [(1, 1), (2, 1), (1, 2)]
+    return [(m, n, splits) for m, n in tiles for splits in (2, 4) if m * n * splits <= most]
 
 
 def _check_tile(tile: Tile) -> Rejected | None:
@@ -48,8 +58,11 @@ def _check_tile(tile: Tile) -> Rejected | None:
     if tile.rows not in WARPGROUPS or tile.columns % GROUP or not GROUP <= tile.columns <= 256:
         text = f"a tile has {', '.join(map(str, WARPGROUPS))} rows and up to 256 columns in steps of {GROUP}"
         return Rejected(Reason.TILE, f"{text}, got {name}")
-    if (tile.cluster - 1) * tile.share >= tile.num_groups:
-        text = f"{tile.num_groups} groups of {GROUP} columns leave one of {tile.cluster} CTAs none to store"
+    if (tile.splits - 1) * tile.share >= tile.num_groups:
+        text = f"{tile.num_groups} groups of {GROUP} columns leave one of {tile.splits} CTAs none to store"
+        return Rejected(Reason.TILE, f"{name}: {text}")
+    if any(extent % (GROUP * sharing) for extent, sharing in zip((tile.rows, tile.columns), tile.sharing, strict=True)):
+        text = f"{max(tile.sharing)} tiles cannot share a load in parts of whole groups of {GROUP}"
         return Rejected(Reason.TILE, f"{name}: {text}")
     fit = MAX_ACCUMULATORS[tile.num_warpgroups]
     if tile.num_accumulators > fit:
@@ -73,19 +86,21 @@ class Sm90ClusterSplitK:
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate tiles, the target's clusters along one axis and swap."""
+        """Enumerate tiles, clusters and swap."""
         del operation
         for tile_m in WARPGROUPS:
             for tile_n in TILE_N:
-                for cluster in sorted({m for m, n in target.clusters if n == 1 and m > 1}):
+                for cluster_m, cluster_n, splits in _clusters(target):
                     for swap_ab in (False, True):
                         yield Candidate(
                             family=self.name,
                             tile_m=tile_m,
                             tile_n=tile_n,
+                            cluster_m=cluster_m,
+                            cluster_n=cluster_n,
                             swap_ab=swap_ab,
                             use_tma_store=False,
-                            split_k=cluster,
+                            split_k=splits,
                             split_k_mode=SplitK.CLUSTER,
                         )
 
@@ -94,14 +109,19 @@ class Sm90ClusterSplitK:
         if operation.layout is not Layout.KK:
             text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
             return Rejected(Reason.LAYOUT, text)
-        plain = (candidate.cluster_m, candidate.cluster_n, candidate.use_2cta, candidate.use_tma_store)
-        if plain != (1, 1, False, False) or candidate.schedule or SplitK(candidate.split_k_mode) is not SplitK.CLUSTER:
-            text = f"{self.name} splits k over the CTAs of a cluster, one tile each, and stores without TMA"
+        if (
+            candidate.use_2cta
+            or candidate.use_tma_store
+            or candidate.schedule
+            or SplitK(candidate.split_k_mode) is not SplitK.CLUSTER
+        ):
+            text = f"{self.name} splits k over the CTAs of a cluster and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
-        if (candidate.split_k, 1) not in target.clusters:
-            allowed = ", ".join(str(m) for m, n in target.clusters if n == 1 and m > 1)
-            text = f"a cluster of {candidate.split_k} CTAs is not one of {target.name}'s: {allowed}"
-            return Rejected(Reason.CLUSTER, text)
+        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
+        if cluster not in _clusters(target):
+            allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
+            text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
+            return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
         return _check_tile(_tile(candidate, target))
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:

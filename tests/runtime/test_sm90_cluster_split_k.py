@@ -26,7 +26,9 @@ PAIR = Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **PLAIN)
 FOUR = Candidate("sm90_cluster_split_k", 128, 144, split_k=4, **PLAIN)
 SWAPPED = Candidate("sm90_cluster_split_k", 128, 64, split_k=4, swap_ab=True, **PLAIN)
 TWO_STEPS = Candidate("sm90_cluster_split_k", 256, 128, split_k=2, num_stages=2, swap_ab=True, **PLAIN)
-CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS)
+SHARED_COLUMNS = Candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **PLAIN)
+SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
+CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +46,12 @@ def real(built, tmp_path_factory):
 def test_a_cluster_takes_each_tile(real, built, candidate):
     kernel, record, _ = launch(real, *built, candidate, stated())
     rows, columns = (N, M) if candidate.swap_ab else (M, N)
-    tiles = -(-rows // candidate.tile_m) * -(-columns // candidate.tile_n)
-    assert tuple(record.grid) == (tiles * candidate.split_k, 1, 1)
+    clusters = -(-rows // (candidate.tile_m * candidate.cluster_m))
+    clusters *= -(-columns // (candidate.tile_n * candidate.cluster_n))
+    num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
+    assert tuple(record.grid) == (clusters * num_ctas, 1, 1)
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
-    assert attributes(record)[CLUSTER] == (candidate.split_k, 1, 1)
+    assert attributes(record)[CLUSTER] == (num_ctas, 1, 1)
     assert attributes(record)[PROGRAMMATIC][0] == 1
 
 
@@ -58,10 +62,11 @@ def test_shared_memory_is_what_the_family_counts(real, built, candidate):
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES)
-def test_boxes_are_rows_of_128_bytes_of_the_tile(real, built, candidate):
+def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, candidate):
     _, _, parameters = launch(real, *built, candidate, stated())
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
-    rows_a, rows_b = (candidate.tile_m, candidate.tile_n)[:: -1 if candidate.swap_ab else 1]
+    parts = candidate.tile_m // candidate.cluster_n, candidate.tile_n // candidate.cluster_m
+    rows_a, rows_b = parts[:: -1 if candidate.swap_ab else 1]
     assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
         A: ((K, M), (64, rows_a), 3),
         B: ((K, N), (64, rows_b), 3),

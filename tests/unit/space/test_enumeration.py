@@ -53,7 +53,7 @@ def test_an_empty_pattern_is_refused(text):
             H200,
             {
                 "cluster_split_k": (120, {}),
-                "sm90_cluster_split_k": (192, {Reason.REGISTERS: 22, Reason.TILE: 16, Reason.SMEM: 26}),
+                "sm90_cluster_split_k": (400, {Reason.REGISTERS: 58, Reason.TILE: 16, Reason.SMEM: 38}),
                 "sm90_partial_tile": (13380, {Reason.COMBINATION: 10224, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 10224, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_quack": (12540, {Reason.COMBINATION: 5880, Reason.TILE: 5760, Reason.REGISTERS: 396}),
