@@ -29,6 +29,8 @@ class SplitK(Word):
     TAIL = "tail"
     """Only tiles that fill no whole wave are split, in as many as `tail_splits` says; splits write float32 partials,
     which the last one of a tile sums in order, in the same launch: deterministic."""
+    CLUSTER = "cluster"
+    """Splits are the CTAs of a cluster, which add up through distributed shared memory in order: deterministic."""
 
 
 MIN_SPLITS_OF_TWO_WAVES = 3

@@ -35,6 +35,10 @@ ROW_BYTES = 128
 """Bytes of k that a TMA load brings of each row of a tile: a pipeline stage (`TILE_K_BYTES` of the families)."""
 
 
+SUM_BYTES = 4
+"""Bytes of a partial sum: float32."""
+
+
 @dataclass(frozen=True)
 class Constants:
     """The model's numbers that no data sheet gives; aot.studies.calibrate fits them to measurements. All are above 0.
@@ -87,6 +91,11 @@ def _columns(candidates: Sequence[Candidate], name: str) -> Column:
 
 def _is_tail(candidates: Sequence[Candidate]) -> NDArray[np.bool_]:
     return np.array([candidate.split_k_mode == SplitK.TAIL for candidate in candidates])
+
+
+def _num_sharing(candidates: Sequence[Candidate]) -> Column:
+    """Count the CTAs of a cluster that share the k of a tile."""
+    return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in candidates], dtype=np.float64)
 
 
 def _rows(values: Sequence[int]) -> Column:
@@ -190,7 +199,10 @@ def _tile_us(x: Operands, candidates: Sequence[Candidate], target: Target, item:
     store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
     blocking = np.array([x.schedule.startswith("cooperative") or not x.use_tma_store for x in candidates])
     exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
-    tile_us: Column = np.maximum(mma_us, l2_us) + exposed * store_us
+    # What the CTAs of a cluster send each other is taken to travel as fast as what L2 sends: an assumption.
+    exchanged = 1 - 1 / _num_sharing(candidates)
+    exchange_us = x.cta_m * x.tile_n * exchanged * SUM_BYTES / l2_bytes_per_us
+    tile_us: Column = np.maximum(mma_us, l2_us) + exchange_us + exposed * store_us
     return tile_us
 
 
@@ -221,7 +233,7 @@ def estimate(
     """
     x = Operands.of(candidates, problems)
     item = problems[0].operation.element.num_bytes
-    cluster = x.cluster_m * x.cluster_n
+    cluster = x.cluster_m * x.cluster_n * _num_sharing(candidates)
     slots = np.floor(target.num_sms / cluster) * cluster
     is_tail, most = _is_tail(candidates), _columns(candidates, "split_k")
     tail_waves, tail_splits = _tail_waves(x.num_ctas(), slots, cluster, most)
@@ -268,7 +280,8 @@ def _split_us(
     for mode, candidate in zip(modes, candidates, strict=True):
         handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1
         in_place = target.launch_us + constants.serial_handover_us * handovers
-        fixed.append({SplitK.NONE: 0.0, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
+        free = {SplitK.NONE: 0.0, SplitK.CLUSTER: 0.0}
+        fixed.append({**free, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
     cleared = _workspace_bytes(candidates, problems, zero=True) / target.bandwidth_bytes_per_s * 1e6
     total: Column = np.array(fixed) + cleared
     return total

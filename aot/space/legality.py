@@ -58,6 +58,10 @@ def _split_k(candidate: Candidate) -> Rejected | None:
     modes = [mode.value for mode in SplitK]
     is_split = candidate.split_k_mode != SplitK.NONE.value
     if candidate.split_k_mode in modes and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
+        needs_none = SplitK(candidate.split_k_mode) is SplitK.CLUSTER
+        if needs_none and family_of(candidate).workspace(candidate).mode != SplitK.NONE:
+            text = f"{candidate.name}: {candidate.family} splits k through a workspace, not within a cluster"
+            return Rejected(Reason.COMBINATION, text)
         return None
     text = f"{candidate.name}: split_k {candidate.split_k} in mode '{candidate.split_k_mode}'"
     one, *others = modes

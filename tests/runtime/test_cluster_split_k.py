@@ -37,15 +37,19 @@ CANDIDATES = (ONE_ROW, TWO_CTAS, FOUR_CTAS)
 M, N, K = 35, 520, 264
 
 
-@pytest.fixture(scope="module")
-def built():
-    """Compile the candidates; gives a manifest that has them after other kernels, and all objects by name."""
-    keys = [KernelKey(BF16, x) for x in CANDIDATES]
+def compile_beside_others(candidates):
+    """Compile candidates; gives a manifest that has them after other kernels, and all objects by name."""
+    keys = [KernelKey(BF16, x) for x in candidates]
     artifacts, failures = compile_kernels(keys, load_target("h200"), STORE, progress=False)
     assert failures == []
     manifest, objects = small_manifest("h200")
     manifest = replace(manifest, kernels=(*manifest.kernels, *(x.kernel for x in artifacts)))
     return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
+
+
+@pytest.fixture(scope="module")
+def built():
+    return compile_beside_others(CANDIDATES)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,10 @@ GOOD = json.loads(json.dumps(Candidate("f", 64, 16).as_json()))
         ({"tile_m": "x"}, "tile_m: expected a whole number from 1 to 4096, got 'x'"),
         ({"cluster_n": 0}, "cluster_n: expected a whole number from 1 to 16, got 0"),
         ({"swap_ab": 1}, "swap_ab: expected true or false, got 1"),
-        ({"split_k_mode": "x"}, "split_k_mode: expected one of none, serial, parallel, separate, tail, got 'x'"),
+        (
+            {"split_k_mode": "x"},
+            "split_k_mode: expected one of none, serial, parallel, separate, tail, cluster, got 'x'",
+        ),
         ({"schedule": "a b"}, "schedule: expected a schedule, such as pingpong, got 'a b'"),
     ],
 )

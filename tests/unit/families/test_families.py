@@ -58,7 +58,18 @@ def test_families_are_found_by_their_modules():
 @pytest.mark.parametrize(
     ("target", "names"),
     [
-        ("h200", ["cluster_split_k", "simt", "sm90_partial_tile", "sm90_prefetch_b", "sm90_quack", "sm90_stream_k"]),
+        (
+            "h200",
+            [
+                "cluster_split_k",
+                "simt",
+                "sm90_cluster_split_k",
+                "sm90_partial_tile",
+                "sm90_prefetch_b",
+                "sm90_quack",
+                "sm90_stream_k",
+            ],
+        ),
         ("thor", ["simt", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
     ],
 )
@@ -85,7 +96,8 @@ def test_every_family_keeps_its_promises(target):
                 used = verdict.resources
                 assert used.num_stages * used.stage_bytes <= used.smem_bytes <= device.smem_bytes_per_block
                 assert used.num_stages >= (1 if family.is_fallback else 2)
-                assert (family.workspace(candidate).mode == "none") == (candidate.split_k == 1)
+                needs_none = candidate.split_k == 1 or candidate.split_k_mode == "cluster"
+                assert (family.workspace(candidate).mode == "none") == needs_none
             else:
                 assert verdict.message
 

@@ -37,5 +37,6 @@ def test_workspace_and_multiples_are_those_of_the_bounded_family():
     assert FAMILY.multiples(split) == BOUNDED.multiples(bounded(split)) == (1, 4)
 
 
-def test_two_families_prefetch_b():
-    assert [name for name, family in families().items() if family.prefetches_b] == ["cluster_split_k", FAMILY.name]
+def test_three_families_prefetch_b():
+    found = [name for name, family in families().items() if family.prefetches_b]
+    assert found == ["cluster_split_k", "sm90_cluster_split_k", FAMILY.name]

@@ -105,6 +105,27 @@ def test_a_tail_that_is_not_split_costs_what_no_split_costs():
     assert predict(tail, split).compute_us == pytest.approx(predict(plain, split).compute_us / 4)
 
 
+def test_a_cluster_that_shares_k_is_placed_whole_and_launched_once():
+    split = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4", "h200")
+    assert waves(split, 128, 128 * 33) == 1
+    assert waves(split, 128, 128 * 34) == 2
+    assert waves(split, 128, 128 * 33, replace(H200, num_sms=131)) == 2
+    problem = problem_of(16, 4096, 4096)
+    assert predict(split, problem).overhead_us == predict(SQUARE, problem).overhead_us
+
+
+def test_a_cluster_that_shares_k_pays_for_what_it_exchanges():
+    problem = problem_of(128, 128, 4096)
+    two, four = (
+        predict(named(f"sm90_cluster_split_k_128x128_c1x1_direct_cluster{x}", "h200"), problem_of(128, 128, 64 * x))
+        for x in (2, 4)
+    )
+    # A block of k a CTA in both; a CTA sends a half and three quarters of 64 KiB, at 64 bytes a clock of 1.6 GHz.
+    assert four.compute_us - two.compute_us == pytest.approx(65536 / 4 / (64 * 1.6e3))
+    four = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4", "h200")
+    assert predict(four, problem).compute_us < 0.5 * predict(SQUARE, problem).compute_us
+
+
 def test_split_k_adds_what_it_takes_to_sum():
     problem = problem_of(16, 4096, 4096)
 

@@ -124,13 +124,20 @@ def test_a_device_with_less_shared_memory_takes_fewer():
             Reason.COMBINATION,
             (
                 "sm90_quack_128x128_c1x1_pingpong: split_k 1 in mode 'serial'; 1 goes with none, "
-                "2 and more with serial, parallel, separate, tail"
+                "2 and more with serial, parallel, separate, tail, cluster"
             ),
         ),
     ],
 )
 def test_other_limits_are_given_with_both_figures(candidate, target, reason, message):
     assert check(candidate, BF16, target) == Rejected(reason, message)
+
+
+@pytest.mark.parametrize("name", ["sm90_quack", "sm90_partial_tile", "sm90_prefetch_b"])
+def test_a_family_that_splits_k_through_a_workspace_does_not_within_a_cluster(name):
+    candidate = Candidate(name, 128, 128, schedule="pingpong", split_k=2, split_k_mode=SplitK.CLUSTER)
+    text = f"{candidate.name}: {name} splits k through a workspace, not within a cluster"
+    assert check(candidate, BF16, H200) == Rejected(Reason.COMBINATION, text)
 
 
 @pytest.mark.parametrize(("split_k", "mode"), [(2, "none"), (0, "none"), (-2, "serial"), (2, "atomic")])

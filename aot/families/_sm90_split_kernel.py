@@ -1,0 +1,462 @@
+"""A Hopper GEMM in which the CTAs of a cluster share the k of one tile. Imports CUTLASS and quack.
+
+Each CTA multiplies its blocks of k into a ring of stages of its own: two warps load, one for each operand, and one or
+more warpgroups multiply. Then every CTA sends each other CTA the sums that this one stores, through distributed shared
+memory, adds what it receives to its own, in the order of the CTAs, and stores its columns of the tile. A thread sends
+to the thread of the same number, so that the sums stay in the registers' order and no thread reads another's.
+
+Two tiles may lie in a cluster, one beside the other. Then each CTA loads half of what both tiles read, for both.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.memory import SmemAllocator
+from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
+from quack import copy_utils
+from quack import sm90_utils as quack_sm90
+
+from aot.core.operation import Operation
+from aot.core.signature import Signature
+from aot.families import Entry
+from aot.families._arguments import aligned_arguments
+from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, GROUP, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
+
+WARP_ROWS = 16
+"""Rows of a warp's part of 64. Source: PTX ISA, wgmma, registers of the accumulator."""
+
+CHUNK = 8
+"""Elements of D that a thread stores at once: 16 bytes."""
+
+
+@dataclass(frozen=True)
+class SplitGemmSm90:
+    """The kernel of one candidate."""
+
+    element: Any
+    """CUTLASS's type of A, B, D and the bias."""
+    tile: Tile
+    swap_ab: bool
+    """Whether the tile's rows are rows of B, so that it is the transpose of a tile of D."""
+    num_sms: int
+    """SMs of the device."""
+
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing."""
+        tile = self.tile
+        operands = (b, a) if self.swap_ab else (a, b)
+        atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
+        layouts, loads, clusters = [], [], 1
+        for operand, extent, sharing in zip(operands, (tile.rows, tile.columns), tile.sharing, strict=True):
+            layout = cute.tile_to_shape(atom, (extent, BLOCK_K, tile.num_stages), order=(0, 1, 2))
+            box = cute.slice_(layout, (None, None, 0))
+            copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+            loads.append(cpasync.make_tiled_tma_atom(copy, operand, box, (extent, BLOCK_K), num_multicast=sharing))
+            layouts.append(layout)
+            clusters *= cute.ceil_div(operand.shape[0], extent * tile.num_tiles // sharing)
+        mma = make_trivial_tiled_mma(
+            self.element,
+            self.element,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
+            Float32,
+            atom_layout_mnk=(tile.num_warpgroups, 1, 1),
+            tiler_mn=(MMA_M, tile.columns),
+        )
+        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, bias, prefetch_b).launch(
+            grid=(clusters * tile.num_ctas, 1, 1),
+            block=(tile.num_threads, 1, 1),
+            cluster=(tile.num_ctas, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=1,
+            preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
+            use_pdl=True,
+        )
+
+    def _shared_memory(self) -> Any:
+        """Describe a CTA's shared memory: the stages, what the cluster sends, and the barriers."""
+        tile = self.tile
+
+        def stages(extent: int) -> Any:
+            count = extent * BLOCK_K * tile.num_stages
+            return cute.struct.Align[cute.struct.MemRange[self.element, count], ALIGN_BYTES]
+
+        fields = {
+            "rows": stages(tile.rows),
+            "columns": stages(tile.columns),
+            "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.received_bytes // 4], VECTOR_BYTES],
+            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
+        }
+        return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
+
+    @cute.kernel
+    def kernel(
+        self,
+        mma: cute.TiledMma,
+        load_rows: Any,
+        load_columns: Any,
+        layouts: Any,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        prefetch_b: Int32,
+    ) -> None:
+        """Compute a share of a tile of D: see the module."""
+        tile = self.tile
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        block, _, _ = cute.arch.block_idx()
+        place, index = block % tile.num_ctas, block // tile.num_ctas
+        rank, peer = place // tile.num_tiles, place % tile.num_tiles
+        storage = SmemAllocator().allocate(self._shared_memory())
+        if warp == 0:
+            cpasync.prefetch_descriptor(load_rows[0])
+            cpasync.prefetch_descriptor(load_columns[0])
+            self._init_barriers(storage, rank)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()
+        cute.arch.cluster_arrive_relaxed()
+        stages = [
+            memory.get_tensor(layout.outer, swizzle=layout.inner)
+            for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
+        ]
+        clusters_r = cute.ceil_div(load_rows[1].shape[0], tile.rows * tile.cluster_m)
+        tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
+        tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
+        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
+        if warp >= tile.num_multiplying // 32:
+            copies = (
+                self._make_copy(load_rows, stages[0], tile.rows, tile_r, tile.sharing[0], rank, peer),
+                self._make_copy(load_columns, stages[1], tile.columns, tile_c, tile.sharing[1], rank, peer),
+            )
+            if const_expr(tile.num_tiles > 1):
+                cute.arch.cluster_wait()  # the others' barriers are there
+            self._load(copies, storage, warp, rank, num_k_blocks, prefetch_b)
+        if warp < tile.num_multiplying // 32:
+            sums = self._multiply(mma, stages, storage, warp, rank, num_k_blocks)
+            self._finish(sums, storage, warp, (rank, peer), (tile_r * tile.rows, tile_c * tile.columns), d, bias)
+        if const_expr(tile.num_tiles > 1):
+            cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
+
+    def _make_copy(self, load: Any, stages: Any, extent: int, tile: Any, sharing: int, rank: Int32, peer: Int32) -> Any:
+        """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`.
+
+        Where tiles of the cluster share the operand, each loads its part of the rows for all.
+        """
+        atom, operand = load
+        source = cute.local_tile(operand, (extent, BLOCK_K), (tile, None))
+        if sharing == 1:
+            return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
+        mask = Int32((1 << sharing) - 1) << (rank * self.tile.num_tiles)
+        copy, _, _ = copy_utils.tma_get_copy_fn(
+            atom, peer, cute.make_layout(sharing), source, stages, mcast_mask=cutlass.Int16(mask)
+        )
+        return copy
+
+    @cute.jit
+    def _init_barriers(self, storage: Any, rank: Int32) -> None:
+        """Initialise a CTA's barriers, and announce all that it will receive; in one warp."""
+        tile = self.tile
+        full, empty, received = _barriers(storage, tile)
+        groups = cutlass.min(tile.num_groups - rank * tile.share, tile.share)
+        vectors = (tile.splits - 1) * tile.num_steps * tile.num_multiplying
+        with cute.arch.elect_one():
+            for s in range_constexpr(tile.num_stages):
+                cute.arch.mbarrier_init(full + s, 1)
+                cute.arch.mbarrier_init(empty + s, tile.num_multiplying // 32 * tile.num_tiles)
+            cute.arch.mbarrier_init(received, 1)
+            cute.arch.mbarrier_arrive_and_expect_tx(received, groups * (vectors * VECTOR_BYTES))
+
+    @cute.jit
+    def _load(
+        self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, prefetch_b: Int32
+    ) -> None:
+        """Load the CTA's blocks of k, in each loading warp one operand's.
+
+        The next kernel may start once this one has seen the end of the one in front: at once where its CTAs find little
+        room beside this one's, else after this one's last load of B (`GemmPrefetchBSm90.load_tile` has the figures).
+        """
+        copy_a, copy_b = (copies[1], copies[0]) if const_expr(self.swap_ab) else copies
+        if warp == self.tile.num_multiplying // 32:
+            if prefetch_b == 0:
+                cute.arch.griddepcontrol_wait()
+            self._load_operand(copy_b, storage, rank, num_k_blocks, True)
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        else:
+            cute.arch.griddepcontrol_wait()
+            if 3 * cute.arch.grid_dim()[0] > 2 * self.num_sms:
+                cute.arch.griddepcontrol_launch_dependents()
+            self._load_operand(copy_a, storage, rank, num_k_blocks, False)
+        if const_expr(self.tile.num_tiles > 1):
+            cute.arch.cluster_arrive_relaxed()
+        else:
+            cute.arch.cluster_wait()
+
+    @cute.jit
+    def _load_operand(
+        self, copy: Constexpr[Any], storage: Any, rank: Int32, num_k_blocks: Int32, announces: Constexpr[bool]
+    ) -> None:
+        """Load one operand's blocks of k; B's warp announces the bytes of both.
+
+        A's may arrive before they are announced: a stage is not full before its one announcement, and until then its
+        count of pending bytes may be below zero (PTX ISA, mbarrier, tx-count).
+        """
+        tile = self.tile
+        full, empty, _ = _barriers(storage, tile)
+        stage, phase = Int32(0), Int32(1)
+        for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            if const_expr(announces):
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, tile.stage_bytes)
+            copy(k_block, stage, tma_bar_ptr=full + stage)
+            stage += 1
+            if stage == tile.num_stages:
+                stage = Int32(0)
+                phase ^= 1
+
+    @cute.jit
+    def _multiply(
+        self, mma: cute.TiledMma, stages: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32
+    ) -> Any:
+        """Multiply the CTA's blocks of k and return a thread's sums, zero where there are no blocks.
+
+        A stage is released when the next one's instructions have been issued: the tensor cores always have some. It is
+        released only where it is loaded again: so the loading warps wait for every release, and no other CTA arrives at
+        the barrier of one that has ended.
+        """
+        tile = self.tile
+        full, empty, _ = _barriers(storage, tile)
+        groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
+        part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
+        shape = (tile.rows, tile.columns, BLOCK_K)
+        sums, fragments_r, fragments_c = quack_sm90.partition_fragment_ABC(part, shape, *stages)
+        sums.fill(0.0)
+        stage, phase, previous = Int32(0), Int32(0), Int32(0)
+        for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
+            cute.arch.mbarrier_wait(full + stage, phase)
+            quack_sm90.gemm_w_idx(mma, sums, fragments_r, fragments_c, False, stage, stage, wg_wait=1)
+            if k_block >= tile.splits and k_block + (tile.num_stages - 1) * tile.splits < num_k_blocks:
+                with cute.arch.elect_one():
+                    if const_expr(tile.num_tiles == 1):
+                        cute.arch.mbarrier_arrive(empty + previous)
+                    else:
+                        for peer in range_constexpr(tile.num_tiles):
+                            cute.arch.mbarrier_arrive(empty + previous, rank * tile.num_tiles + peer)
+            previous = stage
+            stage += 1
+            if stage == tile.num_stages:
+                stage = Int32(0)
+                phase ^= 1
+        warpgroup.wait_group(0)
+        return sums
+
+    @cute.jit
+    def _finish(
+        self,
+        sums: cute.Tensor,
+        storage: Any,
+        warp: Int32,
+        place: Any,
+        origin: Any,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+    ) -> None:
+        """Exchange the sums, add up and store this CTA's columns of the tile, in each multiplying warp."""
+        tile, (rank, peer) = self.tile, place
+        thread, _, _ = cute.arch.thread_idx()
+        received = storage.received.get_tensor(
+            cute.make_layout((4, tile.num_multiplying, tile.num_vectors, tile.splits - 1))
+        )
+        cute.arch.griddepcontrol_wait()
+        cute.arch.cluster_wait()
+        if const_expr(tile.num_tiles > 1):
+            cute.arch.cluster_arrive_relaxed()
+        own = self._exchange(sums, received, storage, thread, rank, peer)
+        row = origin[0] + warp // 4 * MMA_M + warp % 4 * WARP_ROWS
+        first = rank * tile.share
+        offsets = None
+        if const_expr(bias is not None):
+            offsets = self._load_bias(bias, row, origin[1] + first * GROUP)
+        cute.arch.mbarrier_wait(_barriers(storage, tile)[2], 0)
+        for slot in range_constexpr(tile.splits - 1):
+            for v in range_constexpr(tile.num_vectors):
+                part = cute.make_rmem_tensor(4, Float32)
+                cute.autovec_copy(received[None, thread, v, slot], part)
+                for e in range_constexpr(4):
+                    own[e, v] += part[e]
+        if const_expr(bias is not None):
+            for v in range_constexpr(tile.num_vectors):
+                for e in range_constexpr(4):
+                    own[e, v] += offsets[e // 2, v // tile.share] if self.swap_ab else offsets[e % 2, v % tile.share]
+        cute.arch.sync_warp()  # all of the warp's sums are read: their place is free
+        memory = cute.recast_ptr(storage.received.data_ptr(), dtype=self.element)
+        if const_expr(self.swap_ab):
+            self._store_transposed(own, memory, warp, first, (row, origin[1]), d)
+        else:
+            self._store(own, memory, warp, first, (row, origin[1]), d)
+
+    @cute.jit
+    def _exchange(
+        self, sums: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32, rank: Int32, peer: Int32
+    ) -> Any:
+        """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
+        tile = self.tile
+        barrier = _barriers(storage, tile)[2]
+        shape = (4, tile.num_groups, tile.num_steps)
+        values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
+        own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
+        own.fill(0.0)
+        for owner in range_constexpr(tile.splits):
+            first = owner * tile.share
+            vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
+            if rank == owner:
+                for j, i in vectors:
+                    for e in range_constexpr(4):
+                        own[e, j + tile.share * i] = values[e, first + j, i]
+            else:
+                slot = rank
+                if rank > owner:
+                    slot = rank - 1
+                for j, i in vectors:
+                    words = tuple(values[e, first + j, i].bitcast(Int32) for e in range(4))
+                    target = received[None, thread, j + tile.share * i, slot].iterator
+                    cute.arch.store_async_dsmem(target, words, barrier, owner * tile.num_tiles + peer)
+        return own
+
+    @cute.jit
+    def _load_bias(self, bias: cute.Tensor, row: Int32, column: Int32) -> Any:
+        """Load the bias of a thread's sums: of two rows of each step, or of two columns of each group."""
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        count = tile.num_steps if self.swap_ab else tile.share
+        offsets = cute.make_rmem_tensor((2, count), Float32)
+        offsets.fill(0.0)
+        for i in range_constexpr(count):
+            for e in range_constexpr(2):
+                n = column + i * GROUP + lane % 4 * 2 + e
+                if const_expr(self.swap_ab):
+                    n = row + i * MMA_M * tile.num_warpgroups + lane // 4 + 8 * e
+                if n < bias.shape[0]:
+                    offsets[e, i] = bias[n].to(Float32)
+        return offsets
+
+    @cute.jit
+    def _store(self, own: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
+        """Store a warp's sums, 16 rows of each step, by way of shared memory in which a row of a group is a chunk.
+
+        The rows of a group are rotated by the group, so that neighbouring lanes meet different banks both ways.
+        """
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        num_vectors = tile.num_vectors
+        pairs = _of_warp(memory, tile, (2, 4, WARP_ROWS))
+        for v in range_constexpr(num_vectors):
+            for half in range_constexpr(2):
+                pair = cute.make_rmem_tensor(2, self.element)
+                for e in range_constexpr(2):
+                    pair[e] = own[2 * half + e, v].to(self.element)
+                cute.autovec_copy(pair, pairs[None, lane % 4, 8 * half + (lane // 4 + v) % 8, warp, v])
+        cute.arch.sync_warp()
+        chunks = _of_warp(memory, tile, (CHUNK, WARP_ROWS))
+        target = _chunks_of(d)
+        for q in range_constexpr(-(-num_vectors * WARP_ROWS // 32)):
+            index = lane + 32 * q
+            v, row = index % num_vectors, index // num_vectors
+            group = first + v % tile.share
+            m = origin[0] + v // tile.share * (MMA_M * tile.num_warpgroups) + row
+            n = origin[1] + group * GROUP
+            if index < num_vectors * WARP_ROWS and group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
+                chunk = cute.make_rmem_tensor(CHUNK, self.element)
+                cute.autovec_copy(chunks[None, row // 8 * 8 + (row + v) % 8, warp, v], chunk)
+                cute.autovec_copy(chunk, target[None, n // CHUNK, m])
+
+    @cute.jit
+    def _store_transposed(
+        self, own: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor
+    ) -> None:
+        """Store a warp's sums likewise where columns of the tile are rows of D: a column of a group is two chunks."""
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        num_chunks = tile.num_vectors * WARP_ROWS
+        elements = _of_warp(memory, tile, (WARP_ROWS, GROUP))
+        for v in range_constexpr(tile.num_vectors):
+            for e in range_constexpr(4):
+                elements[lane // 4 + e // 2 * 8, lane % 4 * 2 + e % 2, warp, v] = own[e, v].to(self.element)
+        cute.arch.sync_warp()
+        chunks = _of_warp(memory, tile, (CHUNK, 2, GROUP))
+        target = _chunks_of(d)
+        for q in range_constexpr(-(-num_chunks // 32)):
+            index = lane + 32 * q
+            half, column, v = index % 2, index // 2 % GROUP, index // WARP_ROWS
+            group = first + v % tile.share
+            m = origin[1] + group * GROUP + column
+            n = origin[0] + v // tile.share * (MMA_M * tile.num_warpgroups) + half * CHUNK
+            if index < num_chunks and group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
+                chunk = cute.make_rmem_tensor(CHUNK, self.element)
+                cute.autovec_copy(chunks[None, half, column, warp, v], chunk)
+                cute.autovec_copy(chunk, target[None, n // CHUNK, m])
+
+
+def _barriers(storage: Any, tile: Tile) -> Any:
+    """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
+    first = storage.barriers.data_ptr()
+    return first, first + tile.num_stages, first + 2 * tile.num_stages
+
+
+def _of_warp(memory: Any, tile: Tile, shape: tuple[int, ...]) -> Any:
+    """View, as 128 elements of a shape, the places of the sums that a warp received first: (*shape, warp, vector)."""
+    count = 32 * VECTOR_BYTES // 2
+    strides = tuple(cute.size(shape[:i]) if i else 1 for i in range(len(shape)))
+    num_warps = tile.num_multiplying // 32
+    layout = cute.make_layout((*shape, num_warps, tile.num_vectors), stride=(*strides, count, count * num_warps))
+    return cute.make_tensor(memory, layout)
+
+
+def _chunks_of(d: cute.Tensor) -> Any:
+    """View D as (elements of a chunk, chunks of a row, rows)."""
+    shape = (CHUNK, d.shape[1] // CHUNK, d.shape[0])
+    return cute.make_tensor(d.iterator, cute.make_layout(shape, stride=(1, CHUNK, d.stride[0])))
+
+
+def split_entry(
+    element: Any, tile: Tile, num_sms: int, signature: Signature, operation: Operation, *, swap_ab: bool
+) -> Entry:
+    """Make the entry of a candidate's kernel.
+
+    Args:
+        element: CUTLASS's type of A, B, D and the bias.
+        tile: how the work is shared.
+        num_sms: SMs of the device.
+        signature: the entry's arguments.
+        operation: element type, layout and epilogue.
+        swap_ab: whether the tile's rows are rows of B.
+    """
+    gemm = SplitGemmSm90(element, tile, swap_ab, num_sms)
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        bias: cute.Tensor | None,
+        _workspace: None,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        gemm(a, b, d, bias, prefetch_b, stream)
+
+    return Entry(entry, aligned_arguments(signature, operation))

@@ -1,0 +1,123 @@
+"""What the kernel of `sm90_cluster_split_k` works on, and what it takes. Imports neither CUDA nor CUTLASS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BLOCK_K = 64
+"""Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, swizzling modes."""
+
+ROW_BYTES = 2 * BLOCK_K
+
+MMA_M = 64
+"""Rows that a warpgroup multiplies at once. Source: PTX ISA, wgmma."""
+
+GROUP = 8
+"""Columns in which a tile grows: a thread holds two neighbouring columns of two rows. Source: PTX ISA, wgmma."""
+
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+
+NUM_LOAD_WARPS = 2
+"""A loading warp for each operand."""
+
+VECTOR_BYTES = 16
+"""Bytes of a thread's four sums of a group, which travel together."""
+
+BARRIER_BYTES = 8
+"""Source: PTX ISA, mbarrier: 64 bits."""
+
+ALIGN_BYTES = 1024
+"""Alignment of the stages: the 128-byte swizzle repeats after as much. Source: PTX ISA, swizzling modes."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of the product, and how the CTAs of a cluster share it, and others beside it; sizes in elements."""
+
+    rows: int
+    columns: int
+    splits: int
+    """CTAs that share k."""
+    num_warpgroups: int
+    """Warpgroups of a CTA that multiply; they share the rows."""
+    num_stages: int
+    cluster_m: int = 1
+    """Tiles of a cluster along the rows, which share their columns."""
+    cluster_n: int = 1
+    """Tiles of a cluster along the columns, which share their rows."""
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def num_ctas(self) -> int:
+        """CTAs of a cluster. Those that share k lie `num_tiles` apart."""
+        return self.num_tiles * self.splits
+
+    @property
+    def sharing(self) -> tuple[int, int]:
+        """Tiles that share a load of the rows, and of the columns."""
+        return self.cluster_n, self.cluster_m
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of columns."""
+        return self.columns // GROUP
+
+    @property
+    def share(self) -> int:
+        """Groups of columns that a CTA stores of its tile; the last CTA may store fewer."""
+        return -(-self.num_groups // self.splits)
+
+    @property
+    def num_steps(self) -> int:
+        """Times that a warpgroup's 64 rows fit the rows that it multiplies."""
+        return self.rows // (MMA_M * self.num_warpgroups)
+
+    @property
+    def num_vectors(self) -> int:
+        """Vectors of four sums that a thread receives from each other CTA of the tile."""
+        return self.share * self.num_steps
+
+    @property
+    def num_multiplying(self) -> int:
+        """Threads that multiply."""
+        return WARPGROUP * self.num_warpgroups
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a CTA."""
+        return self.num_multiplying + 32 * NUM_LOAD_WARPS
+
+    @property
+    def num_accumulators(self) -> int:
+        """Accumulator registers of a multiplying thread."""
+        return self.rows * self.columns // self.num_multiplying
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one stage, all of which TMA brings."""
+        return (self.rows + self.columns) * ROW_BYTES
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that a CTA has room for from the others of its tile."""
+        return (self.splits - 1) * self.num_vectors * self.num_multiplying * VECTOR_BYTES
+
+    @property
+    def num_barriers(self) -> int:
+        """Barriers of a CTA: two for each stage, and one for what it receives."""
+        return 2 * self.num_stages + 1
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes beside the stages: what is received, the barrier for it, and what aligns the stages."""
+        return ALIGN_BYTES + self.received_bytes + VECTOR_BYTES
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a CTA."""
+        return self.fixed_bytes + (self.stage_bytes + 2 * BARRIER_BYTES) * self.num_stages

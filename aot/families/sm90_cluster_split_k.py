@@ -1,0 +1,154 @@
+"""A Hopper GEMM of our own for small outputs with a long k: the CTAs of a cluster share the k of one tile.
+
+Where tiles that suit the tensor cores are too few for the device's SMs, 2 or 4 CTAs take one tile, each every second or
+fourth block of k, and add their sums through distributed shared memory in a fixed order: no workspace, no flags and no
+second kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles of a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.operation import Epilogue, Layout
+from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.families import Entry
+
+WARPGROUPS = {64: 1, 128: 2, 192: 3, 256: 2}
+"""Multiplying warpgroups of each tile_m."""
+
+TILE_N = tuple(range(16, 257, 16))
+
+MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
+"""Accumulator registers of a thread that leave room for addresses, by warpgroups: 384 registers a thread of one
+warpgroup, 204 of two and 146 of three are a CTA's share of 65,536, and a tile has at most 256 columns."""
+
+MIN_STAGES = 2
+"""Fewest stages with which loads overlap the multiplication."""
+
+
+def _tile(candidate: Candidate, target: Target) -> Tile:
+    """Return a candidate's tile, with stages that fill the shared memory where it names none."""
+    warpgroups = WARPGROUPS.get(candidate.tile_m, 1)
+    bare = Tile(
+        candidate.tile_m, candidate.tile_n, candidate.split_k, warpgroups, 0, candidate.cluster_m, candidate.cluster_n
+    )
+    left = target.smem_bytes_per_block - bare.fixed_bytes
+    fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
+    return replace(bare, num_stages=candidate.num_stages or max(fit, MIN_STAGES))
+
+
+def _clusters(target: Target) -> list[tuple[int, int, int]]:
+    """List (tiles along m, tiles along n, splits of k) of a target's clusters: of one tile or two neighbours."""
+    most = max(m * n for m, n in target.clusters)
+    tiles = [(1, 1), (2, 1), (1, 2)]
+    return [(m, n, splits) for m, n in tiles for splits in (2, 4) if m * n * splits <= most]
+
+
+def _check_tile(tile: Tile) -> Rejected | None:
+    """Apply the limits of the instruction, of the exchange and of the registers."""
+    name = f"{tile.rows}x{tile.columns}"
+    if tile.rows not in WARPGROUPS or tile.columns % GROUP or not GROUP <= tile.columns <= 256:
+        text = f"a tile has {', '.join(map(str, WARPGROUPS))} rows and up to 256 columns in steps of {GROUP}"
+        return Rejected(Reason.TILE, f"{text}, got {name}")
+    if (tile.splits - 1) * tile.share >= tile.num_groups:
+        text = f"{tile.num_groups} groups of {GROUP} columns leave one of {tile.splits} CTAs none to store"
+        return Rejected(Reason.TILE, f"{name}: {text}")
+    if any(extent % (GROUP * sharing) for extent, sharing in zip((tile.rows, tile.columns), tile.sharing, strict=True)):
+        text = f"{max(tile.sharing)} tiles cannot share a load in parts of whole groups of {GROUP}"
+        return Rejected(Reason.TILE, f"{name}: {text}")
+    fit = MAX_ACCUMULATORS[tile.num_warpgroups]
+    if tile.num_accumulators > fit:
+        text = f"{name} needs {tile.num_accumulators} accumulator registers a thread; {fit} fit"
+        return Rejected(Reason.REGISTERS, text)
+    if tile.num_stages < MIN_STAGES:
+        text = f"{tile.num_stages} stages, expected 0 for as many as fit or at least {MIN_STAGES}"
+        return Rejected(Reason.COMBINATION, text)
+    return None
+
+
+class Sm90ClusterSplitK:
+    """The family `sm90_cluster_split_k`."""
+
+    name = "sm90_cluster_split_k"
+    archs = ("sm_90a",)
+    num_strides = 1
+    is_fallback = False
+    loads_outside = True
+    prefetches_b = True
+    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles, clusters and swap."""
+        del operation
+        for tile_m in WARPGROUPS:
+            for tile_n in TILE_N:
+                for cluster_m, cluster_n, splits in _clusters(target):
+                    for swap_ab in (False, True):
+                        yield Candidate(
+                            family=self.name,
+                            tile_m=tile_m,
+                            tile_n=tile_n,
+                            cluster_m=cluster_m,
+                            cluster_n=cluster_n,
+                            swap_ab=swap_ab,
+                            use_tma_store=False,
+                            split_k=splits,
+                            split_k_mode=SplitK.CLUSTER,
+                        )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the kernel's limits on layout, cluster, tile, registers and stages."""
+        if operation.layout is not Layout.KK:
+            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
+            return Rejected(Reason.LAYOUT, text)
+        if (
+            candidate.use_2cta
+            or candidate.use_tma_store
+            or candidate.schedule
+            or SplitK(candidate.split_k_mode) is not SplitK.CLUSTER
+        ):
+            text = f"{self.name} splits k over the CTAs of a cluster and stores without TMA"
+            return Rejected(Reason.COMBINATION, text)
+        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
+        if cluster not in _clusters(target):
+            allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
+            text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
+            return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
+        return _check_tile(_tile(candidate, target))
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count the stages, the sums that a CTA receives, and the barriers."""
+        del operation
+        tile = _tile(candidate, target)
+        return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none: sums travel through distributed shared memory."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Take all: the store is predicated."""
+        del candidate
+        return 1, 1
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Make the kernel and its entry."""
+        from aot.families import signature
+        from aot.families._arguments import cutlass_type
+        from aot.families._sm90_split_kernel import split_entry
+
+        element, tile = cutlass_type(operation.d), _tile(candidate, target)
+        arguments = signature(KernelKey(operation, candidate))
+        return split_entry(element, tile, target.num_sms, arguments, operation, swap_ab=candidate.swap_ab)
+
+
+FAMILY = Sm90ClusterSplitK()

@@ -1,0 +1,80 @@
+"""Objects of `sm90_cluster_split_k` through the C API into the recorder: grid, cluster, descriptors, prefetch of B."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from aot.core.candidate import Candidate, SplitK
+from tests.equivalence.descriptor import NUM_BYTES, decode
+from tests.runtime.host import Library, compile_library
+from tests.runtime.test_cluster_split_k import K, M, N, compile_beside_others, stated
+from tests.runtime.test_real_kernels import (
+    B_CONSTANT,
+    CLUSTER,
+    DESCRIPTOR_BYTES,
+    PROGRAMMATIC,
+    A,
+    B,
+    attributes,
+    launch,
+)
+
+PLAIN = {"use_tma_store": False, "split_k_mode": SplitK.CLUSTER}
+PAIR = Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **PLAIN)
+FOUR = Candidate("sm90_cluster_split_k", 128, 144, split_k=4, **PLAIN)
+SWAPPED = Candidate("sm90_cluster_split_k", 128, 64, split_k=4, swap_ab=True, **PLAIN)
+TWO_STEPS = Candidate("sm90_cluster_split_k", 256, 128, split_k=2, num_stages=2, swap_ab=True, **PLAIN)
+SHARED_COLUMNS = Candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **PLAIN)
+SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
+CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS)
+
+
+@pytest.fixture(scope="module")
+def built():
+    return compile_beside_others(CANDIDATES)
+
+
+@pytest.fixture(scope="module")
+def real(built, tmp_path_factory):
+    manifest, objects = built
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("shared"), list(objects.values())))
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_a_cluster_takes_each_tile(real, built, candidate):
+    kernel, record, _ = launch(real, *built, candidate, stated())
+    rows, columns = (N, M) if candidate.swap_ab else (M, N)
+    clusters = -(-rows // (candidate.tile_m * candidate.cluster_m))
+    clusters *= -(-columns // (candidate.tile_n * candidate.cluster_n))
+    num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
+    assert tuple(record.grid) == (clusters * num_ctas, 1, 1)
+    assert tuple(record.block) == (kernel.num_threads, 1, 1)
+    assert attributes(record)[CLUSTER] == (num_ctas, 1, 1)
+    assert attributes(record)[PROGRAMMATIC][0] == 1
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_shared_memory_is_what_the_family_counts(real, built, candidate):
+    kernel, record, _ = launch(real, *built, candidate, stated())
+    assert record.smem_bytes <= kernel.smem_bytes <= record.smem_bytes + 1024
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES)
+def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, candidate):
+    _, _, parameters = launch(real, *built, candidate, stated())
+    maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
+    parts = candidate.tile_m // candidate.cluster_n, candidate.tile_n // candidate.cluster_m
+    rows_a, rows_b = parts[:: -1 if candidate.swap_ab else 1]
+    assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
+        A: ((K, M), (64, rows_a), 3),
+        B: ((K, N), (64, rows_b), 3),
+    }
+
+
+@pytest.mark.parametrize(("flags", "expected"), [(0, 0), (B_CONSTANT, 1)])
+@pytest.mark.parametrize("candidate", [PAIR, SWAPPED])
+def test_b_is_prefetched_only_where_it_is_constant(real, built, candidate, flags, expected):
+    _, _, parameters = launch(real, *built, candidate, stated(flags=flags))
+    assert parameters[-1] == struct.pack("<i", expected)
