@@ -1,8 +1,9 @@
 """A Hopper GEMM of our own for small outputs with a long k: the CTAs of a cluster share the k of one tile.
 
-Where tiles that suit the tensor cores are too few for the device's SMs, 2 or 4 CTAs take one tile, each every second or
-fourth block of k, and add their sums through distributed shared memory in a fixed order: no workspace, no flags and no
-second kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles of a cluster.
+Where tiles that suit the tensor cores are too few for the device's SMs, 2, 4 or 8 CTAs take one tile, each every
+second, fourth or eighth block of k, and add their sums through distributed shared memory in a fixed order: no
+workspace, no flags and no second kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count
+the tiles of a cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _clusters(target: Target) -> list[tuple[int, int, int]]:
     """List (tiles along m, tiles along n, splits of k) of a target's clusters: of one tile or two neighbours."""
     most = max(m * n for m, n in target.clusters)
     tiles = [(1, 1), (2, 1), (1, 2)]
-    return [(m, n, splits) for m, n in tiles for splits in (2, 4) if m * n * splits <= most]
+    return [(m, n, splits) for m, n in tiles for splits in (2, 4, 8) if m * n * splits <= most]
 
 
 def _check_tile(tile: Tile) -> Rejected | None:

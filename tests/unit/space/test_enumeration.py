@@ -53,7 +53,7 @@ def test_an_empty_pattern_is_refused(text):
             H200,
             {
                 "cluster_split_k": (120, {}),
-                "sm90_cluster_split_k": (400, {Reason.REGISTERS: 58, Reason.TILE: 16, Reason.SMEM: 38}),
+                "sm90_cluster_split_k": (612, {Reason.TILE: 116, Reason.REGISTERS: 66, Reason.SMEM: 102}),
                 "sm90_partial_tile": (13380, {Reason.COMBINATION: 19472, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 19472, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_quack": (14820, {Reason.COMBINATION: 9800, Reason.TILE: 7680, Reason.REGISTERS: 468}),
