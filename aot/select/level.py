@@ -61,7 +61,12 @@ def _geometric_mean(values: Iterable[float]) -> float:
 
 
 def _mean(items: Sequence[Timed]) -> Timed:
-    """Return the geometric means of times of one pair."""
+    """Return the geometric means of times of one pair, of those that were taken in most rounds.
+
+    A screening alone is not averaged with final rounds: one late launch by the host can double it.
+    """
+    most = max(x.num_rounds for x in items)
+    items = [x for x in items if 2 * x.num_rounds >= most]
     low, median, high = (
         _geometric_mean(values) for values in zip(*((x.low_us, x.median_us, x.high_us) for x in items), strict=True)
     )

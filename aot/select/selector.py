@@ -288,6 +288,12 @@ def _against(
                 yield found
 
 
+def _with_epilogues(times: OperationTimes) -> OperationTimes:
+    """Add the operations that differ from measured ones by an epilogue alone, with no times: theirs are imputed."""
+    more = (x for x in Operation if x.epilogue.steps and x.plain in times and x not in times)
+    return {**times, **{operation: {} for operation in more}}
+
+
 def select_kernels(measured: KnownTimes, target: Target, objective: Objective, record_name: str) -> Selection:
     """Choose each operation's kernels and build its section.
 
@@ -303,6 +309,8 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     times = _aligned(measured.times)
     if not times:
         raise SelectionError(f"{record_name} has no usable times; tune first")
+    if measured.record is not None:
+        times = _with_epilogues(times)
     provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
     objective.progress("learning from the times")
     model: Model = Prior(target, measured.constants) if measured.record is None else TimeModel.fit(times, target)

@@ -78,7 +78,13 @@ def _features(
     x = Operands.of(candidates, problems)
     tiles_m = num_tiles(x.rows, x.cta_m, x.cluster_m)
     tiles_n = num_tiles(x.columns, x.tile_n, x.cluster_n)
-    waves = tiles_m * tiles_n * np.array([c.split_k for c in candidates]) / target.num_sms
+    splits = np.array([float(c.split_k) for c in candidates])
+    ctas = tiles_m * tiles_n * splits
+    waves = ctas / target.num_sms
+    cluster = x.cluster_m * x.cluster_n
+    slots = np.floor(target.num_sms / cluster) * cluster
+    whole_waves = np.ceil(ctas / slots)
+    loaded = x.rows * x.columns * x.k * splits * (1 / (x.cta_m * x.cluster_m) + 1 / (x.tile_n * x.cluster_n))
     operation = problems[0].operation
     of_candidate = (
         [names.index(c.family) if c.family in names else -1 for c in candidates],
@@ -106,6 +112,11 @@ def _features(
         np.ceil(waves) / waves,
         tiles_m - x.rows / x.cta_m,
         tiles_n - x.columns / x.tile_n,
+        whole_waves,
+        ctas / (whole_waves * slots),
+        np.log(loaded),
+        x.rows * x.columns / (tiles_m * tiles_n * x.cta_m * x.tile_n),
+        np.log(whole_waves * x.cta_m * x.tile_n * x.k),
         *(np.array(values, dtype=np.float64) for values in of_candidate),
         np.float64(operation.element.code),
         np.float64(operation.layout.code),
