@@ -404,6 +404,6 @@ SEEDS = {
         toml_bytes,
         from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),
         ShapeFileError,
-        (*committed_text("shapes/between.toml"), MISS_LOG),
+        (*committed_text("shapes/transposed.toml"), MISS_LOG),
     ),
 }

@@ -68,7 +68,7 @@ def read_searches(path: Path, target: str) -> list[SearchPoint]:
 @option(
     "--heldout",
     only=[NAMED, RECORDED, LAST, COMMITTED],
-    default="heldout",
+    default="atlas_heldout",
     show_default=True,
     help="Shape set that the selection was scored on, if it was.",
 )

@@ -108,7 +108,7 @@ def _ties(values: Mapping[str, Any]) -> str:
 @option(
     "--heldout",
     only=[MEASURED],
-    default="heldout",
+    default="atlas_heldout",
     show_default=True,
     help="Shape set to keep out and to score on; '' for none.",
 )

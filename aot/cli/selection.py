@@ -71,7 +71,7 @@ class Request:
     limits: SelectionLimits = field(default_factory=SelectionLimits)
     kernels: str = ""
     calibration: Path | None = None
-    heldout: str = "heldout"
+    heldout: str = "atlas_heldout"
     incumbent: Path | None = None
     """The selection that ties go to."""
     named_weight: float = NAMED_WEIGHT

@@ -7,7 +7,7 @@ from aot.core.operation import ELEMENTS, Operation
 from aot.core.shape_set import load_shape_set
 
 BENCH = Path(__file__).parents[2] / "bench" / "bench.py"
-TUNED = ("representative", "offgrid", "between", "atlas")
+TUNED = ("representative", "atlas")
 
 
 def assigned(name):

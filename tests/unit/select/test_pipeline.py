@@ -308,7 +308,7 @@ def test_a_selection_that_is_scored_on_too_little_is_refused(record_path):
         check_heldout(selection, 0.02, 0.10)
     assert str(caught.value) == (
         "bf16_kk: on 51 of 200 held-out problems (26%) the kernel picked was not timed, so that the bucketing loss "
-        "there is not known; expected at most 25%; measure them with `aot tune --shapes heldout --selection ... "
+        "there is not known; expected at most 25%; measure them with `aot tune --shapes atlas_heldout --selection ... "
         "--prune 100`, import and select again, or give --max-heldout-regret none"
     )
     check_heldout(selection, float("inf"), float("inf"))
