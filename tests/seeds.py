@@ -260,8 +260,8 @@ def committed_selection():
         row.update({key: used.index(row[key]) for key in ("kernel", "general", "runner_up")})
     section = {**section, "ladders": ladders, "grid": grid, "fallback": used.index(section["fallback"])}
     found |= {"kernels": [found["kernels"][i] for i in used], "table": {"sections": [section]}}
-    found |= {key: found[key][:1] for key in ("conditions", "regrets", "heldout")}
-    return (json_bytes({**found, "curves": [{**found["curves"][0], "points": found["curves"][0]["points"][:2]}]}),)
+    found |= {key: found[key][:1] for key in ("conditions", "regrets", "heldout", "references")}
+    return (json_bytes({**found, "curves": [{**x, "points": x["points"][:2]} for x in found["curves"][:1]]}),)
 
 
 SPAN = {"least": 1.0, "middle": 1.5, "most": 2.0}

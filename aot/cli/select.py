@@ -11,6 +11,7 @@ from aot.cli import tables
 from aot.cli.options import (
     DTYPE,
     EPILOGUE,
+    EPILOGUES,
     KERNELS,
     LAYOUT,
     OUTPUT_FILE,
@@ -30,6 +31,7 @@ from aot.cli.options import (
 )
 from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
 from aot.core.constraints import MAX_EXTENT
+from aot.core.operation import Epilogue
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
@@ -113,6 +115,14 @@ def _ties(values: Mapping[str, Any]) -> str:
     help="Shape set to keep out and to score on; '' for none.",
 )
 @option(
+    "--epilogue",
+    "epilogues",
+    only=[MEASURED],
+    multiple=True,
+    type=click.Choice(list(EPILOGUES)),
+    help="Choose kernels with this epilogue too, by the times of the product alone. May be given again.",
+)
+@option(
     "--incumbent",
     only=[TIES],
     type=click.Path(path_type=Path),
@@ -146,6 +156,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         calibration=values["calibration"],
         heldout=values["heldout"],
         named_weight=values["named_weight"],
+        epilogues=tuple(map(Epilogue, values["epilogues"])),
         curve=values["curve"],
     )
     selection = select(request)

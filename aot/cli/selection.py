@@ -10,6 +10,7 @@ import click
 
 from aot.cli.options import SELECTIONS, Decorator, is_given, option, options, shapes_option
 from aot.core.errors import SelectionError
+from aot.core.operation import Epilogue
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
@@ -75,6 +76,8 @@ class Request:
     incumbent: Path | None = None
     """The selection that ties go to."""
     named_weight: float = NAMED_WEIGHT
+    epilogues: tuple[Epilogue, ...] = ()
+    """Those that kernels are chosen for by imputed times."""
     curve: bool = False
 
 
@@ -90,6 +93,7 @@ def select(request: Request) -> Selection:
         read_selection(request.incumbent) if request.incumbent else None,
         shapes,
         request.named_weight,
+        request.epilogues,
         with_curves=request.curve,
         progress=lambda what: click.echo(f"... {what}", err=True),
     )

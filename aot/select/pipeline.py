@@ -77,8 +77,8 @@ def _check_scored(selection: Selection) -> None:
             raise SelectionError(
                 f"{operation.tag}: on {unscored} of {total} held-out problems ({unscored / total:.0%}) the kernel "
                 "picked was not timed, so that the bucketing loss there is not known; expected at most "
-                f"{MAX_UNMEASURED:.0%}; measure them with `aot tune --shapes atlas_heldout --selection ... --prune 100`, "
-                "import and select again, or give --max-heldout-regret none"
+                f"{MAX_UNMEASURED:.0%}; measure them with `aot tune --shapes atlas_heldout --selection ... --prune "
+                "100`, import and select again, or give --max-heldout-regret none"
             )
 
 

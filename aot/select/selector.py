@@ -13,7 +13,7 @@ from aot.core.dispatch import DispatchTable, look_up
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.core.operands import as_launched, is_aligned
-from aot.core.operation import Layout, Operation
+from aot.core.operation import Epilogue, Layout, Operation
 from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.coverage import Coverage, coverage
@@ -103,6 +103,8 @@ class Objective:
     """What the wheel is for."""
     named_weight: float = NAMED_WEIGHT
     """How often the problems of `shapes` count."""
+    epilogues: tuple[Epilogue, ...] = ()
+    """Those that kernels are chosen for by imputed times, beside what was measured."""
     with_curves: bool = False
     kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
     """Compressed bytes of the kernels that are compiled, for the curves."""
@@ -115,6 +117,11 @@ class Objective:
             return {}
         launched = (as_launched(problem, [operation]) for problem in self.shapes.problems(operation))
         return {problem: self.named_weight for problem in launched if problem}
+
+    @property
+    def named(self) -> frozenset[tuple[int, int]] | None:
+        """Return the (n, k) that the wheel is for; None where that is not known."""
+        return None if self.shapes is None else frozenset((n, k) for n, k, _ in self.shapes.sizes)
 
     def covered(self, table: DispatchTable, kernels: Sequence[KernelKey]) -> Coverage | None:
         """Count how a table answers what the wheel is for; None where that is not known."""
@@ -288,9 +295,9 @@ def _against(
                 yield found
 
 
-def _with_epilogues(times: OperationTimes) -> OperationTimes:
+def _with_epilogues(times: OperationTimes, epilogues: Collection[Epilogue]) -> OperationTimes:
     """Add the operations that differ from measured ones by an epilogue alone, with no times: theirs are imputed."""
-    more = (x for x in Operation if x.epilogue.steps and x.plain in times and x not in times)
+    more = (x for x in Operation if x.epilogue in epilogues and x.plain in times and x not in times)
     return {**times, **{operation: {} for operation in more}}
 
 
@@ -310,7 +317,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     if not times:
         raise SelectionError(f"{record_name} has no usable times; tune first")
     if measured.record is not None:
-        times = _with_epilogues(times)
+        times = _with_epilogues(times, objective.epilogues)
     provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
     objective.progress("learning from the times")
     model: Model = Prior(target, measured.constants) if measured.record is None else TimeModel.fit(times, target)
@@ -331,7 +338,8 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         timed = Timed(times[operation], filled[operation], provenance, model, incumbent, target, kept)
         twin = next((x for x in sections if chosen.is_shared and x.operation in operation.twins), None)
         grid = None if twin is None else renamed(twin.grid, kernels, indices)
-        sections.append(build_section(operation, chosen.portfolio, timed, indices, fallbacks[operation.call], grid))
+        index = fallbacks[operation.call]
+        sections.append(build_section(operation, chosen.portfolio, timed, indices, index, grid, objective.named))
         found.append(chosen)
     curves = [_curve(x, objective, measured.references) for x in found if not x.is_shared]
     table = DispatchTable(tuple(sections))

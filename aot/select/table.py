@@ -20,7 +20,7 @@ from aot.select.selection import FamilyKernel
 from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.core.target import Target
@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 COARSE = 3
 """In the layouts that are not linear's, every third fine step of m, n and k is looked at, and the last."""
 
-MERGE_COST = 0.0005
+MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
 SCAN = 4
@@ -348,6 +348,7 @@ def build_section(
     indices: Mapping[Candidate, int],
     fallback: int,
     grid: Grid | None = None,
+    named: Collection[tuple[int, int]] | None = None,
 ) -> Section:
     """Build the table of one operation.
 
@@ -358,6 +359,8 @@ def build_section(
         indices: index in the manifest of each kernel of the portfolio.
         fallback: index of the kernel for what is not aligned.
         grid: tier 2, where it is known already.
+        named: the (n, k) that have a ladder although they were timed at one m alone. What is not named and was timed so
+            is a sample, which the model learned from. By default all are named.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
@@ -366,5 +369,6 @@ def build_section(
     tuned: dict[tuple[int, int], list[Problem]] = {}
     for problem in sorted(portfolio.solutions):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
-    ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(tuned.items()))
+    kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
+    ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(kept.items()))
     return Section(operation, ladders, grid or _grid(known, operation), fallback)

@@ -108,7 +108,19 @@ HOSTILE = (
         "h",
     ),
     *("class", "json", "aot-gemm", "aot_gemm", "A", "1.0", "1.0+x", "v1", "1!2", "256x128", "256x-8", "0x0", "10,20"),
-    *("thor", "h200", "orin", "representative", "atlas_heldout", "transposed", "sm_110a", "sm_90a", "bf16", "nvfp4", "fp32"),
+    *(
+        "thor",
+        "h200",
+        "orin",
+        "representative",
+        "atlas_heldout",
+        "transposed",
+        "sm_110a",
+        "sm_90a",
+        "bf16",
+        "nvfp4",
+        "fp32",
+    ),
 )
 
 FILES = (

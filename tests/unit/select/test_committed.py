@@ -31,7 +31,11 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     for problem, row in rows:
         share = MEASURED_LEAST if row.provenance == PROVENANCE_MEASURED else 1.0
         least = share * roofline(problem, target).time_us - ROUNDING_US
-        below += [(problem.name, row.provenance, us, least) for us in (row.time_us, row.runner_up_us) if us < least]
+        second = (
+            MEASURED_LEAST * roofline(problem, target).time_us - ROUNDING_US
+        )  # beside a prediction it may be measured
+        found = ((row.time_us, least), (row.runner_up_us, second))
+        below += [(problem.name, row.provenance, us, limit) for us, limit in found if us < limit]
     assert below == []
 
 

@@ -456,7 +456,7 @@ def test_another_tunings_noise_changes_no_kernel_and_hardly_a_measured_row(noise
 
 def test_another_tunings_noise_changes_next_to_nothing(noise):
     _, _, found = noise
-    assert found.churn < 0.005
+    assert found.churn < 0.01
 
 
 @pytest.mark.xfail(
