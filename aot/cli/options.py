@@ -31,8 +31,11 @@ SELECTIONS = Path("build/selections")
 """Where `aot select` writes, below the working directory."""
 
 MAX_HELDOUT_REGRET = (0.02, 1.0)
-"""Mean and worst bucketing loss, on problems that were held out, up to which `aot build` builds. Source: over
-the 565 problems of whole models that the committed H200 selection is scored on, the mean is 1.7%, the worst 86%, at k 32."""
+"""Mean and worst bucketing loss, on problems that were held out, up to which `aot build` builds.
+
+Source: over the 565 problems of whole models that the committed H200 selection is scored on, the mean is 1.7% and the worst
+86%, at k 32.
+"""
 
 
 class Option(click.Option):
