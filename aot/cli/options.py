@@ -33,8 +33,8 @@ SELECTIONS = Path("build/selections")
 MAX_HELDOUT_REGRET = (0.02, 1.0)
 """Mean and worst bucketing loss, on problems that were held out, up to which `aot build` builds.
 
-Source: over the 565 problems of whole models that the committed H200 selection is scored on, the mean is 1.7% and the worst
-86%, at k 32.
+Source: over the 565 problems of held-out models that the committed H200 selection is scored on, the mean is 1.7%, the
+worst 86%, at k 32.
 """
 
 
