@@ -299,7 +299,7 @@ def test_limits_are_those_of_the_toolchain(package, manifest):
             assert got.roofline_fraction == pytest.approx(least / got.time_us)
     assert bounds == {"compute", "memory"}
     assert tiers >= {"grid", "tuned"}
-    assert timed > 10
+    assert timed >= 10
 
 
 def test_an_empty_product_has_no_roofline_and_no_time(package):
