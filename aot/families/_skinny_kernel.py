@@ -17,10 +17,6 @@ from cutlass import Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
-from aot.core.operation import Operation
-from aot.core.signature import Signature
-from aot.families import Entry
-from aot.families._arguments import aligned_arguments
 from aot.families._skinny_tile import ALIGN_BYTES, BLOCK_K, CHUNK, MMA_M, MMA_N, PAD, Tile
 
 WORDS = 4
@@ -338,30 +334,3 @@ def _store(value: Float32, m: Int32, n: Int32, d: cute.Tensor, bias: cute.Tensor
         if const_expr(bias is not None):
             value += bias[n].to(Float32)
         d[m, n] = value.to(d.element_type)
-
-
-def split_entry(element: Any, tile: Tile, num_blocks_per_sm: int, signature: Signature, operation: Operation) -> Entry:
-    """Make the entry of a candidate's kernel.
-
-    Args:
-        element: CUTLASS's type of A, B, D and the bias.
-        tile: how the work is shared.
-        num_blocks_per_sm: CTAs that are to fit an SM at once.
-        signature: the entry's arguments.
-        operation: element type, layout and epilogue.
-    """
-    gemm = SplitGemm(element, tile, num_blocks_per_sm)
-
-    @cute.jit
-    def entry(
-        a: cute.Tensor,
-        b: cute.Tensor,
-        d: cute.Tensor,
-        bias: cute.Tensor | None,
-        _workspace: None,
-        prefetch_b: Int32,
-        stream: cuda.CUstream,
-    ) -> None:
-        gemm(a, b, d, bias, prefetch_b, stream)
-
-    return Entry(entry, aligned_arguments(signature, operation))

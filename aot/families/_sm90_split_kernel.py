@@ -22,28 +22,14 @@ from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
 from quack import copy_utils
 from quack import sm90_utils as quack_sm90
 
-from aot.core.operation import Operation
-from aot.core.signature import Signature
-from aot.families import Entry
-from aot.families._arguments import aligned_arguments
+from aot.families._sm90_split_store import WARP_ROWS, StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, GROUP, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
-
-WARP_ROWS = 16
-"""Rows of a warp's part of 64. Source: PTX ISA, wgmma, registers of the accumulator."""
-
-CHUNK = 8
-"""Elements of D that a thread stores at once: 16 bytes."""
 
 
 @dataclass(frozen=True)
-class SplitGemmSm90:
+class SplitGemmSm90(StoreSplitSm90):
     """The kernel of one candidate."""
 
-    element: Any
-    """CUTLASS's type of A, B, D and the bias."""
-    tile: Tile
-    swap_ab: bool
-    """Whether the tile's rows are rows of B, so that it is the transpose of a tile of D."""
     num_sms: int
     """SMs of the device."""
 
@@ -305,9 +291,9 @@ class SplitGemmSm90:
         cute.arch.sync_warp()  # all of the warp's sums are read: their place is free
         memory = cute.recast_ptr(storage.received.data_ptr(), dtype=self.element)
         if const_expr(self.swap_ab):
-            self._store_transposed(own, memory, warp, first, (row, origin[1]), d)
+            self.store_transposed(own, memory, warp, first, (row, origin[1]), d)
         else:
-            self._store(own, memory, warp, first, (row, origin[1]), d)
+            self.store(own, memory, warp, first, (row, origin[1]), d)
 
     @cute.jit
     def _exchange(
@@ -354,109 +340,8 @@ class SplitGemmSm90:
                     offsets[e, i] = bias[n].to(Float32)
         return offsets
 
-    @cute.jit
-    def _store(self, own: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
-        """Store a warp's sums, 16 rows of each step, by way of shared memory in which a row of a group is a chunk.
-
-        The rows of a group are rotated by the group, so that neighbouring lanes meet different banks both ways.
-        """
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        num_vectors = tile.num_vectors
-        pairs = _of_warp(memory, tile, (2, 4, WARP_ROWS))
-        for v in range_constexpr(num_vectors):
-            for half in range_constexpr(2):
-                pair = cute.make_rmem_tensor(2, self.element)
-                for e in range_constexpr(2):
-                    pair[e] = own[2 * half + e, v].to(self.element)
-                cute.autovec_copy(pair, pairs[None, lane % 4, 8 * half + (lane // 4 + v) % 8, warp, v])
-        cute.arch.sync_warp()
-        chunks = _of_warp(memory, tile, (CHUNK, WARP_ROWS))
-        target = _chunks_of(d)
-        for q in range_constexpr(-(-num_vectors * WARP_ROWS // 32)):
-            index = lane + 32 * q
-            v, row = index % num_vectors, index // num_vectors
-            group = first + v % tile.share
-            m = origin[0] + v // tile.share * (MMA_M * tile.num_warpgroups) + row
-            n = origin[1] + group * GROUP
-            if index < num_vectors * WARP_ROWS and group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                chunk = cute.make_rmem_tensor(CHUNK, self.element)
-                cute.autovec_copy(chunks[None, row // 8 * 8 + (row + v) % 8, warp, v], chunk)
-                cute.autovec_copy(chunk, target[None, n // CHUNK, m])
-
-    @cute.jit
-    def _store_transposed(
-        self, own: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor
-    ) -> None:
-        """Store a warp's sums likewise where columns of the tile are rows of D: a column of a group is two chunks."""
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        num_chunks = tile.num_vectors * WARP_ROWS
-        elements = _of_warp(memory, tile, (WARP_ROWS, GROUP))
-        for v in range_constexpr(tile.num_vectors):
-            for e in range_constexpr(4):
-                elements[lane // 4 + e // 2 * 8, lane % 4 * 2 + e % 2, warp, v] = own[e, v].to(self.element)
-        cute.arch.sync_warp()
-        chunks = _of_warp(memory, tile, (CHUNK, 2, GROUP))
-        target = _chunks_of(d)
-        for q in range_constexpr(-(-num_chunks // 32)):
-            index = lane + 32 * q
-            half, column, v = index % 2, index // 2 % GROUP, index // WARP_ROWS
-            group = first + v % tile.share
-            m = origin[1] + group * GROUP + column
-            n = origin[0] + v // tile.share * (MMA_M * tile.num_warpgroups) + half * CHUNK
-            if index < num_chunks and group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                chunk = cute.make_rmem_tensor(CHUNK, self.element)
-                cute.autovec_copy(chunks[None, half, column, warp, v], chunk)
-                cute.autovec_copy(chunk, target[None, n // CHUNK, m])
-
 
 def _barriers(storage: Any, tile: Tile) -> Any:
     """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
     first = storage.barriers.data_ptr()
     return first, first + tile.num_stages, first + 2 * tile.num_stages
-
-
-def _of_warp(memory: Any, tile: Tile, shape: tuple[int, ...]) -> Any:
-    """View, as 128 elements of a shape, the places of the sums that a warp received first: (*shape, warp, vector)."""
-    count = 32 * VECTOR_BYTES // 2
-    strides = tuple(cute.size(shape[:i]) if i else 1 for i in range(len(shape)))
-    num_warps = tile.num_multiplying // 32
-    layout = cute.make_layout((*shape, num_warps, tile.num_vectors), stride=(*strides, count, count * num_warps))
-    return cute.make_tensor(memory, layout)
-
-
-def _chunks_of(d: cute.Tensor) -> Any:
-    """View D as (elements of a chunk, chunks of a row, rows)."""
-    shape = (CHUNK, d.shape[1] // CHUNK, d.shape[0])
-    return cute.make_tensor(d.iterator, cute.make_layout(shape, stride=(1, CHUNK, d.stride[0])))
-
-
-def split_entry(
-    element: Any, tile: Tile, num_sms: int, signature: Signature, operation: Operation, *, swap_ab: bool
-) -> Entry:
-    """Make the entry of a candidate's kernel.
-
-    Args:
-        element: CUTLASS's type of A, B, D and the bias.
-        tile: how the work is shared.
-        num_sms: SMs of the device.
-        signature: the entry's arguments.
-        operation: element type, layout and epilogue.
-        swap_ab: whether the tile's rows are rows of B.
-    """
-    gemm = SplitGemmSm90(element, tile, swap_ab, num_sms)
-
-    @cute.jit
-    def entry(
-        a: cute.Tensor,
-        b: cute.Tensor,
-        d: cute.Tensor,
-        bias: cute.Tensor | None,
-        _workspace: None,
-        prefetch_b: Int32,
-        stream: cuda.CUstream,
-    ) -> None:
-        gemm(a, b, d, bias, prefetch_b, stream)
-
-    return Entry(entry, aligned_arguments(signature, operation))

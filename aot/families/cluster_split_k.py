@@ -143,12 +143,12 @@ class ClusterSplitK:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
-        from aot.families._skinny_kernel import split_entry
+        from aot.families._prefetch_entry import prefetch_entry
+        from aot.families._skinny_kernel import SplitGemm
 
         tile = _tile(candidate)
-        blocks = _blocks_per_sm(tile, target)
-        element = cutlass_type(operation.d)
-        return split_entry(element, tile, blocks, signature(KernelKey(operation, candidate)), operation)
+        gemm = SplitGemm(cutlass_type(operation.d), tile, _blocks_per_sm(tile, target))
+        return prefetch_entry(gemm, signature(KernelKey(operation, candidate)), operation)
 
 
 def _fillings(rows: int, columns: int, cluster: int, target: Target) -> Iterator[tuple[str, int]]:

@@ -145,11 +145,12 @@ class Sm90ClusterSplitK:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
-        from aot.families._sm90_split_kernel import split_entry
+        from aot.families._prefetch_entry import prefetch_entry
+        from aot.families._sm90_split_kernel import SplitGemmSm90
 
         element, tile = cutlass_type(operation.d), _tile(candidate, target)
-        arguments = signature(KernelKey(operation, candidate))
-        return split_entry(element, tile, target.num_sms, arguments, operation, swap_ab=candidate.swap_ab)
+        gemm = SplitGemmSm90(element, tile, candidate.swap_ab, target.num_sms)
+        return prefetch_entry(gemm, signature(KernelKey(operation, candidate)), operation)
 
 
 FAMILY = Sm90ClusterSplitK()
