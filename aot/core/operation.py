@@ -207,7 +207,9 @@ class Operation(Word):
 
         They share their kernels: what is the fastest for one is for the other, but for noise.
         """
-        return tuple(x for x in Operation if x is not self and (x.layout, x.epilogue) == (self.layout, self.epilogue))
+        kin = {x.element for x in self.equivalents}
+        alike = (x for x in Operation if x is not self and x.element in kin)
+        return tuple(x for x in alike if (x.layout, x.epilogue) == (self.layout, self.epilogue))
 
     def num_bytes(self, m: int, n: int, k: int) -> int:
         """Count the fewest bytes that device memory must move: operands are read once, D is written once."""

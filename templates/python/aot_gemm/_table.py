@@ -214,6 +214,20 @@ def _table_of(target: str | None) -> int:
     return targets.index(target)
 
 
+def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Selection:
+    """Ask the library for an operation, by its tag, in a layout.
+
+    Raises:
+        StrideError: there is no such layout.
+        UnsupportedError: there is no table of the target.
+    """
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
+    library_of_manifest()
+    asked = _library.operation(call), LAYOUTS.index(layout), *shape, _table_of(target)
+    return _Selection(*_library.binding()["plan"](*asked))
+
+
 def plan(
     m: int,
     n: int,
@@ -246,12 +260,8 @@ def plan(
     """
     m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
     dtype = _dtype_name(dtype)
-    if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
-    library_of_manifest()
     call = DTYPES[dtype] + ("_bias" if bias else "")
-    asked = _library.operation(call), LAYOUTS.index(layout), m, n, k, _table_of(target)
-    selection = _Selection(*_library.binding()["plan"](*asked))
+    selection = _select(call, layout, (m, n, k), target)
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
     rates = _rates(selection.table, call)
