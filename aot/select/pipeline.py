@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aot.compile.artifact import Artifact
 from aot.compile.compiler import ArtifactStore
 from aot.compile.workplace import ARTIFACTS
+from aot.core.candidate import Accepted
 from aot.core.errors import CoverageError, SelectionError, StoreError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, reference_times
 from aot.core.operands import misalignment
@@ -27,6 +28,7 @@ from aot.select.times import measured_times, predicted_times, split, spreads
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns
+from aot.space.legality import check
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey
@@ -165,6 +167,11 @@ def compare_selections(old: Path, new: Path, records: Sequence[Path], committed:
     return compare(before, after, times)
 
 
+def _is_legal(key: KernelKey, target: Target) -> bool:
+    """Say whether the space still has a kernel: a record keeps what was measured before a rule refused it."""
+    return isinstance(check(key.candidate, key.operation, target), Accepted)
+
+
 def select_measured(
     path: Path, target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
 ) -> Selection:
@@ -185,7 +192,8 @@ def select_measured(
     if record.target != target.name:
         raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
     patterns = Patterns.parse(kernels)
-    kept = [item for item in record.measurements if patterns.keep(item.kernel.candidate.name)]
+    legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
+    kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
     measured = KnownTimes(inside, spreads(record), outside, reference_times(record), record)

@@ -226,9 +226,9 @@ def _choose(
 
 
 def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
-    """Return a portfolio with its regrets over the best of all times, whatever it was chosen among.
+    """Return a portfolio whose regrets are over the best of all times, also of kernels that it could not choose.
 
-    A kernel that was not timed on the problem counts as none that is known: the portfolio's own judgement stands.
+    They are no lower than over what it was chosen among, where a kernel that was not timed has a learned time.
     """
     solutions = portfolio.solutions.items()
     known = [(times[p][x], min(times[p].values())) for p, x in solutions if x in times.get(p, {})]
