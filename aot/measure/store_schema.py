@@ -49,9 +49,12 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         StoreError: the file is newer, or another program's.
     """
     connection.execute("PRAGMA busy_timeout = 10000")
+    connection.execute("BEGIN")  # one view of the file: another process may be making it
     (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if num_tables == 0:
         refuse_foreign(connection, path, is_new=True)
+    connection.commit()
+    if num_tables == 0:
         connection.execute("PRAGMA journal_mode = WAL")
         # Another process may be making the same tables: the statements wait for it, and then find them there.
         marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
