@@ -30,10 +30,10 @@ RECORDS = Path(__file__).parents[1] / "records"
 SELECTIONS = Path("build/selections")
 """Where `aot select` writes, below the working directory."""
 
-MAX_HELDOUT_REGRET = (0.02, 1.0)
+MAX_HELDOUT_REGRET = (0.03, 1.0)
 """Mean and worst bucketing loss, on problems that were held out, up to which `aot build` builds.
 
-Source: over the 565 problems of held-out models that the committed H200 selection is scored on, the mean is 1.7%, the
+Source: over the 502 problems of other (n, k) that the committed H200 selection is scored on, the mean is 2.0%, the
 worst 86%, at k 32.
 """
 

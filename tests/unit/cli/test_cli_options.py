@@ -62,7 +62,7 @@ def test_regrets_are_written_as_they_are_read(regrets):
 
 
 def test_the_default_regrets_are_percentages():
-    assert regrets_text(MAX_HELDOUT_REGRET) == "2%,100%"
+    assert regrets_text(MAX_HELDOUT_REGRET) == "3%,100%"
 
 
 def refused(*arguments):

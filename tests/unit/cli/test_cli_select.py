@@ -88,13 +88,13 @@ def test_diff(selection, workplace):
 
 def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):
     chosen = read_selection(selection)
-    scored = HeldOut(chosen.table.sections[0].operation, 2, 9, 0, 0.03, 0.2, 0.03, 0.2, "bf16_kk m1 n8 k8")
+    scored = HeldOut(chosen.table.sections[0].operation, 2, 9, 0, 0.04, 0.2, 0.04, 0.2, "bf16_kk m1 n8 k8")
     write_selection(selection, replace(chosen, heldout=(scored,)))
     result = aot("build", "--target", "thor", "--selection", selection)
     assert result.exit_code == 9
     assert result.stderr == (
-        "aot: error: bf16_kk, tier 2: on 9 held-out problems the bucketing loss is 3.00% in the mean and 20.0% at "
-        "worst (bf16_kk m1 n8 k8); expected at most 2.0% and 100.0%; tune more problems near it and select again, or "
+        "aot: error: bf16_kk, tier 2: on 9 held-out problems the bucketing loss is 4.00% in the mean and 20.0% at "
+        "worst (bf16_kk m1 n8 k8); expected at most 3.0% and 100.0%; tune more problems near it and select again, or "
         "raise --max-heldout-regret\n"
     )
 
@@ -120,7 +120,7 @@ def test_options_show_the_defaults_of_what_they_set():
     text = " ".join(succeed("select", "-h").split())
     assert f"[default: {SelectionLimits.max_kernels}; x>=1]" in text
     assert f"[default: {SelectionLimits.max_layout_kernels}; x>=4]" in text
-    assert "[default: (2%,100%)]" in " ".join(succeed("build", "-h").split())
+    assert "[default: (3%,100%)]" in " ".join(succeed("build", "-h").split())
 
 
 ALIGNED = "2 problems: 0 measured, 2 predicted (first bf16_kk m1 n4096 k4096)\n"

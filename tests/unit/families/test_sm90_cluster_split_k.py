@@ -16,7 +16,7 @@ H200 = load_target("h200")
 NAME = "sm90_cluster_split_k_128x128_c1x1_direct_cluster2"
 TILE = named(NAME, "h200")
 COMBINATION = "sm90_cluster_split_k splits k over the CTAs of a cluster and stores without TMA"
-CLUSTERS = "expected 1x1 in 2, 1x1 in 4, 1x1 in 8, 2x1 in 2, 2x1 in 4, 1x2 in 2, 1x2 in 4"
+CLUSTERS = "expected 1x1 in 2, 1x1 in 4, 2x1 in 2, 1x2 in 2"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_each_cta_stores_whole_groups_of_columns(columns, cluster, shares):
 def test_registers_of_all_threads_fit_an_sm():
     """A thread has its sums, what is its own to store, and at least 16 addresses, within its share of 65,536."""
     found = [x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)]
-    assert len(found) == 612
+    assert len(found) == 400
     for candidate in found:
         threads = FAMILY.resources(candidate, BF16, H200).num_threads
         accumulators = candidate.tile_m * candidate.tile_n // (threads - 64)

@@ -123,6 +123,13 @@ def test_what_is_held_out_is_scored_on_and_else_selected_by(record_path):
     assert rows_of(everything)[1] == (64, SMALL, 16.0, "measured")
 
 
+def test_what_the_space_refuses_is_not_selected_though_it_was_measured(record_path):
+    refused = replace(PLAIN, cluster_m=2, cluster_n=2)
+    fastest = tuple(measured(refused, m, 1.0) for m in (1, 4096))
+    write_record(record_path, replace(RECORD, measurements=(*RECORD.measurements, *fastest)))
+    assert {key.candidate for key in select(record_path).kernels[1:]} == {PLAIN, SMALL}
+
+
 def test_patterns_and_limits_narrow_a_selection(record_path):
     assert [x.candidate for x in select(record_path, kernels="-*_swap").kernels[1:]] == [PLAIN]
     assert [x.candidate for x in select(record_path, Objective(SelectionLimits(1))).kernels[1:]] == [PLAIN]

@@ -43,9 +43,7 @@ def request_of(limit=10**6, patterns="", candidates=()):
 def test_every_legal_candidate_is_tuned_where_there_are_few():
     patterns = "sm90_quack_64x16_*_pingpong"
     found = tuning_candidates(request_of(patterns=patterns), H200, BF16)
-    assert [x.name for x in found] == [
-        f"sm90_quack_64x16_c{x}_pingpong" for x in ("1x1", "2x1", "1x2", "2x2", "4x1", "1x4", "4x2", "2x4")
-    ]
+    assert [x.name for x in found] == [f"sm90_quack_64x16_c{x}_pingpong" for x in ("1x1", "2x1", "1x2", "4x1", "1x4")]
     assert len(tuning_candidates(request_of(4, patterns), H200, BF16)) == 4
 
 
