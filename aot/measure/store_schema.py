@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from typing import TYPE_CHECKING
 
 from aot.core.errors import StoreError
 from aot.measure.store_sql import APPLICATION_ID, SCHEMA, SCHEMA_VERSION, UPGRADES
 
 if TYPE_CHECKING:
-    import sqlite3
     from pathlib import Path
+
+WAIT_S = 10.0
+"""How long to wait for another process that holds the file."""
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the journal of a new file. SQLite does not wait here by itself, whatever its busy_timeout."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _upgrade(connection: sqlite3.Connection) -> int:
@@ -48,14 +66,14 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     Raises:
         StoreError: the file is newer, or another program's.
     """
-    connection.execute("PRAGMA busy_timeout = 10000")
+    connection.execute(f"PRAGMA busy_timeout = {int(WAIT_S * 1000)}")
     connection.execute("BEGIN")  # one view of the file: another process may be making it
     (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if num_tables == 0:
         refuse_foreign(connection, path, is_new=True)
     connection.commit()
     if num_tables == 0:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_write_ahead_log(connection)
         # Another process may be making the same tables: the statements wait for it, and then find them there.
         marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")

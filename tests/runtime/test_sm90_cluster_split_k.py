@@ -27,9 +27,8 @@ FOUR = Candidate("sm90_cluster_split_k", 128, 144, split_k=4, **PLAIN)
 SWAPPED = Candidate("sm90_cluster_split_k", 128, 64, split_k=4, swap_ab=True, **PLAIN)
 TWO_STEPS = Candidate("sm90_cluster_split_k", 256, 128, split_k=2, num_stages=2, swap_ab=True, **PLAIN)
 SHARED_COLUMNS = Candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **PLAIN)
-SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=4, swap_ab=True, **PLAIN)
-EIGHT = Candidate("sm90_cluster_split_k", 64, 64, split_k=8, **PLAIN)
-CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, EIGHT)
+SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
+CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS)
 
 
 @pytest.fixture(scope="module")
