@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from aot.core.element import ElementType
-from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
+from aot.core.epilogue import Epilogue
+from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.whole_file import check_folder, check_output
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from aot.cli.options import (
 )
 from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
 from aot.core.constraints import MAX_EXTENT
-from aot.core.operation import Epilogue
+from aot.core.epilogue import Epilogue
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.core.whole_file import check_output

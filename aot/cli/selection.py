@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.options import SELECTIONS, Decorator, is_given, option, options, shapes_option
+from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
-from aot.core.operation import Epilogue
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline

@@ -37,8 +37,9 @@ from aot.cli.options import (
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
-from aot.core.operation import Epilogue, Layout
+from aot.core.operation import Layout
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target

@@ -197,6 +197,7 @@ class Reason(Enum):
     REGISTERS = "too many registers"
     TILE = "tile not supported by the family"
     LAYOUT = "layout not supported by the family"
+    TYPES = "element types not supported by the family"
     EPILOGUE = "epilogue not supported by the family"
     COMBINATION = "combination not supported by the family"
     ARCHITECTURE = "family is for another architecture"

@@ -28,6 +28,8 @@ class ElementType(Enum):
     E5M2 = "float8_e5m2"
     E2M1 = "float4_e2m1fn"
     E8M0 = "float8_e8m0fnu"
+    INT8 = "int8"
+    INT32 = "int32"
 
     @property
     def tag(self) -> str:
@@ -74,4 +76,6 @@ _FACTS = {
     ElementType.E5M2: _Facts("e5m2", 8, "Float8E5M2"),
     ElementType.E2M1: _Facts("e2m1", 4, "Float4E2M1FN"),
     ElementType.E8M0: _Facts("e8m0", 8, "Float8E8M0FNU"),
+    ElementType.INT8: _Facts("int8", 8, "Int8"),
+    ElementType.INT32: _Facts("int32", 32, "Int32"),
 }

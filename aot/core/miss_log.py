@@ -17,6 +17,7 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from aot.core.constraints import MAX_COUNT, MAX_EXTENT
+from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
 from aot.core.operation import Layout, Operation
 from aot.core.strict_json import DecodeError, read_content, text_of
@@ -36,7 +37,7 @@ REASONS = {
 
 _OPERATIONS = {x.tag: x for x in Operation}
 _TAGS = {
-    "_".join([x.element.tag, layout.value, *(step.value for step in x.epilogue.steps)])
+    "_".join([x.types.tag, layout.value, *([] if x.epilogue is Epilogue.NONE else [x.epilogue.value])])
     for x in Operation
     for layout in Layout
 }

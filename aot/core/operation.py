@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from aot.core import types as t
 from aot.core.constraints import Word
 from aot.core.element import ElementType
+from aot.core.epilogue import ACTIVATIONS, GATES, Epilogue, Step
+from aot.core.types import SCALE_BLOCK, Scale, Types
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own
@@ -46,12 +49,6 @@ class Layout(Enum):
         return (not self.a_k_major) * 2 + (not self.b_k_major)
 
 
-class Scale(Enum):
-    """What an operand's elements are multiplied by; no operation of the catalogue has scale factors yet."""
-
-    NONE = "none"
-
-
 @dataclass(frozen=True)
 class Operand:
     """A or B: its element type, the mode that is contiguous, and its scale factors."""
@@ -59,25 +56,6 @@ class Operand:
     element: ElementType
     is_k_major: bool
     scale: Scale = Scale.NONE
-
-
-class Step(Enum):
-    """One step of an epilogue, in float32, between the accumulator and the rounding of D."""
-
-    BIAS = "bias"
-    """Adds a vector of n elements of D's type, one to each column of D."""
-
-
-class Epilogue(Word):
-    """The steps between the accumulator and D, in order; the value is the epilogue's part of a tag."""
-
-    NONE = "none"
-    BIAS = "bias"
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Return the steps in order."""
-        return {Epilogue.NONE: (), Epilogue.BIAS: (Step.BIAS,)}[self]
 
 
 class Grouping(Enum):
@@ -89,42 +67,73 @@ class Grouping(Enum):
 class Operation(Word):
     """One section of the dispatch table, by its stable tag, such as `bf16_kk` or `bf16_kk_bias`.
 
-    This is a catalogue, not a cross product: what is listed is built, measured, shipped and tested. A line has the tag,
-    the element type of A, B and D, the layout and the epilogue; the accumulator is float32.
+    This is a catalogue, not a cross product: what is listed is meant. Which lines a wheel has kernels for is said where
+    it is built; which of them have run on a device is said in docs/operations.md. A line has the tag, the types, the
+    layout and the epilogue.
     """
 
-    element: ElementType
+    types: Types
     layout: Layout
     epilogue: Epilogue
 
-    BF16_KK = "bf16_kk", ElementType.BFLOAT16, Layout.KK
-    BF16_KN = "bf16_kn", ElementType.BFLOAT16, Layout.KN
-    BF16_MK = "bf16_mk", ElementType.BFLOAT16, Layout.MK
-    BF16_MN = "bf16_mn", ElementType.BFLOAT16, Layout.MN
-    FP16_KK = "fp16_kk", ElementType.FLOAT16, Layout.KK
-    FP16_KN = "fp16_kn", ElementType.FLOAT16, Layout.KN
-    FP16_MK = "fp16_mk", ElementType.FLOAT16, Layout.MK
-    FP16_MN = "fp16_mn", ElementType.FLOAT16, Layout.MN
-    BF16_KK_BIAS = "bf16_kk_bias", ElementType.BFLOAT16, Layout.KK, Epilogue.BIAS
-    FP16_KK_BIAS = "fp16_kk_bias", ElementType.FLOAT16, Layout.KK, Epilogue.BIAS
+    BF16_KK = "bf16_kk", t.BF16, Layout.KK
+    BF16_KN = "bf16_kn", t.BF16, Layout.KN
+    BF16_MK = "bf16_mk", t.BF16, Layout.MK
+    BF16_MN = "bf16_mn", t.BF16, Layout.MN
+    FP16_KK = "fp16_kk", t.FP16, Layout.KK
+    FP16_KN = "fp16_kn", t.FP16, Layout.KN
+    FP16_MK = "fp16_mk", t.FP16, Layout.MK
+    FP16_MN = "fp16_mn", t.FP16, Layout.MN
+    BF16_KK_BIAS = "bf16_kk_bias", t.BF16, Layout.KK, Epilogue.BIAS
+    FP16_KK_BIAS = "fp16_kk_bias", t.FP16, Layout.KK, Epilogue.BIAS
+    BF16_KK_RELU = "bf16_kk_relu", t.BF16, Layout.KK, Epilogue.RELU
+    BF16_KK_GELU = "bf16_kk_gelu", t.BF16, Layout.KK, Epilogue.GELU
+    BF16_KK_GELU_TANH = "bf16_kk_gelu_tanh", t.BF16, Layout.KK, Epilogue.GELU_TANH
+    BF16_KK_SILU = "bf16_kk_silu", t.BF16, Layout.KK, Epilogue.SILU
+    BF16_KK_RESIDUAL = "bf16_kk_residual", t.BF16, Layout.KK, Epilogue.RESIDUAL
+    BF16_KK_SWIGLU = "bf16_kk_swiglu", t.BF16, Layout.KK, Epilogue.SWIGLU
+    BF16_KK_GEGLU = "bf16_kk_geglu", t.BF16, Layout.KK, Epilogue.GEGLU
+    FP16_KK_RELU = "fp16_kk_relu", t.FP16, Layout.KK, Epilogue.RELU
+    FP16_KK_GELU = "fp16_kk_gelu", t.FP16, Layout.KK, Epilogue.GELU
+    FP16_KK_GELU_TANH = "fp16_kk_gelu_tanh", t.FP16, Layout.KK, Epilogue.GELU_TANH
+    FP16_KK_SILU = "fp16_kk_silu", t.FP16, Layout.KK, Epilogue.SILU
+    FP16_KK_RESIDUAL = "fp16_kk_residual", t.FP16, Layout.KK, Epilogue.RESIDUAL
+    FP16_KK_SWIGLU = "fp16_kk_swiglu", t.FP16, Layout.KK, Epilogue.SWIGLU
+    FP16_KK_GEGLU = "fp16_kk_geglu", t.FP16, Layout.KK, Epilogue.GEGLU
+    E4M3_BF16_KK = "e4m3_bf16_kk", t.E4M3_BF16, Layout.KK
+    E4M3_FP16_KK = "e4m3_fp16_kk", t.E4M3_FP16, Layout.KK
+    E4M3_FP32_KK = "e4m3_fp32_kk", t.E4M3_FP32, Layout.KK
+    E4M3_E4M3_KK = "e4m3_e4m3_kk", t.E4M3_E4M3, Layout.KK
+    E5M2E4M3_BF16_KK = "e5m2e4m3_bf16_kk", t.E5M2E4M3_BF16, Layout.KK
+    E4M3E5M2_BF16_KK = "e4m3e5m2_bf16_kk", t.E4M3E5M2_BF16, Layout.KK
+    E4M3_BF16_FAST_KK = "e4m3_bf16_fast_kk", t.E4M3_BF16_FAST, Layout.KK
+    E4M3_BF16_BLOCK_KK = "e4m3_bf16_block_kk", t.E4M3_BF16_BLOCK, Layout.KK
+    E4M3_BF16_KK_GELU_TANH = "e4m3_bf16_kk_gelu_tanh", t.E4M3_BF16, Layout.KK, Epilogue.GELU_TANH
+    E4M3_BF16_KK_SILU = "e4m3_bf16_kk_silu", t.E4M3_BF16, Layout.KK, Epilogue.SILU
+    E4M3_BF16_KK_SWIGLU = "e4m3_bf16_kk_swiglu", t.E4M3_BF16, Layout.KK, Epilogue.SWIGLU
+    INT8_INT32_KK = "int8_int32_kk", t.INT8_INT32, Layout.KK
+    INT8_BF16_KK = "int8_bf16_kk", t.INT8_BF16, Layout.KK
+    INT8_FP16_KK = "int8_fp16_kk", t.INT8_FP16, Layout.KK
+    TF32_KK = "tf32_kk", t.TF32, Layout.KK
+    FP32_KK = "fp32_kk", t.FP32, Layout.KK
 
-    def __new__(cls, tag: str, element: ElementType, layout: Layout, epilogue: Epilogue = Epilogue.NONE) -> Self:
+    def __new__(cls, tag: str, types: Types, layout: Layout, epilogue: Epilogue = Epilogue.NONE) -> Self:
         """Make a line of the catalogue."""
         self = str.__new__(cls, tag)
         self._value_ = tag
-        self.element, self.layout, self.epilogue = element, layout, epilogue
+        self.types, self.layout, self.epilogue = types, layout, epilogue
         return self
 
     @staticmethod
     def of(element: ElementType, layout: Layout = Layout.KK, epilogue: Epilogue = Epilogue.NONE) -> Operation:
-        """Return the operation of an element type, a layout and an epilogue.
+        """Return the operation whose operands and D are all of one element type.
 
         Raises:
             ValueError: the catalogue has none.
         """
-        for operation in Operation:
-            if (operation.element, operation.layout, operation.epilogue) == (element, layout, epilogue):
-                return operation
+        found = _find(Types(element, element, element), layout, epilogue)
+        if found is not None:
+            return found
         known = ", ".join(Operation)
         raise ValueError(f"no operation of {element.value}, {layout.value} and {epilogue}; there are: {known}")
 
@@ -141,27 +150,37 @@ class Operation(Word):
     @property
     def call(self) -> str:
         """Return the tag by which a caller of the library asks for it, such as `bf16_bias`: strides give the layout."""
-        return "_".join([self.element.tag, *(step.value for step in self.epilogue.steps)])
+        return "_".join([self.types.tag, *([] if self.epilogue is Epilogue.NONE else [self.epilogue.value])])
+
+    @property
+    def element(self) -> ElementType:
+        """Return the element type of A."""
+        return self.types.a
 
     @property
     def a(self) -> Operand:
         """Return the left operand."""
-        return Operand(self.element, self.layout.a_k_major)
+        return Operand(self.types.a, self.layout.a_k_major, self.types.scale)
 
     @property
     def b(self) -> Operand:
         """Return the right operand."""
-        return Operand(self.element, self.layout.b_k_major)
+        return Operand(self.types.b, self.layout.b_k_major, self.types.scale)
 
     @property
     def d(self) -> ElementType:
-        """Return the element type of D and of what the epilogue adds to it."""
-        return self.element
+        """Return the element type of D and of a residual."""
+        return self.types.d
+
+    @property
+    def bias(self) -> ElementType:
+        """Return the element type of a bias: D's, or bfloat16 where D is of 8 bits, as torch has it."""
+        return ElementType.BFLOAT16 if self.d.bits == BYTE_BITS else self.d
 
     @property
     def accumulator(self) -> ElementType:
         """Return the element type of the accumulator."""
-        return ElementType.FLOAT32
+        return self.types.accumulator
 
     @property
     def grouping(self) -> Grouping:
@@ -169,9 +188,30 @@ class Operation(Word):
         return Grouping.DENSE
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return the steps between the accumulator and D, in order. Beside vectors of scales there may be a bias."""
+        scaled = {Scale.NONE: (), Scale.VECTOR: (Step.SCALE, Step.BIAS), Scale.BLOCK: (Step.SCALE,)}[self.types.scale]
+        return tuple(dict.fromkeys((*scaled, *self.epilogue.steps)))
+
+    @property
     def has_bias(self) -> bool:
-        """Say whether the epilogue adds a bias."""
-        return Step.BIAS in self.epilogue.steps
+        """Say whether the epilogue adds a bias, or may."""
+        return Step.BIAS in self.steps
+
+    @property
+    def has_residual(self) -> bool:
+        """Say whether the epilogue adds a matrix of D's shape and type."""
+        return Step.RESIDUAL in self.steps
+
+    @property
+    def activation(self) -> Step | None:
+        """Return the activation, or None where there is none."""
+        return next((step for step in self.steps if step in ACTIVATIONS), None)
+
+    @property
+    def gate(self) -> Step | None:
+        """Return the gate, or None where there is none. With one, B holds 2 n rows: the gate's, and the linear ones."""
+        return next((step for step in self.steps if step in GATES), None)
 
     @property
     def can_exchange(self) -> bool:
@@ -179,7 +219,7 @@ class Operation(Word):
 
         An exchange would turn a bias of columns into one of rows.
         """
-        return not self.has_bias
+        return not self.steps and self.types.a is self.types.b
 
     @property
     def layouts(self) -> tuple[Operation, ...]:
@@ -190,32 +230,64 @@ class Operation(Word):
     def equivalents(self) -> tuple[Operation, ...]:
         """Return the operations whose times may be imputed to this one after levelling, the nearest first.
 
-        bf16 and fp16 are of one size and run at one rate; a bias reads n elements more than the same product without.
+        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2); an epilogue reads little more than the same
+        product without.
         """
-        alike = [x for x in (ElementType.BFLOAT16, ElementType.FLOAT16) if x is not self.element]
-        found = (Operation.of(element, self.layout) for element in (self.element, *alike))
-        return tuple(operation for operation in found if operation is not self)
+        found = (_find(types, self.layout, Epilogue.NONE) for types in (self.types, *self._alike))
+        return tuple(operation for operation in found if operation is not None and operation is not self)
+
+    @property
+    def _alike(self) -> tuple[Types, ...]:
+        """Return the types of the same sizes, accumulation and scale factors."""
+
+        def shape(x: Types) -> tuple[object, ...]:
+            return x.a.bits, x.b.bits, x.d.bits, x.accumulator, x.scale, x.is_fast, x.a is ElementType.TFLOAT32
+
+        found = dict.fromkeys(x.types for x in Operation)
+        return tuple(x for x in found if x != self.types and shape(x) == shape(self.types))
 
     @property
     def plain(self) -> Operation:
         """Return the operation without its epilogue."""
-        return Operation.of(self.element, self.layout)
+        return _find(self.types, self.layout, Epilogue.NONE) or self
 
     @property
     def twins(self) -> tuple[Operation, ...]:
-        """Return the operations that differ in the element type alone, in one of the same size and rate.
+        """Return the operations that differ in the element types alone, of the same sizes and rates.
 
         They share their kernels: what is the fastest for one is for the other, but for noise.
         """
-        kin = {x.element for x in self.equivalents}
-        alike = (x for x in Operation if x is not self and x.element in kin)
-        return tuple(x for x in alike if (x.layout, x.epilogue) == (self.layout, self.epilogue))
+        found = (_find(types, self.layout, self.epilogue) for types in self._alike)
+        return tuple(operation for operation in found if operation is not None)
+
+    def num_rows_of_b(self, n: int) -> int:
+        """Return the rows that B has for n columns of D."""
+        return n if self.gate is None else 2 * n
 
     def num_bytes(self, m: int, n: int, k: int) -> int:
         """Count the fewest bytes that device memory must move: operands are read once, D is written once."""
-        bias = self.d.size_of(n) if self.has_bias else 0
-        return self.a.element.size_of(m * k) + self.b.element.size_of(n * k) + self.d.size_of(m * n) + bias
+        rows = self.num_rows_of_b(n)
+        moved = self.types.a.size_of(m * k) + self.types.b.size_of(rows * k)
+        moved += self.d.size_of(m * n) * (2 if self.has_residual else 1)
+        moved += self.bias.size_of(rows) if self.has_bias else 0
+        return moved + self._scale_bytes(m, rows, k)
+
+    def _scale_bytes(self, m: int, rows: int, k: int) -> int:
+        if self.types.scale is Scale.NONE:
+            return 0
+        if self.types.scale is Scale.VECTOR:
+            return ElementType.FLOAT32.size_of(m + rows)
+        blocks = -(-k // SCALE_BLOCK)
+        return ElementType.FLOAT32.size_of(m * blocks + -(-rows // SCALE_BLOCK) * blocks)
 
 
-ELEMENTS = tuple(dict.fromkeys(operation.element for operation in Operation))
-"""The element types that there are operations of."""
+BYTE_BITS = 8
+
+
+def _find(types: Types, layout: Layout, epilogue: Epilogue) -> Operation | None:
+    """Return a line of the catalogue, or None where it has none."""
+    return next((x for x in Operation if (x.types, x.layout, x.epilogue) == (types, layout, epilogue)), None)
+
+
+ELEMENTS = (ElementType.BFLOAT16, ElementType.FLOAT16)
+"""The element types of which there is a product in every layout, whose operands and D are all of that type."""

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, Version
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
 from aot.core.miss_log import is_miss_log, shape_set_text
-from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
+from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, read_content, text_of
 from aot.core.strict_toml import TomlError, parse_toml
+from aot.core.types import Types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +64,9 @@ class Model:
 def catalogued(
     dtypes: Sequence[ElementType], layouts: Sequence[Layout], epilogues: Sequence[Epilogue]
 ) -> tuple[Operation, ...]:
-    """List the operations that the catalogue has of a cross product."""
-    known = {(x.element, x.layout, x.epilogue): x for x in Operation}
+    """List what the catalogue has of a cross product: operations whose operands and D are of one element type."""
+    plain = (x for x in Operation if x.types == Types(x.element, x.element, x.element))
+    known = {(x.element, x.layout, x.epilogue): x for x in plain}
     return tuple(known[x] for x in product(dtypes, layouts, epilogues) if x in known)
 
 

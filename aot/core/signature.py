@@ -11,16 +11,24 @@ if TYPE_CHECKING:
 
 
 class Argument(Word):
-    """One argument."""
+    """One argument. Their order in a signature is that of these lines."""
 
     A = "a"
     """Tensor (m, k)."""
     B = "b"
-    """Tensor (n, k)."""
+    """Tensor (n, k); with a gate (2, n, k), the gate's rows and the linear ones."""
     D = "d"
     """Tensor (m, n)."""
+    SCALE_A = "scale_a"
+    """Float32 vector (m) of a stride of 1 or 0; of blocks (m, k / 128)."""
+    SCALE_B = "scale_b"
+    """Float32 vector (n) of a stride of 1 or 0, with a gate (2, n); of blocks (n / 128, k / 128)."""
     BIAS = "bias"
-    """Tensor (n), contiguous, of D's type."""
+    """Vector (n), contiguous, with a gate (2, n); of 0 elements where a bias may be left away and is."""
+    RESIDUAL = "residual"
+    """Tensor (m, n) of D's type, row-major."""
+    SCALE_D = "scale_d"
+    """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded."""
     WORKSPACE = "workspace"
     """Float32 tensor, one-dimensional, as `Workspace` sizes it."""
     PREFETCH_B = "prefetch_b"
@@ -34,6 +42,13 @@ Signature = tuple[Argument, ...]
 
 def signature_of(operation: Operation, *, has_workspace: bool, prefetches_b: bool) -> Signature:
     """Return the signature of a kernel."""
-    optional = ((Argument.BIAS, operation.has_bias), (Argument.WORKSPACE, has_workspace))
-    tensors = [Argument.A, Argument.B, Argument.D, *(argument for argument, is_there in optional if is_there)]
-    return (*tensors, *([Argument.PREFETCH_B] if prefetches_b else []), Argument.STREAM)
+    is_there = {
+        Argument.SCALE_A: operation.types.is_scaled,
+        Argument.SCALE_B: operation.types.is_scaled,
+        Argument.BIAS: operation.has_bias,
+        Argument.RESIDUAL: operation.has_residual,
+        Argument.SCALE_D: operation.types.scales_d,
+        Argument.WORKSPACE: has_workspace,
+        Argument.PREFETCH_B: prefetches_b,
+    }
+    return tuple(argument for argument in Argument if is_there.get(argument, True))

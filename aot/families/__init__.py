@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aot.core.candidate import Candidate, KernelKey, Rejected, Resources, Workspace
-    from aot.core.operation import Epilogue, Operation
+    from aot.core.epilogue import Epilogue
+    from aot.core.operation import Operation
     from aot.core.signature import Signature
     from aot.core.target import Target
+    from aot.core.types import Types
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Family(Protocol):
     """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.space.cost)."""
     prefetches_b: bool
     """Whether its entry takes `Argument.PREFETCH_B`."""
+    types: tuple[Types, ...]
+    """The element types and scale factors that it can build."""
     epilogues: tuple[Epilogue, ...]
     """The epilogues that it can build."""
 

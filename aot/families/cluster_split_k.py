@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
-from aot.core.operation import Epilogue, Layout
+from aot.core.epilogue import Epilogue
+from aot.core.operation import Layout
+from aot.core.types import BF16, FP16
 from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, Tile
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class ClusterSplitK:
     is_fallback = False
     loads_outside = True
     prefetches_b = True
+    types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
-from aot.core.operation import Epilogue
+from aot.core.epilogue import Epilogue
+from aot.core.types import BF16, FP16
 from aot.families._simt_tile import NUM_THREADS, SMEM_BYTES, TILE
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Simt:
     is_fallback = True
     loads_outside = True
     prefetches_b = False
-    epilogues = tuple(Epilogue)
+    types = (BF16, FP16)
+    epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
-from aot.core.operation import Epilogue
+from aot.core.epilogue import Epilogue
+from aot.core.types import BF16, FP16
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Sm100Persistent:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
+    types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
-from aot.core.operation import Epilogue
+from aot.core.epilogue import Epilogue
+from aot.core.types import BF16, FP16
 from aot.families._quack_smem import bias_bytes
 from aot.families._split_k import split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
@@ -34,6 +35,7 @@ class Sm100Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
+    types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

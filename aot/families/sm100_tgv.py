@@ -8,8 +8,10 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from collections.abc import Iterator
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
-from aot.core.operation import Epilogue, Layout, Operation
+from aot.core.epilogue import Epilogue
+from aot.core.operation import Layout, Operation
 from aot.core.target import Target
+from aot.core.types import BF16, FP16
 from aot.families import Entry
 from aot.families._tcgen05 import BARRIER_BYTES, Shape
 
@@ -37,6 +39,7 @@ class Sm100Tgv:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
+    types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
-from aot.core.operation import Epilogue, Layout
+from aot.core.epilogue import Epilogue
+from aot.core.operation import Layout
+from aot.core.types import BF16, FP16
 from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, Tile
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Sm90ClusterSplitK:
     is_fallback = False
     loads_outside = True
     prefetches_b = True
+    types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
-from aot.core.operation import Epilogue
+from aot.core.epilogue import Epilogue
+from aot.core.types import BF16, FP16
 from aot.families._quack_smem import bias_bytes
 from aot.families._ragged import MATRIX_COLUMNS
 from aot.families._sm90_tiles import (
@@ -80,6 +81,7 @@ class Sm90Quack:
     prefetches_b = False
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
+    types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

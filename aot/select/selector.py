@@ -10,10 +10,11 @@ import numpy as np
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import DispatchTable, look_up
+from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.core.operands import as_launched, is_aligned
-from aot.core.operation import Epilogue, Layout, Operation
+from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.coverage import Coverage, coverage

@@ -81,6 +81,9 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
     if target.arch not in family.archs:
         text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
         return Rejected(Reason.ARCHITECTURE, text)
+    if operation.types not in family.types:
+        text = f"{candidate.name}: {family.name} builds the types {', '.join(x.tag for x in family.types)}"
+        return Rejected(Reason.TYPES, f"{text}, {operation.tag} needs {operation.types.tag}")
     if operation.epilogue not in family.epilogues:
         text = f"{candidate.name}: {family.name} builds the epilogues {', '.join(family.epilogues)}"
         return Rejected(Reason.EPILOGUE, f"{text}, {operation.tag} needs {operation.epilogue}")

@@ -28,6 +28,7 @@ from aot.core.constraints import (
 from aot.core.errors import StoreError
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.types import BF16, FP16
 from aot.families import families_for
 from aot.space.legality import check
 
@@ -45,7 +46,9 @@ Figure = Annotated[float, Range(0, 1e12)]
 CENSUS_VERSION = 1
 """Version of the file; a reader refuses any other."""
 
-OPERATIONS = tuple(sorted((x for x in Operation if not x.epilogue.steps), key=lambda x: x.layout.code))
+OPERATIONS = tuple(
+    sorted((x for x in Operation if x.types in (BF16, FP16) and not x.steps), key=lambda x: x.layout.code)
+)
 """Every operation without an epilogue: those with one are built of the same kernels."""
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue, Step
 from aot.core.operation import ELEMENTS, Layout, Operation
 from tests.unit.twins import ALL_LAYOUTS
 
@@ -27,15 +28,69 @@ def test_operation_names_its_parts(operation):
 def test_an_unknown_tag_is_refused_at_once():
     with pytest.raises(ValueError, match="'bf16_kx' is not a valid Operation"):
         Operation("bf16_kx")
-    with pytest.raises(ValueError, match="no operation of float32, kk and none; there are: bf16_kk, "):
-        Operation.of(ElementType.FLOAT32)
+    with pytest.raises(ValueError, match="no operation of int8, kk and none; there are: bf16_kk, "):
+        Operation.of(ElementType.INT8)
 
 
 def test_the_catalogue_is_ordered_and_every_line_is_its_own():
-    lines = [(x.element, x.layout, x.epilogue) for x in Operation]
+    lines = [(x.types, x.layout, x.epilogue) for x in Operation]
     assert len(set(lines)) == len(lines)
     assert [x.position for x in Operation] == list(range(len(Operation)))
-    assert all(Operation.of(*line) is x for line, x in zip(lines, Operation, strict=True))
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_a_tag_says_types_layout_and_epilogue(operation):
+    suffix = [] if operation.epilogue is Epilogue.NONE else [operation.epilogue.value]
+    assert operation.tag == "_".join([operation.types.tag, operation.layout.value, *suffix])
+    assert operation.call == "_".join([operation.types.tag, *suffix])
+
+
+@pytest.mark.parametrize(
+    ("tag", "steps"),
+    [
+        ("bf16_kk", ()),
+        ("bf16_kk_bias", (Step.BIAS,)),
+        ("fp16_kk_gelu_tanh", (Step.BIAS, Step.GELU_TANH)),
+        ("bf16_kk_residual", (Step.BIAS, Step.RESIDUAL)),
+        ("e4m3_bf16_kk", (Step.SCALE, Step.BIAS)),
+        ("e4m3_bf16_kk_swiglu", (Step.SCALE, Step.BIAS, Step.SWIGLU)),
+        ("e4m3_bf16_block_kk", (Step.SCALE,)),
+        ("int8_int32_kk", ()),
+    ],
+)
+def test_steps_are_in_the_order_in_which_they_are_taken(tag, steps):
+    assert Operation(tag).steps == steps
+
+
+@pytest.mark.parametrize(
+    ("tag", "num_bytes"),
+    [
+        # A and B of a byte, D of two, a factor for each row and column, a bias of two bytes.
+        ("e4m3_bf16_kk", 2 * 256 + 3 * 256 + 2 * 2 * 3 + 4 * (2 + 3) + 2 * 3),
+        # A factor for each row of A in each of two blocks of k, and two for B.
+        ("e4m3_bf16_block_kk", 2 * 256 + 3 * 256 + 2 * 2 * 3 + 4 * (2 * 2 + 2)),
+        ("e4m3_e4m3_kk", 2 * 256 + 3 * 256 + 2 * 3 + 4 * (2 + 3) + 2 * 3),
+        ("int8_int32_kk", 2 * 256 + 3 * 256 + 4 * 2 * 3),
+        ("tf32_kk", 4 * (2 * 256 + 3 * 256 + 2 * 3)),
+        # The residual is read as D is written.
+        ("bf16_kk_residual", 2 * (2 * 256 + 3 * 256 + 2 * 2 * 3 + 3)),
+        # Twice the rows of B, and of the bias.
+        ("bf16_kk_swiglu", 2 * (2 * 256 + 6 * 256 + 2 * 3 + 6)),
+    ],
+)
+def test_bytes_are_those_of_every_operand(tag, num_bytes):
+    assert Operation(tag).num_bytes(2, 3, 256) == num_bytes
+
+
+def test_types_of_equal_sizes_and_rates_are_twins():
+    assert Operation.E4M3_BF16_KK.twins == (
+        Operation.E4M3_FP16_KK,
+        Operation.E5M2E4M3_BF16_KK,
+        Operation.E4M3E5M2_BF16_KK,
+    )
+    assert Operation.BF16_KK_SILU.twins == (Operation.FP16_KK_SILU,)
+    assert Operation.BF16_KK_SILU.equivalents == (Operation.BF16_KK, Operation.FP16_KK)
+    assert Operation.E4M3_BF16_FAST_KK.twins == Operation.E4M3_BF16_BLOCK_KK.twins == Operation.TF32_KK.twins == ()
 
 
 def test_a_bias_is_a_step_of_its_own():

@@ -3,8 +3,9 @@ import time
 import pytest
 
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
-from aot.core.operation import ELEMENTS, Epilogue, Layout, Operation
+from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
 from tests.unit.twins import BF16
 

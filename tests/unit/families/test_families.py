@@ -16,7 +16,8 @@ NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py
 
 NEW_FAMILY = """
 from aot.core.candidate import Candidate, Rejected, Reason, Resources, Workspace
-from aot.core.operation import Epilogue
+from aot.core.epilogue import Epilogue
+from aot.core.types import BF16
 
 
 class Newest:
@@ -26,6 +27,7 @@ class Newest:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
+    types = (BF16,)
     epilogues = tuple(Epilogue)
 
     def candidates(self, operation, target):

@@ -187,3 +187,8 @@ def test_a_bias_takes_shared_memory_for_one_tile(candidate, target, num_bytes):
 
 def shape_rows(candidate):
     return candidate.tile_m // (2 if candidate.use_2cta else 1)
+
+
+def test_a_family_builds_the_types_that_it_says():
+    verdict = check(TGV, Operation.TF32_KK, THOR)
+    assert verdict == Rejected(Reason.TYPES, f"{TGV.name}: sm100_tgv builds the types bf16, fp16, tf32_kk needs tf32")
