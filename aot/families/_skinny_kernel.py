@@ -17,6 +17,7 @@ from cutlass import Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
+from aot.families._grid import along_x
 from aot.families._skinny_tile import ALIGN_BYTES, BLOCK_K, CHUNK, MMA_M, MMA_N, PAD, Tile
 
 WORDS = 4
@@ -50,9 +51,9 @@ class SplitGemm:
         layout_a = cute.tile_to_shape(atom, (tile.padded_columns, BLOCK_K, num_stages), order=(0, 1, 2))
         load_b = _make_load(b, layout_b, tile.rows)
         load_a = _make_load(a, layout_a, tile.columns)
-        tiles = cute.ceil_div(d.shape[0], tile.columns) * cute.ceil_div(d.shape[1], tile.rows)
+        tiles_m, tiles_n = cute.ceil_div(d.shape[0], tile.columns), cute.ceil_div(d.shape[1], tile.rows)
         self.kernel(load_a, load_b, (layout_a, layout_b), d, bias, prefetch_b).launch(
-            grid=(tiles * tile.cluster, 1, 1),
+            grid=along_x(tiles_m, tiles_n, tile.cluster),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.cluster, 1, 1),
             stream=stream,

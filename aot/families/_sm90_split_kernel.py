@@ -22,6 +22,7 @@ from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
 from quack import copy_utils
 from quack import sm90_utils as quack_sm90
 
+from aot.families._grid import along_x
 from aot.families._sm90_split_store import WARP_ROWS, StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, GROUP, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
 
@@ -46,14 +47,14 @@ class SplitGemmSm90(StoreSplitSm90):
         tile = self.tile
         operands = (b, a) if self.swap_ab else (a, b)
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
-        layouts, loads, clusters = [], [], 1
+        layouts, loads, clusters = [], [], []
         for operand, extent, sharing in zip(operands, (tile.rows, tile.columns), tile.sharing, strict=True):
             layout = cute.tile_to_shape(atom, (extent, BLOCK_K, tile.num_stages), order=(0, 1, 2))
             box = cute.slice_(layout, (None, None, 0))
             copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
             loads.append(cpasync.make_tiled_tma_atom(copy, operand, box, (extent, BLOCK_K), num_multicast=sharing))
             layouts.append(layout)
-            clusters *= cute.ceil_div(operand.shape[0], extent * tile.num_tiles // sharing)
+            clusters.append(cute.ceil_div(operand.shape[0], extent * tile.num_tiles // sharing))
         mma = make_trivial_tiled_mma(
             self.element,
             self.element,
@@ -64,7 +65,7 @@ class SplitGemmSm90(StoreSplitSm90):
             tiler_mn=(MMA_M, tile.columns),
         )
         self.kernel(mma, loads[0], loads[1], tuple(layouts), d, bias, prefetch_b).launch(
-            grid=(clusters * tile.num_ctas, 1, 1),
+            grid=along_x(*clusters, tile.num_ctas),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.num_ctas, 1, 1),
             stream=stream,

@@ -82,7 +82,7 @@ class ClusterSplitK:
     """The family `cluster_split_k`."""
 
     name = "cluster_split_k"
-    archs = ("sm_90a",)
+    archs = ("sm_90a", "sm_110a")
     num_strides = 1
     is_fallback = False
     loads_outside = True

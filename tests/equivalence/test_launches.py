@@ -162,15 +162,18 @@ def fits(grid):
 
 def test_a_grid_is_refused_where_cuda_would_and_nowhere_else(asked):
     num_sms = kernels.target("aarch64").num_sms
-    highest, refused = {}, set()
+    highest, refused, refused_along_x = {}, set(), set()
     for run in asked:
         grid = expected(run.kernel, run.case, num_sms).grid
         answers = {(x.status, len(x.launches)) for x in run.answers.values()}
         assert answers == {(0, 1) if fits(grid) else (programs.SHAPE, 0)}, (run.kernel.name, run.case, grid)
         if fits(grid):
             highest[run.kernel.name] = max(highest.get(run.kernel.name, 0), grid[1])
+        elif fits((1, *grid[1:])):
+            refused_along_x.add(run.kernel.name)
         else:
             refused.add(run.kernel.name)
+    assert refused_along_x
     assert refused
     assert min(highest[name] for name in refused) >= cases.MAX_BLOCKS - 1
 

@@ -60,10 +60,11 @@ def test_the_device_is_filled_from_n_1024_to_n_14336():
     assert all(128 in counts for counts in ctas.values())
 
 
-def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers():
-    found = list(FAMILY.candidates(BF16, H200))
-    assert len(found) == 120
-    assert all(isinstance(check(x, BF16, H200), Accepted) for x in found)
+@pytest.mark.parametrize(("target", "count"), [("h200", 120), ("thor", 80)])
+def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers(target, count):
+    found = list(FAMILY.candidates(BF16, load_target(target)))
+    assert len(found) == count
+    assert all(isinstance(check(x, BF16, load_target(target)), Accepted) for x in found)
     for candidate in found:
         rows, columns = candidate.tile_m * candidate.cluster_m, -(-candidate.tile_n // 8) * 8
         assert (rows + 4) * columns * 4 <= candidate.num_stages * rows * 128
