@@ -38,11 +38,18 @@ class ProblemStruct(ctypes.Structure):
         ("d", TensorStruct),
         ("flags", ctypes.c_uint64),
         ("bias", TensorStruct),
+        ("scale_a", TensorStruct),
+        ("scale_b", TensorStruct),
+        ("residual", TensorStruct),
+        ("scale_d", TensorStruct),
     )
 
 
 B_CONSTANT = 1
 """Flag of a problem whose B nothing writes meanwhile. Source: aot_gemm.h, AOT_GEMM_B_CONSTANT."""
+
+GATE_INTERLEAVED = 2
+"""Flag of a problem whose B has gate row 2j before linear row 2j + 1. Source: aot_gemm.h, AOT_GEMM_GATE_INTERLEAVED."""
 
 
 CURRENT_DEVICE = -1

@@ -15,6 +15,8 @@ from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
 from aot.core.candidate import SplitK
 from aot.core.dispatch import MAX_STEP_KERNELS
+from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.signature import Argument
@@ -185,17 +187,63 @@ def library_name(library: Library) -> str:
     return f"lib{library.module}.so.{ABI_VERSION}"
 
 
+def enumerator(name: str) -> str:
+    """Return the name in C++ of an enumerator that Python names in snake case: `kPrefetchB` of `prefetch_b`."""
+    return "k" + "".join(word.capitalize() for word in name.split("_"))
+
+
 @dataclass(frozen=True)
 class _Call:
     """An operation whatever its layout, as table.cc.j2 writes it."""
 
     tag: str
     """What the C API's `aot_gemm_operation` takes: `Operation.call`."""
-    element: str
-    """The name of the element type in templates/src/operation.h."""
-    has_bias: bool
+    types: str
+    """The tag's part of the types."""
+    a: str
+    """This and those below up to `bias`: names of enumerators in templates/src/operation.h."""
+    b: str
+    d: str
+    bias_element: str
+    scale: str
+    epilogue: str
+    bias: str
+    scales_d: bool
+    is_fast: bool
+    can_exchange: bool
     layouts: int
     """A bit for each layout that some table has a section of."""
+
+
+def _element(element: ElementType) -> str:
+    """Return the name of the element type that lies in memory: TF32 is float32 there."""
+    return enumerator(ElementType.FLOAT32.name if element is ElementType.TFLOAT32 else element.name)
+
+
+def _presence(operation: Operation) -> str:
+    """Say whether a call has a bias: only the epilogue that is named by it needs one."""
+    if not operation.has_bias:
+        return "kNone"
+    return "kRequired" if operation.epilogue is Epilogue.BIAS else "kOptional"
+
+
+def _call(operation: Operation, layouts: int) -> _Call:
+    types = operation.types
+    return _Call(
+        tag=operation.call,
+        types=types.tag,
+        a=_element(types.a),
+        b=_element(types.b),
+        d=_element(types.d),
+        bias_element=_element(operation.bias),
+        scale=enumerator(types.scale.value),
+        epilogue=enumerator(operation.epilogue.value),
+        bias=_presence(operation),
+        scales_d=types.scales_d,
+        is_fast=types.is_fast,
+        can_exchange=operation.can_exchange,
+        layouts=layouts,
+    )
 
 
 def _calls(library: Library) -> list[_Call]:
@@ -204,15 +252,7 @@ def _calls(library: Library) -> list[_Call]:
     found = tabled | {kernel.operation for kernel in library.kernels}
     firsts = {x.call: x for x in sorted(found, key=lambda x: -x.position)}
     layouts = {tag: sum(1 << x.layout.code for x in tabled if x.call == tag) for tag in firsts}
-    return [
-        _Call(tag, f"k{x.element.name.capitalize()}", x.has_bias, layouts[tag])
-        for tag, x in sorted(firsts.items(), key=lambda item: item[1].position)
-    ]
-
-
-def _enumerator(argument: Argument) -> str:
-    """Return the name of an argument's kind in templates/src/kernel.h: `kPrefetchB` of `prefetch_b`."""
-    return "k" + "".join(word.capitalize() for word in argument.value.split("_"))
+    return [_call(x, layouts[tag]) for tag, x in sorted(firsts.items(), key=lambda item: item[1].position)]
 
 
 def header_of(text: str) -> str:
@@ -235,7 +275,7 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "tables": _tables(library, sections, calls),
         "calls": calls,
         "number_of": lambda operation: numbers[operation.call],
-        "enumerators": lambda signature: [_enumerator(argument) for argument in signature],
+        "enumerators": lambda signature: [enumerator(argument.value) for argument in signature],
         "abi_version": ABI_VERSION,
     }
 

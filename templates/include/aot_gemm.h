@@ -67,6 +67,10 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * the environment when the library is loaded turns it off for the whole process. */
 #define AOT_GEMM_B_CONSTANT UINT64_C(1)
 
+/* Flag of a problem whose operation has a gate: B's rows, and the elements of a bias and of a vector of factors, are in
+ * pairs, gate row 2j before linear row 2j + 1. Without it the n gate rows come first, then the n linear rows. */
+#define AOT_GEMM_GATE_INTERLEAVED UINT64_C(2)
+
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
  * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
@@ -91,8 +95,12 @@ typedef struct {
   int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
   int64_t m, n, k;
   aot_gemm_tensor_t a, b, d;
-  uint64_t flags; /* of AOT_GEMM_B_CONSTANT; 0 for none */
-  aot_gemm_tensor_t bias; /* all 0 where the operation has none */
+  uint64_t flags; /* of AOT_GEMM_B_CONSTANT and AOT_GEMM_GATE_INTERLEAVED; 0 for none */
+  aot_gemm_tensor_t bias;     /* all 0 where there is none */
+  aot_gemm_tensor_t scale_a;  /* this and all below: all 0 where the operation has none */
+  aot_gemm_tensor_t scale_b;
+  aot_gemm_tensor_t residual;
+  aot_gemm_tensor_t scale_d;
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag: "bf16" and "fp16" are products of

@@ -209,7 +209,11 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
                                       packed(n, k, (layout & 1) != 0),
                                       packed(m, n, false),
                                       0,
-                                      packed(1, n, false)};
+                                      packed(1, n, false),
+                                      {},
+                                      {},
+                                      {},
+                                      {}};
   aot_gemm_selection_t found;
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);

@@ -23,7 +23,7 @@ constexpr const char* kMisses[kNumMisses] = {"grid", "unaligned", "strided"};
 constexpr int32_t kNumLayouts = 4;
 
 // More than the longest line has: why, operation, n and k, and kMaxRows times an m and its launches of up to 19 digits.
-constexpr int32_t kMaxLine = 64 + MissTable::kMaxRows * (10 + 1 + 19 + 1);
+constexpr int32_t kMaxLine = 96 + MissTable::kMaxRows * (10 + 1 + 19 + 1);
 
 int64_t add_saturated(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 
@@ -70,7 +70,7 @@ char read_number(const char** at, int64_t most, int64_t* value) {
 }
 
 struct Text {
-  char characters[48];
+  char characters[64];
 };
 
 // Writes how a line begins: why, and which operation.

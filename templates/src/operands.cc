@@ -46,10 +46,11 @@ const char* left_name(Product product) {
 const char* right_name(Product product) { return product == Product::kLinear ? "weight" : "b"; }
 
 // What operation.cc has for the codes, which is built without dlpack.h.
-static_assert(kDLBfloat == 4 && kDLFloat == 2);
+static_assert(kDLBfloat == 4 && kDLFloat == 2 && kDLFloat8_e4m3fn == 10 && kDLFloat8_e5m2 == 12 && kDLInt == 0);
 
 bool find_element(const DLTensor& tensor, Element* element) {
-  return tensor.dtype.lanes == 1 && find_element(tensor.dtype.code, tensor.dtype.bits, element);
+  const bool is_found = tensor.dtype.lanes == 1 && find_element(tensor.dtype.code, tensor.dtype.bits, element);
+  return is_found && (*element == Element::kBfloat16 || *element == Element::kFloat16);
 }
 
 // The element type of an operand that was checked.
@@ -306,7 +307,11 @@ int state_problem(Product product, const Operands& operands, const Shape& shape,
               {b.data, {b.strides[rows], b.strides[1 - rows]}},
               {d.data, {d.strides[0], d.strides[1]}},
               right_is_constant ? AOT_GEMM_B_CONSTANT : 0,
-              bias};
+              bias,
+              {},
+              {},
+              {},
+              {}};
   return 0;
 }
 

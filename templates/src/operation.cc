@@ -10,9 +10,14 @@ namespace aot {
 
 namespace {
 
-constexpr int32_t kNumElements = 2;
-// By Element. The codes are kDLBfloat and kDLFloat, which operands.cc compares with dlpack.h.
-constexpr ElementType kElementTypes[kNumElements] = {{"bfloat16", "bf16", 4, 16}, {"float16", "fp16", 2, 16}};
+constexpr int32_t kNumElements = 7;
+// By Element. The codes are kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which operands.cc compares
+// with dlpack.h.
+constexpr ElementType kElementTypes[kNumElements] = {
+    {"bfloat16", "bf16", 4, 16},      {"float16", "fp16", 2, 16},     {"float32", "fp32", 2, 32},
+    {"float8_e4m3fn", "e4m3", 10, 8}, {"float8_e5m2", "e5m2", 12, 8}, {"int8", "int8", 0, 8},
+    {"int32", "int32", 0, 32},
+};
 
 constexpr const char* kLayouts[] = {"kk", "kn", "mk", "mn"};
 
@@ -48,16 +53,18 @@ bool find_element(int32_t dlpack_code, int32_t bits, Element* element) {
 
 int32_t find_operation(Element element, bool has_bias) {
   for (int32_t i = 0; i < kNumOperations; ++i) {
-    if (kOperations[i].element == element && kOperations[i].has_bias == has_bias) return i;
+    const Operation& found = kOperations[i];
+    const bool is_of_one = found.a == element && found.b == element && found.d == element;
+    const Epilogue epilogue = has_bias ? Epilogue::kBias : Epilogue::kNone;
+    if (is_of_one && found.scale == Scale::kNone && found.epilogue == epilogue) return i;
   }
   return -1;
 }
 
 SectionTag section_tag(const Operation& operation, int32_t layout) {
   SectionTag tag;
-  const char* element = type_of(operation).tag;
-  std::snprintf(tag.characters, sizeof(tag.characters), "%s_%s%s", element, kLayouts[layout],
-                operation.tag + std::strlen(element));
+  std::snprintf(tag.characters, sizeof(tag.characters), "%s_%s%s", operation.types, kLayouts[layout],
+                operation.tag + std::strlen(operation.types));
   return tag;
 }
 

@@ -8,7 +8,8 @@
 
 namespace aot {
 
-enum class Element : int32_t { kBfloat16, kFloat16 };
+// TF32 products are of kFloat32: it is what lies in memory.
+enum class Element : int32_t { kBfloat16, kFloat16, kFloat32, kE4m3, kE5m2, kInt8, kInt32 };
 
 struct ElementType {
   const char* name;  // as torch has it
@@ -19,13 +20,39 @@ struct ElementType {
   int64_t num_bytes() const { return bits / 8; }
 };
 
-// D = A @ B^T, and a bias added to each row before the one rounding, where there is one. A, B, D and bias have one element
-// type.
+// The factors of A and B, float32: none; one for each row of A and of B (n, k), or one for all; or one for each 128
+// elements along k of a row of A, and for each 128 by 128 elements of B.
+enum class Scale : int32_t { kNone, kVector, kBlock };
+
+// Elements along k, and rows of B, that one factor of Scale::kBlock serves.
+constexpr int64_t kScaleBlock = 128;
+
+// Whether a call has an operand.
+enum class Presence : int32_t { kNone, kOptional, kRequired };
+
+// The steps between the accumulator and D: the twin of aot.core.epilogue.Epilogue. All but kNone and kBias add the bias
+// first, where there is one.
+enum class Epilogue : int32_t { kNone, kBias, kRelu, kGelu, kGeluTanh, kSilu, kResidual, kSwiglu, kGeglu };
+
+// D = epilogue(A @ B^T): a line of the catalogue, aot.core.operation.Operation, whatever its layout.
 struct Operation {
-  const char* tag;  // as aot_gemm_operation takes it: that of the element type, then what is added
-  Element element;
-  bool has_bias;
-  uint32_t layouts;  // a bit for each layout that the table has a section of
+  const char* tag;    // as aot_gemm_operation takes it: that of the types, then that of the epilogue
+  const char* types;  // the tag's part of the types, behind which the tag of a section has the layout
+  Element a;
+  Element b;
+  Element d;  // and of a residual
+  Element bias_element;
+  Scale scale;
+  Epilogue epilogue;
+  Presence bias;
+  bool scales_d;      // D is of 8 bits, and multiplied by one factor before it is rounded
+  bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
+  bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
+  uint32_t layouts;   // a bit for each layout that the table has a section of
+
+  bool has_residual() const { return epilogue == Epilogue::kResidual; }
+  // With a gate B has 2 n rows: the gate's and the linear ones.
+  bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
 };
 
 // Written by table.cc, an operation once.
@@ -33,8 +60,6 @@ extern const Operation kOperations[];
 extern const int32_t kNumOperations;
 
 const ElementType& type_of(Element element);
-
-inline const ElementType& type_of(const Operation& operation) { return type_of(operation.element); }
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.
 constexpr int32_t kFirstOperationId = 1 << 16;
@@ -44,21 +69,22 @@ inline int32_t id_of(int32_t index) { return kFirstOperationId + index; }
 // Finds the index of a problem's operation. Fails where there is none.
 aot_gemm_status_t find_operation(int32_t id, int32_t* index);
 
-// Finds the element type that DLPack describes so; says false where no operation has it.
+// Finds the element type that DLPack describes so; says false where no operation of the catalogue has it.
 bool find_element(int32_t dlpack_code, int32_t bits, Element* element);
 
-// Finds the index of the operation of an element type, with or without a bias; -1 where the library has none.
+// Finds the index of the operation whose operands and D are of one element type, with or without a bias and with no other
+// step; -1 where the library has none.
 int32_t find_operation(Element element, bool has_bias);
 
 // Lists tags, such as "bf16, fp16".
 struct Tags {
-  char characters[128];
+  char characters[512];
 };
 Tags list_operations();
 
 // Writes the tag of an operation in a layout, such as "bf16_kk_bias".
 struct SectionTag {
-  char characters[32];
+  char characters[48];
 };
 SectionTag section_tag(const Operation& operation, int32_t layout);
 

@@ -60,7 +60,7 @@ aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor,
 
 // Checks that all elements lie in the address space, and that those of D are its own.
 aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operation& operation) {
-  const int64_t num_bytes = type_of(operation).num_bytes();
+  const int64_t num_bytes = type_of(operation.a).num_bytes();
   Lattice d;
   aot_gemm_status_t status = place("D", problem.d, problem.m, problem.n, num_bytes, &d);
   if (status != AOT_GEMM_OK) return status;
@@ -72,7 +72,7 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
                 problem.n > 1 ? problem.d.strides[1] : 0);
   }
   Lattice operand;
-  if (operation.has_bias) {
+  if (operation.bias != Presence::kNone) {
     status = place("the bias", problem.bias, 1, problem.n, num_bytes, &operand);
     if (status == AOT_GEMM_OK) status = check_apart("the bias", problem.bias, operand, problem.d, d);
   }
@@ -85,11 +85,11 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
 
 // Checks the descriptor of a bias: there is none, or its elements are adjacent.
 aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation& operation) {
-  if (!operation.has_bias && problem.bias.data != nullptr) {
+  if (operation.bias == Presence::kNone && problem.bias.data != nullptr) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got a bias, which operation %s does not add; expected null, or another operation",
                 operation.tag);
   }
-  if (!operation.has_bias || problem.n <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
+  if (operation.bias == Presence::kNone || problem.n <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE,
               "the bias of %" PRId64 " elements has the stride %" PRId64 "; expected 1, elements that are adjacent; copy it",
               problem.n, problem.bias.strides[1]);
@@ -229,10 +229,10 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
-  const int64_t element_bytes = type_of(operation).num_bytes();
+  const int64_t element_bytes = type_of(operation.a).num_bytes();
   if (problem.k > 0 && layouts != 0) {
     if (align(problem, element_bytes, layouts, canonical)) return;
-    if (!operation.has_bias && align(exchange(problem), element_bytes, layouts, canonical)) {
+    if (operation.bias == Presence::kNone && align(exchange(problem), element_bytes, layouts, canonical)) {
       canonical->exchanged = true;
       return;
     }

@@ -89,7 +89,7 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
 
 // What an aligned problem's n is a multiple of, a kernel of the grid may ask for.
 bool takes_aligned(int32_t kernel) {
-  const int64_t aligned = 16 / type_of(kOperations[kKernels[kernel].operation]).num_bytes();
+  const int64_t aligned = 16 / type_of(kOperations[kKernels[kernel].operation].d).num_bytes();
   return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
 }
 
@@ -209,7 +209,7 @@ const char* find_fault_of_kernels() {
     if (kernel.operation < 0 || kernel.operation >= kNumOperations) {
       return fault("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, kNumOperations);
     }
-    if (takes(kernel, Argument::kBias) != kOperations[kernel.operation].has_bias) {
+    if (takes(kernel, Argument::kBias) != (kOperations[kernel.operation].bias != Presence::kNone)) {
       return fault("kernel %s and its operation %s disagree about a bias", kernel.name,
                    kOperations[kernel.operation].tag);
     }

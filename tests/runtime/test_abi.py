@@ -15,10 +15,16 @@ from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 HEADER, TUNING_HEADER = ((INCLUDE / name).read_text() for name in ("aot_gemm.h", "aot_gemm_tuning.h"))
 CALLER = Path(__file__).with_name("caller.c")
 SIZE_LINES = re.compile(r"^  uint64_t struct_bytes;.*\n", re.MULTILINE)
-BIAS_LINE = re.compile(r"^  aot_gemm_tensor_t bias;.*\n", re.MULTILINE)
-PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 144, 120, 112
+ADDED = ("bias", "scale_a", "scale_b", "residual", "scale_d")
+"""Fields of the problem that headers after the first with `struct_bytes` have."""
+PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 240, 120, 112
 NO_LAUNCH = "1 1 1 1 1 1 1\n0"
 EARLY = ["1", "1", "1"]
+
+
+def line_of(*fields):
+    """Return what matches the line of any of the problem's tensors of these names."""
+    return re.compile(rf"^  aot_gemm_tensor_t (?:{'|'.join(fields)});.*\n", re.MULTILINE)
 
 
 def replaced(pattern, text, count):
@@ -30,8 +36,9 @@ def replaced(pattern, text, count):
 
 HEADERS = {
     "current": HEADER,
-    "older": replaced(BIAS_LINE, "", 1),
-    "newer": replaced(BIAS_LINE, "  aot_gemm_tensor_t bias;\n  uint64_t further[2];\n", 1),
+    "older": replaced(line_of(*ADDED), "", 5),
+    "before_scales": replaced(line_of(*ADDED[1:]), "", 4),
+    "newer": replaced(line_of(ADDED[-1]), "  aot_gemm_tensor_t scale_d;\n  uint64_t further[2];\n", 1),
     "before": replaced(SIZE_LINES, "", 2),
 }
 
@@ -65,16 +72,17 @@ def test_a_program_of_this_header_is_served(run):
     assert run("current", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
     promised = run("current", "bf16", -1, *bytes_of(1, FLAGS_BYTE))
     assert promised[:2] == ["0 0 0 0 0 0 0", " ".join(["3", *EARLY])]
-    refused = run("current", "bf16", -1, *bytes_of(2, FLAGS_BYTE))
+    refused = run("current", "bf16", -1, *bytes_of(4, FLAGS_BYTE))
     assert "\n".join(refused).startswith(NO_LAUNCH)
-    assert refused[2] == "flags are 0x2; expected 0 or AOT_GEMM_B_CONSTANT (0x1)"
+    assert refused[2].startswith("flags are 0x4; expected ")
 
 
-def test_the_bias_of_an_older_program_counts_as_none(run):
-    """The bytes behind its problem, where `bias` would be, are all ones: nothing reads them."""
-    assert run("older", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
-    assert run("older", "bf16", -1, *bytes_of(1, OLD_PROBLEM_BYTES))[:2] == ["0 0 0 0 0 0 0", "3 0 0 0"]
-    assert run("older", "bf16", -1, *bytes_of(1, FLAGS_BYTE))[1] == " ".join(["3", *EARLY])
+@pytest.mark.parametrize(("age", "num_bytes"), [("older", OLD_PROBLEM_BYTES), ("before_scales", 144)])
+def test_the_operands_that_an_older_program_does_not_know_count_as_none(run, age, num_bytes):
+    """The bytes behind its problem, where those operands would be, are all ones: nothing reads them."""
+    assert run(age, "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
+    assert run(age, "bf16", -1, *bytes_of(1, num_bytes))[:2] == ["0 0 0 0 0 0 0", "3 0 0 0"]
+    assert run(age, "bf16", -1, *bytes_of(1, FLAGS_BYTE))[1] == " ".join(["3", *EARLY])
 
 
 @pytest.mark.parametrize("dtype", [0, 1])
@@ -96,7 +104,7 @@ def test_zeros_in_a_newer_programs_fields_are_taken(run):
 def test_anything_else_in_a_newer_programs_fields_is_refused(run, byte):
     assert "\n".join(run("newer", "bf16", -1, f"{byte}=4")) == (
         f"{NO_LAUNCH}\n"
-        f"the problem has 160 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 144 "
+        f"the problem has 256 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 240 "
         "bytes, or zeros past them; use a library as new as the program's aot_gemm.h"
     )
 
@@ -108,7 +116,7 @@ def test_a_program_of_before_struct_bytes_is_refused(run, dtype, device):
     size = (device % 2**32) << 32 | dtype
     assert "\n".join(run("before", dtype, device)) == (
         f"{NO_LAUNCH}\n"
-        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 144 here and at least 120; set "
+        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 240 here and at least 120; set "
         "it, or compile the program with the aot_gemm.h of this library (ABI version 1)"
     )
 

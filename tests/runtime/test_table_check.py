@@ -30,6 +30,7 @@ BIG = "bf16_kk_sm90_quack_128x256_c2x1_coop"
 NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 STEPS_TURNED = "of its grid: its edges do not ascend"
 NO_STEP = "of 6 cannot stand there"
+UNSCALED = "\n     Scale::kNone,\n     Epilogue::kNone,\n     "
 
 
 def step(m, kernel):
@@ -113,9 +114,9 @@ DAMAGES = {
     "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
     "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2 is of operation 2 of 2"),
     "no_section": ("kNumSections = 3", "kNumSections = 0", "it has no section"),
-    "layouts_without_section": ('"bf16", Element::kBfloat16, false, 3', '"bf16", Element::kBfloat16, false, 7',
+    "layouts_without_section": ("true,\n     3},", "true,\n     7},",
                                 "its sections of bf16 are of the layouts 0x3, and 0x7 is listed"),
-    "bias_that_no_kernel_adds": ("Element::kFloat16, false", "Element::kFloat16, true",
+    "bias_that_no_kernel_adds": (f"kFloat16,{UNSCALED}Presence::kNone", f"kFloat16,{UNSCALED}Presence::kOptional",
                                  f"kernel {HALF_NAME} and its operation fp16 disagree about a bias"),
     "operation_of_kernels_above": ("kNumOperations = 2", "kNumOperations = 1",
                                    f"kernel {HALF_NAME} is of operation 1 of 1"),

@@ -75,7 +75,19 @@ const Table kTables[] = {
 const int32_t kNumTables = 1;
 
 const Operation kOperations[] = {
-    {"bf16", Element::kBfloat16, false, 3},
+    {"bf16",
+     "bf16",
+     Element::kBfloat16,
+     Element::kBfloat16,
+     Element::kBfloat16,
+     Element::kBfloat16,
+     Scale::kNone,
+     Epilogue::kNone,
+     Presence::kNone,
+     false,
+     false,
+     true,
+     3},
 };
 
 const int32_t kNumOperations = 1;
