@@ -37,7 +37,7 @@ void give(const aot_gemm_selection_t& found, aot_gemm_selection_t* selection) {
 
 // Launches what was selected for a problem, and has the miss log hear of it.
 aot_gemm_status_t launch_selected(const aot_gemm_problem_t& problem, const aot_gemm_selection_t& selection,
-                                  const Plan& plan, void* workspace, size_t num_bytes, void* stream) {
+                                  Plan* plan, void* workspace, size_t num_bytes, void* stream) {
   const aot_gemm_status_t status = launch_plan(problem, plan, workspace, num_bytes, stream);
   if (selection.tier != AOT_GEMM_TIER_TUNED && kLogsMisses && status == AOT_GEMM_OK) {
     log_miss(selection);
@@ -82,7 +82,7 @@ aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* works
   aot::Plan plan;
   const aot_gemm_status_t status = aot::select(*stated, aot::Asking::kForLaunch, &selection, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
-  return aot::launch_selected(*stated, selection, plan, workspace, workspace_bytes, stream);
+  return aot::launch_selected(*stated, selection, &plan, workspace, workspace_bytes, stream);
 }
 
 aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem, aot_gemm_allocate_t allocate,
@@ -97,7 +97,7 @@ aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem, 
   if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
   const auto num_bytes = static_cast<size_t>(plan.workspace_bytes);
   void* workspace = num_bytes > 0 ? allocate(context, num_bytes) : nullptr;
-  return aot::launch_selected(*stated, selection, plan, workspace, workspace == nullptr ? 0 : num_bytes, stream);
+  return aot::launch_selected(*stated, selection, &plan, workspace, workspace == nullptr ? 0 : num_bytes, stream);
 }
 
 int32_t aot_gemm_num_kernels() { return aot::kNumKernels; }

@@ -15,9 +15,13 @@ enum class SplitK : int32_t { kNone, kSerial, kParallel, kSeparate, kTail };
 // gets a line here and one in `launch` of runtime.cc.
 enum class Argument : int32_t {
   kA,          // Tensor
-  kB,          // Tensor
+  kB,          // RightOperand
   kD,          // Tensor
-  kBias,       // Vector of n elements
+  kScaleA,     // Factors, of the rows of A
+  kScaleB,     // Factors, of the rows of B
+  kBias,       // Bias
+  kResidual,   // Tensor
+  kScaleD,     // Vector of one float32
   kWorkspace,  // Vector of float32
   kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
   kStream,     // void*

@@ -47,6 +47,14 @@ bool rows_of_one_stride_meet(const Lattice& a, const Lattice& b, int64_t distanc
   return std::max(least, -(a.outer.extent - 1)) <= std::min(most, b.outer.extent - 1);
 }
 
+// Reads a matrix as one of smaller elements: each of its own becomes a run of those. Where its elements are not adjacent,
+// what lies between them counts as its own.
+Lattice divided(const Lattice& lattice, int64_t element_bytes) {
+  const int64_t parts = lattice.element_bytes / element_bytes;
+  const Axis outer = {lattice.outer.extent, lattice.outer.stride * parts};
+  return {lattice.begin, lattice.end, element_bytes, outer, {width(lattice.inner) * parts, 1}, lattice.repeats};
+}
+
 }  // namespace
 
 bool make_lattice(uintptr_t address, Axis first, Axis second, int64_t element_bytes, Lattice* lattice) {
@@ -71,6 +79,8 @@ bool is_distinct(const Lattice& lattice) {
 
 bool overlap(const Lattice& a, const Lattice& b) {
   if (a.begin == a.end || b.begin == b.end || a.end <= b.begin || b.end <= a.begin) return false;
+  if (a.element_bytes > b.element_bytes) return overlap(divided(a, b.element_bytes), b);
+  if (a.element_bytes < b.element_bytes) return overlap(a, divided(b, a.element_bytes));
   if (a.begin > b.begin) return overlap(b, a);
   const uintptr_t num_bytes = b.begin - a.begin;
   const auto element_bytes = static_cast<uintptr_t>(a.element_bytes);

@@ -30,8 +30,8 @@ bool make_lattice(uintptr_t address, Axis first, Axis second, int64_t element_by
 // after the other count as such.
 bool is_distinct(const Lattice& lattice);
 
-// Says whether two matrices of one element type share memory. Exact where the inner strides are 1, as of any matrix
-// that is a part of a packed one; else it may say true of matrices that interleave without sharing an element.
+// Says whether two matrices share memory. Exact where the inner strides are 1, as of any matrix that is a part of a packed
+// one; else it may say true of matrices that interleave without sharing an element.
 bool overlap(const Lattice& a, const Lattice& b);
 
 }  // namespace aot

@@ -53,6 +53,8 @@ struct Operation {
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
+  // Says whether there are operands beside A, B, D and a bias.
+  bool takes_further() const { return scale != Scale::kNone || has_residual(); }
 };
 
 // Written by table.cc, an operation once.
@@ -60,6 +62,8 @@ extern const Operation kOperations[];
 extern const int32_t kNumOperations;
 
 const ElementType& type_of(Element element);
+
+inline int64_t bytes_of(Element element) { return type_of(element).num_bytes(); }
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.
 constexpr int32_t kFirstOperationId = 1 << 16;

@@ -13,9 +13,21 @@ namespace aot {
 
 namespace {
 
+// Checks that what the operation takes beside A, B, D and a bias is there. Where k is 0, no block has a factor.
+aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const bool needs_factors = operation.scale == Scale::kVector || (operation.scale == Scale::kBlock && problem.k > 0);
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  if (needs_factors) status = check_argument(problem.scale_a.data, "scale_a.data");
+  if (status == AOT_GEMM_OK && needs_factors) status = check_argument(problem.scale_b.data, "scale_b.data");
+  if (status == AOT_GEMM_OK && operation.scales_d) status = check_argument(problem.scale_d.data, "scale_d.data");
+  if (status != AOT_GEMM_OK || !operation.has_residual()) return status;
+  return check_argument(problem.residual.data, "residual.data");
+}
+
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
   if (status == AOT_GEMM_OK && operation.bias == Presence::kRequired) status = check_argument(problem.bias.data, "bias.data");
+  if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
   return status;
@@ -134,13 +146,13 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
   return measure_workspace(plan);
 }
 
-aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& plan, void* workspace, size_t num_bytes,
+aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, Plan* plan, void* workspace, size_t num_bytes,
                               void* stream) {
-  const aot_gemm_status_t status = check_operands(problem, kOperations[kKernels[plan.kernel].operation]);
+  const aot_gemm_status_t status = check_operands(problem, kOperations[kKernels[plan->kernel].operation]);
   if (status != AOT_GEMM_OK) return status;
-  const DeviceScope scope(problem.device, plan.current_device);
+  const DeviceScope scope(problem.device, plan->current_device);
   if (scope.status() != AOT_GEMM_OK) return scope.status();
-  return launch(plan.kernel, plan.problem, workspace, num_bytes, stream, scope.device());
+  return launch(plan->kernel, &plan->problem, workspace, num_bytes, stream, scope.device());
 }
 
 }  // namespace aot

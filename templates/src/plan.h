@@ -51,8 +51,8 @@ aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, ao
 // Plans a problem with a kernel of the caller's choice, which must be able to take it.
 aot_gemm_status_t plan_kernel(int32_t kernel, const aot_gemm_problem_t& problem, Plan* plan);
 
-// Enqueues what was planned for a problem that is not empty.
-aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, const Plan& plan, void* workspace, size_t num_bytes,
+// Enqueues what was planned for a problem that is not empty. A plan serves one launch.
+aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, Plan* plan, void* workspace, size_t num_bytes,
                               void* stream);
 
 }  // namespace aot

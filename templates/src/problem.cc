@@ -31,30 +31,110 @@ struct View {
 
 // Finds the leading stride of a matrix seen as `outer` runs of `inner` adjacent elements; 0 where it is not that, or
 // not aligned. The stride of a single run is never used, so that any legal one stands for it.
-int64_t leading_stride(const View& view, int64_t element_bytes) {
+int64_t leading_stride(const View& view, Element element) {
   if (view.inner > 1 && view.inner_stride != 1) return 0;
   if (reinterpret_cast<uintptr_t>(view.data) % kAlignmentBytes != 0) return 0;
-  const int64_t step = kAlignmentBytes / element_bytes;
-  if (view.outer <= 1) return (view.inner + step - 1) / step * step;
-  const bool legal = view.outer_stride >= view.inner && view.outer_stride % step == 0 &&
-                     view.outer_stride < kStrideLimitBytes / element_bytes;
+  // Bytes of an element are a power of two: a shift takes a fraction of a division's time.
+  const int32_t shift = __builtin_ctzll(static_cast<uint64_t>(bytes_of(element)));
+  const int64_t step = kAlignmentBytes >> shift;
+  if (view.outer <= 1) return (view.inner + step - 1) & -step;
+  const bool legal = view.outer_stride >= view.inner && (view.outer_stride & (step - 1)) == 0 &&
+                     view.outer_stride < kStrideLimitBytes >> shift;
   return legal ? view.outer_stride : 0;
 }
 
 // Sees a logical (rows, k) operand as contiguous along k (`major` 0) or along its rows (`major` 1).
-int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, int32_t major, int64_t element_bytes) {
+int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, int32_t major, Element element) {
   const View by_rows = {tensor.data, rows, k, tensor.strides[0], tensor.strides[1]};
   const View by_columns = {tensor.data, k, rows, tensor.strides[1], tensor.strides[0]};
-  return leading_stride(major == 0 ? by_rows : by_columns, element_bytes);
+  return leading_stride(major == 0 ? by_rows : by_columns, element);
 }
-
-// The bias of a problem that has one; else what no kernel looks at.
-Vector make_bias(const aot_gemm_problem_t& problem) { return {problem.bias.data, {static_cast<int32_t>(problem.n)}}; }
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAlignmentBytes == 0; }
 
-Tensor make_tensor(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns, int64_t leading) {
-  return {tensor.data, {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {leading, 0}};
+bool is_interleaved(const aot_gemm_problem_t& problem) { return (problem.flags & AOT_GEMM_GATE_INTERLEAVED) != 0; }
+
+// How the rows of B of a gate, and what belongs to them, lie: from a gate row to its linear row, and from row to row.
+struct Parts {
+  int64_t part;
+  int64_t row;
+};
+
+// Works those out from the step between rows as they lie. What no kernel will look at may wrap: strides of an empty
+// problem, of a B without elements, and of a single row.
+Parts parts_of(const aot_gemm_problem_t& problem, int64_t stride) {
+  const auto step = static_cast<uint64_t>(stride);
+  const uint64_t part = is_interleaved(problem) ? step : step * static_cast<uint64_t>(problem.n);
+  const uint64_t row = is_interleaved(problem) ? 2 * step : step;
+  return {static_cast<int64_t>(part), static_cast<int64_t>(row)};
+}
+
+// Says whether TMA can load the parts of a gate's B, aligned as a matrix.
+bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride) {
+  const Parts steps = parts_of(problem, stride);
+  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes_of(element);
+}
+
+// The strides, of rows and of columns, that a kernel reads matrices by; one of one stride reads the first alone.
+struct Strides {
+  int64_t a[2];
+  int64_t b[2];
+  int64_t d[2];
+  int64_t residual[2];
+};
+
+Tensor make_tensor(void* data, int64_t rows, int64_t columns, const int64_t* strides) {
+  return {data, {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {strides[0], strides[1]}};
+}
+
+// Writes what has a part for the gate and one for the linear rows. A bias that there is not has no elements.
+void write_parts(const aot_gemm_problem_t& problem, const Strides& strides, Canonical* canonical) {
+  const auto n = static_cast<int32_t>(problem.n);
+  const Parts b = parts_of(problem, strides.b[0]);
+  canonical->b.parts = {problem.b.data, {2, n, static_cast<int32_t>(problem.k)}, {b.part, b.row, strides.b[1]}};
+  const Parts bias = parts_of(problem, 1);
+  canonical->bias.parts = {problem.bias.data, {2, problem.bias.data == nullptr ? 0 : n}, {bias.part, bias.row}};
+}
+
+// The stride of a vector of factors; 0 of a single one, which any index then finds.
+int64_t step_of(const aot_gemm_tensor_t& factors, int64_t count) { return count > 1 ? factors.strides[0] : 0; }
+
+void write_factors(const aot_gemm_problem_t& problem, const Operation& operation, Canonical* canonical) {
+  const auto m = static_cast<int32_t>(problem.m);
+  const auto n = static_cast<int32_t>(problem.n);
+  if (operation.scale == Scale::kBlock) {
+    const int64_t blocks = num_blocks(problem.k);
+    canonical->scale_a.matrix = make_tensor(problem.scale_a.data, m, blocks, problem.scale_a.strides);
+    canonical->scale_b.matrix = make_tensor(problem.scale_b.data, num_blocks(n), blocks, problem.scale_b.strides);
+    return;
+  }
+  canonical->scale_a.vector = {problem.scale_a.data, {m}, {step_of(problem.scale_a, m)}};
+  if (operation.has_gate()) {
+    const Parts steps = parts_of(problem, problem.scale_b.strides[0]);
+    canonical->scale_b.matrix = {problem.scale_b.data, {2, n}, {steps.part, steps.row}};
+  } else {
+    canonical->scale_b.vector = {problem.scale_b.data, {n}, {step_of(problem.scale_b, n)}};
+  }
+}
+
+void write_operands(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides,
+                    Canonical* canonical) {
+  canonical->m = problem.m;
+  canonical->n = problem.n;
+  canonical->k = problem.k;
+  canonical->a = make_tensor(problem.a.data, problem.m, problem.k, strides.a);
+  canonical->d = make_tensor(problem.d.data, problem.m, problem.n, strides.d);
+  if (operation.has_gate()) {
+    write_parts(problem, strides, canonical);
+  } else {
+    canonical->b.matrix = make_tensor(problem.b.data, problem.n, problem.k, strides.b);
+    const int64_t count = problem.bias.data == nullptr ? 0 : problem.n;
+    canonical->bias.vector = {problem.bias.data, {static_cast<int32_t>(count)}};
+  }
+  if (!operation.takes_further()) return;
+  if (operation.scale != Scale::kNone) write_factors(problem, operation, canonical);
+  canonical->residual = make_tensor(problem.residual.data, problem.m, problem.n, strides.residual);
+  canonical->scale_d = {problem.scale_d.data, {1}};
 }
 
 aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
@@ -70,25 +150,34 @@ aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
 // at the next multiple of 16 bytes: on an H200, rows of 15 bfloat16 overwrote a sixteenth with zero.
 bool ends_on_a_store(int64_t columns, int64_t element_bytes) { return columns * element_bytes % kAlignmentBytes == 0; }
 
-bool align(const aot_gemm_problem_t& problem, int64_t element_bytes, uint32_t layouts, Canonical* canonical) {
-  const int64_t d = leading_stride(problem.d, problem.m, problem.n, 0, element_bytes);
-  if (d == 0 || !ends_on_a_store(problem.n, element_bytes) || !is_aligned(problem.bias.data)) return false;
+// Finds the leading strides of D and of a residual. Says false where TMA does not take one of them, or the address of a
+// bias is not aligned.
+bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, Strides* strides) {
+  strides->d[0] = leading_stride(problem.d, problem.m, problem.n, 0, operation.d);
+  if (strides->d[0] == 0 || !is_aligned(problem.bias.data)) return false;
+  if (!ends_on_a_store(problem.n, bytes_of(operation.d))) return false;
+  if (!operation.has_residual()) return true;
+  strides->residual[0] = leading_stride(problem.residual, problem.m, problem.n, 0, operation.d);
+  return strides->residual[0] != 0;
+}
+
+bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
+  Strides strides = {};
+  if (!align_rows(problem, operation, &strides)) return false;
+  const int64_t rows = rows_of_b(problem, operation);
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
-    const int64_t a = leading_stride(problem.a, problem.m, problem.k, layout >> 1, element_bytes);
-    const int64_t b = leading_stride(problem.b, problem.n, problem.k, layout & 1, element_bytes);
-    if (a == 0 || b == 0) continue;
-    *canonical = {true,
-                  false,
-                  layout,
-                  problem.m,
-                  problem.n,
-                  problem.k,
-                  make_tensor(problem.a, problem.m, problem.k, a),
-                  make_tensor(problem.b, problem.n, problem.k, b),
-                  make_tensor(problem.d, problem.m, problem.n, d),
-                  make_bias(problem),
-                  (problem.flags & AOT_GEMM_B_CONSTANT) != 0};
+    strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a);
+    strides.b[0] = leading_stride(problem.b, rows, problem.k, layout & 1, operation.b);
+    if (strides.a[0] == 0 || strides.b[0] == 0) continue;
+    // The parts of a B that is contiguous along its rows, where they take turns, are not.
+    const bool is_row_major = (layout & 1) == 0;
+    if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation.b, strides.b[0]))) continue;
+    canonical->aligned = true;
+    canonical->exchanged = false;
+    canonical->b_constant = (problem.flags & AOT_GEMM_B_CONSTANT) != 0;
+    canonical->layout = layout;
+    write_operands(problem, operation, strides, canonical);
     return true;
   }
   return false;
@@ -98,12 +187,6 @@ bool align(const aot_gemm_problem_t& problem, int64_t element_bytes, uint32_t la
 int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k) {
   if (k <= 1 || tensor.strides[1] == 1) return 0;
   return rows <= 1 || tensor.strides[0] == 1 ? 1 : -1;
-}
-
-Tensor make_strided(const aot_gemm_tensor_t& stated, int64_t rows, int64_t columns) {
-  Tensor tensor = make_tensor(stated, rows, columns, stated.strides[0]);
-  tensor.strides[1] = stated.strides[1];
-  return tensor;
 }
 
 }  // namespace
@@ -136,27 +219,25 @@ aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* sto
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
-  const int64_t element_bytes = type_of(operation.a).num_bytes();
   if (problem.k > 0 && layouts != 0) {
-    if (align(problem, element_bytes, layouts, canonical)) return;
-    if (operation.bias == Presence::kNone && align(exchange(problem), element_bytes, layouts, canonical)) {
+    if (align(problem, operation, layouts, canonical)) return;
+    if (operation.can_exchange && align(exchange(problem), operation, layouts, canonical)) {
       canonical->exchanged = true;
       return;
     }
   }
   const int32_t a = contiguous_mode(problem.a, problem.m, problem.k);
-  const int32_t b = contiguous_mode(problem.b, problem.n, problem.k);
-  *canonical = {false,
-                false,
-                a < 0 || b < 0 ? -1 : a * 2 + b,
-                problem.m,
-                problem.n,
-                problem.k,
-                make_strided(problem.a, problem.m, problem.k),
-                make_strided(problem.b, problem.n, problem.k),
-                make_strided(problem.d, problem.m, problem.n),
-                make_bias(problem),
-                false};
+  const int32_t b = contiguous_mode(problem.b, rows_of_b(problem, operation), problem.k);
+  canonical->aligned = false;
+  canonical->exchanged = false;
+  canonical->b_constant = false;
+  canonical->layout = a < 0 || b < 0 ? -1 : a * 2 + b;
+  Strides strides;
+  std::memcpy(strides.a, problem.a.strides, sizeof(strides.a));
+  std::memcpy(strides.b, problem.b.strides, sizeof(strides.b));
+  std::memcpy(strides.d, problem.d.strides, sizeof(strides.d));
+  std::memcpy(strides.residual, problem.residual.strides, sizeof(strides.residual));
+  write_operands(problem, operation, strides, canonical);
 }
 
 }  // namespace aot

@@ -9,52 +9,104 @@
 
 namespace aot {
 
-// One operand as the C entries of the kernels read it: the twin of the struct that export_to_c declares. Kernels of one
-// stride read `strides[0]` only.
+// The operands as the C entries of the kernels read them: the twins of the structs that export_to_c declares.
+
+// A matrix. Kernels of one stride read `strides[0]` only: the leading one.
 struct Tensor {
   void* data;
   int32_t shape[2];
   int64_t strides[2];
 };
 
-// One vector as the C entries read it: a bias, or the workspace.
+// B of a gate: (2, n, k), its gate rows and its linear rows. Kernels of one stride read `strides[0]`, from part to part,
+// and `strides[1]`, from row to row.
+struct GateTensor {
+  void* data;
+  int32_t shape[3];
+  int64_t strides[3];
+};
+
+// A vector whose elements are adjacent: a bias, the workspace, or the factor of D, of one element.
 struct Vector {
   void* data;
   int32_t shape[1];
 };
 
-// A problem in the one form that the TMA kernels take: D row-major, A and B contiguous along one mode, addresses, leading
-// strides and the rows of D multiples of 16 bytes, that of a bias too. Where `aligned` is false only the fallback can compute it, as it was stated.
+// A vector of factors: adjacent, or with a stride of 0 one for all.
+struct StridedVector {
+  void* data;
+  int32_t shape[1];
+  int64_t strides[1];
+};
+
+// What a kernel takes of an operand; which of the two it is, the operation says.
+union RightOperand {
+  Tensor matrix;
+  GateTensor parts;  // with a gate
+};
+union Bias {
+  Vector vector;
+  Tensor parts;  // (2, n), with a gate
+};
+union Factors {
+  StridedVector vector;
+  Tensor matrix;  // of blocks; or (2, n) of B, with a gate
+};
+
+// A problem in the one form that the TMA kernels take: D and a residual row-major, A and B contiguous along one mode;
+// addresses, leading strides and the rows of D multiples of 16 bytes, the address of a bias too. Where `aligned` is false
+// only the fallback can compute it, as it was stated.
+//
+// Only what the operation has is written of the operands from `bias` on.
 struct Canonical {
   bool aligned;
-  bool exchanged;  // D was column-major: A and B, m and n have changed places; never with a bias
-  int32_t layout;  // bit 1: A is contiguous along m; bit 0: B is contiguous along n; -1: neither
+  bool exchanged;   // D was column-major: A and B, m and n have changed places
+  bool b_constant;  // AOT_GEMM_B_CONSTANT, and B is still B
+  int32_t layout;   // bit 1: A is contiguous along m; bit 0: B is contiguous along n; -1: neither
   int64_t m;
   int64_t n;
   int64_t k;
   Tensor a;
-  Tensor b;
+  RightOperand b;
   Tensor d;
-  Vector bias;
-  bool b_constant;  // AOT_GEMM_B_CONSTANT, and B is still B
+  Bias bias;  // of 0 elements where there is none
+  Factors scale_a;
+  Factors scale_b;
+  Tensor residual;
+  Vector scale_d;
 };
 
+// Bytes of a factor of A, B or D: float32.
+constexpr int64_t kFactorBytes = 4;
+
 inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 || problem.n == 0; }
+
+inline int64_t rows_of_b(const aot_gemm_problem_t& problem, const Operation& operation) {
+  return operation.has_gate() ? 2 * problem.n : problem.n;
+}
+
+// Says whether there is a bias to add: one that may be left away is there where it has an address.
+inline bool adds_bias(const aot_gemm_problem_t& problem, const Operation& operation) {
+  return operation.bias == Presence::kRequired || (operation.bias == Presence::kOptional && problem.bias.data != nullptr);
+}
+
+// Counts the blocks of an extent that have a factor each.
+inline int64_t num_blocks(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
 
 // Takes a problem as a caller states it, whose struct may be smaller or larger than ours: as it is, or copied to
 // `storage`. Checks the pointer and the size alone.
 aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
                        const aot_gemm_problem_t** problem);
 
-// Checks operation, flags, extents, strides, and that D shares no element with itself or an operand. Finds the index of
-// the operation.
+// Checks operation, flags, extents, strides, which operands there are, and that D shares no element with itself or any of
+// them. Finds the index of the operation.
 aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* operation);
 
 // Brings a checked problem into canonical form, preferring the roles and the layouts as stated. Only layouts whose bit
 // is set in `layouts` are taken: those that the library has a table for, or the one that a named kernel is for.
 //
-// Exchanging A and B would turn a bias, which is added to each row, into one that is added to each column. No kernel adds
-// such a one: where there is a bias, A and B stay where they are.
+// Exchanging A and B would turn a bias of columns into one of rows, and nothing between the accumulator and D is for a
+// transposed D: A and B stay where they are unless `can_exchange`.
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical);
 
 }  // namespace aot

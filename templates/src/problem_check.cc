@@ -10,10 +10,52 @@ namespace {
 
 constexpr int64_t kMaxExtent = INT32_MAX;
 
+aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
+  const uint64_t known = AOT_GEMM_B_CONSTANT | (operation.has_gate() ? AOT_GEMM_GATE_INTERLEAVED : 0);
+  if ((flags & ~known) == 0) return AOT_GEMM_OK;
+  if (operation.has_gate()) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "flags are 0x%" PRIx64 "; expected 0, or of AOT_GEMM_B_CONSTANT (0x%" PRIx64
+                ") and AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64 ")",
+                flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_GATE_INTERLEAVED);
+  }
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_CONSTANT (0x%" PRIx64 ")%s",
+              flags, AOT_GEMM_B_CONSTANT, (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 ? "; the operation has no gate" : "");
+}
+
 aot_gemm_status_t check_extent(const char* name, int64_t extent) {
   if (extent >= 0 && extent <= kMaxExtent) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_SHAPE, "%s is %" PRId64 "; expected 0 to %" PRId64 "; split the problem", name, extent,
               kMaxExtent);
+}
+
+aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = check_extent("m", problem.m);
+  if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
+  if (status == AOT_GEMM_OK) status = check_extent("k", problem.k);
+  if (status != AOT_GEMM_OK || rows_of_b(problem, operation) <= kMaxExtent) return status;
+  return fail(AOT_GEMM_ERROR_SHAPE,
+              "n is %" PRId64 "; expected 0 to %" PRId64 " with a gate, whose B has twice as many rows; split the problem",
+              problem.n, kMaxExtent / 2);
+}
+
+// Refuses an operand that the operation does not take: it would be left out.
+aot_gemm_status_t check_absent(const char* name, const aot_gemm_tensor_t& tensor, const Operation& operation) {
+  if (tensor.data == nullptr) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation",
+              name, operation.tag);
+}
+
+aot_gemm_status_t check_absent(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  if (operation.bias == Presence::kNone) status = check_absent("a bias", problem.bias, operation);
+  if (status == AOT_GEMM_OK && operation.scale == Scale::kNone) {
+    status = check_absent("scale_a", problem.scale_a, operation);
+    if (status == AOT_GEMM_OK) status = check_absent("scale_b", problem.scale_b, operation);
+  }
+  if (status == AOT_GEMM_OK && !operation.has_residual()) status = check_absent("a residual", problem.residual, operation);
+  if (status == AOT_GEMM_OK && !operation.scales_d) status = check_absent("scale_d", problem.scale_d, operation);
+  return status;
 }
 
 aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_t rows, int64_t columns) {
@@ -21,6 +63,34 @@ aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_
   return fail(AOT_GEMM_ERROR_STRIDE,
               "%s (%" PRId64 ", %" PRId64 ") has strides (%" PRId64 ", %" PRId64 "); expected none below 0; copy %s",
               name, rows, columns, strides[0], strides[1], name);
+}
+
+// Checks that the elements of a bias, where there is one, are adjacent.
+aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const int64_t count = rows_of_b(problem, operation);
+  if (!adds_bias(problem, operation) || count <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "the bias of %" PRId64 " elements has the stride %" PRId64 "; expected 1, elements that are adjacent; copy it",
+              count, problem.bias.strides[1]);
+}
+
+aot_gemm_status_t check_address(const char* name, const void* data, int64_t element_bytes) {
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element_bytes) == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s is at address %p; expected a multiple of %" PRId64
+              ", the bytes of its elements; copy it", name, data, element_bytes);
+}
+
+// Checks the factors of A or B: a vector of one for each of `rows`, or one for all, or a matrix of blocks.
+aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
+                                Scale scale) {
+  const aot_gemm_status_t status = check_address(name, tensor.data, kFactorBytes);
+  if (status != AOT_GEMM_OK) return status;
+  if (scale == Scale::kBlock) return check_strides(name, tensor.strides, rows, columns);
+  if (rows <= 1 || tensor.strides[0] == 0 || tensor.strides[0] == 1) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "%s of %" PRId64 " factors has the stride %" PRId64
+              "; expected 1, factors that are adjacent, or 0, one factor for all; copy it",
+              name, rows, tensor.strides[0]);
 }
 
 // Reads a matrix as its elements lie. Fails where they do not lie within the address space.
@@ -35,51 +105,78 @@ aot_gemm_status_t place(const char* name, const aot_gemm_tensor_t& tensor, int64
               name, rows, columns, row.stride, column.stride, tensor.data);
 }
 
-// Checks D against an operand. Without addresses, as in queries, there is nothing to compare.
-aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, const Lattice& operand,
-                              const aot_gemm_tensor_t& d, const Lattice& result) {
-  if (tensor.data == nullptr || d.data == nullptr || !overlap(operand, result)) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE,
-              "D at address %p overlaps %s at address %p; expected a D that shares no element with an operand, which "
-              "would be overwritten while it is read; give D storage of its own",
-              d.data, name, tensor.data);
+// D, and what shares no element with it.
+class Result {
+ public:
+  explicit Result(const aot_gemm_tensor_t& tensor) : tensor_(tensor) {}
+
+  // Checks that all elements lie in the address space, and are D's own.
+  aot_gemm_status_t check(int64_t m, int64_t n, int64_t element_bytes) {
+    const aot_gemm_status_t status = place("D", tensor_, m, n, element_bytes, &lattice_);
+    if (status != AOT_GEMM_OK || is_distinct(lattice_)) return status;
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "D (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
+                ") overlaps itself; expected distinct elements; give D storage of its own",
+                m, n, m > 1 ? tensor_.strides[0] : 0, n > 1 ? tensor_.strides[1] : 0);
+  }
+
+  // Checks that an operand lies in the address space, apart from D. Without addresses, as in queries, there is nothing
+  // to compare.
+  aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
+                                int64_t element_bytes) const {
+    Lattice operand;
+    const aot_gemm_status_t status = place(name, tensor, rows, columns, element_bytes, &operand);
+    if (status != AOT_GEMM_OK || tensor.data == nullptr || tensor_.data == nullptr) return status;
+    if (!overlap(operand, lattice_)) return AOT_GEMM_OK;
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "D at address %p overlaps %s at address %p; expected a D that shares no element with an operand, which "
+                "would be overwritten while it is read; give D storage of its own",
+                tensor_.data, name, tensor.data);
+  }
+
+ private:
+  const aot_gemm_tensor_t& tensor_;
+  Lattice lattice_;
+};
+
+// Checks what there is beside A, B and the bias: its strides and addresses, and that it lies apart from D.
+aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation, const Result& d) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  if (operation.has_residual()) {
+    status = check_strides("the residual", problem.residual.strides, problem.m, problem.n);
+    const int64_t element_bytes = bytes_of(operation.d);
+    if (status == AOT_GEMM_OK) {
+      status = d.check_apart("the residual", problem.residual, problem.m, problem.n, element_bytes);
+    }
+  }
+  if (status == AOT_GEMM_OK && operation.scale != Scale::kNone) {
+    const bool is_blocked = operation.scale == Scale::kBlock;
+    const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;
+    const int64_t rows = is_blocked ? num_blocks(problem.n) : rows_of_b(problem, operation);
+    status = check_factors("scale_a", problem.scale_a, problem.m, columns, operation.scale);
+    if (status == AOT_GEMM_OK) status = check_factors("scale_b", problem.scale_b, rows, columns, operation.scale);
+    if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, problem.m, columns, kFactorBytes);
+    if (status == AOT_GEMM_OK) status = d.check_apart("scale_b", problem.scale_b, rows, columns, kFactorBytes);
+  }
+  if (status == AOT_GEMM_OK && operation.scales_d) {
+    status = check_address("scale_d", problem.scale_d.data, kFactorBytes);
+    if (status == AOT_GEMM_OK) status = d.check_apart("scale_d", problem.scale_d, 1, 1, kFactorBytes);
+  }
+  return status;
 }
 
 // Checks that all elements lie in the address space, and that those of D are its own.
 aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operation& operation) {
-  const int64_t num_bytes = type_of(operation.a).num_bytes();
-  Lattice d;
-  aot_gemm_status_t status = place("D", problem.d, problem.m, problem.n, num_bytes, &d);
-  if (status != AOT_GEMM_OK) return status;
-  if (!is_distinct(d)) {
-    return fail(AOT_GEMM_ERROR_STRIDE,
-                "D (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
-                ") overlaps itself; expected distinct elements; give D storage of its own",
-                problem.m, problem.n, problem.m > 1 ? problem.d.strides[0] : 0,
-                problem.n > 1 ? problem.d.strides[1] : 0);
+  const int64_t rows = rows_of_b(problem, operation);
+  Result d(problem.d);
+  aot_gemm_status_t status = d.check(problem.m, problem.n, bytes_of(operation.d));
+  if (status == AOT_GEMM_OK && adds_bias(problem, operation)) {
+    status = d.check_apart("the bias", problem.bias, 1, rows, bytes_of(operation.bias_element));
   }
-  Lattice operand;
-  if (operation.bias != Presence::kNone) {
-    status = place("the bias", problem.bias, 1, problem.n, num_bytes, &operand);
-    if (status == AOT_GEMM_OK) status = check_apart("the bias", problem.bias, operand, problem.d, d);
-  }
+  if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation, d);
   if (status != AOT_GEMM_OK || problem.k == 0) return status;
-  status = place("A", problem.a, problem.m, problem.k, num_bytes, &operand);
-  if (status == AOT_GEMM_OK) status = check_apart("A", problem.a, operand, problem.d, d);
-  if (status == AOT_GEMM_OK) status = place("B", problem.b, problem.n, problem.k, num_bytes, &operand);
-  return status == AOT_GEMM_OK ? check_apart("B", problem.b, operand, problem.d, d) : status;
-}
-
-// Checks the descriptor of a bias: there is none, or its elements are adjacent.
-aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation& operation) {
-  if (operation.bias == Presence::kNone && problem.bias.data != nullptr) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT, "got a bias, which operation %s does not add; expected null, or another operation",
-                operation.tag);
-  }
-  if (operation.bias == Presence::kNone || problem.n <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE,
-              "the bias of %" PRId64 " elements has the stride %" PRId64 "; expected 1, elements that are adjacent; copy it",
-              problem.n, problem.bias.strides[1]);
+  status = d.check_apart("A", problem.a, problem.m, problem.k, bytes_of(operation.a));
+  return status == AOT_GEMM_OK ? d.check_apart("B", problem.b, rows, problem.k, bytes_of(operation.b)) : status;
 }
 
 }  // namespace
@@ -88,17 +185,13 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   aot_gemm_status_t status = find_operation(problem.operation, index);
   if (status != AOT_GEMM_OK) return status;
   const Operation& operation = kOperations[*index];
-  if ((problem.flags & ~AOT_GEMM_B_CONSTANT) != 0) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_CONSTANT (0x%" PRIx64 ")",
-                problem.flags, AOT_GEMM_B_CONSTANT);
-  }
-  status = check_extent("m", problem.m);
-  if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
-  if (status == AOT_GEMM_OK) status = check_extent("k", problem.k);
+  status = check_flags(problem.flags, operation);
+  if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
+  if (status == AOT_GEMM_OK) status = check_absent(problem, operation);
   if (status == AOT_GEMM_OK) status = check_bias(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
   status = check_strides("A", problem.a.strides, problem.m, problem.k);
-  if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, problem.n, problem.k);
+  if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
   return status == AOT_GEMM_OK ? check_memory(problem, operation) : status;
 }

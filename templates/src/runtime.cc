@@ -203,8 +203,9 @@ aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {
   return load(kernel, device);
 }
 
-aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspace, size_t num_bytes, void* stream,
+aot_gemm_status_t launch(int32_t index, Canonical* operands, void* workspace, size_t num_bytes, void* stream,
                          int32_t device) {
+  const Canonical& problem = *operands;
   const Kernel& kernel = kKernels[index];
   Vector scratch = {workspace, {0}};
   const int64_t needed = workspace_bytes(kernel.workspace, problem.m, problem.n);
@@ -220,11 +221,12 @@ aot_gemm_status_t launch(int32_t index, const Canonical& problem, void* workspac
     const cuda::Error error = cuda::clear(workspace, static_cast<size_t>(zero_bytes), stream);
     if (error != 0) return fail_cuda(error, "clearing the workspace of kernel", kernel.name, device);
   }
-  Canonical operands = problem;  // entries take addresses of what they may write
   int32_t may_prefetch_b = problem.b_constant && kPrefetches;
   int32_t result = 0;
   // By Argument.
-  void* const values[] = {&operands.a, &operands.b, &operands.d, &operands.bias, &scratch, &may_prefetch_b, &stream};
+  void* const values[] = {&operands->a,        &operands->b,       &operands->d, &operands->scale_a,
+                          &operands->scale_b,  &operands->bias,    &operands->residual,
+                          &operands->scale_d,  &scratch,           &may_prefetch_b, &stream};
   void* arguments[kMaxArguments + 1];
   int32_t count = 0;
   while (count < kernel.num_arguments) {

@@ -36,8 +36,9 @@ class DeviceScope {
 // and on one with fewer SMs than a kernel needs whose blocks wait for each other.
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device);
 
-// Enqueues a kernel on the current device.
-aot_gemm_status_t launch(int32_t kernel, const Canonical& problem, void* workspace, size_t workspace_bytes,
+// Enqueues a kernel on the current device. Entries take addresses of what they may write, which the problem then is not
+// looked at any more for.
+aot_gemm_status_t launch(int32_t kernel, Canonical* problem, void* workspace, size_t workspace_bytes,
                          void* stream, int32_t device);
 
 // Waits for a stream of the current device. Refuses one that is being captured, and leaves that capture whole.

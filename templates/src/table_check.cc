@@ -89,7 +89,7 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
 
 // What an aligned problem's n is a multiple of, a kernel of the grid may ask for.
 bool takes_aligned(int32_t kernel) {
-  const int64_t aligned = 16 / type_of(kOperations[kKernels[kernel].operation].d).num_bytes();
+  const int64_t aligned = 16 / bytes_of(kOperations[kKernels[kernel].operation].d);
   return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
 }
 
@@ -202,16 +202,26 @@ const char* find_fault_of_tables() {
   return first == kNumSections ? nullptr : fault("its tables have %" PRId32 " sections of %" PRId32, first, kNumSections);
 }
 
-// A kernel that takes no bias would leave it out, and one that takes a bias would be handed none.
+// Says which operand a kernel and its operation disagree about; null where none. One that a kernel does not take would be
+// left out, and one that the operation does not have would be none.
+const char* find_disagreement(const Kernel& kernel, const Operation& operation) {
+  const bool is_scaled = operation.scale != Scale::kNone;
+  if (takes(kernel, Argument::kScaleA) != is_scaled) return "scale_a";
+  if (takes(kernel, Argument::kScaleB) != is_scaled) return "scale_b";
+  if (takes(kernel, Argument::kBias) != (operation.bias != Presence::kNone)) return "a bias";
+  if (takes(kernel, Argument::kResidual) != operation.has_residual()) return "a residual";
+  return takes(kernel, Argument::kScaleD) != operation.scales_d ? "scale_d" : nullptr;
+}
+
 const char* find_fault_of_kernels() {
   for (int32_t i = 0; i < kNumKernels; ++i) {
     const Kernel& kernel = kKernels[i];
     if (kernel.operation < 0 || kernel.operation >= kNumOperations) {
       return fault("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, kNumOperations);
     }
-    if (takes(kernel, Argument::kBias) != (kOperations[kernel.operation].bias != Presence::kNone)) {
-      return fault("kernel %s and its operation %s disagree about a bias", kernel.name,
-                   kOperations[kernel.operation].tag);
+    const char* what = find_disagreement(kernel, kOperations[kernel.operation]);
+    if (what != nullptr) {
+      return fault("kernel %s and its operation %s disagree about %s", kernel.name, kOperations[kernel.operation].tag, what);
     }
   }
   return nullptr;

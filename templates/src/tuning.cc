@@ -23,7 +23,7 @@ aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_
   aot::Plan plan;
   const aot_gemm_status_t status = aot::plan_kernel(kernel, *stated, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
-  return aot::launch_plan(*stated, plan, workspace, workspace_bytes, stream);
+  return aot::launch_plan(*stated, &plan, workspace, workspace_bytes, stream);
 }
 
 aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,

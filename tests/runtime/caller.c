@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   printf(" %d\n", (int)aot_gemm_kernel_max_active_clusters(0, problem, workspace, plenty, &num_clusters));
   printf("%d", (int)recorder_num_fake());
   for (int32_t i = 0; i < recorder_num_fake(); ++i) {
-    int32_t launch[64]; /* kernel, number of arguments, device, workspace, whether B may be read early, ... */
+    int32_t launch[256]; /* kernel, number of arguments, device, workspace, whether B may be read early, ... */
     recorder_fake(i, launch);
     printf(" %d", (int)launch[4]);
   }

@@ -22,6 +22,7 @@ from aot.package.build import dlpack_dir, read_templates, write
 from aot.package.render import library_name, render
 from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
+from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selection
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
@@ -47,55 +48,6 @@ FLAGS = [
 
 
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-
-
-class Selection(ctypes.Structure):
-    _fields_ = (
-        ("struct_bytes", ctypes.c_uint64),
-        *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
-        *((name, ctypes.c_int64) for name in "mnk"),
-        *((name, ctypes.c_int32) for name in ("table", "reserved")),
-    )
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 2), ("strides", ctypes.c_int64 * 2))
-
-
-class Vector(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 1))
-
-
-class FakeLaunch(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "reads_early")),
-        *((name, Tensor) for name in "abd"),
-        ("bias", Vector),
-        ("workspace", ctypes.c_void_p),
-        ("stream", ctypes.c_void_p),
-    )
-
-
-class RealLaunch(ctypes.Structure):
-    _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("smem_bytes", ctypes.c_uint64),
-        ("stream", ctypes.c_void_p),
-        ("kernel", ctypes.c_void_p),
-        ("num_attributes", ctypes.c_int32),
-        ("attribute_ids", ctypes.c_int32 * 4),
-        ("attribute_values", ctypes.c_int32 * 3 * 4),
-        ("parameters", ctypes.c_ubyte * 4096),
-    )
-
-
-class Order(ctypes.Structure):
-    _fields_ = (("first", ctypes.c_void_p), ("second", ctypes.c_void_p), ("num_launches", ctypes.c_int64))
-
-
-class Clear(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("num_bytes", ctypes.c_uint64), ("stream", ctypes.c_void_p))
 
 
 def stubs(manifest):
@@ -337,15 +289,19 @@ def _columns(rng, count, kernels):
     return tuple(Column(x, tuple(rng.choice(kernels) for _ in x)) for x in edges)
 
 
-def random_manifest(seed=1):
-    """Make a manifest of random tables: bfloat16 in all layouts, float16 in two, bfloat16 with a bias in one.
+OPERATIONS = (
+    *(Operation.of(ElementType.BFLOAT16, layout) for layout in Layout),
+    *(Operation.of(ElementType.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)),
+    Operation.BF16_KK_BIAS,
+)
 
-    Some kernels take whole tiles only, some read B early.
+
+def random_manifest(seed=1, operations=OPERATIONS):
+    """Make a manifest of random tables of some operations, whose kernels need not be ones that a family has.
+
+    Some take whole tiles only, some read B early; the first of each operation is its fallback.
     """
     rng = random.Random(seed)
-    operations = [Operation.of(ElementType.BFLOAT16, layout) for layout in Layout]
-    operations += [Operation.of(ElementType.FLOAT16, layout) for layout in (Layout.KK, Layout.KN)]
-    operations += [Operation.BF16_KK_BIAS]
     kernels, sections = [], []
     for operation in operations:
         first = len(kernels)

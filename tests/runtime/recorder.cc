@@ -43,11 +43,15 @@ struct FakeLaunch {
   int32_t workspace_floats;
   int32_t reads_early;  // whether it may read B early; -1 where the kernel takes no such argument
   aot::Tensor a;
-  aot::Tensor b;
+  aot::RightOperand b;
   aot::Tensor d;
-  aot::Vector bias;  // all 0 where the kernel takes none
+  aot::Bias bias;  // this and those below: all 0 where the kernel takes none
   void* workspace;
   void* stream;
+  aot::Factors scale_a;
+  aot::Factors scale_b;
+  aot::Tensor residual;
+  aot::Vector scale_d;
 };
 
 struct Clear {
@@ -182,9 +186,13 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
     };
     const void* value = arguments[count];
     if (is("a")) launch.a = *static_cast<const aot::Tensor*>(value);
-    if (is("b")) launch.b = *static_cast<const aot::Tensor*>(value);
+    if (is("b")) launch.b = *static_cast<const aot::RightOperand*>(value);
     if (is("d")) launch.d = *static_cast<const aot::Tensor*>(value);
-    if (is("bias")) launch.bias = *static_cast<const aot::Vector*>(value);
+    if (is("scale_a")) launch.scale_a = *static_cast<const aot::Factors*>(value);
+    if (is("scale_b")) launch.scale_b = *static_cast<const aot::Factors*>(value);
+    if (is("bias")) launch.bias = *static_cast<const aot::Bias*>(value);
+    if (is("residual")) launch.residual = *static_cast<const aot::Tensor*>(value);
+    if (is("scale_d")) launch.scale_d = *static_cast<const aot::Vector*>(value);
     if (is("workspace")) {
       launch.workspace = static_cast<const aot::Vector*>(value)->data;
       launch.workspace_floats = static_cast<const aot::Vector*>(value)->shape[0];

@@ -23,7 +23,7 @@ CASES = [
     (
         problem(16, 16, 16, bias=BIAS),
         1,
-        "got a bias, which operation bf16 does not add; expected null, or another operation",
+        "got a bias, which operation bf16 does not take; expected null, or another operation",
     ),
     (problem(16, 16, 16, dtype=2, bias=(0, (0, 1))), 1, "`bias.data` is null; expected an address"),
     (

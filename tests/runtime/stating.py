@@ -1,0 +1,72 @@
+"""States problems of any operation: packed operands at addresses of their own, any of which may be changed."""
+
+from __future__ import annotations
+
+import ctypes
+
+from aot.core.operation import Operation
+from aot.core.signature import Argument, signature_of
+from aot.core.types import SCALE_BLOCK, Scale
+from aot.measure.kernel_library import ProblemStruct, TensorStruct
+
+OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d")
+"""The tensors of `aot_gemm_problem_t`."""
+ADDRESSES = {name: place << 44 for place, name in enumerate(OPERANDS, 1)}
+"""Further apart than any problem of the tests reaches."""
+FP32_BYTES = 4
+
+
+def operands_of(operation):
+    """List the tensors that a problem of an operation has."""
+    taken = signature_of(operation, has_workspace=False, prefetches_b=False)
+    return [name for name in OPERANDS if Argument(name) in taken]
+
+
+def element_bytes(operation, name):
+    """Return the bytes of an element of one of the tensors."""
+    elements = {"a": operation.types.a, "b": operation.types.b, "bias": operation.bias}
+    elements |= dict.fromkeys(("d", "residual"), operation.d)
+    return elements[name].num_bytes if name in elements else FP32_BYTES
+
+
+def extents(operation, m, n, k):
+    """Return the rows and columns of each of the tensors."""
+    rows, blocks = operation.num_rows_of_b(n), -(-k // SCALE_BLOCK)
+    is_blocked = operation.types.scale is Scale.BLOCK
+    return {
+        "a": (m, k),
+        "b": (rows, k),
+        "d": (m, n),
+        "bias": (1, rows),
+        "scale_a": (m, blocks if is_blocked else 1),
+        "scale_b": (-(-n // SCALE_BLOCK), blocks) if is_blocked else (rows, 1),
+        "residual": (m, n),
+        "scale_d": (1, 1),
+    }
+
+
+def packed(operation, m, n, k):
+    """Return the strides of each of the tensors where nothing lies between rows; a factor for each row."""
+    strides = {name: (columns, 1) for name, (_, columns) in extents(operation, m, n, k).items()}
+    if not operation.layout.a_k_major:
+        strides["a"] = 1, m
+    if not operation.layout.b_k_major:
+        strides["b"] = 1, operation.num_rows_of_b(n)
+    return strides
+
+
+def state(library, operation, m, n, k, *, flags=0, device=-1, **changes):
+    """State a problem; `changes` gives tensors other (address, strides) by their names, or None for all 0."""
+    strides = packed(operation, m, n, k)
+    given = {name: (ADDRESSES[name], strides[name]) for name in operands_of(operation)} | changes
+    number = library.c.aot_gemm_operation(operation.call.encode())
+    stated = ProblemStruct(ctypes.sizeof(ProblemStruct), number, device, m, n, k, flags=flags)
+    for name, tensor in given.items():
+        if tensor is not None:
+            setattr(stated, name, TensorStruct(*tensor))
+    return stated
+
+
+def by_call():
+    """Return one operation of each that a caller may ask for, whatever its layout, in the order of the catalogue."""
+    return list({x.call: x for x in reversed(list(Operation))}.values())[::-1]
