@@ -188,9 +188,9 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   status = check_flags(problem.flags, operation);
   if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
   if (status == AOT_GEMM_OK) status = check_absent(problem, operation);
-  if (status == AOT_GEMM_OK) status = check_bias(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
-  status = check_strides("A", problem.a.strides, problem.m, problem.k);
+  status = check_bias(problem, operation);
+  if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, problem.m, problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
   return status == AOT_GEMM_OK ? check_memory(problem, operation) : status;
