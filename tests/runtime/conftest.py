@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aot.core.operation import Operation
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host
 
@@ -27,6 +28,25 @@ def random_library(package):
 def library(random_library):
     random_library.c.recorder_reset()
     return random_library
+
+
+@pytest.fixture(scope="session")
+def every_manifest():
+    """Give a manifest of every operation of the catalogue."""
+    return host.random_manifest(3, tuple(Operation))
+
+
+@pytest.fixture(scope="session")
+def every_path(every_manifest, tmp_path_factory):
+    return host.compile_library(every_manifest, tmp_path_factory.mktemp("every"))
+
+
+@pytest.fixture
+def every_library(every_path):
+    """Give a library of every operation; its kernels record what they are called with."""
+    library = host.Library(every_path)
+    library.c.recorder_reset()
+    return library
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 
 from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK, Scale
-from tests.runtime import host
 from tests.runtime.stating import ADDRESSES, by_call, element_bytes, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
 
@@ -20,11 +19,9 @@ ALIGNMENT_BYTES = 16
 STRIDE_LIMIT_BYTES = 2**40
 
 
-@pytest.fixture(scope="module")
-def every(tmp_path_factory):
-    """Build a library of every operation; its kernels record what they are called with."""
-    manifest = host.random_manifest(3, tuple(Operation))
-    return manifest, host.Library(host.compile_library(manifest, tmp_path_factory.mktemp("every")))
+@pytest.fixture
+def every(every_manifest, every_library):
+    return every_manifest, every_library
 
 
 def launched(library, stated):
