@@ -23,11 +23,13 @@ from aot.core.constraints import (
     Version,
 )
 from aot.core.dispatch import DispatchTable, table_fault
+from aot.core.element import ElementType
 from aot.core.errors import CandidateError, ManifestError
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json
+from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
 from aot.select.coverage import Coverage
 from aot.select.selection import HeldOut, Regret
@@ -56,18 +58,33 @@ CallTag = Annotated[str, Grammar(r"[a-z][a-z0-9_]*", "what a caller asks for an 
 
 @dataclass(frozen=True)
 class ElementBits:
-    """Bits of one element of each operand of an operation; 0 of a bias that it does not add."""
+    """Bits of one element of each operand of an operation, 0 of one that it does not take; and how many there are."""
 
     a: Positive
     b: Positive
     d: Positive
     bias: Count
+    residual: Count = 0
+    factor: Count = 0
+    """Of a factor of A or B."""
+    factor_block: Count = 0
+    """Elements along k, and rows of B, that a factor serves; 0 where there is one for each row."""
+    parts: Positive = 1
+    """Rows of B, and elements of a bias, for each column of D: 2 with a gate."""
 
     @staticmethod
     def of(operation: Operation) -> ElementBits:
         """Return those of an operation."""
-        added = operation.d.bits if operation.has_bias else 0
-        return ElementBits(operation.a.element.bits, operation.b.element.bits, operation.d.bits, added)
+        return ElementBits(
+            a=operation.types.a.bits,
+            b=operation.types.b.bits,
+            d=operation.d.bits,
+            bias=operation.bias.bits if operation.has_bias else 0,
+            residual=operation.d.bits if operation.has_residual else 0,
+            factor=ElementType.FLOAT32.bits if operation.types.is_scaled else 0,
+            factor_block=SCALE_BLOCK if operation.types.scale is Scale.BLOCK else 0,
+            parts=operation.num_rows_of_b(1),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-// Compares lattice.cc with a list of every element, over random small matrices; then walks extents and strides at the
+// Compares lattice.cc with a list of every element, over random small matrices, of one element size and of several; then walks extents and strides at the
 // limits, for the sanitizers to see. Argument: how many matrices. Prints what differs, and the counts.
 #include <cstdint>
 #include <cstdio>
@@ -11,11 +11,10 @@
 
 namespace {
 
-constexpr int64_t kElementBytes = 2;
-
 struct Matrix {
   uintptr_t address;
   aot::Axis axes[2];
+  int64_t element_bytes;
 };
 
 std::mt19937_64 generator(12);
@@ -28,14 +27,17 @@ std::vector<uintptr_t> elements(const Matrix& matrix) {
   for (int64_t i = 0; i < matrix.axes[0].extent; ++i) {
     for (int64_t j = 0; j < matrix.axes[1].extent; ++j) {
       const int64_t position = i * matrix.axes[0].stride + j * matrix.axes[1].stride;
-      listed.push_back(matrix.address + static_cast<uintptr_t>(position * kElementBytes));
+      listed.push_back(matrix.address + static_cast<uintptr_t>(position * matrix.element_bytes));
     }
   }
   return listed;
 }
 
-Matrix draw_matrix(bool packed) {
-  Matrix matrix = {static_cast<uintptr_t>(1000 + 2 * draw(0, 40)), {{draw(0, 6), draw(0, 20)}, {draw(0, 6), 1}}};
+// Elements of `element_bytes`, at a multiple of those.
+Matrix draw_matrix(bool packed, int64_t element_bytes) {
+  Matrix matrix = {static_cast<uintptr_t>(1000 + element_bytes * draw(0, 80 / element_bytes)),
+                   {{draw(0, 6), draw(0, 20)}, {draw(0, 6), 1}},
+                   element_bytes};
   if (!packed) matrix.axes[1].stride = draw(0, 20);
   if (!packed && draw(0, 9) == 0) ++matrix.address;
   if (draw(0, 1) == 1) std::swap(matrix.axes[0], matrix.axes[1]);
@@ -43,10 +45,11 @@ Matrix draw_matrix(bool packed) {
 }
 
 // Says whether one byte is of an element of both.
-bool share(const std::vector<uintptr_t>& a, const std::vector<uintptr_t>& b) {
-  for (const uintptr_t x : a) {
-    for (const uintptr_t y : b) {
-      if (x < y + kElementBytes && y < x + kElementBytes) return true;
+bool share(const Matrix& a, const Matrix& b) {
+  const std::vector<uintptr_t> of_b = elements(b);
+  for (const uintptr_t x : elements(a)) {
+    for (const uintptr_t y : of_b) {
+      if (x < y + static_cast<uintptr_t>(b.element_bytes) && y < x + static_cast<uintptr_t>(a.element_bytes)) return true;
     }
   }
   return false;
@@ -74,10 +77,10 @@ void show(const char* what, const Matrix& a, const Matrix& b) {
 
 aot::Lattice make(const Matrix& matrix, Counts* counts) {
   aot::Lattice lattice;
-  const bool fits = aot::make_lattice(matrix.address, matrix.axes[0], matrix.axes[1], kElementBytes, &lattice);
+  const bool fits = aot::make_lattice(matrix.address, matrix.axes[0], matrix.axes[1], matrix.element_bytes, &lattice);
   const std::vector<uintptr_t> listed = elements(matrix);
   uintptr_t end = matrix.address;
-  for (const uintptr_t x : listed) end = std::max(end, x + kElementBytes);
+  for (const uintptr_t x : listed) end = std::max(end, x + static_cast<uintptr_t>(matrix.element_bytes));
   if (!fits || lattice.begin != matrix.address || lattice.end != end) {
     ++counts->wrong_spans;
     show("wrong span", matrix, matrix);
@@ -85,13 +88,13 @@ aot::Lattice make(const Matrix& matrix, Counts* counts) {
   return lattice;
 }
 
-void compare(bool packed, Counts* counts) {
-  const Matrix a = draw_matrix(packed);
-  const Matrix b = draw_matrix(packed);
+void compare(bool packed, bool mixed, Counts* counts) {
+  const Matrix a = draw_matrix(packed, mixed ? int64_t{1} << draw(0, 2) : 2);
+  const Matrix b = draw_matrix(packed, mixed ? int64_t{1} << draw(0, 2) : 2);
   const aot::Lattice first = make(a, counts);
   const aot::Lattice second = make(b, counts);
   const std::vector<uintptr_t> listed = elements(a);
-  const bool truth = share(listed, elements(b));
+  const bool truth = share(a, b);
   const bool answer = aot::overlap(first, second);
   counts->overlaps += truth;
   if (answer != aot::overlap(second, first)) show("not symmetric", a, b);
@@ -130,14 +133,15 @@ int64_t walk_limits(int64_t count, Counts* counts) {
   for (int64_t i = 0; i < count; ++i) {
     const uintptr_t addresses[] = {2, 1000, uintptr_t{1} << 47, uintptr_t{1} << 63, UINTPTR_MAX - 3, UINTPTR_MAX};
     const Matrix matrix = {addresses[draw(0, 5)] - static_cast<uintptr_t>(draw(0, 3)),
-                           {{extents[draw(0, 7)], draw_stride()}, {extents[draw(0, 7)], draw_stride()}}};
+                           {{extents[draw(0, 7)], draw_stride()}, {extents[draw(0, 7)], draw_stride()}},
+                           int64_t{1} << draw(0, 2)};
     aot::Lattice lattice;
-    const bool fits = aot::make_lattice(matrix.address, matrix.axes[0], matrix.axes[1], kElementBytes, &lattice);
+    const bool fits = aot::make_lattice(matrix.address, matrix.axes[0], matrix.axes[1], matrix.element_bytes, &lattice);
     const bool is_empty = matrix.axes[0].extent == 0 || matrix.axes[1].extent == 0;
     __int128 last = 0;
     for (const aot::Axis& axis : matrix.axes) last += static_cast<__int128>(axis.extent - 1) * axis.stride;
-    const __int128 end = is_empty ? matrix.address : matrix.address + (last + 1) * kElementBytes;
-    const bool could = end <= UINTPTR_MAX && (is_empty || (last + 1) * kElementBytes <= INT64_MAX);
+    const __int128 end = is_empty ? matrix.address : matrix.address + (last + 1) * matrix.element_bytes;
+    const bool could = end <= UINTPTR_MAX && (is_empty || (last + 1) * matrix.element_bytes <= INT64_MAX);
     if (fits != could || (fits && lattice.end != static_cast<uintptr_t>(end))) ++counts->wrong_spans;
     if (!fits) continue;
     ++num_fitting;
@@ -156,10 +160,11 @@ int64_t walk_limits(int64_t count, Counts* counts) {
 
 int main(int, char** arguments) {
   const int64_t count = std::atoll(arguments[1]);
-  for (const bool packed : {true, false}) {
+  for (const int32_t kind : {0, 1, 2, 3}) {
+    const bool packed = kind % 2 == 0;
     Counts counts{};
-    for (int64_t i = 0; i < count; ++i) compare(packed, &counts);
-    std::printf("%s %d %d %d %d %d\n", packed ? "packed" : "any", static_cast<int>(counts.missed_overlaps),
+    for (int64_t i = 0; i < count; ++i) compare(packed, kind >= 2, &counts);
+    std::printf("%s%s %d %d %d %d %d\n", kind >= 2 ? "mixed " : "", packed ? "packed" : "any", static_cast<int>(counts.missed_overlaps),
                 static_cast<int>(counts.missed_repeats), static_cast<int>(counts.wrong_spans),
                 packed ? static_cast<int>(counts.needless_overlaps) : 0,
                 packed ? static_cast<int>(counts.needless_repeats) : 0);

@@ -24,14 +24,13 @@ def test_overlaps_are_those_of_a_list_of_elements(tmp_path):
     done = subprocess.run([tmp_path / "lattices", str(NUM_MATRICES)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     verdicts, counts = done.stdout.splitlines()[::2], done.stdout.splitlines()[1::2]
-    assert verdicts == ["packed 0 0 0 0 0", "any 0 0 0 0 0", "limits 0"]
-    (overlaps, distinct, _), (any_overlaps, any_distinct, needless), (num_fitting,) = (
-        map(int, line.split()) for line in counts
-    )
-    assert min(overlaps, any_overlaps) > NUM_MATRICES / 5
-    assert min(NUM_MATRICES - overlaps, NUM_MATRICES - any_overlaps) > NUM_MATRICES / 5
-    assert min(distinct, any_distinct) > NUM_MATRICES / 3
-    assert needless < NUM_MATRICES / 5
+    kinds = ["packed", "any", "mixed packed", "mixed any"]
+    assert verdicts == [*(f"{kind} 0 0 0 0 0" for kind in kinds), "limits 0"]
+    *found, (num_fitting,) = (tuple(map(int, line.split())) for line in counts)
+    for overlaps, distinct, needless in found:
+        assert NUM_MATRICES / 5 < overlaps < NUM_MATRICES * 4 / 5
+        assert distinct > NUM_MATRICES / 3
+        assert needless < NUM_MATRICES / 5
     assert num_fitting > NUM_MATRICES / 100
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from bisect import bisect_left
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 from aot.core.dispatch import MAX_STEP_M, look_up
+from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.package.manifest import ElementBits
 from aot.space.roofline import roofline
 
 
@@ -29,6 +32,13 @@ def test_plan_equals_the_reference(package, manifest):
             choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=aligned)
             assert (got.kernel, got.tier) == (manifest.kernels[choice.kernel].name, choice.tier.name.lower())
             assert got.workspace_bytes == manifest.kernels[choice.kernel].workspace.num_bytes(m, n)
+
+
+@pytest.mark.parametrize("operation", list(Operation), ids=lambda x: x.tag)
+def test_the_bytes_of_a_problem_are_those_that_the_toolchain_counts(package, operation):
+    rates = package._table._Rates(1.0, 1e6, asdict(ElementBits.of(operation)))
+    for shape in ((1, 1, 1), (48, 4096, 4096), (129, 40, 257), (5000, 8192, 16)):
+        assert rates.least_us(*shape)["memory"] == operation.num_bytes(*shape)
 
 
 def test_plan_tells_the_bucket_and_its_time(package, manifest):

@@ -164,12 +164,14 @@ class _Rates:
     flops_per_s: float
     bytes_per_s: float
     bits: dict[str, int]
-    """Of an element of each operand."""
+    """Of an element of each operand, and how many elements there are: `ElementBits` of the toolchain's manifest.py."""
 
     def least_us(self, m: int, n: int, k: int) -> dict[str, float]:
         """Return the least times by the rate of the tensor cores, and by that of device memory."""
-        elements = {"a": m * k, "b": n * k, "d": m * n, "bias": n}
-        num_bytes = sum(-(-elements[name] * bits // 8) for name, bits in self.bits.items())
+        rows, block = self.bits["parts"] * n, self.bits["factor_block"]
+        factors = (m + -(-rows // block)) * -(-k // block) if block else m + rows
+        elements = {"a": m * k, "b": rows * k, "d": m * n, "bias": rows, "residual": m * n, "factor": factors}
+        num_bytes = sum(-(-count * self.bits[name] // 8) for name, count in elements.items())
         return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
 
     def roofline_us(self, shape: Shape) -> float:
