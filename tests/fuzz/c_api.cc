@@ -1,6 +1,6 @@
 // Calls every function of the C API with random arguments, most of them wrong, in a library over the recorder that was
-// built with sanitizers. Arguments: the number of calls, and a seed. Prints the launches and how often each status
-// came, as JSON; exits with 1 where a status is out of range, or a failure has no text.
+// built with sanitizers. Arguments: the number of calls, and a seed. Prints how often each status came,
+// and the launches of each operation, as JSON; exits with 1 where a status is out of range, or a failure has no text.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -9,13 +9,17 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "aot_gemm_tuning.h"
+#include "kernel.h"
+#include "operation.h"
 
 extern "C" {
 void recorder_reset();
 void recorder_fail(int32_t call, int32_t error);
 int32_t recorder_num_fake();
+void recorder_fake(int32_t index, void* launch);
 }
 
 namespace {
@@ -52,7 +56,7 @@ int64_t draw_stride(int64_t inner) {
 
 void* draw_address() {
   const uint64_t addresses[] = {0, 1, 2, 16, UINT64_C(1) << 40, UINT64_MAX - 15, UINT64_MAX};
-  const uint64_t address = one_in(10) ? pick(addresses) : ((1 + draw(7)) << 56) + (draw(64) << (one_in(4) ? 1 : 20));
+  const uint64_t address = one_in(10) ? pick(addresses) : ((1 + draw(one_in(4) ? 7 : 240)) << 56) + (draw(64) << (one_in(4) ? 1 : 20));
   return reinterpret_cast<void*>(address);
 }
 
@@ -66,26 +70,46 @@ aot_gemm_tensor_t draw_tensor(int64_t rows, int64_t columns) {
   return tensor;
 }
 
+// Factors of the rows of A or B: a vector of them, a matrix of blocks, or anything.
+aot_gemm_tensor_t draw_factors(const aot::Operation& operation, int64_t rows, int64_t k) {
+  if (operation.scale == aot::Scale::kBlock || one_in(30)) return draw_tensor(rows, k / 128 + 1);
+  const aot_gemm_tensor_t vector = {draw_address(), {static_cast<int64_t>(draw(1)), 0}};
+  return vector;
+}
+
+// Draws the operands that an operation takes, and rarely one that it does not.
+void draw_operands(const aot::Operation& operation, aot_gemm_problem_t* problem) {
+  // As many rows as there are: past the largest n, what is drawn is refused unread.
+  const int64_t rows = operation.has_gate() && problem->n <= INT32_MAX ? 2 * std::max<int64_t>(problem->n, 0) : problem->n;
+  problem->a = draw_tensor(problem->m, problem->k);
+  problem->b = draw_tensor(rows, problem->k);
+  problem->d = draw_tensor(problem->m, problem->n);
+  const bool has_bias = operation.bias == aot::Presence::kRequired || (operation.bias == aot::Presence::kOptional && one_in(2));
+  if (has_bias || one_in(200)) problem->bias = {draw_address(), {draw_stride(rows), one_in(20) ? draw_stride(2) : 1}};
+  const bool is_scaled = operation.scale != aot::Scale::kNone;
+  if (is_scaled || one_in(200)) problem->scale_a = draw_factors(operation, problem->m, problem->k);
+  if (is_scaled || one_in(200)) problem->scale_b = draw_factors(operation, rows, problem->k);
+  if (operation.has_residual() || one_in(200)) problem->residual = draw_tensor(problem->m, problem->n);
+  if (operation.scales_d || one_in(200)) problem->scale_d = {draw_address(), {draw_stride(1), draw_stride(1)}};
+}
+
 // A problem in memory of just the bytes that it claims, so that a sanitizer sees any that is read beyond.
 class Problem {
  public:
   Problem() {
     aot_gemm_problem_t problem{};
-    constexpr uint64_t kSizes[] = {0,   1,   8,   111,  112,  119,  120,  121,        143,
-                                   145, 152, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
+    constexpr uint64_t kSizes[] = {0,   1,   8,   111, 112, 119,  120,  121,  143,        144,       145,
+                                   168, 192, 216, 239, 241, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
     problem.struct_bytes = one_in(6) ? (one_in(4) ? draw(UINT64_MAX) : pick(kSizes)) : sizeof(problem);
-    const char* tags[] = {"bf16", "fp16", "bf16_bias"};
-    const uint64_t operation = draw(2);
-    problem.operation = one_in(30) ? static_cast<int32_t>(draw(UINT32_MAX)) : aot_gemm_operation(tags[operation]);
+    operation_ = static_cast<int32_t>(draw(static_cast<uint64_t>(aot::kNumOperations) - 1));
+    const aot::Operation& operation = aot::kOperations[operation_];
+    problem.operation = one_in(30) ? static_cast<int32_t>(draw(UINT32_MAX)) : aot_gemm_operation(operation.tag);
     problem.device = draw_device();
     problem.m = draw_extent();
     problem.n = draw_extent();
     problem.k = draw_extent();
-    problem.a = draw_tensor(problem.m, problem.k);
-    problem.b = draw_tensor(problem.n, problem.k);
-    problem.d = draw_tensor(problem.m, problem.n);
-    if (one_in(20) || operation == 2) problem.bias = draw_tensor(1, problem.n);
-    problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(1);
+    draw_operands(operation, &problem);
+    problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1);
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
     bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
     std::memset(bytes_, 0, num_bytes);
@@ -101,18 +125,26 @@ class Problem {
     return one_in(4) ? pick(kDevices) : -1;
   }
 
+  int32_t operation() const { return operation_; }
+
   const aot_gemm_problem_t* get() const {
     return one_in(200) ? nullptr : reinterpret_cast<const aot_gemm_problem_t*>(bytes_);
   }
 
  private:
+  int32_t operation_;  // its index, where the problem is of one
   unsigned char* bytes_;
 };
 
-int32_t draw_kernel() {
+// Draws the index of a kernel: mostly of an operation, if there is one.
+int32_t draw_kernel(int32_t operation = -1) {
   const int32_t count = aot_gemm_num_kernels();
   const int32_t outside[] = {-1, count, INT32_MAX, INT32_MIN};
-  return one_in(10) ? pick(outside) : static_cast<int32_t>(draw(static_cast<uint64_t>(count) - 1));
+  if (one_in(10)) return pick(outside);
+  auto kernel = static_cast<int32_t>(draw(static_cast<uint64_t>(count) - 1));
+  if (operation < 0 || one_in(10)) return kernel;
+  while (aot::kKernels[kernel].operation != operation) kernel = (kernel + 1) % count;
+  return kernel;
 }
 
 size_t draw_size() {
@@ -146,15 +178,15 @@ aot_gemm_status_t call(uint64_t function) {
     case 1: return aot_gemm_workspace_bytes(problem.get(), size);
     case 2: return aot_gemm_launch(problem.get(), workspace, draw_size(), stream);
     case 3: return aot_gemm_launch_allocating(problem.get(), one_in(200) ? nullptr : &allocate, workspace, stream);
-    case 4: return aot_gemm_kernel_workspace_bytes(draw_kernel(), problem.get(), size);
-    case 5: return aot_gemm_launch_kernel(draw_kernel(), problem.get(), workspace, draw_size(), stream);
+    case 4: return aot_gemm_kernel_workspace_bytes(draw_kernel(problem.operation()), problem.get(), size);
+    case 5: return aot_gemm_launch_kernel(draw_kernel(problem.operation()), problem.get(), workspace, draw_size(), stream);
     case 6:
-      return aot_gemm_kernel_max_active_clusters(draw_kernel(), problem.get(), workspace, draw_size(),
+      return aot_gemm_kernel_max_active_clusters(draw_kernel(problem.operation()), problem.get(), workspace, draw_size(),
                                                  one_in(200) ? nullptr : &num_clusters);
     case 7: return aot_gemm_synchronize(Problem::draw_device(), stream);
     case 8: return one_in(20) ? aot_gemm_preload(Problem::draw_device()) : AOT_GEMM_OK;
     case 9: {
-      const char* tags[] = {"bf16", "fp16", "bf16_bias", "fp16_bias", "", "bf16_kk", "%s%n", nullptr};
+      const char* tags[] = {"bf16", "e4m3_bf16_block", "bf16_swiglu", "bf16_kk", "", "e4m3", "%s%n", nullptr};
       const int32_t operation = aot_gemm_operation(pick(tags));
       return operation < 0 ? static_cast<aot_gemm_status_t>(-operation) : AOT_GEMM_OK;
     }
@@ -169,16 +201,27 @@ aot_gemm_status_t call(uint64_t function) {
   }
 }
 
+// Launches of each operation, up to now.
+std::vector<uint64_t> launches_of;
+
+void count_launches() {
+  int32_t launch[256];  // which begins with the kernel
+  for (int32_t i = 0; i < recorder_num_fake(); ++i) {
+    recorder_fake(i, launch);
+    ++launches_of[static_cast<size_t>(aot::kKernels[launch[0]].operation)];
+  }
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
   const uint64_t count = std::strtoull(arguments[1], nullptr, 10);
   generator.seed(std::strtoull(arguments[2], nullptr, 10));
   uint64_t statuses[kNumStatuses] = {};
-  uint64_t num_launches = 0;
+  launches_of.resize(static_cast<size_t>(aot::kNumOperations));
   for (uint64_t i = 0; i < count; ++i) {
     if (i % 1000 == 0) {
-      num_launches += static_cast<uint64_t>(recorder_num_fake());
+      count_launches();
       recorder_reset();
       if (i % 8000 == 0) recorder_fail(static_cast<int32_t>(draw(kNumRecorderCalls - 1)), one_in(2) ? 100 : 719);
     }
@@ -194,8 +237,12 @@ int main(int, char** arguments) {
     }
     ++statuses[status];
   }
-  num_launches += static_cast<uint64_t>(recorder_num_fake());
-  std::printf("{\"launches\": %zu, \"statuses\": [", static_cast<size_t>(num_launches));
+  count_launches();
+  std::printf("{\"statuses\": [");
   for (int32_t i = 0; i < kNumStatuses; ++i) std::printf("%s%zu", i > 0 ? ", " : "", static_cast<size_t>(statuses[i]));
+  std::printf("], \"launches\": [");
+  for (int32_t i = 0; i < aot::kNumOperations; ++i) {
+    std::printf("%s%zu", i > 0 ? ", " : "", static_cast<size_t>(launches_of[static_cast<size_t>(i)]));
+  }
   std::printf("]}\n");
 }

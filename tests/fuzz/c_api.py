@@ -5,7 +5,7 @@
 The library is built over the recorder of tests/runtime, so that no address is read. The C part is c_api.cc, the
 Python part python_api.py; each makes so many calls. Prints a line for each: calls, seconds, launches, and how often
 each status or error came. Exits with 1 and the report where a sanitizer has one, a status is out of range, a failure
-has no text, or Python raises what is no error of the package.
+has no text, an operation of the catalogue was never launched, or Python raises what is no error of the package.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot.core.operation import Operation
 from tests import native
 from tests.runtime import host
 
 ROOT = Path(__file__).parents[2]
 SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+ENOUGH_CALLS = 50_000
+"""With as many, each operation is launched."""
 
 
 class FuzzError(Exception):
@@ -49,11 +54,12 @@ class Run:
 
 def build(directory):
     """Build library, package and driver with sanitizers; gives the package's folder."""
-    folder = host.compile_installed(host.random_manifest(), directory, flags=SANITIZERS)
+    folder = host.compile_installed(host.random_manifest(operations=tuple(Operation)), directory, flags=SANITIZERS)
     library = next(folder.glob("lib*.so.*"))
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZERS]
     files, links = [Path(__file__).with_suffix(".cc"), library], [f"-Wl,-rpath,{folder}"]
-    native.link(files, directory / "c_api", native.GCC, flags, links, [directory / "include"])
+    includes = [directory / "include", directory / "src"]
+    native.link(files, directory / "c_api", native.GCC, flags, links, includes)
     return folder
 
 
@@ -81,7 +87,10 @@ def run_c(directory, calls, seed):
     """
     counts, seconds = _run([directory / "c_api", calls, seed])
     outcomes = {f"status {i}": count for i, count in enumerate(counts["statuses"]) if count}
-    return Run("C", calls, seconds, counts["launches"], outcomes)
+    idle = counts["launches"].count(0)
+    if idle and calls >= ENOUGH_CALLS:
+        raise FuzzError(f"{idle} operations were never launched: {counts['launches']}")
+    return Run("C", calls, seconds, sum(counts["launches"]), outcomes)
 
 
 def run_python(folder, calls, seed):
