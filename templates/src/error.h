@@ -7,7 +7,7 @@
 namespace aot {
 
 // Keeps a formatted text for aot_gemm_last_error and gives `status` back.
-aot_gemm_status_t fail(aot_gemm_status_t status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+aot_gemm_status_t fail(aot_gemm_status_t status, const char* format, ...) __attribute__((format(printf, 2, 3), cold));
 
 }  // namespace aot
 

@@ -61,7 +61,16 @@ struct Operation {
 extern const Operation kOperations[];
 extern const int32_t kNumOperations;
 
-const ElementType& type_of(Element element);
+inline constexpr int32_t kNumElements = 7;
+// By Element. The codes are kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which the binding compares
+// with dlpack.h.
+inline constexpr ElementType kElementTypes[kNumElements] = {
+    {"bfloat16", "bf16", 4, 16},      {"float16", "fp16", 2, 16},     {"float32", "fp32", 2, 32},
+    {"float8_e4m3fn", "e4m3", 10, 8}, {"float8_e5m2", "e5m2", 12, 8}, {"int8", "int8", 0, 8},
+    {"int32", "int32", 0, 32},
+};
+
+inline const ElementType& type_of(Element element) { return kElementTypes[static_cast<int32_t>(element)]; }
 
 inline int64_t bytes_of(Element element) { return type_of(element).num_bytes(); }
 
