@@ -15,10 +15,11 @@ class Matrix:
     address: int
     extents: tuple[int, int]
     strides: tuple[int, int]
+    element_bytes: int = 2
 
     @property
     def transposed(self):
-        return Matrix(self.address, self.extents[::-1], self.strides[::-1])
+        return Matrix(self.address, self.extents[::-1], self.strides[::-1], self.element_bytes)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def takes(matrix, contiguous):
     if matrix.address % 16:
         return False
     leading = matrix.strides[1 - contiguous]
-    return outer <= 1 or (leading >= inner and leading * 2 % 16 == 0 and leading * 2 < 2**40)
+    step = leading * matrix.element_bytes
+    return outer <= 1 or (leading >= inner and step % 16 == 0 and step < 2**40)
 
 
 def readings(a, b, d, layouts):
@@ -49,7 +51,7 @@ def readings(a, b, d, layouts):
         left, right, result = (b, a, d.transposed) if exchanged else (a, b, d)
         majors = (1 if layout[0] == "k" else 0), (1 if layout[1] == "k" else 0)
         legal = takes(left, majors[0]) and takes(right, majors[1]) and takes(result, 1)
-        legal = legal and result.extents[1] * 2 % 16 == 0  # a store ends at a multiple of 16 bytes
+        legal = legal and result.extents[1] * result.element_bytes % 16 == 0  # a store ends at a multiple of 16 bytes
         if legal and left.extents[1] > 0 and layout in layouts:
             yield Reading(exchanged, layout, left, right, result)
 

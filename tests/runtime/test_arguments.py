@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 
 import pytest
 
+from aot.core.operands import as_launched
 from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.types import SCALE_BLOCK, Scale
-from tests.runtime.stating import ADDRESSES, by_call, element_bytes, operands_of, packed, state
+from tests.runtime.reference import Matrix, code, readings, takes
+from tests.runtime.stating import ADDRESSES, by_call, element_bytes, extents, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
 
 B_CONSTANT, INTERLEAVED = 1, 2  # AOT_GEMM_B_CONSTANT, AOT_GEMM_GATE_INTERLEAVED
@@ -16,6 +20,7 @@ M, N, K = 48, 64, 160
 GATES = [x for x in Operation if x.gate is not None]
 OPTIONAL_BIAS = [x for x in by_call() if x.has_bias and x.epilogue.value != "bias"]
 ALIGNMENT_BYTES = 16
+FALLBACK = 3  # AOT_GEMM_TIER_FALLBACK
 STRIDE_LIMIT_BYTES = 2**40
 
 
@@ -119,14 +124,14 @@ def test_every_argument_arrives_as_it_was_stated(every, operation, flags):
     launch = launched(library, stated)
     kernel = manifest.kernels[launch.kernel]
     assert (kernel.operation, launch.num_arguments) == (operation, len(kernel.signature) + 1)
-    assert tier_of(library, stated) != 3
+    assert tier_of(library, stated) != FALLBACK
     check_launch(operation, stated, launch, kernel.num_strides)
     strides = {name: tuple(3 * x for x in pair) for name, pair in packed(operation, M, N, K).items()}
     moved = [name for name in operands_of(operation) if name in {"a", "b", "d", "residual"}]
     loose = {name: (ADDRESSES[name] + element_bytes(operation, name), strides[name]) for name in moved}
     stated = state(library, operation, M, N, K, flags=flags if operation.gate else 0, **loose)
     launch = launched(library, stated)
-    assert (tier_of(library, stated), manifest.kernels[launch.kernel].num_strides) == (3, 2)
+    assert (tier_of(library, stated), manifest.kernels[launch.kernel].num_strides) == (FALLBACK, 2)
     check_launch(operation, stated, launch, 2)
 
 
@@ -160,7 +165,7 @@ def test_a_bias_that_may_be_absent_has_no_elements_then(every, operation, is_ali
     _, library = every
     a = (ADDRESSES["a"] + (0 if is_aligned else element_bytes(operation, "a")), (K, 1))
     stated = state(library, operation, M, N, K, bias=None, a=a)
-    assert (tier_of(library, stated) != 3) == is_aligned
+    assert (tier_of(library, stated) != FALLBACK) == is_aligned
     launch = launched(library, stated)
     shape = [0] if operation.gate is None else [2, 0]
     assert read(launch.bias if operation.gate is None else launch.bias.parts)[:2] == (0, shape)
@@ -184,7 +189,7 @@ def test_factors_of_blocks_may_lie_anyhow(every):
     _, library = every
     blocks = {"scale_a": (ADDRESSES["scale_a"] + 4, (1, M)), "scale_b": (ADDRESSES["scale_b"] + 8, (0, 5))}
     stated = state(library, Operation.E4M3_BF16_BLOCK_KK, M, N, K, **blocks)
-    assert tier_of(library, stated) != 3
+    assert tier_of(library, stated) != FALLBACK
     launch = launched(library, stated)
     assert read(launch.scale_a.matrix) == (blocks["scale_a"][0], [M, 2], [1, M])
     assert read(launch.scale_b.matrix) == (blocks["scale_b"][0], [1, 2], [0, 5])
@@ -195,22 +200,22 @@ def test_what_only_the_fallback_takes_of_each_operand(every):
     _, library = every
     seen = set()
     for operation in by_call():
-        assert tier_of(library, state(library, operation, M, N, K)) != 3
+        assert tier_of(library, state(library, operation, M, N, K)) != FALLBACK
         for name in operands_of(operation):
             step, strides = element_bytes(operation, name), packed(operation, M, N, K)[name]
             is_factor = name.startswith("scale")
             moved = state(library, operation, M, N, K, **{name: (ADDRESSES[name] + step, strides)})
-            assert (tier_of(library, moved) == 3) == (not is_factor), (operation, name)
+            assert (tier_of(library, moved) == FALLBACK) == (not is_factor), (operation, name)
             if is_factor or name == "bias":
                 continue
             wider = state(library, operation, M, N, K, **{name: (ADDRESSES[name], (strides[0] + 1, 1))})
-            assert tier_of(library, wider) == 3, (operation, name)
+            assert tier_of(library, wider) == FALLBACK, (operation, name)
             aligned = ALIGNMENT_BYTES // step
             wider = state(library, operation, M, N, K, **{name: (ADDRESSES[name], (strides[0] + aligned, 1))})
-            assert tier_of(library, wider) != 3, (operation, name)
+            assert tier_of(library, wider) != FALLBACK, (operation, name)
             seen.add((name, step))
         ragged = N + ALIGNMENT_BYTES // element_bytes(operation, "d") // 2
-        assert tier_of(library, state(library, operation, M, ragged, K)) == 3
+        assert tier_of(library, state(library, operation, M, ragged, K)) == FALLBACK
     assert {("a", 1), ("a", 2), ("a", 4), ("d", 1), ("d", 2), ("d", 4), ("residual", 2)} <= seen
 
 
@@ -223,7 +228,7 @@ def test_a_gate_whose_parts_tma_cannot_step_between_is_left_to_the_fallback(ever
         least_refused = STRIDE_LIMIT_BYTES // size // factor
         for step, is_aligned in ((least_refused - ALIGNMENT_BYTES // size, True), (least_refused, False)):
             stated = state(library, operation, M, N, K, flags=flags, b=(1 << 56, (step, 1)))
-            assert (tier_of(library, stated) != 3) == is_aligned, (flags, step)
+            assert (tier_of(library, stated) != FALLBACK) == is_aligned, (flags, step)
 
 
 @pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)
@@ -231,7 +236,7 @@ def test_a_gates_b_is_not_loaded_along_its_rows(every, operation):
     _, library = every
     stated = state(library, operation, M, N, K, b=(ADDRESSES["b"], (1, 2 * N)))
     launch = launched(library, stated)
-    assert tier_of(library, stated) == 3
+    assert tier_of(library, stated) == FALLBACK
     assert read(launch.b.parts, 3) == (ADDRESSES["b"], [2, N, K], [N, 1, 2 * N])
 
 
@@ -240,7 +245,7 @@ def test_a_k_of_0_is_computed_by_the_fallback_and_no_rows_are_no_work(every, ope
     _, library = every
     stated = state(library, operation, M, N, 0, a=None, b=None)
     launch = launched(library, stated)
-    assert tier_of(library, stated) == 3
+    assert tier_of(library, stated) == FALLBACK
     assert read(launch.d) == (ADDRESSES["d"], [M, N], [N, 1])
     assert check_bias(operation, stated, launch, is_interleaved=False)
     assert check_factors(operation, stated, launch, is_interleaved=False)
@@ -259,6 +264,69 @@ def test_blocks_of_a_k_of_0_have_no_factors(every):
     assert read(launch.scale_b.matrix)[:2] == (0, [1, 0])
 
 
+def test_the_toolchain_reads_packed_operands_as_the_runtime_does(every):
+    """By `aot.core.operands.as_launched`, whose answers selections are counted and explained by."""
+    _, library = every
+    rng = random.Random(6)
+    answers = set()
+    for _ in range(4000):
+        operation = rng.choice(list(Operation))
+        m, n, k = (rng.choice((1, 2, 4, 8, 12, 16, 24, 64, 4096, rng.randint(1, 300))) for _ in range(3))
+        status, got = library.select(state(library, operation, m, n, k))
+        assert status == 0, library.error()
+        launched_as = as_launched(Problem(operation, m, n, k), operation.layouts)
+        found = None
+        if got.tier != FALLBACK:
+            (read_as,) = [x for x in operation.layouts if x.layout.code == got.layout]
+            found = Problem(read_as, got.m, got.n, got.k)
+        assert found == launched_as, (operation, m, n, k)
+        answers.add((operation, found is None))
+    assert answers == {(x, is_none) for x in Operation for is_none in (True, False)}
+
+
+def matrices_of(operation, stated):
+    """Read A, B, D and, where there is one, the residual."""
+    shapes = extents(operation, stated.m, stated.n, stated.k)
+    names = [x for x in ("a", "b", "d", "residual") if x in operands_of(operation)]
+    tensors = {name: getattr(stated, name) for name in names}
+    return [
+        Matrix(x.data or 0, shapes[name], tuple(x.strides), element_bytes(operation, name))
+        for name, x in tensors.items()
+    ]
+
+
+def test_what_tma_takes_is_counted_in_bytes_of_each_operand(every):
+    """Against every reading of a problem, over strides and addresses about the limits of each element type."""
+    _, library = every
+    rng = random.Random(7)
+    seen = set()
+    for _ in range(12_000):
+        operation = rng.choice(list(Operation))
+        m, n, k = (rng.choice((1, 2, 4, 8, 16, 16, 32, 20)) for _ in range(3))
+        changes = {}
+        for name in (x for x in ("a", "b", "d", "residual") if x in operands_of(operation)):
+            step = element_bytes(operation, name)
+            rows, columns = extents(operation, m, n, k)[name]
+            pads = (0, 0, 0, 16 // step, 1, 8 // step)
+            row_major, column_major = (columns + rng.choice(pads), 1), (1, rows + rng.choice(pads))
+            strides = rng.choice((row_major, row_major, column_major))
+            changes[name] = ADDRESSES[name] + rng.choice((0, 0, 0, 16, step)), strides
+        stated = state(library, operation, m, n, k, **changes)
+        a, b, d, *residual = matrices_of(operation, stated)
+        layouts = {x.layout.value for x in operation.layouts}
+        found = [x for x in readings(a, b, d, layouts) if operation.can_exchange or not x.exchanged]
+        is_taken = all(takes(x, 1) for x in residual)
+        status, got = library.select(stated)
+        assert status == 0, library.error()
+        if not found or not is_taken:
+            assert got.tier == FALLBACK, (operation, changes)
+            continue
+        assert (got.layout, bool(got.exchanged)) == (code(found[0].layout), found[0].exchanged), (operation, changes)
+        assert got.tier != FALLBACK
+        seen.add((operation.call, found[0].exchanged))
+    assert seen >= {(x.call, False) for x in by_call()} | {(x.call, True) for x in by_call() if x.can_exchange}
+
+
 def test_a_and_b_change_places_only_where_nothing_comes_between_the_sum_and_d(every):
     _, library = every
     found = {}
@@ -266,7 +334,7 @@ def test_a_and_b_change_places_only_where_nothing_comes_between_the_sum_and_d(ev
         column_major = (ADDRESSES["d"], (1, M))
         _, selection = library.select(state(library, operation, M, N, K, d=column_major))
         found[operation.call] = bool(selection.exchanged)
-        assert (selection.tier == 3) == (not selection.exchanged)
+        assert (selection.tier == FALLBACK) == (not selection.exchanged)
     assert found == {x.call: x.can_exchange for x in by_call()}
     assert [call for call, is_exchanged in found.items() if is_exchanged] == [
         "bf16",
