@@ -10,9 +10,28 @@ namespace aot {
 
 namespace {
 
+constexpr int32_t kNumElements = 7;
+// By Element. The codes are kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which the binding compares
+// with dlpack.h.
+constexpr ElementType kElementTypes[kNumElements] = {
+    {"bfloat16", "bf16", 4, 16},      {"float16", "fp16", 2, 16},     {"float32", "fp32", 2, 32},
+    {"float8_e4m3fn", "e4m3", 10, 8}, {"float8_e5m2", "e5m2", 12, 8}, {"int8", "int8", 0, 8},
+    {"int32", "int32", 0, 32},
+};
+
+constexpr bool has_sizes_of_elements() {
+  for (int32_t i = 0; i < kNumElements; ++i) {
+    if (kElementTypes[i].num_bytes() != bytes_of(static_cast<Element>(i))) return false;
+  }
+  return true;
+}
+static_assert(has_sizes_of_elements());
+
 constexpr const char* kLayouts[] = {"kk", "kn", "mk", "mn"};
 
 }  // namespace
+
+const ElementType& type_of(Element element) { return kElementTypes[static_cast<int32_t>(element)]; }
 
 Tags list_operations() {
   Tags tags = {};

@@ -17,7 +17,7 @@ struct ElementType {
   int32_t dlpack_code;  // DLDataTypeCode of dlpack.h
   int32_t bits;
 
-  int64_t num_bytes() const { return bits / 8; }
+  constexpr int64_t num_bytes() const { return bits / 8; }
 };
 
 // The factors of A and B, float32: none; one for each row of A and of B (n, k), or one for all; or one for each 128
@@ -61,18 +61,22 @@ struct Operation {
 extern const Operation kOperations[];
 extern const int32_t kNumOperations;
 
-inline constexpr int32_t kNumElements = 7;
-// By Element. The codes are kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which the binding compares
-// with dlpack.h.
-inline constexpr ElementType kElementTypes[kNumElements] = {
-    {"bfloat16", "bf16", 4, 16},      {"float16", "fp16", 2, 16},     {"float32", "fp32", 2, 32},
-    {"float8_e4m3fn", "e4m3", 10, 8}, {"float8_e5m2", "e5m2", 12, 8}, {"int8", "int8", 0, 8},
-    {"int32", "int32", 0, 32},
-};
+const ElementType& type_of(Element element);
 
-inline const ElementType& type_of(Element element) { return kElementTypes[static_cast<int32_t>(element)]; }
-
-inline int64_t bytes_of(Element element) { return type_of(element).num_bytes(); }
+// Gives the bytes of an element: what type_of says, without a look into memory.
+constexpr int64_t bytes_of(Element element) {
+  switch (element) {
+    case Element::kE4m3:
+    case Element::kE5m2:
+    case Element::kInt8:
+      return 1;
+    case Element::kBfloat16:
+    case Element::kFloat16:
+      return 2;
+    default:
+      return 4;
+  }
+}
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.
 constexpr int32_t kFirstOperationId = 1 << 16;
