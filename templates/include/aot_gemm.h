@@ -1,10 +1,11 @@
 /* C API of an AOT GEMM library: prebuilt tensor-core matrix products for one GPU architecture.
  *
- *   D (m, n) = A (m, k) @ B (n, k)^T, and a bias (n) added to each row where the operation has one
+ *   D (m, n) = [ activation(A (m, k) @ B (n, k)^T * scale_a * scale_b + bias) + residual ] * scale_d
  *
- * A, B, D and the bias have one element type; the sum is taken in float32, the bias added to it in float32, and the
- * result rounded once. B is held (n, k), as torch.nn.Linear holds a weight; a (k, n) right operand is the same matrix
- * with its two strides exchanged.
+ * Which of these an operation has, and their element types, its tag says (aot_gemm_operation). The sum is taken in
+ * float32, of int8 exactly in int32; what follows is computed in float32, and the result rounded once. B is held (n, k),
+ * as torch.nn.Linear holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged. With a gate
+ * B holds 2 n rows, and D = activation(gate) * linear of the two sums that they give.
  *
  * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
  * and may be called from any thread. No function allocates device memory, or writes to disk unless AOT_GEMM_MISSES asks
@@ -44,10 +45,11 @@ extern "C" {
 
 typedef enum {
   AOT_GEMM_OK = 0,
-  AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, a kernel index or a device ordinal that does not exist */
+  AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, an operand or flag that the operation does not take, a kernel index
+                                      or a device ordinal that does not exist */
   AOT_GEMM_ERROR_OPERATION = 2,    /* an operation, as of another element type, that this library has no kernels for */
-  AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1 */
-  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself, A or B, what a kernel cannot take */
+  AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1; with a gate n past 2^30 - 1 */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself or an operand, what a kernel cannot take */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
   AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU that the kernels, or the one named, cannot run on */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
@@ -78,13 +80,27 @@ typedef struct {
   int64_t strides[2];
 } aot_gemm_tensor_t;
 
-/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n), the bias (1, n) with columns that are adjacent.
+/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n).
+ *
+ *   bias      (1, n), columns that are adjacent, of D's element type, or bfloat16 where D's is of 8 bits. Operations that
+ *             are named by it need one; the others may be left without: all 0.
+ *   scale_a   float32 factors of A. A vector (m, 1) has one for each row: strides[0] is 1, or 0 where one serves all. An
+ *             operation of blocks has (m, ceil(k / 128)), of any strides.
+ *   scale_b   likewise of B: (n, 1), or (ceil(n / 128), ceil(k / 128)).
+ *   residual  (m, n), of D's element type, added behind the activation.
+ *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits.
+ *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED.
+ *
+ * An operand that the operation takes and does not say to be optional is needed; one that it does not take must be null.
  *
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
  * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes. Of a bias they need an address
- * that is a multiple of 16 bytes, and a D that is row-major. Anything else is computed by the fallback kernel, slower.
- * m or n of 0 is no work; k of 0 gives zeros, or the bias in each row. D may share no element with A, B or the bias,
- * nor with itself.
+ * that is a multiple of 16 bytes; a D with anything added or multiplied to the sum, and a residual, are row-major; so is B
+ * with a gate, and its parts are less than 2^40 bytes apart. Anything else is computed by the fallback kernel, slower.
+ * Factors lie at multiples of 4 bytes. m or n of 0 is no work; k of 0 gives what the operation makes of sums of zero.
+ *
+ * D may share no element with itself or an operand; a residual that is D itself, which torch takes, is refused too: give
+ * D storage of its own.
  *
  * A program that was compiled with an older header has a smaller struct: the fields that it lacks count as 0. One that
  * was compiled with a newer header has a larger one, whose further bytes must be 0.
@@ -103,9 +119,11 @@ typedef struct {
   aot_gemm_tensor_t scale_d;
 } aot_gemm_problem_t;
 
-/* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag: "bf16" and "fp16" are products of
- * these element types, "bf16_bias" and "fp16_bias" add a bias. Which there are depends on the library. The number holds
- * in this process and for this library alone: ask for it where the program starts. An operation that the library has no
+/* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as
+ * "bf16", "e4m3_bf16" (of A and B, then of D where it is another: with vectors of factors) or "e4m3_bf16_block" (with those
+ * of blocks); int8_int32, tf32 and fp32 have no factors. Then of what is done to the sum, such as "bf16_bias", "bf16_gelu_tanh", "e4m3_bf16_silu", "bf16_residual" or
+ * "bf16_swiglu" (a gate). Which there are depends on the library: an unknown tag's error lists them. The number holds in
+ * this process and for this library alone: ask for it where the program starts. An operation that the library has no
  * kernels for, and a null tag, return the negative of an aot_gemm_status_t, whose text aot_gemm_last_error() gives. */
 AOT_GEMM_API int32_t aot_gemm_operation(const char* tag);
 
