@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from aot.package.build import TOOLCHAIN_CACHE, ZIG_CACHE
+from aot.package.build import NO_CXX_LIBRARY, TOOLCHAIN_CACHE, ZIG_CACHE
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "build" / "tests"
 GCC = ("g++",)
 SOURCES = {".c", ".cc"}
+CXX_LIBRARY = Path(__file__).with_name("cxx_library.cc")
+"""What is linked in place of zig's C++ library."""
 
 
 def zig(target, language="c++"):
@@ -28,7 +30,7 @@ def zig(target, language="c++"):
 
 
 def environment():
-    """Return an environment in which zig takes the C++ library that it has built for the wheels."""
+    """Return an environment in which zig takes what it has built for the wheels."""
     return {"ZIG_GLOBAL_CACHE_DIR": str(ROOT / TOOLCHAIN_CACHE / ZIG_CACHE)} | os.environ
 
 
@@ -102,6 +104,8 @@ def link(files, out, compiler, flags, links, includes=()):
         links: options for linking alone.
         includes: folders of headers.
     """
+    if "ziglang" in compiler:
+        files, links = [*files, CXX_LIBRARY], [*links, NO_CXX_LIBRARY]
     files = [x if x.suffix not in SOURCES else object_of(x, compiler, flags, includes) for x in map(Path, files)]
     run([*compiler, *flags, *files, *links, "-o", out])
     return Path(out)

@@ -38,7 +38,9 @@ CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
 TOOLCHAIN_CACHE = Path("build/toolchain")
 """Where the fetched files stay, below the working directory."""
 ZIG_CACHE = "zig"
-"""Folder of the cache where zig keeps its C++ library and headers, some 250 MB, unless ZIG_GLOBAL_CACHE_DIR is set."""
+"""Folder of the cache where zig keeps what it builds of the target's C library, unless ZIG_GLOBAL_CACHE_DIR is set."""
+NO_CXX_LIBRARY = "-nostdlib++"
+"""Link without zig's C++ library: the runtime needs none, and zig would build it, for a minute of each target."""
 FILE_MODE = 0o644
 SOURCE_DATE_EPOCH = "1577836800"
 """2020-01-01: the time stamp of every file in a wheel, so that equal manifests give equal bytes."""
@@ -172,13 +174,16 @@ def _toolchain_file(target: Target) -> str:
     """Return the CMake toolchain file: zig as a cross compiler, which brings the target's libc at the glibc wanted."""
     zig = _installed("ziglang") / "zig"
     cpu = target.host_cpu.replace("-", "_")
-    # Stripped from CMake's first trial on: zig builds another C++ library, for a minute, for what is not stripped.
-    arguments = f"c++ -target {target.machine}-linux-gnu.{target.glibc} -mcpu={cpu} -Wl,-s"
-    compiler = " ".join(f'"{x}"' for x in [str(zig), *arguments.split()])
+    # Stripped from CMake's first trial on, as the library is, so that zig builds its compiler's runtime once.
+    compiler = " ".join(f'"{x}"' for x in [str(zig), "c++", f"-mcpu={cpu}", "-Wl,-s"])
     return (
         "set(CMAKE_SYSTEM_NAME Linux)\n"
         f"set(CMAKE_SYSTEM_PROCESSOR {target.machine})\n"
         f"set(CMAKE_CXX_COMPILER {compiler})\n"
+        # Where a target is stated so, CMake identifies the compiler without linking.
+        f"set(CMAKE_CXX_COMPILER_TARGET {target.machine}-linux-gnu.{target.glibc})\n"
+        f"set(CMAKE_EXE_LINKER_FLAGS_INIT {NO_CXX_LIBRARY})\n"
+        f"set(CMAKE_SHARED_LINKER_FLAGS_INIT {NO_CXX_LIBRARY})\n"
     )
 
 
@@ -229,8 +234,8 @@ def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
 def _environment(target: Target, cache: Path, scratch: Path) -> dict[str, str]:
     """Return the environment of a build: the caller's, less what would reach the compiler, plus what fixes the result.
 
-    Zig keeps what it builds once, its C++ library, in a folder of the cache, not in the home folder, which there may
-    not be; where ZIG_GLOBAL_CACHE_DIR is set it stays.
+    Zig keeps what it builds once, of the target's C library, in a folder of the cache, not in the home folder, which
+    there may not be; where ZIG_GLOBAL_CACHE_DIR is set it stays.
     """
     dropped = {"CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "CC", "CXX", "CMAKE_ARGS", "CMAKE_GENERATOR"}
     kept = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith("SKBUILD_")}
@@ -299,11 +304,6 @@ def _progress(what: str, *, shown: bool) -> Iterator[Callable[[str], None]]:
         bar.update((bar.total or 1) - bar.n)
 
 
-def _first_time(cache: Path) -> str:
-    is_first = not os.environ.get("ZIG_GLOBAL_CACHE_DIR") and not (cache / ZIG_CACHE).is_dir()
-    return " (zig builds its C++ library the first time: about a minute)" if is_first else ""
-
-
 def build_library(
     library: Library,
     objects: Mapping[str, Path],
@@ -330,7 +330,7 @@ def build_library(
         PackageError: the build failed, or the library is not what it must be.
     """
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    what = f"link {len(library.kernels)} kernels{_first_time(cache)}"
+    what = f"link {len(library.kernels)} kernels"
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
         project, build = scratch / "project", scratch / "build"
         _write_project(render_library(library, read_templates()), library.kernels, objects, target, project)
@@ -380,7 +380,7 @@ def build_wheel(
     """
     _check_target(manifest, target)
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    what = f"link {len(manifest.kernels)} kernels and package them{_first_time(cache)}"
+    what = f"link {len(manifest.kernels)} kernels and package them"
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, out = scratch / "project", scratch / "dist"
         _write_project(render(manifest, read_templates()), manifest.kernels, objects, target, project)

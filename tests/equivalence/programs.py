@@ -20,7 +20,7 @@ from tests.runtime.host import BINDING_SOURCES, RECORDER, REPLACED_SOURCES
 
 PROGRAM = Path(__file__).with_name("replay.cc")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", "-fno-rtti"]
-# Without symbols, as the wheels are linked: zig then takes the C++ library that it has built for these.
+# Without symbols, as the wheels are linked: zig then takes what it has built for these.
 LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}

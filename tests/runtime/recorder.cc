@@ -1,5 +1,6 @@
 // Stands in for cuda_entry.cc: answers every CUDA call the way a GPU would, and records what was asked. Kernels of the
 // tests' own manifest are stubs that call `record_fake`; real kernel objects reach `_cudaLaunchKernelEx`.
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,7 +84,17 @@ enum Call {
   kNumCalls
 };
 
-std::mutex mutex;
+// Of the C library, as the runtime's own: where zig builds, nothing of its C++ library is linked.
+class Mutex {
+ public:
+  void lock() { pthread_mutex_lock(&mutex_); }
+  void unlock() { pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+};
+
+Mutex mutex;
 std::vector<FakeLaunch> fake_launches;
 std::vector<RealLaunch> real_launches;
 std::vector<Clear> clears;
@@ -106,7 +117,7 @@ bool is_paused = false;  // nothing is recorded, locked or allocated: what remai
 
 int32_t answer(Call call) {
   if (is_paused) return 0;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<Mutex> lock(mutex);
   ++counts[call];
   if ((call == kInit || call == kLoad) && capture_mode != 2) ++loads_outside_relaxed_mode;
   return faults[call];
@@ -117,7 +128,7 @@ int32_t answer(Call call) {
 extern "C" {
 
 void recorder_reset() {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<Mutex> lock(mutex);
   fake_launches.clear();
   real_launches.clear();
   clears.clear();
@@ -206,7 +217,7 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
   if (launch_us > 0) usleep(static_cast<useconds_t>(launch_us));
   const int32_t error = answer(kLaunch);
   if (error == 0) {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const std::lock_guard<Mutex> lock(mutex);
     fake_launches.push_back(launch);
   }
   return error;
@@ -244,7 +255,7 @@ int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void* kernel, void
   }
   if (num_unread > 0) --num_unread;
   const int32_t error = answer(kLaunch);
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<Mutex> lock(mutex);
   real_launches.push_back(launch);
   return error;
 }
@@ -257,7 +268,7 @@ int32_t _cudaDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t) {
 }
 
 int32_t _cudaFuncSetAttribute(const void*, int32_t attribute, int32_t value) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<Mutex> lock(mutex);
   settings.push_back({attribute, value});
   return 0;
 }
@@ -301,7 +312,7 @@ Error get_facts(int32_t device, DeviceFacts* found) {
 Error clear(void* data, size_t num_bytes, void* stream) {
   if (is_query || is_paused) return 0;
   const Error error = answer(kClear);
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<Mutex> lock(mutex);
   clears.push_back({data, num_bytes, stream});
   return error;
 }
@@ -315,7 +326,7 @@ Error is_capturing(void*, bool* capturing) {
 
 Error order(void* first, void* second) {
   const int32_t error = answer(kOrder);
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<Mutex> lock(mutex);
   if (error == 0) orders.push_back({first, second, static_cast<int64_t>(fake_launches.size())});
   return error;
 }

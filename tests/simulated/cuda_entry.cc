@@ -39,7 +39,7 @@ thread_local int32_t answer = kNoClusters;
 
 template <typename Function>
 Function driver(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW);
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
   return reinterpret_cast<Function>(library == nullptr ? nullptr : dlsym(library, name));
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,8 +19,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <sstream>
-#include <fstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -66,37 +65,30 @@ struct Device {
 
   Device() {
     const char* path = std::getenv("AOT_SIMULATED_DEVICE");
-    std::ifstream file(path == nullptr ? "" : path);
-    for (std::string line; std::getline(file, line);) read(line);
+    std::FILE* file = path == nullptr ? nullptr : std::fopen(path, "r");
+    if (file == nullptr) return;
+    for (char line[1024]; std::fgets(line, sizeof(line), file) != nullptr;) read(line);
+    std::fclose(file);
   }
 
-  void read(const std::string& line) {
-    std::istringstream words(line);
-    std::string key, kernel;
-    words >> key;
-    if (key == "name") std::getline(words >> std::ws, name);
-    if (key == "capability") words >> capability[0] >> capability[1];
-    if (key == "sms") words >> num_sms;
-    if (key == "l2") words >> l2_bytes;
-    if (key == "integrated") words >> integrated;
-    if (key == "memory") words >> memory_bytes;
-    if (key == "noise") words >> noise;
-    if (key == "linger") words >> linger_us;
-    if (key == "time") {
-      int64_t m, n, k;
-      words >> kernel >> m >> n >> k;
-      words >> times[{kernel, m, n, k}];
+  void read(const char* line) {
+    char text[512], kernel[512];
+    int64_t m, n, k;
+    double us;
+    Slow slow;
+    if (std::sscanf(line, "name %511[^\n]", text) == 1) name = text;
+    std::sscanf(line, "capability %d %d", &capability[0], &capability[1]);
+    std::sscanf(line, "sms %d", &num_sms);
+    std::sscanf(line, "l2 %d", &l2_bytes);
+    std::sscanf(line, "integrated %d", &integrated);
+    std::sscanf(line, "memory %zu", &memory_bytes);
+    std::sscanf(line, "noise %lf", &noise);
+    std::sscanf(line, "linger %u", &linger_us);
+    if (std::sscanf(line, "time %511s %" SCNd64 " %" SCNd64 " %" SCNd64 " %lf", kernel, &m, &n, &k, &us) == 5) {
+      times[{kernel, m, n, k}] = us;
     }
-    if (key == "fault") {
-      Fault fault;
-      words >> fault.what >> kernel >> fault.m;
-      faults[kernel].push_back(fault);
-    }
-    if (key == "slow") {
-      Slow slow;
-      words >> slow.from_us >> slow.until_us >> slow.factor;
-      slows.push_back(slow);
-    }
+    if (std::sscanf(line, "fault %511s %511s %" SCNd64, text, kernel, &m) == 3) faults[kernel].push_back({text, m});
+    if (std::sscanf(line, "slow %lf %lf %lf", &slow.from_us, &slow.until_us, &slow.factor) == 3) slows.push_back(slow);
   }
 
   bool has_fault(const std::string& kernel, const char* what, int64_t m) const {
@@ -131,10 +123,10 @@ struct State {
   std::mt19937_64 random{static_cast<uint64_t>(getpid())};
 };
 
-State& state() {
-  static State state;
-  return state;
-}
+// Made when the library is loaded: a local static would need the C++ library for its guard.
+State the_state;
+
+State& state() { return the_state; }
 
 void pass(const Node& node) {
   State& s = state();

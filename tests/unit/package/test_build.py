@@ -120,9 +120,13 @@ def test_a_tool_that_is_missing_is_named(monkeypatch, name):
         ("thor", ["aarch64-linux-gnu.2.28", "-mcpu=generic"]),
     ],
 )
-def test_whatever_is_linked_is_stripped_so_that_zig_builds_one_cpp_library(target, words):
-    (compiler,) = re.findall(r"CMAKE_CXX_COMPILER (.*)\)", package._toolchain_file(load_target(target)))
-    assert shlex.split(compiler)[1:] == ["c++", "-target", *words, "-Wl,-s"]
+def test_whatever_is_linked_is_stripped_and_needs_no_cpp_library(target, words):
+    text = package._toolchain_file(load_target(target))
+    assert re.findall(r"CMAKE_(\w+)_LINKER_FLAGS_INIT (.*)\)", text) == [(x, "-nostdlib++") for x in ("EXE", "SHARED")]
+    (compiler,) = re.findall(r"CMAKE_CXX_COMPILER (.*)\)", text)
+    machine, cpu = words
+    assert f"set(CMAKE_CXX_COMPILER_TARGET {machine})\n" in text
+    assert shlex.split(compiler)[1:] == ["c++", cpu, "-Wl,-s"]
 
 
 def test_ninjas_steps_are_counted(capsys):
@@ -133,15 +137,6 @@ def test_ninjas_steps_are_counted(capsys):
     with package._progress("link 3 kernels", shown=False) as see:
         see("[1/4] Building\n")
     assert capsys.readouterr().err == ""
-
-
-def test_the_first_link_says_why_it_takes_so_long(tmp_path, monkeypatch):
-    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
-    assert package._first_time(tmp_path) == " (zig builds its C++ library the first time: about a minute)"
-    (tmp_path / "zig").mkdir()
-    assert package._first_time(tmp_path) == ""
-    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", "/zig")
-    assert package._first_time(tmp_path / "new") == ""
 
 
 def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch, tmp_path):
