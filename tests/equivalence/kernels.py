@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from aot.cli import main as cli
 from aot.compile.compiler import compile_kernels
+from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.target import Target, load_target
 from aot.package.manifest import Manifest
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, manifest_of
@@ -20,7 +21,7 @@ MACHINES = ("aarch64", "x86_64")
 
 
 @cache
-def selection():
+def wheel():
     """Give the selection that `make wheel` builds: what `aot build` is about to compile."""
     chosen = []
 
@@ -33,6 +34,31 @@ def selection():
         result = CliRunner().invoke(cli.main, ["build", "--target", "thor"])
     assert chosen, result.output
     return chosen[0]
+
+
+def _facets(key):
+    """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation."""
+    operation = key.operation
+    return {(key.candidate, operation.layout, operation.epilogue), (key.candidate.family, operation)}
+
+
+@cache
+def selection():
+    """Give that selection with as few kernels as have every facet that its kernels have, and a table of fallbacks.
+
+    A candidate's kernels of two element types differ in the types that a descriptor and an entry name, which the
+    family's other kernels show: it is enough to compile one.
+    """
+    left = set().union(*map(_facets, wheel().kernels))
+    chosen = set()
+    while left:
+        best = max(wheel().kernels, key=lambda key: len(_facets(key) & left))
+        left -= _facets(best)
+        chosen.add(best)
+    keys = tuple(key for key in wheel().kernels if key in chosen)
+    fallbacks = [(i, key.operation) for i, key in enumerate(keys) if key.candidate.family == "simt"]
+    sections = (Section(x, (), Grid((1,), (1,), (Column((1,), (i,)),)), i) for i, x in fallbacks)
+    return replace(wheel(), kernels=keys, table=DispatchTable(tuple(sections)))
 
 
 def target(machine):

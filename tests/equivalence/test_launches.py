@@ -103,8 +103,14 @@ def refuse(wrong):
         pytest.fail("\n".join([f"{len(wrong)} launches differ; the first:", *lines]), pytrace=False)
 
 
-def test_every_kernel_of_the_wheel_gets_enough_problems(runs):
-    selected = kernels.selection().kernels
+def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
+    selected, shipped = kernels.selection().kernels, kernels.wheel().kernels
+    for facet in (
+        lambda x: (x.candidate, x.operation.layout),
+        lambda x: (x.candidate, x.operation.epilogue),
+        lambda x: (x.candidate.family, x.operation),
+    ):
+        assert set(map(facet, selected)) == set(map(facet, shipped))
     found = {}
     for run in runs:
         found.setdefault(run.kernel.key, set()).add(run.case)

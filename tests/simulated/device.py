@@ -23,7 +23,18 @@ from tests.package.userland import aarch64_python
 from tests.runtime.host import BINDING_SOURCES, REPLACED_SOURCES
 
 HERE = Path(__file__).parent
-FLAGS = ["-std=c++17", "-O2", "-ffast-math", "-fPIC", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-pthread", "-g0"]
+FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-ffast-math",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-Wall",
+    "-Wextra",
+    "-pthread",
+    "-g0",
+]
 TEGRA_RELEASE = "# R38 (release), REVISION: 2.0, GCID: 41844464, BOARD: generic, EABI: aarch64\n"
 
 

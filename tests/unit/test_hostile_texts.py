@@ -74,6 +74,11 @@ def templates():
     return read_templates()
 
 
+@cache
+def golden_files():
+    return set(render(GOLDEN, templates()))
+
+
 def readme_values(content):
     """Return what the README says of record and conditions, unescaped."""
     (table,) = re.findall(r"^- Table of `\w+`: \w+, from (`+)( ?)(.*)\2\1$", content, re.MULTILINE)
@@ -83,9 +88,7 @@ def readme_values(content):
 
 def check_rendered(manifest):
     files = render(manifest, templates())
-    assert {x.replace(f"python/{manifest.module}/", "python/aot_gemm/") for x in files} == set(
-        render(GOLDEN, templates())
-    )
+    assert {x.replace(f"python/{manifest.module}/", "python/aot_gemm/") for x in files} == golden_files()
     project = tomllib.loads(files["pyproject.toml"].decode())
     assert set(project) == {"build-system", "project", "tool"}
     assert (project["project"]["name"], project["project"]["version"]) == (manifest.package, manifest.version)
