@@ -1,7 +1,15 @@
 """Makes the repository importable for every test below, however pytest is started; what takes longest comes first."""
 
+import signal
+
 LONGEST = ("equivalence", "package/test_wheels", "simulated", "interrupts", "package", "unit/compile", "runtime")
 """Below tests/: what a worker must not begin when the others are done."""
+
+
+def pytest_configure():
+    """Let Ctrl-C interrupt what tests start: a shell's background job ignores it, and so would all its children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _rank(item):

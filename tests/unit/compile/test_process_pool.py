@@ -64,7 +64,7 @@ def test_who_stops_early_waits_for_nobody():
     with closing(Pool(2, nothing, (), do).run(["sleeps", "a", "sleeps"])) as results:
         assert next(results) == ("a", "a, done")
         middle = time.monotonic()
-    assert time.monotonic() - middle < 1.0
+    assert time.monotonic() - middle < SLOW / 2
     assert middle - begin < SLOW / 2
 
 
@@ -77,4 +77,4 @@ def test_an_interrupt_while_processes_start_ends_them(monkeypatch):
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         list(Pool(2, nothing, (), do).run(["sleeps", "sleeps"]))
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < SLOW / 2

@@ -93,7 +93,7 @@ def test_an_error_ends_the_command_and_all_that_it_started():
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run(["sh", "-c", "sleep 60 & echo $$ $!; wait"], "waiting", each_line=stop)
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 20.0  # not the grandchild's 60
     assert len(numbers) == 2
     wait_for(lambda: not any(map(is_alive, numbers)))
     assert process._children == set()
