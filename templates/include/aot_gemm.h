@@ -49,7 +49,8 @@ typedef enum {
                                       or a device ordinal that does not exist */
   AOT_GEMM_ERROR_OPERATION = 2,    /* an operation, as of another element type, that this library has no kernels for */
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1; with a gate n past 2^30 - 1 */
-  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself or an operand, what a kernel cannot take */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself or an operand, an address that no kernel
+                                      takes */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
   AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU that the kernels, or the one named, cannot run on */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
@@ -121,10 +122,11 @@ typedef struct {
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as
  * "bf16", "e4m3_bf16" (of A and B, then of D where it is another: with vectors of factors) or "e4m3_bf16_block" (with those
- * of blocks); int8_int32, tf32 and fp32 have no factors. Then of what is done to the sum, such as "bf16_bias", "bf16_gelu_tanh", "e4m3_bf16_silu", "bf16_residual" or
- * "bf16_swiglu" (a gate). Which there are depends on the library: an unknown tag's error lists them. The number holds in
- * this process and for this library alone: ask for it where the program starts. An operation that the library has no
- * kernels for, and a null tag, return the negative of an aot_gemm_status_t, whose text aot_gemm_last_error() gives. */
+ * of blocks); int8_int32, tf32 and fp32 have no factors. Then of what is done to the sum, such as "bf16_bias",
+ * "bf16_gelu_tanh", "e4m3_bf16_silu", "bf16_residual" or "bf16_swiglu" (a gate). Which there are depends on the library: an
+ * unknown tag's error lists them. The number holds in this process and for this library alone: ask for it where the
+ * program starts. An operation that the library has no kernels for, and a null tag, return the negative of an
+ * aot_gemm_status_t, whose text aot_gemm_last_error() gives. */
 AOT_GEMM_API int32_t aot_gemm_operation(const char* tag);
 
 /* What the dispatch table says of a problem. `m`, `n`, `k` and `layout` are those that were looked up: where D is

@@ -26,7 +26,8 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
 
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
-  if (status == AOT_GEMM_OK && operation.bias == Presence::kRequired) status = check_argument(problem.bias.data, "bias.data");
+  const bool needs_bias = operation.bias == Presence::kRequired;
+  if (status == AOT_GEMM_OK && needs_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");

@@ -70,7 +70,8 @@ aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation&
   const int64_t count = rows_of_b(problem, operation);
   if (!adds_bias(problem, operation) || count <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE,
-              "the bias of %" PRId64 " elements has the stride %" PRId64 "; expected 1, elements that are adjacent; copy it",
+              "the bias of %" PRId64 " elements has the stride %" PRId64
+              "; expected 1, elements that are adjacent; copy it",
               count, problem.bias.strides[1]);
 }
 

@@ -221,7 +221,8 @@ const char* find_fault_of_kernels() {
     }
     const char* what = find_disagreement(kernel, kOperations[kernel.operation]);
     if (what != nullptr) {
-      return fault("kernel %s and its operation %s disagree about %s", kernel.name, kOperations[kernel.operation].tag, what);
+      return fault("kernel %s and its operation %s disagree about %s", kernel.name,
+                   kOperations[kernel.operation].tag, what);
     }
   }
   return nullptr;

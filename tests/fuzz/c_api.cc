@@ -56,7 +56,8 @@ int64_t draw_stride(int64_t inner) {
 
 void* draw_address() {
   const uint64_t addresses[] = {0, 1, 2, 16, UINT64_C(1) << 40, UINT64_MAX - 15, UINT64_MAX};
-  const uint64_t address = one_in(10) ? pick(addresses) : ((1 + draw(one_in(4) ? 7 : 240)) << 56) + (draw(64) << (one_in(4) ? 1 : 20));
+  const uint64_t region = (1 + draw(one_in(4) ? 7 : 240)) << 56;  // of one that other operands are often in, or seldom
+  const uint64_t address = one_in(10) ? pick(addresses) : region + (draw(64) << (one_in(4) ? 1 : 20));
   return reinterpret_cast<void*>(address);
 }
 
@@ -84,7 +85,8 @@ void draw_operands(const aot::Operation& operation, aot_gemm_problem_t* problem)
   problem->a = draw_tensor(problem->m, problem->k);
   problem->b = draw_tensor(rows, problem->k);
   problem->d = draw_tensor(problem->m, problem->n);
-  const bool has_bias = operation.bias == aot::Presence::kRequired || (operation.bias == aot::Presence::kOptional && one_in(2));
+  const bool may_have = operation.bias == aot::Presence::kOptional && one_in(2);
+  const bool has_bias = operation.bias == aot::Presence::kRequired || may_have;
   if (has_bias || one_in(200)) problem->bias = {draw_address(), {draw_stride(rows), one_in(20) ? draw_stride(2) : 1}};
   const bool is_scaled = operation.scale != aot::Scale::kNone;
   if (is_scaled || one_in(200)) problem->scale_a = draw_factors(operation, problem->m, problem->k);

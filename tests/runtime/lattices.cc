@@ -1,5 +1,6 @@
-// Compares lattice.cc with a list of every element, over random small matrices, of one element size and of several; then walks extents and strides at the
-// limits, for the sanitizers to see. Argument: how many matrices. Prints what differs, and the counts.
+// Compares lattice.cc with a list of every element, over random small matrices, of one element size and of several; then
+// walks extents and strides at the limits, for the sanitizers to see. Argument: how many matrices. Prints what differs,
+// and the counts.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -164,8 +165,9 @@ int main(int, char** arguments) {
     const bool packed = kind % 2 == 0;
     Counts counts{};
     for (int64_t i = 0; i < count; ++i) compare(packed, kind >= 2, &counts);
-    std::printf("%s%s %d %d %d %d %d\n", kind >= 2 ? "mixed " : "", packed ? "packed" : "any", static_cast<int>(counts.missed_overlaps),
-                static_cast<int>(counts.missed_repeats), static_cast<int>(counts.wrong_spans),
+    std::printf("%s%s %d %d %d %d %d\n", kind >= 2 ? "mixed " : "", packed ? "packed" : "any",
+                static_cast<int>(counts.missed_overlaps), static_cast<int>(counts.missed_repeats),
+                static_cast<int>(counts.wrong_spans),
                 packed ? static_cast<int>(counts.needless_overlaps) : 0,
                 packed ? static_cast<int>(counts.needless_repeats) : 0);
     std::printf("%d %d %d\n", static_cast<int>(counts.overlaps), static_cast<int>(counts.distinct),
