@@ -1,7 +1,8 @@
 // Launches products through the C API where neither the heap nor a lock nor the kernel (of the operating system) may be
 // asked for anything: the functions of the first two are this program's own and count, and the third kills it.
 //
-// usage: hot_path launch|allocate|lock|call; all but the first also do what must be found.
+// usage: hot_path launch|allocate|lock|call TAG...; all but the first also do what must be found. Each operation is
+// launched; one that takes further operands gets all that there are.
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "aot_gemm.h"
 
@@ -56,19 +58,41 @@ int pthread_mutex_lock(pthread_mutex_t* mutex) {
 
 namespace {
 
-constexpr int kNumTurns = 1000;
+constexpr int kNumTurns = 100;
+constexpr int kMaxOperations = 64;
 
-aot_gemm_problem_t product(int64_t m, int64_t n, int64_t k) {
+int32_t operations[kMaxOperations];
+const char* tags[kMaxOperations];
+int num_operations = 0;
+
+void* address_of(uintptr_t number) { return reinterpret_cast<void*>(number << 44); }
+
+bool has(const char* tag, const char* part) { return std::strstr(tag, part) != nullptr; }
+
+// Adds the operands that an operation's tag tells of.
+void add_operands(const char* tag, aot_gemm_problem_t* problem) {
+  const bool is_scaled = has(tag, "e4m3") || has(tag, "e5m2") || has(tag, "int8_bf16") || has(tag, "int8_fp16");
+  const bool is_of_one_type = std::strcmp(tag, "bf16") == 0 || std::strcmp(tag, "fp16") == 0;
+  const bool is_plain = is_of_one_type || has(tag, "32") || has(tag, "block");
+  if (is_scaled) problem->scale_a = {address_of(4), {1, 1}};
+  if (is_scaled) problem->scale_b = {address_of(5), {1, 1}};
+  if (has(tag, "e4m3_e4m3")) problem->scale_d = {address_of(6), {0, 0}};
+  if (has(tag, "residual")) problem->residual = {address_of(7), {problem->n, 1}};
+  if (!is_plain || has(tag, "e4m3_fp32")) problem->bias = {address_of(8), {0, 1}};
+}
+
+aot_gemm_problem_t product(int operation, int64_t m, int64_t n, int64_t k) {
   aot_gemm_problem_t problem = {};
   problem.struct_bytes = sizeof(problem);
-  problem.operation = aot_gemm_operation("bf16");
+  problem.operation = operations[operation];
   problem.device = -1;
   problem.m = m;
   problem.n = n;
   problem.k = k;
-  problem.a = {reinterpret_cast<void*>(0x7F0000000000), {k, 1}};
-  problem.b = {reinterpret_cast<void*>(0x7F1000000000), {k, 1}};
-  problem.d = {reinterpret_cast<void*>(0x7F2000000000), {n, 1}};
+  problem.a = {address_of(1), {k, 1}};
+  problem.b = {address_of(2), {k, 1}};
+  problem.d = {address_of(3), {n, 1}};
+  add_operands(tags[operation], &problem);
   return problem;
 }
 
@@ -76,18 +100,24 @@ void* give(void* context, size_t) { return context; }
 
 // Says how many launches failed: on a tuned shape, one of the grid, and one that only the fallback takes.
 int launch_all() {
-  const aot_gemm_problem_t problems[] = {product(16, 4096, 4096), product(300, 520, 264), product(7, 33, 129)};
   int num_failed = 0;
-  for (const aot_gemm_problem_t& problem : problems) {
-    num_failed += aot_gemm_launch_allocating(&problem, give, reinterpret_cast<void*>(0x7F3000000000), nullptr) != 0;
+  for (int i = 0; i < num_operations; ++i) {
+    for (const aot_gemm_problem_t& problem :
+         {product(i, 16, 4096, 4096), product(i, 300, 528, 272), product(i, 7, 33, 129)}) {
+      num_failed += aot_gemm_launch_allocating(&problem, give, address_of(9), nullptr) != 0;
+    }
   }
   return num_failed;
 }
 
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   const char* what = arguments[1];
+  for (int i = 2; i < count && num_operations < kMaxOperations; ++i) {
+    tags[num_operations] = arguments[i];
+    operations[num_operations++] = aot_gemm_operation(arguments[i]);
+  }
   if (launch_all() != 0) {
     std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     return 2;
