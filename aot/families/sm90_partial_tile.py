@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout
+from aot.core.types import BF16, FP16
 from aot.families._ragged import STEP
 from aot.families._sm90_tiles import COOPERATIVE3
 from aot.families.sm90_quack import Sm90Quack
@@ -25,6 +27,8 @@ class Sm90PartialTile(Sm90Quack):
     name = "sm90_partial_tile"
     loads_outside = False
     tile_n_step = STEP
+    types = (BF16, FP16)
+    epilogues = (Epilogue.NONE, Epilogue.BIAS)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_quack`'s limits; ask for operands whose rows are contiguous along k, and for clusters of one row.

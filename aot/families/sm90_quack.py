@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aot.core import types as t
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.types import BF16, FP16
-from aot.families._quack_smem import bias_bytes
+from aot.families._epilogue import has_own_epilogue
+from aot.families._quack_smem import epilogue_fault, vector_bytes
 from aot.families._ragged import MATRIX_COLUMNS
 from aot.families._sm90_tiles import (
     PINGPONG,
@@ -70,6 +74,75 @@ def _split_fault(candidate: Candidate) -> str | None:
     return None
 
 
+def is_promoted(operation: Operation) -> bool:
+    """Say whether FP8 sums are added up outside the tensor cores every 128 of k."""
+    return operation.types.a.bits == 8 and operation.accumulator is ElementType.FLOAT32 and not operation.types.is_fast
+
+
+def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why a tile cannot be stored at half its columns."""
+    if operation.gate is None or candidate.tile_n % GATE_COLUMNS == 0:
+        return None
+    tile = f"{candidate.tile_m}x{candidate.tile_n}"
+    return f"{operation.gate.value} takes tile_n in steps of {GATE_COLUMNS}, got {tile}"
+
+
+FP8 = (
+    t.E4M3_BF16,
+    t.E4M3_FP16,
+    t.E4M3_FP32,
+    t.E4M3_E4M3,
+    t.E5M2E4M3_BF16,
+    t.E4M3E5M2_BF16,
+    t.E4M3_BF16_FAST,
+)
+"""FP8 with vectors of scales."""
+
+GATE_COLUMNS = 32
+"""Columns of which a gated tile is a multiple. Source: quack epilogue/ops.py, `TileStore.to_params`."""
+
+
+@dataclass(frozen=True)
+class _Epilogue:
+    """The shared memory of an epilogue, in bytes of one stage, and the fewest stages."""
+
+    d_bytes: int
+    d_stages: int
+    c_bytes: int
+    c_stages: int
+    most_c_stages: int
+    vector_bytes: int
+    padding: int
+    """What quack leaves for the alignment of the stages of A and B, where something else than D's and C's lies before
+    them."""
+
+    @staticmethod
+    def of(candidate: Candidate, operation: Operation) -> _Epilogue:
+        """Count as `GemmSm90._compute_stages` does before it fills what is left."""
+        is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
+        d = operation.accumulator if is_separate else operation.d
+        rows, columns = epilogue_tile(candidate, 16 if operation.gate else d.bits)
+        num_tiles = candidate.tile_m * candidate.tile_n // (rows * columns)
+        vectors = vector_bytes(candidate, operation, candidate.tile_m)
+        return _Epilogue(
+            d_bytes=d.size_of(rows * columns) // (2 if operation.gate else 1),
+            d_stages=min(num_tiles, 4 if columns <= 16 else 2),
+            c_bytes=operation.d.size_of(rows * columns) if operation.has_residual else 0,
+            c_stages=min(num_tiles, 4) if operation.has_residual else 0,
+            most_c_stages=min(num_tiles, 5),
+            vector_bytes=vectors,
+            padding=ALIGNMENT_BYTES if vectors or operation.gate else 0,
+        )
+
+    def fill(self, num_bytes: int) -> int:
+        """Return the bytes of all, aligned, where so many are left: stages of C first, then of D."""
+        more_c = min(num_bytes // self.c_bytes, self.most_c_stages - self.c_stages) if self.c_bytes else 0
+        more_c = max(more_c, 0)
+        more_d = (num_bytes - more_c * self.c_bytes) // self.d_bytes
+        aligned = -(-self.vector_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return aligned + self.c_bytes * (self.c_stages + more_c) + self.d_bytes * (self.d_stages + more_d)
+
+
 class Sm90Quack:
     """The family `sm90_quack`."""
 
@@ -81,8 +154,8 @@ class Sm90Quack:
     prefetches_b = False
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
-    types = (BF16, FP16)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    types: tuple[t.Types, ...] = (t.BF16, t.FP16, *FP8)
+    epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile, both schedules, the target's clusters, swap, and split-K where tile_n allows it."""
@@ -105,16 +178,17 @@ class Sm90Quack:
                         )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the limits of `GemmSm90.__init__` and of the register file."""
-        del operation, target
+        """Apply the limits of `GemmSm90.__init__`, of the epilogue and of the register file."""
+        del target
         if candidate.num_stages:
             return Rejected(
                 Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
             )
         for reason, fault in (
             (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
-            (Reason.COMBINATION, _split_fault(candidate)),
-            (Reason.REGISTERS, register_fault(candidate)),
+            (Reason.TILE, _gate_fault(candidate, operation)),
+            (Reason.COMBINATION, _split_fault(candidate) or epilogue_fault(candidate, operation)),
+            (Reason.REGISTERS, register_fault(candidate, is_promoted=is_promoted(operation))),
         ):
             if fault:
                 return Rejected(reason, fault)
@@ -122,18 +196,12 @@ class Sm90Quack:
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
-        epilogue_m, epilogue_n = epilogue_tile(candidate)
-        num_epilogue_tiles = candidate.tile_m * candidate.tile_n // (epilogue_m * epilogue_n)
-        separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
-        epilogue_bytes = epilogue_m * epilogue_n * (operation.accumulator if separate else operation.d).num_bytes
-        epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
+        epilogue = _Epilogue.of(candidate, operation)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
-        bias = bias_bytes(candidate, operation, candidate.tile_m)
-        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue_bytes * epilogue_stages
-        left -= bias + ALIGNMENT_BYTES if bias else 0
+        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue.padding - epilogue.vector_bytes
+        left -= epilogue.d_bytes * epilogue.d_stages + epilogue.c_bytes * epilogue.c_stages
         num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
-        epilogue_stages += max(left - stage_bytes * num_stages, 0) // epilogue_bytes
-        before_stages = -(-(epilogue_bytes * epilogue_stages + bias) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        before_stages = epilogue.fill(max(left - stage_bytes * num_stages, 0))
         warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(warpgroup_grid(candidate))
         return Resources(
             smem_bytes=stage_bytes * num_stages + before_stages + BARRIER_BYTES,
@@ -162,23 +230,32 @@ class Sm90Quack:
         from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        return self.gemm_class(candidate, target)(
+        make = self.gemm_class(candidate, target)
+        if has_own_epilogue(operation):
+            from aot.families._epilogue_kernel import GemmEpilogueSm90
+
+            make = partial(GemmEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab)
+        a = operation.b if candidate.swap_ab else operation.a
+        return make(
             ACCUMULATOR,
-            cutlass_type(operation.a.element),
+            cutlass_type(a.element),
             (candidate.tile_m, candidate.tile_n),
             (candidate.cluster_m, candidate.cluster_n, 1),
             pingpong=candidate.schedule == PINGPONG,
             is_persistent=True,
+            fp8_fast_accum=operation.types.is_fast,
             **quack_split_k(candidate),
         )
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""
+        from aot.families._epilogue_entry import epilogue_entry
         from aot.families._quack import quack_entry
 
         gemm = self.configure(candidate, operation, target)
         clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
+        make = epilogue_entry if has_own_epilogue(operation) else quack_entry
+        return make(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
 
 FAMILY = Sm90Quack()
