@@ -81,10 +81,15 @@ def is_promoted(operation: Operation) -> bool:
 
 def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a tile cannot be stored at half its columns."""
-    if operation.gate is None or candidate.tile_n % GATE_COLUMNS == 0:
+    if operation.gate is None:
         return None
     tile = f"{candidate.tile_m}x{candidate.tile_n}"
-    return f"{operation.gate.value} takes tile_n in steps of {GATE_COLUMNS}, got {tile}"
+    if candidate.tile_n % GATE_COLUMNS:
+        return f"{operation.gate.value} takes tile_n in steps of {GATE_COLUMNS}, got {tile}"
+    if warpgroup_grid(candidate)[1] > 1:
+        # quack's shuffle gives each thread the neighbours of its columns; two warpgroups hold every second 8 of them.
+        return f"{operation.gate.value} takes a tile whose columns one warpgroup holds, which two share of {tile}"
+    return None
 
 
 FP8 = (
