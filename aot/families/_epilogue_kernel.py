@@ -17,10 +17,10 @@ from cutlass._mlir_helpers import math as mlir_math
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.mixin import ComposableEpiMixin
 from quack.epilogue.ops import ColVecLoad, EpiContext, EpiOp, EpiSmemBytes, RowVecLoad, TileStore
-from quack.gemm_default_epi import GemmDefaultSm100
 from quack.rounding import RoundingMode
 
 from aot.families._epilogue import Terms, finish, finish_gate, finish_sum
+from aot.families._quack_internals import MixedSm100
 from aot.families._quack_sm90_kernel import GemmSplitSm90
 
 STAGE_ALIGNMENT = 1024
@@ -216,10 +216,6 @@ class EpilogueMixin(ComposableEpiMixin):
             epilogue_barrier.arrive_and_wait()
         return loaded | {op.name: op.view(self, epi_smem_tensors[op.name], context) for op in vectors}
 
-    def view_b(self, b: Any) -> Any:
-        """Return the kernel's B as quack takes it."""
-        return b
-
     @cute.jit
     def epi_visit_subtile(self, params: Any, loaded: Any, sums: Any, residual: Any = None) -> Any:  # noqa: ARG002 - quack's
         """Finish a piece of a tile in place; of a gate return its half as many elements."""
@@ -256,33 +252,13 @@ class EpilogueMixin(ComposableEpiMixin):
 class GemmEpilogueSm90(EpilogueMixin, GemmSplitSm90):
     """quack's Hopper GEMM with an operation's epilogue."""
 
-
-class GemmEpilogueSm100(EpilogueMixin, GemmDefaultSm100):
-    """quack's Blackwell GEMM with an operation's epilogue, and with operands of two types of 8 bits.
-
-    quack asks for one type of A and B, where the instruction takes two. So B is given to it as of A's type, and named
-    by its own only where the instruction and shared memory are described.
-    """
-
-    def __init__(self, *args: Any, element_b: Any, **kwargs: Any) -> None:
-        """Configure as quack does.
-
-        Args:
-            args: as in quack's GEMM, and `kwargs`.
-            element_b: CUTLASS's class of the elements of the kernel's B, of as many bits as A's.
-        """
-        super().__init__(*args, **kwargs)
-        self.element_a, self.element_b = args[1], element_b
-
     def view_b(self, b: Any) -> Any:
-        """Return B as if it were of A's type."""
-        if b.element_type is self.element_a:
-            return b
-        return cute.make_tensor(cute.recast_ptr(b.iterator, dtype=self.element_a), b.layout)
+        """Return the kernel's B as quack takes it."""
+        return b
 
-    def _setup_attributes(self, epilogue_args: Any, varlen_args: Any) -> None:
-        self.b_dtype = self.b_smem_dtype = self.element_b
-        super()._setup_attributes(epilogue_args, varlen_args)
+
+class GemmEpilogueSm100(EpilogueMixin, MixedSm100):
+    """quack's Blackwell GEMM with an operation's epilogue, and with operands of two types of 8 bits."""
 
     @classmethod
     def epi_smem_bytes(cls, *args: Any, **kwargs: Any) -> Any:

@@ -48,8 +48,8 @@ def epilogue_fault(candidate: Candidate, operation: Operation) -> str | None:
     if not has_own_epilogue(operation):
         return None
     if mode is SplitK.SEPARATE:
-        takes = f"{operation.tag} has more than a bias; take {SplitK.SERIAL.value} split-K"
-        return f"the kernel that adds up {mode.value} split-K's sums adds a bias at most, {takes}"
+        adds = f"the kernel that adds up {mode.value} split-K's sums adds a bias at most"
+        return f"{adds}, {operation.tag} has more; take {SplitK.SERIAL.value} split-K"
     if operation.gate is None:
         return None
     if candidate.swap_ab:
