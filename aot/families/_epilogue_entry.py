@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from cuda.bindings import driver as cuda
 from cutlass import Int32, const_expr, cute
@@ -53,7 +53,7 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
         residual: cute.Tensor | None,
         scale_d: cute.Tensor | None,
         ws: cute.Tensor | None,
-        prefetch_b: None,  # noqa: ARG001 - the place of an argument that these kernels do not take
+        prefetch_b: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
         stream: cuda.CUstream,
     ) -> None:
         scheduler = TileSchedulerOptions(
@@ -71,6 +71,8 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
             added = transpose(residual) if const_expr(residual is not None) else None
         if const_expr(has_gate):
             arguments, target = arguments | {"product": d}, None
-        gemm(left, gemm.view_b(right), target, added, gemm.EpilogueArguments(**arguments), scheduler, None, stream)
+        epilogue = gemm.EpilogueArguments(**arguments)
+        early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
+        gemm(left, gemm.view_b(right), target, added, epilogue, scheduler, None, stream, **early)
 
     return Entry(entry, epilogue_arguments(signature(key), key.operation))

@@ -88,15 +88,28 @@ class _Vector:
             if position < tile:
                 shared[position] = values[i]
 
-    def view(self, gemm: Any, shared: Any, context: Any) -> list[Any]:
-        """View the part of a tile as an element for each of the tile's, as quack's `begin_loop` takes it."""
-        stride = (0, 1) if self.dim == 1 else (1, 0)
-        layout = cute.make_layout((context.tile_M, context.tile_N), stride=stride)
-        parts = context.partition_for_epilogue_fn(cute.make_tensor(shared.iterator, layout))
-        if context.tiled_copy_t2r is not None:
-            parts = context.tiled_copy_r2s.retile(parts)
-        piece = cute.group_modes(parts, 3, cute.rank(parts))[None, None, None, 0]
-        return [parts, cute.make_rmem_tensor(piece.layout, gemm.acc_dtype)]
+    def view(self, gemm: Any, shared: Any, context: Any) -> tuple[list[Any], Any]:
+        """View the part of a tile as an element for each of the tile's; return also the registers for those of a piece.
+
+        The pieces of a ragged tile have a view each.
+        """
+        is_ragged = getattr(gemm, "ragged", False)
+        columns = gemm.piece_columns if is_ragged else context.tile_N
+        layout = cute.make_layout((context.tile_M, columns), stride=(0, 1) if self.dim == 1 else (1, 0))
+        views = []
+        for start in gemm.starts if is_ragged else (0,):
+            first = shared.iterator + (start if self.dim == 1 else 0)
+            parts = context.partition_for_epilogue_fn(cute.make_tensor(first, layout))
+            views.append(parts if context.tiled_copy_t2r is None else context.tiled_copy_r2s.retile(parts))
+        piece = cute.group_modes(views[0], 3, cute.rank(views[0]))[None, None, None, 0]
+        return views, cute.make_rmem_tensor(piece.layout, gemm.acc_dtype)
+
+    def begin_loop(self, gemm: Any, state: Any, epi_coord: Any) -> Any:
+        """Load what a piece needs."""
+        views, values = state
+        if len(views) == 1:
+            return super().begin_loop(gemm, [views[0], values], epi_coord)
+        return super().begin_loop(gemm, [views[epi_coord[1]], values], (epi_coord[0], 0))
 
 
 class RowVector(_Vector, RowVecLoad):

@@ -223,9 +223,13 @@ class Sm90Quack:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
 
-    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+    def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: quack's, whose splits wait for the kernel in front."""
-        del candidate, target
+        del target
+        if has_own_epilogue(operation):
+            from aot.families._epilogue_kernel import GemmEpilogueSm90
+
+            return partial(GemmEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab)
         from aot.families._quack_sm90_kernel import GemmSplitSm90
 
         return GemmSplitSm90
@@ -235,13 +239,8 @@ class Sm90Quack:
         from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        make = self.gemm_class(candidate, target)
-        if has_own_epilogue(operation):
-            from aot.families._epilogue_kernel import GemmEpilogueSm90
-
-            make = partial(GemmEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab)
         a = operation.b if candidate.swap_ab else operation.a
-        return make(
+        return self.gemm_class(candidate, operation, target)(
             ACCUMULATOR,
             cutlass_type(a.element),
             (candidate.tile_m, candidate.tile_n),

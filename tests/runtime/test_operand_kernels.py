@@ -32,6 +32,10 @@ def sm90(tile_m, tile_n, schedule="pingpong", **fields):
     return Candidate("sm90_quack", tile_m, tile_n, schedule=schedule, **fields)
 
 
+def early(tile_m, tile_n, schedule="pingpong", **fields):
+    return Candidate("sm90_prefetch_b", tile_m, tile_n, schedule=schedule, **fields)
+
+
 def sm100(tile_m, tile_n, schedule="clc", **fields):
     return Candidate("sm100_quack", tile_m, tile_n, schedule=schedule, **fields)
 
@@ -52,6 +56,11 @@ KERNELS = [
     (Operation.FP16_KK_RESIDUAL, sm90(192, 112, swap_ab=True)),
     (Operation.BF16_KK_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.E4M3_BF16_KK_SWIGLU, sm90(64, 64)),
+    (Operation.E4M3_BF16_KK, early(64, 8, swap_ab=True)),
+    (Operation.E4M3_FP32_KK, early(64, 24, swap_ab=True)),
+    (Operation.E4M3_E4M3_KK, early(64, 88, "cooperative")),
+    (Operation.BF16_KK_SILU, early(64, 64, **SERIAL)),
+    (Operation.FP16_KK_GELU, early(128, 104, "cooperative", cluster_m=2)),
     (Operation.E4M3_BF16_KK, sm100(128, 256, **PAIR)),
     (Operation.E4M3_BF16_KK_SILU, sm100(64, 32, "static", swap_ab=True)),
     (Operation.E4M3_E4M3_KK, sm100(128, 64, **SERIAL)),
@@ -78,8 +87,8 @@ def compiled():
     found = {}
     h200 = load_target("h200")
     thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
-    for family, target in (("sm90_quack", h200), ("sm100_quack", thor)):
-        keys = [KernelKey(*x) for x in KERNELS if x[1].family == family]
+    for arch, target in (("sm90", h200), ("sm100", thor)):
+        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
         artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
         assert failures == []
         found |= {x.kernel.key: Compiled(x.kernel, x.path, target.num_sms) for x in artifacts}
@@ -119,6 +128,7 @@ def arguments(operation, *, halves=True, bias=True):
         Argument.RESIDUAL: struct_of(RESIDUAL, (M, N), (N,)),
         Argument.SCALE_D: struct_of(SCALE_D, (1,), ()),
         Argument.WORKSPACE: struct_of(WORKSPACE, (2**20,), ()),
+        Argument.PREFETCH_B: struct.pack("<i", 1),
     }
 
 
