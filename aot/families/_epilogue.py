@@ -9,10 +9,22 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aot.core import types
 from aot.core.epilogue import Epilogue, Step
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
+
+FP8 = (
+    types.E4M3_BF16,
+    types.E4M3_FP16,
+    types.E4M3_FP32,
+    types.E4M3_E4M3,
+    types.E5M2E4M3_BF16,
+    types.E4M3E5M2_BF16,
+    types.E4M3_BF16_FAST,
+)
+"""FP8 with vectors of scales."""
 
 _LOG2_E = math.log2(math.e)
 _GELU_CUBE = 0.044715

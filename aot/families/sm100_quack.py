@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
 from aot.core.types import BF16, FP16
-from aot.families._epilogue import has_own_epilogue
+from aot.families._epilogue import FP8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes
 from aot.families._split_k import split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import ALIGNMENT_BYTES, BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
-from aot.families.sm90_quack import FP8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

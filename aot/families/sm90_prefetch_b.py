@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, Reason, Rejected
 from aot.core.epilogue import GATES, Epilogue, Step
 from aot.core.types import BF16, FP16
-from aot.families._epilogue import has_own_epilogue
+from aot.families._epilogue import FP8, has_own_epilogue
 from aot.families._ragged import STEP
 from aot.families._sm90_tiles import COOPERATIVE3
 from aot.families.sm90_partial_tile import Sm90PartialTile
-from aot.families.sm90_quack import FP8
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation

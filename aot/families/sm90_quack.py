@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aot.core import types as t
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.families._epilogue import has_own_epilogue
-from aot.families._quack_smem import epilogue_fault, vector_bytes
+from aot.core.types import BF16, FP16, Types
+from aot.families._epilogue import FP8, has_own_epilogue
+from aot.families._quack_smem import epilogue_fault
 from aot.families._ragged import MATRIX_COLUMNS
+from aot.families._sm90_smem import EpilogueSmem
 from aot.families._sm90_tiles import (
     PINGPONG,
-    epilogue_tile,
     has_ragged_tile,
     register_fault,
     shapes,
@@ -38,10 +37,6 @@ TILE_K_BYTES = 128
 
 BARRIER_BYTES = 1024
 """Shared memory that quack sets aside for barriers and the scheduler. Source: gemm_sm90.py, `_compute_stages`."""
-
-ALIGNMENT_BYTES = 1024
-"""Alignment of the stages of A and B, and what quack leaves for it where something else than stages of D lies in front.
-Source: gemm_sm90.py, `_compute_stages` and `buffer_align_bytes`."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
@@ -92,60 +87,8 @@ def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
     return None
 
 
-FP8 = (
-    t.E4M3_BF16,
-    t.E4M3_FP16,
-    t.E4M3_FP32,
-    t.E4M3_E4M3,
-    t.E5M2E4M3_BF16,
-    t.E4M3E5M2_BF16,
-    t.E4M3_BF16_FAST,
-)
-"""FP8 with vectors of scales."""
-
 GATE_COLUMNS = 32
 """Columns of which a gated tile is a multiple. Source: quack epilogue/ops.py, `TileStore.to_params`."""
-
-
-@dataclass(frozen=True)
-class _Epilogue:
-    """The shared memory of an epilogue, in bytes of one stage, and the fewest stages."""
-
-    d_bytes: int
-    d_stages: int
-    c_bytes: int
-    c_stages: int
-    most_c_stages: int
-    vector_bytes: int
-    padding: int
-    """What quack leaves for the alignment of the stages of A and B, where something else than D's and C's lies before
-    them."""
-
-    @staticmethod
-    def of(candidate: Candidate, operation: Operation) -> _Epilogue:
-        """Count as `GemmSm90._compute_stages` does before it fills what is left."""
-        is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
-        d = operation.accumulator if is_separate else operation.d
-        rows, columns = epilogue_tile(candidate, 16 if operation.gate else d.bits)
-        num_tiles = candidate.tile_m * candidate.tile_n // (rows * columns)
-        vectors = vector_bytes(candidate, operation, candidate.tile_m)
-        return _Epilogue(
-            d_bytes=d.size_of(rows * columns) // (2 if operation.gate else 1),
-            d_stages=min(num_tiles, 4 if columns <= 16 else 2),
-            c_bytes=operation.d.size_of(rows * columns) if operation.has_residual else 0,
-            c_stages=min(num_tiles, 4) if operation.has_residual else 0,
-            most_c_stages=min(num_tiles, 5),
-            vector_bytes=vectors,
-            padding=ALIGNMENT_BYTES if vectors or operation.gate else 0,
-        )
-
-    def fill(self, num_bytes: int) -> int:
-        """Return the bytes of all, aligned, where so many are left: stages of C first, then of D."""
-        more_c = min(num_bytes // self.c_bytes, self.most_c_stages - self.c_stages) if self.c_bytes else 0
-        more_c = max(more_c, 0)
-        more_d = (num_bytes - more_c * self.c_bytes) // self.d_bytes
-        aligned = -(-self.vector_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        return aligned + self.c_bytes * (self.c_stages + more_c) + self.d_bytes * (self.d_stages + more_d)
 
 
 class Sm90Quack:
@@ -159,7 +102,7 @@ class Sm90Quack:
     prefetches_b = False
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
-    types: tuple[t.Types, ...] = (t.BF16, t.FP16, *FP8)
+    types: tuple[Types, ...] = (BF16, FP16, *FP8)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -201,7 +144,7 @@ class Sm90Quack:
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
-        epilogue = _Epilogue.of(candidate, operation)
+        epilogue = EpilogueSmem.of(candidate, operation)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
         left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue.padding - epilogue.vector_bytes
         left -= epilogue.d_bytes * epilogue.d_stages + epilogue.c_bytes * epilogue.c_stages

@@ -28,6 +28,21 @@ OVERRIDDEN = {
         "tRS_rD_layout",
     ],
     "epi_visit_subtile": ["self", "params", "epi_loop_tensors", "tRS_rD", "tRS_rC"],
+    "epilogue_split_k": [
+        "self",
+        "params",
+        "epi_fn",
+        "load_acc_subtile",
+        "tRS_rD",
+        "epi_tile",
+        "epi_read_state",
+        "epi_producer_state",
+        "epi_store_pipeline",
+        "tile_coord_mnkl",
+        "epilogue_barrier",
+        "tidx",
+        "is_tma_warp",
+    ],
     "epi_smem_bytes": ["args", "cta_tile_shape_mnk", "epi_tile", "warp_shape_mnk"],
 }
 """The methods of quack's GEMMs that ours replace, with their parameters."""
