@@ -9,8 +9,11 @@ from cutlass import cute
 
 from aot.core.element import ElementType
 from aot.core.signature import Argument
+from aot.core.types import Scale
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aot.core.operation import Operation
     from aot.core.signature import Signature
 
@@ -22,10 +25,10 @@ def cutlass_type(element: ElementType) -> Any:
     return getattr(cutlass, element.cutlass_name)
 
 
-def _matrix(element: ElementType, shape: tuple[Any, Any], leading: int) -> Any:
-    """Make a fake matrix whose `leading` mode is contiguous and whose other stride is a multiple of 16 bytes."""
+def _matrix(element: ElementType, shape: tuple[Any, ...], leading: int) -> Any:
+    """Make a fake tensor whose `leading` mode is contiguous and whose other strides are multiples of 16 bytes."""
     elements = ALIGNMENT_BYTES * 8 // element.bits
-    strides = tuple(1 if mode == leading else cute.sym_int64(divisibility=elements) for mode in range(2))
+    strides = tuple(1 if mode == leading else cute.sym_int64(divisibility=elements) for mode in range(len(shape)))
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=ALIGNMENT_BYTES)
 
 
@@ -40,7 +43,7 @@ def optional_arguments(signature: Signature, operation: Operation, alignment: in
     A parameter that is None is no parameter of the exported C function.
     """
     made = (
-        (Argument.BIAS, lambda: _vector(operation.d, alignment)),
+        (Argument.BIAS, lambda: _vector(operation.bias, alignment)),
         (Argument.WORKSPACE, lambda: _vector(ElementType.FLOAT32)),
         (Argument.PREFETCH_B, lambda: cutlass.Int32(0)),
     )
@@ -56,6 +59,41 @@ def aligned_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
         _matrix(operation.d, (m, n), leading=1),
     )
     return (*tensors, *optional_arguments(signature, operation), cute.runtime.make_fake_stream())
+
+
+def _strided(element: ElementType, shape: tuple[Any, ...]) -> Any:
+    """Make a fake tensor of any strides and alignment."""
+    strides = tuple(cute.sym_int64() for _ in shape)
+    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
+
+
+def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+    """Make an argument for each of `Argument`, in that order, None where the signature has none of it.
+
+    With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's.
+    """
+    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+    pair = () if operation.gate is None else (cute.sym_int(),)
+    is_block = operation.types.scale is Scale.BLOCK
+    float32, a, b = ElementType.FLOAT32, operation.a, operation.b
+    made: dict[Argument, Callable[[], Any]] = {
+        Argument.A: lambda: _matrix(a.element, (m, k), leading=1 if a.is_k_major else 0),
+        Argument.B: lambda: _matrix(b.element, (*pair, n, k), leading=len(pair) + (1 if b.is_k_major else 0)),
+        Argument.D: lambda: _matrix(operation.d, (m, n), leading=1),
+        Argument.SCALE_A: lambda: _strided(float32, (m, cute.sym_int()) if is_block else (m,)),
+        Argument.SCALE_B: lambda: _strided(float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)),
+        Argument.BIAS: lambda: (
+            _strided(operation.bias, (*pair, cute.sym_int()))
+            if pair
+            else _vector(operation.bias, operation.bias.num_bytes)
+        ),
+        Argument.RESIDUAL: lambda: _matrix(operation.d, (m, n), leading=1),
+        Argument.SCALE_D: lambda: _vector(float32, float32.num_bytes),
+        Argument.WORKSPACE: lambda: _vector(float32),
+        Argument.PREFETCH_B: lambda: cutlass.Int32(0),
+    }
+    arguments = (make() if argument in signature else None for argument, make in made.items())
+    return (*arguments, cute.runtime.make_fake_stream())
 
 
 def transpose(tensor: Any) -> Any:

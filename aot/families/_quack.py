@@ -41,7 +41,7 @@ def _partials(candidate: Candidate, d: Any, ws: Any) -> Any:
     return cute.make_tensor(ws.iterator.align(16), layout)
 
 
-def _flags_and_regions(workspace: Workspace, d: Any, ws: Any) -> tuple[Any, Any]:
+def flags_and_regions(workspace: Workspace, d: Any, ws: Any) -> tuple[Any, Any]:
     """Split the workspace into one int32 flag and one float32 region a tile, as `Workspace.num_bytes` counts them."""
     rows, columns = (d.shape[1], d.shape[0]) if workspace.swap_ab else d.shape
     tiles_m = cute.round_up(cute.ceil_div(rows, workspace.tile_m), workspace.cluster_m)
@@ -88,7 +88,7 @@ def _epilogue_and_target(
     arguments = _bias(candidate, bias)
     if workspace.mode != SplitK.NONE:
         is_tail = workspace.mode == SplitK.TAIL
-        flags, regions = _tail_flags_and_regions(workspace, ws) if is_tail else _flags_and_regions(workspace, d, ws)
+        flags, regions = _tail_flags_and_regions(workspace, ws) if is_tail else flags_and_regions(workspace, d, ws)
         arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
     return gemm.EpilogueArguments(**arguments), transpose(d) if candidate.swap_ab else d
 

@@ -1,8 +1,9 @@
-"""The private things of quack that our Hopper kernels use, and why. Imports CUTLASS and quack.
+"""The private things of quack that our kernels use, and why. Imports CUTLASS and quack.
 
 quack's `GemmSm90.__call__` does two things: it chooses a GEMM's layouts and stages, and it launches quack's own kernel.
 Our kernels need the first without the second. The method that chooses has no public name, so it is called here and
-nowhere else. `PieceSm90` overrides the other private method, which chooses the piece of a tile that is stored at once.
+nowhere else. `PieceSm90` overrides another private method, which chooses the piece of a tile that is stored at once,
+and `MixedSm100` one of quack's Blackwell GEMM, which describes the instruction.
 `tests/unit/families/test_quack_internals.py` fails where a release of quack changes it, or where quack's
 other methods come to read an attribute that quack's `__call__` sets and `choose_layouts` does not.
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 from cutlass import cute
 from cutlass.tensor_utils import LayoutEnum
+from quack.gemm_default_epi import GemmDefaultSm100
 
 from aot.families._quack_sm90_kernel import GemmSplitSm90
 
@@ -22,6 +24,9 @@ REPLACED = {
 }
 """The private methods of `GemmSm90` that are overridden here, with their parameters."""
 
+REPLACED_SM100 = {"_setup_attributes": ["self", "epilogue_args", "varlen_args"]}
+"""The same of `GemmSm100`."""
+
 
 class PieceSm90(GemmSplitSm90):
     """quack's GEMM, of which a subclass may say how many columns are stored at once."""
@@ -32,6 +37,35 @@ class PieceSm90(GemmSplitSm90):
     def _compute_tile_shape_or_override(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         rows, columns = super()._compute_tile_shape_or_override(*args, **kwargs)
         return rows, self.piece_columns or columns
+
+
+class MixedSm100(GemmDefaultSm100):
+    """quack's Blackwell GEMM, for operands of two types of 8 bits too.
+
+    quack asks for one type of A and B, where the instruction takes two. So B is given to it as of A's type, and named
+    by its own only where the instruction and shared memory are described.
+    """
+
+    def __init__(self, accumulator: Any, element_a: Any, *args: Any, element_b: Any, **kwargs: Any) -> None:
+        """Configure as quack does.
+
+        Args:
+            accumulator: as in quack's GEMM, as `args` and `kwargs`.
+            element_a: CUTLASS's class of the elements of the kernel's A.
+            element_b: the same of the kernel's B, of as many bits.
+        """
+        super().__init__(accumulator, element_a, *args, **kwargs)
+        self.element_a, self.element_b = element_a, element_b
+
+    def view_b(self, b: Any) -> Any:
+        """Return B as if it were of A's type."""
+        if b.element_type is self.element_a:
+            return b
+        return cute.make_tensor(cute.recast_ptr(b.iterator, dtype=self.element_a), b.layout)
+
+    def _setup_attributes(self, *args: Any) -> None:
+        self.b_dtype = self.b_smem_dtype = self.element_b
+        super()._setup_attributes(*args)
 
 
 def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, epilogue: Any) -> None:

@@ -1,10 +1,13 @@
-"""Shared memory of quack's epilogues. Imports neither CUDA nor CUTLASS."""
+"""What quack's epilogues take, and which of them go together. Imports neither CUDA nor CUTLASS."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import SplitK
+from aot.core.element import ElementType
+from aot.core.types import Scale
+from aot.families._epilogue import has_own_epilogue
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
@@ -23,4 +26,34 @@ def bias_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
     """
     if not operation.has_bias or candidate.split_k_mode == SplitK.SEPARATE:
         return 0
-    return operation.d.size_of(cta_m if candidate.swap_ab else candidate.tile_n)
+    return operation.bias.size_of(cta_m if candidate.swap_ab else candidate.tile_n)
+
+
+def vector_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
+    """Count the bytes of the pieces that a CTA's tile needs of all vectors: scales and a bias.
+
+    Args:
+        candidate: tile, swap and split.
+        operation: what has the vectors.
+        cta_m: rows of a tile that one CTA holds.
+    """
+    has_scales = operation.types.scale is Scale.VECTOR
+    scales = ElementType.FLOAT32.size_of(cta_m + candidate.tile_n) if has_scales else 0
+    return scales + bias_bytes(candidate, operation, cta_m)
+
+
+def epilogue_fault(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why a candidate cannot have an operation's epilogue, on any architecture."""
+    mode = SplitK(candidate.split_k_mode)
+    if not has_own_epilogue(operation):
+        return None
+    if mode is SplitK.SEPARATE:
+        adds = f"the kernel that adds up {mode.value} split-K's sums adds a bias at most"
+        return f"{adds}, {operation.tag} has more; take {SplitK.SERIAL.value} split-K"
+    if operation.gate is None:
+        return None
+    if candidate.swap_ab:
+        return f"{operation.gate.value} multiplies neighbouring columns, which swap_ab would make rows; take no swap"
+    if mode is not SplitK.NONE:
+        return f"{mode.value} split-K's workspace holds n columns, {operation.gate.value} sums 2 n; take no split"
+    return None

@@ -118,7 +118,8 @@ class MultiplySm90(RaggedSm90):
         _, k_tiles = self.range_of_k_tiles(lengths, scheduler, work)
         if const_expr(self.pingpong):
             self.pingpong_barrier_sync(group, stage="mma")
-        state = self.mma(pipeline, state, multiply_stage, sums, None, k_tiles, group)
+        promoted = cute.make_rmem_tensor(sums.shape, self.acc_dtype) if const_expr(self.fp8_slow_accum) else None
+        state = self.mma(pipeline, state, multiply_stage, sums, promoted, k_tiles, group)
         if const_expr(self.split_k > 1):  # noqa: SIM102 - known while tracing, the next is not
             if k_tiles == 0:
                 sums.fill(0.0)

@@ -55,13 +55,20 @@ def has_ragged_tile(candidate: Candidate) -> bool:
     return is_ragged(candidate.tile_n, warpgroup_grid(candidate)[1])
 
 
-def epilogue_tile(candidate: Candidate) -> tuple[int, int]:
-    """Return the (m, n) piece of the tile that one stage of the epilogue stores."""
+def epilogue_tile(candidate: Candidate, d_bits: int = 16) -> tuple[int, int]:
+    """Return the (m, n) piece of the tile that one stage of the epilogue stores.
+
+    Args:
+        candidate: tile and schedule.
+        d_bits: of an element of D. Source: gemm_sm90.py, `_compute_tile_shape_or_override`.
+    """
     rows, _ = warpgroup_grid(candidate)
-    unit = 64
+    unit, widest = 64, 64 if d_bits == 8 else 32
     if rows > 1:
         unit = 128 if candidate.tile_m % 128 == 0 else 192 if candidate.tile_m % 192 == 0 else 64
-    columns = piece_columns(candidate.tile_n) if has_ragged_tile(candidate) else math.gcd(32, candidate.tile_n)
+    columns = math.gcd(32 if unit > 64 else widest, candidate.tile_n)
+    if has_ragged_tile(candidate):
+        columns = piece_columns(candidate.tile_n)
     return math.gcd(unit, candidate.tile_m), columns
 
 
@@ -122,12 +129,18 @@ def _cooperative3_fault(candidate: Candidate, step: int) -> str | None:
     return f"cooperative3 takes {takes}, in our own kernels, got {tile}"
 
 
-def register_fault(candidate: Candidate) -> str | None:
-    """Say why the accumulators of a tile do not fit the registers of its threads."""
+def register_fault(candidate: Candidate, *, is_promoted: bool = False) -> str | None:
+    """Say why the accumulators of a tile do not fit the registers of its threads.
+
+    Args:
+        candidate: tile and schedule.
+        is_promoted: whether what the tensor cores add up is added to as many accumulators more, every 128 of k.
+    """
     warpgroups = math.prod(warpgroup_grid(candidate))
-    accumulators = candidate.tile_m * candidate.tile_n // (warpgroups * 128)
+    accumulators = candidate.tile_m * candidate.tile_n // (warpgroups * 128) * (2 if is_promoted else 1)
     fit = MAX_ACCUMULATORS_OF_THREE if warpgroups == 3 else MAX_ACCUMULATORS
     if accumulators <= fit:
         return None
     tile = f"{candidate.tile_m}x{candidate.tile_n}"
-    return f"{tile} needs {accumulators} accumulator registers a thread; {fit} fit"
+    twice = ", twice its sums since they are promoted every 128 of k" if is_promoted else ""
+    return f"{tile} needs {accumulators} accumulator registers a thread{twice}; {fit} fit"

@@ -18,6 +18,9 @@ TILE_K_BYTES = 128
 BARRIER_BYTES = 1024
 """Shared memory set aside for barriers, by NVIDIA's kernels and quack's alike. Source: their `_compute_stages`."""
 
+ALIGNMENT_BYTES = 1024
+"""Alignment of the stages of A, B, C and D. Source: quack gemm_sm100.py, `buffer_align_bytes`."""
+
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
 
@@ -31,7 +34,8 @@ TMEM_LANES_A_WARP = 32
 """Lanes of tensor memory that a warp can read. Source: PTX ISA, tcgen05.ld."""
 
 EPILOGUE_ELEMENTS = 4096
-"""Elements of D that one stage of the epilogue aims at. Source: cutlass.utils, `compute_epilogue_tile_size`."""
+"""Elements of D that one stage of the epilogue aims at. Source: cutlass.utils,
+`compute_epilogue_tile_size`, as all of `Shape.epilogue_elements`."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +58,29 @@ class Shape:
         """Return the bytes of A and B in one stage of one CTA: with two CTAs, each holds half of B."""
         return (self.cta_m + (self.tile_n // 2 if self.use_2cta else self.tile_n)) * TILE_K_BYTES
 
-    def epilogue_elements(self, d_bytes: int) -> int:
+    def epilogue_elements(self, d_bytes: int, c_bytes: int = 0) -> int:
         """Count the elements of D in one stage of the epilogue.
 
         Args:
             d_bytes: bytes of an element of D.
+            c_bytes: bytes of an element of what is added to D from global memory; 0 without.
         """
         warps_m = 2 if self.use_2cta and self.cta_m == 64 else 4
         warps_n = 4 // warps_m
         tile_m = min(self.cta_m, TMEM_LANES_A_WARP * warps_m)
         floor = (8 if self.d_contiguous_m else 16 // d_bytes) * warps_n
         tile_n = EPILOGUE_ELEMENTS // tile_m
+        if c_bytes:
+            tile_n = self._columns_beside_c(max(c_bytes, d_bytes))
         while self.tile_n % tile_n:
             tile_n //= 2
         return tile_m * min(self.tile_n, max(tile_n, floor))
+
+    def _columns_beside_c(self, num_bytes: int) -> int:
+        """Return the columns that one stage of the epilogue aims at where there is a C, by the wider element."""
+        if num_bytes == 4:
+            return 16 if self.cta_m > 64 and self.tile_n <= 128 else 32
+        return 32 if num_bytes == 2 and self.tile_n <= 128 else 64
 
     def tmem_columns(self, num_accumulators: int) -> int:
         """Count the tensor memory columns of the accumulators, rounded up to what can be allocated."""

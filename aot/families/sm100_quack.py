@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
 from aot.core.types import BF16, FP16
-from aot.families._quack_smem import bias_bytes
+from aot.families._epilogue import FP8, has_own_epilogue
+from aot.families._quack_smem import epilogue_fault, vector_bytes
 from aot.families._split_k import split_k_multiples, split_k_workspace
-from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
+from aot.families._tcgen05 import ALIGNMENT_BYTES, BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,19 @@ NUM_THREADS = 256
 """Four epilogue warps, and one each for the MMA, the loads, C and the scheduler. Source: quack gemm_sm100.py."""
 
 
+GATE_D_BYTES = 2
+"""Bytes of an element of D for which quack chooses the pieces that are stored, where D is half as wide as the kernel.
+Source: quack gemm_sm100.py, `_setup_attributes`."""
+
+
+def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why a tile cannot be stored at half its columns. Source: quack epilogue/ops.py, `_make_tiled_copy_r2s`."""
+    if operation.gate is None or candidate.use_2cta or candidate.tile_m == 128:
+        return None
+    text = "each thread of the epilogue stores a row"
+    return f"{operation.gate.value} takes tile_m 128 without two CTAs, since {text}; got {candidate.tile_m}"
+
+
 class Sm100Quack:
     """The family `sm100_quack`."""
 
@@ -35,8 +50,8 @@ class Sm100Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
-    types = (BF16, FP16)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    types = (BF16, FP16, *FP8)
+    epilogues = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""
@@ -62,8 +77,8 @@ class Sm100Quack:
                                 )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the MMA's tiles and quack's own rule for two CTAs."""
-        del operation, target
+        """Apply the MMA's tiles, quack's own rule for two CTAs, and what goes with the epilogue."""
+        del target
         if candidate.num_stages:
             return Rejected(
                 Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
@@ -73,6 +88,12 @@ class Sm100Quack:
         if candidate.tile_m not in TILE_M[candidate.use_2cta]:
             text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
             return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
+        for reason, fault in (
+            (Reason.TILE, _gate_fault(candidate, operation)),
+            (Reason.COMBINATION, epilogue_fault(candidate, operation)),
+        ):
+            if fault:
+                return Rejected(reason, fault)
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
@@ -80,9 +101,13 @@ class Sm100Quack:
         shape = shape_of(candidate)
         is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
         d_bytes = (operation.accumulator if is_separate else operation.d).num_bytes
-        elements = shape.epilogue_elements(d_bytes)
-        epilogue_bytes = elements * d_bytes
-        fixed = BARRIER_BYTES + 2 * epilogue_bytes + bias_bytes(candidate, operation, shape.cta_m)
+        c_bytes = operation.d.num_bytes if operation.has_residual else 0
+        elements = shape.epilogue_elements(GATE_D_BYTES if operation.gate else d_bytes, c_bytes)
+        epilogue_bytes = elements * d_bytes // (2 if operation.gate else 1)
+        vectors = vector_bytes(candidate, operation, shape.cta_m)
+        if has_own_epilogue(operation):
+            vectors = -(-vectors // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        fixed = BARRIER_BYTES + 2 * (epilogue_bytes + elements * c_bytes) + vectors
         limit = target.smem_bytes_per_block
         num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
@@ -103,22 +128,38 @@ class Sm100Quack:
         return split_k_multiples(candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Configure `GemmDefaultSm100` and make its entry."""
+        """Configure the GEMM and make its entry."""
+        from aot.families._epilogue_entry import epilogue_entry
+        from aot.families._quack import quack_entry
+
+        gemm = self.configure(candidate, operation, target)
+        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        make = epilogue_entry if has_own_epilogue(operation) else quack_entry
+        return make(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
+
+    def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
+        """Make the GEMM that a candidate describes."""
+        del target
         from quack.gemm_default_epi import GemmDefaultSm100
 
         from aot.families._arguments import cutlass_type
-        from aot.families._quack import ACCUMULATOR, quack_entry, quack_split_k
+        from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        gemm = GemmDefaultSm100(
+        a, b = (operation.b, operation.a) if candidate.swap_ab else (operation.a, operation.b)
+        make: Any = GemmDefaultSm100
+        if has_own_epilogue(operation):
+            from aot.families._epilogue_kernel import GemmEpilogueSm100
+
+            named = {"operation": operation, "swap_ab": candidate.swap_ab, "element_b": cutlass_type(b.element)}
+            make = partial(GemmEpilogueSm100, **named)
+        return make(
             ACCUMULATOR,
-            cutlass_type(operation.a.element),
+            cutlass_type(a.element),
             (candidate.tile_m, candidate.tile_n),
             (candidate.cluster_m, candidate.cluster_n, 1),
             use_clc_persistence=candidate.schedule == CLC,
             **quack_split_k(candidate),
         )
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
 
 FAMILY = Sm100Quack()

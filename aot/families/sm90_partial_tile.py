@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout
+from aot.core.types import BF16, FP16, Types
 from aot.families._ragged import STEP
 from aot.families._sm90_tiles import COOPERATIVE3
 from aot.families.sm90_quack import Sm90Quack
@@ -25,6 +27,8 @@ class Sm90PartialTile(Sm90Quack):
     name = "sm90_partial_tile"
     loads_outside = False
     tile_n_step = STEP
+    types: tuple[Types, ...] = (BF16, FP16)
+    epilogues: tuple[Epilogue, ...] = (Epilogue.NONE, Epilogue.BIAS)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_quack`'s limits; ask for operands whose rows are contiguous along k, and for clusters of one row.
@@ -41,9 +45,9 @@ class Sm90PartialTile(Sm90Quack):
             return Rejected(Reason.COMBINATION, f"{text}; got a cluster of {cluster}, expected 1 x n or n x 1")
         return super().check(candidate, operation, target)
 
-    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+    def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, whose loads end at the last row."""
-        del target
+        del operation, target
         from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
         return partial(GemmPartialTileSm90, three_by_rows=candidate.schedule == COOPERATIVE3)

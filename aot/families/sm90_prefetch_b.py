@@ -5,30 +5,51 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.epilogue import GATES, Epilogue, Step
+from aot.core.types import BF16, FP16
+from aot.families._epilogue import FP8, has_own_epilogue
+from aot.families._ragged import STEP
 from aot.families._sm90_tiles import COOPERATIVE3
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
-    from aot.core.candidate import Candidate
+    from aot.core.operation import Operation
     from aot.core.target import Target
 
 
 class Sm90PrefetchB(Sm90PartialTile):
-    """The family `sm90_prefetch_b`: the space, limits and resources of `sm90_partial_tile`."""
+    """The family `sm90_prefetch_b`: the space, limits and resources of `sm90_partial_tile`, with other epilogues too.
+
+    A residual would be loaded by warps that these kernels do not have; a gate stores half as many columns as they do.
+    """
 
     name = "sm90_prefetch_b"
     prefetches_b = True
+    types = (BF16, FP16, *FP8)
+    epilogues = tuple(x for x in Epilogue if not {Step.RESIDUAL, *GATES} & {*x.steps})
 
-    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the limits of `sm90_partial_tile`; matrices of 8 columns are stored as 16 bits only."""
+        if candidate.tile_n == STEP and operation.d.bits != 16:
+            text = f"a tile of {STEP} columns is stored by matrices of 16-bit elements"
+            return Rejected(Reason.TILE, f"{text}, got a D of {operation.d.value}; take a tile_n of {2 * STEP} or more")
+        return super().check(candidate, operation, target)
+
+    def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, with a loading warp for each operand."""
+        options: dict[str, Any] = {
+            "prefetched": 0 if candidate.swap_ab else 1,
+            "num_sms": target.num_sms,
+            "three_by_rows": candidate.schedule == COOPERATIVE3,
+        }
+        if has_own_epilogue(operation):
+            from aot.families._prefetch_b_epilogue_kernel import GemmPrefetchBEpilogueSm90
+
+            return partial(GemmPrefetchBEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab, **options)
         from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 
-        return partial(
-            GemmPrefetchBSm90,
-            prefetched=0 if candidate.swap_ab else 1,
-            num_sms=target.num_sms,
-            three_by_rows=candidate.schedule == COOPERATIVE3,
-        )
+        return partial(GemmPrefetchBSm90, **options)
 
 
 FAMILY = Sm90PrefetchB()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.types import BF16, FP16
-from aot.families._quack_smem import bias_bytes
+from aot.core.types import BF16, FP16, Types
+from aot.families._epilogue import FP8, has_own_epilogue
+from aot.families._quack_smem import epilogue_fault
 from aot.families._ragged import MATRIX_COLUMNS
+from aot.families._sm90_smem import EpilogueSmem
 from aot.families._sm90_tiles import (
     PINGPONG,
-    epilogue_tile,
     has_ragged_tile,
     register_fault,
     shapes,
@@ -34,10 +37,6 @@ TILE_K_BYTES = 128
 
 BARRIER_BYTES = 1024
 """Shared memory that quack sets aside for barriers and the scheduler. Source: gemm_sm90.py, `_compute_stages`."""
-
-ALIGNMENT_BYTES = 1024
-"""Alignment of the stages of A and B, and what quack leaves for it where something else than stages of D lies in front.
-Source: gemm_sm90.py, `_compute_stages` and `buffer_align_bytes`."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
@@ -70,6 +69,28 @@ def _split_fault(candidate: Candidate) -> str | None:
     return None
 
 
+def is_promoted(operation: Operation) -> bool:
+    """Say whether FP8 sums are added up outside the tensor cores every 128 of k."""
+    return operation.types.a.bits == 8 and operation.accumulator is ElementType.FLOAT32 and not operation.types.is_fast
+
+
+def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why a tile cannot be stored at half its columns."""
+    if operation.gate is None:
+        return None
+    tile = f"{candidate.tile_m}x{candidate.tile_n}"
+    if candidate.tile_n % GATE_COLUMNS:
+        return f"{operation.gate.value} takes tile_n in steps of {GATE_COLUMNS}, got {tile}"
+    if warpgroup_grid(candidate)[1] > 1:
+        # quack's shuffle gives each thread the neighbours of its columns; two warpgroups hold every second 8 of them.
+        return f"{operation.gate.value} takes a tile whose columns one warpgroup holds, which two share of {tile}"
+    return None
+
+
+GATE_COLUMNS = 32
+"""Columns of which a gated tile is a multiple. Source: quack epilogue/ops.py, `TileStore.to_params`."""
+
+
 class Sm90Quack:
     """The family `sm90_quack`."""
 
@@ -81,8 +102,8 @@ class Sm90Quack:
     prefetches_b = False
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
-    types = (BF16, FP16)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    types: tuple[Types, ...] = (BF16, FP16, *FP8)
+    epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile, both schedules, the target's clusters, swap, and split-K where tile_n allows it."""
@@ -105,16 +126,17 @@ class Sm90Quack:
                         )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the limits of `GemmSm90.__init__` and of the register file."""
-        del operation, target
+        """Apply the limits of `GemmSm90.__init__`, of the epilogue and of the register file."""
+        del target
         if candidate.num_stages:
             return Rejected(
                 Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
             )
         for reason, fault in (
             (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
-            (Reason.COMBINATION, _split_fault(candidate)),
-            (Reason.REGISTERS, register_fault(candidate)),
+            (Reason.TILE, _gate_fault(candidate, operation)),
+            (Reason.COMBINATION, _split_fault(candidate) or epilogue_fault(candidate, operation)),
+            (Reason.REGISTERS, register_fault(candidate, is_promoted=is_promoted(operation))),
         ):
             if fault:
                 return Rejected(reason, fault)
@@ -122,18 +144,12 @@ class Sm90Quack:
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
-        epilogue_m, epilogue_n = epilogue_tile(candidate)
-        num_epilogue_tiles = candidate.tile_m * candidate.tile_n // (epilogue_m * epilogue_n)
-        separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
-        epilogue_bytes = epilogue_m * epilogue_n * (operation.accumulator if separate else operation.d).num_bytes
-        epilogue_stages = min(num_epilogue_tiles, 4 if epilogue_n <= 16 else 2)
+        epilogue = EpilogueSmem.of(candidate, operation)
         stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
-        bias = bias_bytes(candidate, operation, candidate.tile_m)
-        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue_bytes * epilogue_stages
-        left -= bias + ALIGNMENT_BYTES if bias else 0
+        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue.padding - epilogue.vector_bytes
+        left -= epilogue.d_bytes * epilogue.d_stages + epilogue.c_bytes * epilogue.c_stages
         num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
-        epilogue_stages += max(left - stage_bytes * num_stages, 0) // epilogue_bytes
-        before_stages = -(-(epilogue_bytes * epilogue_stages + bias) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        before_stages = epilogue.fill(max(left - stage_bytes * num_stages, 0))
         warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(warpgroup_grid(candidate))
         return Resources(
             smem_bytes=stage_bytes * num_stages + before_stages + BARRIER_BYTES,
@@ -150,9 +166,13 @@ class Sm90Quack:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
 
-    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+    def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: quack's, whose splits wait for the kernel in front."""
-        del candidate, target
+        del target
+        if has_own_epilogue(operation):
+            from aot.families._epilogue_kernel import GemmEpilogueSm90
+
+            return partial(GemmEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab)
         from aot.families._quack_sm90_kernel import GemmSplitSm90
 
         return GemmSplitSm90
@@ -162,23 +182,27 @@ class Sm90Quack:
         from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        return self.gemm_class(candidate, target)(
+        a = operation.b if candidate.swap_ab else operation.a
+        return self.gemm_class(candidate, operation, target)(
             ACCUMULATOR,
-            cutlass_type(operation.a.element),
+            cutlass_type(a.element),
             (candidate.tile_m, candidate.tile_n),
             (candidate.cluster_m, candidate.cluster_n, 1),
             pingpong=candidate.schedule == PINGPONG,
             is_persistent=True,
+            fp8_fast_accum=operation.types.is_fast,
             **quack_split_k(candidate),
         )
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""
+        from aot.families._epilogue_entry import epilogue_entry
         from aot.families._quack import quack_entry
 
         gemm = self.configure(candidate, operation, target)
         clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
-        return quack_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
+        make = epilogue_entry if has_own_epilogue(operation) else quack_entry
+        return make(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
 
 FAMILY = Sm90Quack()

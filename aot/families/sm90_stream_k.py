@@ -91,9 +91,9 @@ class Sm90StreamK(Sm90PartialTile):
         """Return a flag for each CTA of a wave, and a float32 region for each split but a tile's last."""
         return replace(split_k_workspace(candidate, candidate.tile_m), num_clusters=_num_clusters(candidate))
 
-    def gemm_class(self, candidate: Candidate, target: Target) -> Any:
+    def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, which splits the last wave."""
-        del target
+        del operation, target
         from aot.families._stream_k_kernel import GemmStreamKSm90
 
         return partial(GemmStreamKSm90, three_by_rows=candidate.schedule == COOPERATIVE3)

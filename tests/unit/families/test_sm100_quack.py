@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import Reason, Workspace
+from aot.core.operation import Operation
 from aot.families.sm100_quack import FAMILY
 from tests.unit.accepted import named, reason, resources
 
@@ -47,3 +48,55 @@ def test_a_workspace_region_is_one_ctas():
     assert FAMILY.workspace(split) == Workspace("serial", 4, 128, 64, 2, 1, False)
     assert FAMILY.multiples(split) == (1, 1)
     assert FAMILY.multiples(named("sm100_quack_256x64_c2x1_clc_2cta_separate4", "thor")) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "smem_bytes", "stages", "tmem_columns"),
+    [
+        (Operation.E4M3_BF16_KK, "128x256_c2x1_clc_2cta", 231424, 8, 256),
+        (Operation.E4M3_BF16_KK, "64x32_c1x1_static_swap", 230400, 18, 32),
+        (Operation.E4M3_E4M3_KK, "128x128_c1x1_static", 231424, 6, 256),
+        (Operation.E4M3_FP32_KK, "128x64_c1x1_clc_serial4", 230400, 8, 128),
+        (Operation.E4M3_BF16_FAST_KK, "128x256_c1x1_clc", 231424, 4, 512),
+        (Operation.FP16_KK_RESIDUAL, "128x256_c1x1_clc", 230400, 3, 512),
+        (Operation.BF16_KK_RESIDUAL, "64x64_c1x1_clc_serial4_swap", 230400, 13, 64),
+        (Operation.BF16_KK_RESIDUAL, "128x160_c1x1_clc_swap", 226304, 5, 512),
+        (Operation.BF16_KK_GEGLU, "128x256_c1x1_clc", 230400, 4, 512),
+        (Operation.E4M3_BF16_KK_SWIGLU, "128x64_c2x1_clc_2cta", 230400, 18, 64),
+    ],
+)
+def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(
+    operation, name, smem_bytes, stages, tmem_columns
+):
+    # Source: as above, 2026-11-22; tests/runtime/test_operand_kernels.py compares with what is launched.
+    assert resources(f"sm100_quack_{name}", "thor", operation) == (smem_bytes, stages, 256, tmem_columns)
+
+
+SEPARATE = "the kernel that adds up separate split-K's sums adds a bias at most"
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "why", "message"),
+    [
+        (
+            Operation.BF16_KK_SWIGLU,
+            "64x64_c1x1_clc",
+            Reason.TILE,
+            "swiglu takes tile_m 128 without two CTAs, since each thread of the epilogue stores a row; got 64",
+        ),
+        (
+            Operation.BF16_KK_GEGLU,
+            "128x64_c1x1_clc_swap",
+            Reason.COMBINATION,
+            "geglu multiplies neighbouring columns, which swap_ab would make rows; take no swap",
+        ),
+        (
+            Operation.E4M3_BF16_KK,
+            "128x64_c1x1_clc_separate4",
+            Reason.COMBINATION,
+            f"{SEPARATE}, e4m3_bf16_kk has more; take serial split-K",
+        ),
+    ],
+)
+def test_what_does_not_go_with_an_epilogue_is_refused(operation, name, why, message):
+    assert reason(named(f"sm100_quack_{name}", "thor"), "thor", operation) == (why, message)

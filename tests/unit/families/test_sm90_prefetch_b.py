@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.candidate import Accepted, Reason, Rejected
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -9,7 +10,7 @@ from aot.families import families
 from aot.families.sm90_partial_tile import FAMILY as BOUNDED
 from aot.families.sm90_prefetch_b import FAMILY
 from aot.space.legality import check
-from tests.unit.accepted import named
+from tests.unit.accepted import named, resources
 from tests.unit.twins import BF16
 
 H200 = load_target("h200")
@@ -29,6 +30,37 @@ def test_limits_and_resources_are_those_of_the_bounded_family(layout):
     operation = Operation.of(ElementType.FLOAT16, layout)
     for candidate in FAMILY.candidates(operation, H200):
         assert check(candidate, operation, H200) == check(bounded(candidate), operation, H200)
+
+
+def test_matrices_of_8_columns_are_stored_as_16_bits():
+    tile = named("sm90_prefetch_b_64x8_c1x1_pingpong_swap", "h200")
+    assert isinstance(check(tile, Operation.E4M3_BF16_KK, H200), Accepted)
+    assert check(tile, Operation.E4M3_FP32_KK, H200) == Rejected(
+        Reason.TILE,
+        "a tile of 8 columns is stored by matrices of 16-bit elements, got a D of float32; take a tile_n of 16 or more",
+    )
+
+
+@pytest.mark.parametrize("operation", [Operation.BF16_KK_RESIDUAL, Operation.FP16_KK_SWIGLU])
+def test_residuals_and_gates_are_left_to_quacks_kernel(operation):
+    verdict = check(TILE, operation, H200)
+    assert isinstance(verdict, Rejected)
+    assert verdict.reason is Reason.EPILOGUE
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "smem_bytes", "stages"),
+    [
+        (Operation.E4M3_BF16_KK, "64x8_c1x1_pingpong_swap", 230400, 24),
+        (Operation.E4M3_BF16_KK, "64x72_c1x1_pingpong", 230400, 12),
+        (Operation.E4M3_E4M3_KK, "64x88_c1x1_cooperative_swap", 229376, 11),
+        (Operation.BF16_KK_GELU, "128x104_c1x1_cooperative", 225280, 7),
+        (Operation.E4M3_BF16_FAST_KK, "192x200_c1x1_cooperative3", 227328, 4),
+    ],
+)
+def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
+    # Source: what nvidia-cutlass-dsl 4.8.1 gave, 2026-11-22.
+    assert resources(f"sm90_prefetch_b_{name}", "h200", operation)[:2] == (smem_bytes, stages)
 
 
 def test_workspace_and_multiples_are_those_of_the_bounded_family():

@@ -2,9 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Reason, Workspace
+from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.epilogue import Epilogue
 from aot.core.operation import Operation
-from aot.families.sm90_quack import FAMILY
+from aot.core.target import load_target
+from aot.core.types import BF16, FP16
+from aot.families import families
+from aot.families.sm90_quack import FAMILY, Sm90Quack
+from aot.space.legality import check
 from tests.unit.accepted import named, reason, resources
 
 TILE = named("sm90_quack_128x128_c1x1_pingpong", "h200")
@@ -38,6 +43,109 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
 def test_resources_with_a_bias_are_those_of_the_compiled_kernels(name, smem_bytes, stages):
     # Source: as above, 2026-11-22: quack leaves a kilobyte for the alignment of what follows the bias.
     assert resources(name, "h200", Operation.BF16_KK_BIAS)[:2] == (smem_bytes, stages)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "smem_bytes", "stages"),
+    [
+        (Operation.E4M3_BF16_KK, "128x96_c1x1_pingpong", 227328, 7),
+        (Operation.E4M3_BF16_KK, "192x96_c1x1_cooperative", 223232, 5),
+        (Operation.E4M3_FP32_KK, "128x64_c1x1_pingpong_serial4", 230400, 8),
+        (Operation.E4M3_E4M3_KK, "64x192_c1x1_pingpong", 227328, 6),
+        (Operation.E4M3_E4M3_KK, "64x64_c1x1_pingpong_swap", 230400, 13),
+        (Operation.E4M3_BF16_FAST_KK, "128x256_c2x1_cooperative", 223232, 4),
+        (Operation.BF16_KK_GELU, "192x96_c1x1_cooperative", 222208, 5),
+        (Operation.BF16_KK_RESIDUAL, "192x128_c1x1_cooperative", 222208, 3),
+        (Operation.BF16_KK_RESIDUAL, "256x208_c1x1_cooperative", 228352, 3),
+        (Operation.BF16_KK_RESIDUAL, "64x16_c1x1_cooperative", 230400, 22),
+        (Operation.FP16_KK_GEGLU, "192x96_c1x1_cooperative", 228352, 5),
+        (Operation.E4M3_BF16_KK_SWIGLU, "64x64_c1x1_pingpong", 230400, 13),
+    ],
+)
+def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
+    # Source: as above, 2026-11-22; tests/runtime/test_operand_kernels.py compares with what is launched.
+    assert resources(f"sm90_quack_{name}", "h200", operation)[:2] == (smem_bytes, stages)
+
+
+PROMOTED = "accumulator registers a thread, twice its sums since they are promoted every 128 of k"
+SEPARATE = "the kernel that adds up separate split-K's sums adds a bias at most"
+COMBINATIONS = [
+    (
+        Operation.E4M3_BF16_KK,
+        {},
+        Reason.REGISTERS,
+        f"128x128 needs 256 {PROMOTED}; 208 fit",
+    ),
+    (
+        Operation.E4M3_BF16_KK,
+        {"tile_m": 192, "tile_n": 112, "schedule": "cooperative"},
+        Reason.TILE,
+        "cooperative 192x112: tile_n must be a multiple of 32",
+    ),
+    (
+        Operation.E4M3_E4M3_KK,
+        {"tile_m": 192, "schedule": "cooperative"},
+        Reason.REGISTERS,
+        f"192x128 needs 128 {PROMOTED}; 100 fit",
+    ),
+    (
+        Operation.BF16_KK_SWIGLU,
+        {"tile_n": 112},
+        Reason.TILE,
+        "swiglu takes tile_n in steps of 32, got 128x112",
+    ),
+    (
+        Operation.BF16_KK_SWIGLU,
+        {"tile_m": 320, "tile_n": 160, "schedule": "cooperative"},
+        Reason.TILE,
+        "swiglu takes a tile whose columns one warpgroup holds, which two share of 320x160",
+    ),
+    (
+        Operation.BF16_KK_GEGLU,
+        {"swap_ab": True},
+        Reason.COMBINATION,
+        "geglu multiplies neighbouring columns, which swap_ab would make rows; take no swap",
+    ),
+    (
+        Operation.BF16_KK_GEGLU,
+        {"split_k": 4, "split_k_mode": "serial"},
+        Reason.COMBINATION,
+        "serial split-K's workspace holds n columns, geglu sums 2 n; take no split",
+    ),
+    (
+        Operation.BF16_KK_GELU,
+        {"split_k": 4, "split_k_mode": "separate"},
+        Reason.COMBINATION,
+        f"{SEPARATE}, bf16_kk_gelu has more; take serial split-K",
+    ),
+]
+
+
+@pytest.mark.parametrize(("operation", "change", "why", "message"), COMBINATIONS)
+def test_what_does_not_go_with_an_epilogue_is_refused(operation, change, why, message):
+    assert reason(replace(TILE, **change), "h200", operation) == (why, message)
+
+
+@pytest.mark.parametrize("operation", [Operation.BF16_KK_BIAS, Operation.BF16_KK])
+def test_the_separate_reduction_adds_a_bias(operation):
+    separate = named("sm90_quack_128x128_c1x1_pingpong_separate4", "h200")
+    assert isinstance(check(separate, operation, load_target("h200")), Accepted)
+
+
+def test_fast_sums_have_the_registers_of_16_bits():
+    widest = named("sm90_quack_128x208_c1x1_pingpong", "h200")
+    verdicts = [
+        isinstance(check(widest, x, load_target("h200")), Accepted)
+        for x in (Operation.E4M3_BF16_FAST_KK, Operation.E4M3_BF16_KK, Operation.BF16_KK_SILU)
+    ]
+    assert verdicts == [True, False, True]
+
+
+def test_what_derives_from_this_family_keeps_its_own_operations():
+    taken = {x.name: (x.types, x.epilogues) for x in families().values() if isinstance(x, Sm90Quack)}
+    plain = (BF16, FP16), (Epilogue.NONE, Epilogue.BIAS)
+    assert {name for name, what in taken.items() if what != plain} == {"sm90_quack", "sm90_prefetch_b"}
+    assert set(FAMILY.epilogues) == set(Epilogue)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""The entry of quack's GEMMs with the epilogues of `_epilogue_kernel.py`. Imports CUTLASS and quack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+from cuda.bindings import driver as cuda
+from cutlass import Int32, const_expr, cute
+from quack.tile_scheduler import TileSchedulerOptions
+
+from aot.core.candidate import SplitK
+from aot.families import Entry, signature
+from aot.families._arguments import epilogue_arguments, transpose
+from aot.families._quack import MAX_SWIZZLE, flags_and_regions
+
+if TYPE_CHECKING:
+    from aot.core.candidate import KernelKey, Workspace
+
+
+def _paired(tensor: Any) -> Any:
+    """View (2, n) or (2, n, k) as 2 n columns or rows in which those of the gate and the linear half alternate."""
+    shape, stride = ((2, tensor.shape[1]), *tensor.shape[2:]), (tensor.stride[:2], *tensor.stride[2:])
+    return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
+
+
+def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, Any]:
+    """Name the vectors by what they belong to in the kernel, which computes D's transpose with `swap_ab`."""
+    if swap_ab:
+        return {"row_scale": scale_b, "column_scale": scale_a, "row_bias": bias}
+    return {"row_scale": scale_a, "column_scale": scale_b, "column_bias": bias}
+
+
+def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clusters: int) -> Entry:
+    """Make the entry of one configured GEMM.
+
+    Args:
+        gemm: an instance of a class of `_epilogue_kernel.py`.
+        key: the candidate that it was configured from, and its operation.
+        workspace: the family's statement of the candidate's workspace: none, flags and regions.
+        max_active_clusters: grid of the persistent scheduler, in clusters.
+    """
+    swap_ab = key.candidate.swap_ab
+    has_gate = key.operation.gate is not None
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        residual: cute.Tensor | None,
+        scale_d: cute.Tensor | None,
+        ws: cute.Tensor | None,
+        prefetch_b: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
+        stream: cuda.CUstream,
+    ) -> None:
+        scheduler = TileSchedulerOptions(
+            max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
+        )
+        if const_expr(has_gate):
+            b, scale_b, bias = [_paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+        arguments = _vectors(swap_ab, scale_a, scale_b, bias) | {"scale_d": scale_d}
+        if const_expr(workspace.mode != SplitK.NONE):
+            flags, regions = flags_and_regions(workspace, d, ws)
+            arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
+        left, right, target, added = a, b, d, residual
+        if const_expr(swap_ab):
+            left, right, target = b, a, transpose(d)
+            added = transpose(residual) if const_expr(residual is not None) else None
+        if const_expr(has_gate):
+            arguments, target = arguments | {"product": d}, None
+        epilogue = gemm.EpilogueArguments(**arguments)
+        early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
+        gemm(left, gemm.view_b(right), target, added, epilogue, scheduler, None, stream, **early)
+
+    return Entry(entry, epilogue_arguments(signature(key), key.operation))

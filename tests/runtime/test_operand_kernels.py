@@ -1,0 +1,264 @@
+"""Kernels of FP8, activations, residuals and gates, compiled for both architectures: what their entries launch.
+
+Objects for sm_110a are compiled for this host here, so that their entries run; device code is the same for every host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass, replace
+
+import pytest
+
+from aot.compile.compiler import compile_kernels
+from aot.core.candidate import Candidate, KernelKey, SplitK
+from aot.core.operation import Operation
+from aot.core.signature import Argument
+from aot.core.target import load_target
+from tests.objects import STORE, cubin, parameter_sizes, small_manifest
+from tests.runtime.host import Library, compile_library
+
+M, N, K = 304, 528, 272
+"""Multiples of 16 elements, of no tile."""
+A, B, D, SCALE_A, SCALE_B, BIAS, RESIDUAL, SCALE_D, WORKSPACE, STREAM = (0x7F0000000000 + i * 2**32 for i in range(10))
+STEP_A, STEP_B = 0x11111111, 0x22222222
+"""Strides of the vectors of scales; no kernel reads here."""
+DESCRIPTOR_BYTES = 128
+CLUSTER, PROGRAMMATIC = 4, 6  # cudaLaunchAttributeID
+
+
+def sm90(tile_m, tile_n, schedule="pingpong", **fields):
+    return Candidate("sm90_quack", tile_m, tile_n, schedule=schedule, **fields)
+
+
+def early(tile_m, tile_n, schedule="pingpong", **fields):
+    return Candidate("sm90_prefetch_b", tile_m, tile_n, schedule=schedule, **fields)
+
+
+def sm100(tile_m, tile_n, schedule="clc", **fields):
+    return Candidate("sm100_quack", tile_m, tile_n, schedule=schedule, **fields)
+
+
+SERIAL = {"split_k": 4, "split_k_mode": SplitK.SERIAL}
+PARALLEL = {"split_k": 2, "split_k_mode": SplitK.PARALLEL}
+PAIR = {"cluster_m": 2, "use_2cta": True}
+KERNELS = [
+    (Operation.E4M3_BF16_KK, sm90(128, 96)),
+    (Operation.E4M3_BF16_KK, sm90(64, 16, swap_ab=True)),
+    (Operation.E4M3_FP32_KK, sm90(128, 64, **SERIAL)),
+    (Operation.E4M3_E4M3_KK, sm90(64, 192, "cooperative")),
+    (Operation.E5M2E4M3_BF16_KK, sm90(64, 64, swap_ab=True)),
+    (Operation.E4M3_BF16_FAST_KK, sm90(128, 256, "cooperative", cluster_m=2)),
+    (Operation.BF16_KK_GELU, sm90(256, 208, "cooperative")),
+    (Operation.FP16_KK_RELU, sm90(64, 32, swap_ab=True, **PARALLEL)),
+    (Operation.BF16_KK_RESIDUAL, sm90(128, 128, cluster_n=2)),
+    (Operation.FP16_KK_RESIDUAL, sm90(192, 112, swap_ab=True)),
+    (Operation.BF16_KK_SWIGLU, sm90(128, 256, "cooperative")),
+    (Operation.E4M3_BF16_KK_SWIGLU, sm90(64, 64)),
+    (Operation.E4M3_BF16_KK, early(64, 8, swap_ab=True)),
+    (Operation.E4M3_FP32_KK, early(64, 24, swap_ab=True)),
+    (Operation.E4M3_E4M3_KK, early(64, 88, "cooperative")),
+    (Operation.BF16_KK_SILU, early(64, 64, **SERIAL)),
+    (Operation.FP16_KK_GELU, early(128, 104, "cooperative", cluster_m=2)),
+    (Operation.E4M3_BF16_KK, sm100(128, 256, **PAIR)),
+    (Operation.E4M3_BF16_KK_SILU, sm100(64, 32, "static", swap_ab=True)),
+    (Operation.E4M3_E4M3_KK, sm100(128, 64, **SERIAL)),
+    (Operation.E5M2E4M3_BF16_KK, sm100(128, 224)),
+    (Operation.E4M3E5M2_BF16_KK, sm100(128, 224)),
+    (Operation.E4M3E5M2_BF16_KK, sm100(64, 64, swap_ab=True)),
+    (Operation.FP16_KK_GELU, sm100(256, 256, **PAIR)),
+    (Operation.BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
+    (Operation.BF16_KK_GEGLU, sm100(128, 64, **PAIR)),
+    (Operation.E4M3_BF16_KK_SWIGLU, sm100(128, 256)),
+]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    kernel: object
+    path: object
+    num_sms: int
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Compile the kernels of each architecture for this host."""
+    found = {}
+    h200 = load_target("h200")
+    thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
+    for arch, target in (("sm90", h200), ("sm100", thor)):
+        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
+        artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
+        assert failures == []
+        found |= {x.kernel.key: Compiled(x.kernel, x.path, target.num_sms) for x in artifacts}
+    return found
+
+
+@pytest.fixture(scope="module")
+def library(compiled, tmp_path_factory):
+    manifest, objects = small_manifest("h200")
+    paths = [*objects.values(), *(x.path for x in compiled.values())]
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("operands"), paths))
+
+
+def struct_of(address, shape, strides):
+    """Pack a tensor as `export_to_c` describes it: an address, int32 extents, int64 strides."""
+    content = struct.pack(f"<Q{len(shape)}i", address, *shape)
+    return content + bytes(-len(content) % 8) + struct.pack(f"<{len(strides)}q", *strides)
+
+
+def arguments(operation, *, halves=True, bias=True):
+    """Give the C structure of every argument but the stream."""
+    if operation.gate is None:
+        b, bias_of_none = struct_of(B, (N, K), (K,)), struct_of(0, (0,), ())
+        scale_b, biases = struct_of(SCALE_B, (N,), (STEP_B,)), struct_of(BIAS, (N,), ())
+    else:
+        rows = (N * K, K) if halves else (K, 2 * K)
+        b, bias_of_none = struct_of(B, (2, N, K), rows), struct_of(0, (2, 0), (0, 1))
+        scale_b = struct_of(SCALE_B, (2, N), (N, STEP_B))
+        biases = struct_of(BIAS, (2, N), (N, 1) if halves else (1, 2))
+    return {
+        Argument.A: struct_of(A, (M, K), (K,)),
+        Argument.B: b,
+        Argument.D: struct_of(D, (M, N), (N,)),
+        Argument.SCALE_A: struct_of(SCALE_A, (M,), (STEP_A,)),
+        Argument.SCALE_B: scale_b,
+        Argument.BIAS: biases if bias else bias_of_none,
+        Argument.RESIDUAL: struct_of(RESIDUAL, (M, N), (N,)),
+        Argument.SCALE_D: struct_of(SCALE_D, (1,), ()),
+        Argument.WORKSPACE: struct_of(WORKSPACE, (2**20,), ()),
+        Argument.PREFETCH_B: struct.pack("<i", 1),
+    }
+
+
+def _pointers(*values):
+    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(x) for x in values))
+
+
+def load(library, kernel):
+    """Load a kernel as the runtime does."""
+    module, device, status = ctypes.c_void_p(), ctypes.c_int32(0), ctypes.c_int32(-1)
+    place = ctypes.c_void_p(ctypes.addressof(module))
+    getattr(library.c, kernel.init_symbol)(_pointers(place, status))
+    assert status.value == 0
+    getattr(library.c, kernel.load_symbol)(_pointers(place, device, status))
+    assert status.value == 0
+
+
+def launch(library, compiled, given):
+    """Call a kernel's entry; return the record of its launch, and its parameters as bytes."""
+    kernel, sizes = compiled.kernel, parameter_sizes(compiled.path)
+    library.c.recorder_reset()
+    load(library, kernel)
+    library.c.recorder_set_parameters((ctypes.c_int32 * len(sizes))(*sizes), len(sizes))
+    buffers = [
+        ctypes.c_void_p(STREAM) if x is Argument.STREAM else ctypes.create_string_buffer(given[x], len(given[x]))
+        for x in kernel.signature
+    ]
+    status = ctypes.c_int32(-1)
+    values = [*buffers, status]
+    getattr(library.c, kernel.entry_symbol)(_pointers(*values), len(values))
+    assert status.value == 0
+    (record,) = library.real_launches()
+    content, parameters = bytes(record.parameters), []
+    for size in sizes:
+        parameters.append(content[:size])
+        content = content[size:]
+    return record, parameters
+
+
+def maps(parameters):
+    """Give (extents, strides in bytes) of the TMA descriptors by their addresses."""
+    found = {}
+    for content in (x for x in parameters if len(x) == DESCRIPTOR_BYTES):
+        (address,) = struct.unpack_from("<Q", content)
+        rank = (content[8] >> 4 & 7) + 1
+        extents = tuple(x + 1 for x in struct.unpack_from("<5I", content, 32)[:rank])
+        found[address] = extents, tuple(x * 16 for x in struct.unpack_from("<4I", content, 12)[: rank - 1])
+    return found
+
+
+def vector(parameters, address):
+    """Give (extent, strides) of the parameter that is a vector at an address; the first parameter is the tiled MMA."""
+    (content,) = (x for x in parameters[1:] if len(x) in (16, 24, 32) and struct.unpack_from("<Q", x) == (address,))
+    return struct.unpack_from("<i", content, 8)[0], struct.unpack(f"<{(len(content) - 16) // 8}q", content[16:])
+
+
+def num_blocks(kernel, num_sms):
+    """Count the CTAs of a launch: of all tiles and splits, or of a wave where CTAs take one tile after another."""
+    candidate = kernel.candidate
+    columns = N if kernel.operation.gate is None else 2 * N
+    extents = (columns, M) if candidate.swap_ab else (M, columns)
+    cluster = candidate.cluster_m * candidate.cluster_n
+    tile = (
+        candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m,
+        candidate.tile_n * candidate.cluster_n,
+    )
+    clusters = -(-extents[0] // tile[0]) * -(-extents[1] // tile[1]) * candidate.split_k
+    return cluster * (clusters if candidate.schedule == "clc" else min(clusters, num_sms // cluster))
+
+
+@pytest.fixture(params=[KernelKey(*x) for x in KERNELS], ids=lambda x: x.name)
+def each(request, compiled):
+    return compiled[request.param]
+
+
+def test_nothing_is_spilled_and_shared_memory_is_what_was_counted(each, library):
+    record, _ = launch(library, each, arguments(each.kernel.operation))
+    assert each.kernel.spill_bytes == 0
+    assert record.smem_bytes == each.kernel.smem_bytes <= 232448
+
+
+def test_the_launch_is_of_the_tiles_and_clusters(each, library):
+    candidate = each.kernel.candidate
+    record, _ = launch(library, each, arguments(each.kernel.operation))
+    assert tuple(record.block) == (each.kernel.num_threads, 1, 1)
+    assert record.grid[0] * record.grid[1] * record.grid[2] == num_blocks(each.kernel, each.num_sms)
+    stated = {record.attribute_ids[i]: tuple(record.attribute_values[i]) for i in range(record.num_attributes)}
+    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, candidate.cluster_n, 1)
+    assert stated[PROGRAMMATIC][0] == 1
+    assert record.stream == STREAM
+
+
+def test_descriptors_are_of_the_operands(each, library):
+    operation = each.kernel.operation
+    a, b, d = operation.a.element.num_bytes, operation.b.element.num_bytes, operation.d.num_bytes
+    wanted = {A: ((K, M), (K * a,)), B: ((K, N), (K * b,)), D: ((N, M), (N * d,))}
+    if operation.has_residual:
+        wanted[RESIDUAL] = wanted[D]
+    if operation.gate is not None:
+        wanted[B] = ((K, 2, N), (N * K * b, K * b))
+    assert maps(launch(library, each, arguments(operation))[1]) == wanted
+
+
+def test_vectors_keep_their_strides(each, library):
+    operation = each.kernel.operation
+    _, parameters = launch(library, each, arguments(operation))
+    if operation.types.is_scaled:
+        assert vector(parameters, SCALE_A) == (M, (STEP_A,))
+        assert vector(parameters, SCALE_B) == (N, (STEP_B,) if operation.gate is None else (N, STEP_B))
+    assert vector(parameters, BIAS) == (N, () if operation.gate is None else (N, 1))
+    assert any(x.startswith(struct.pack("<Q", SCALE_D)) for x in parameters) == operation.types.scales_d
+
+
+def test_an_absent_bias_has_no_elements(each, library):
+    parameters = launch(library, each, arguments(each.kernel.operation, bias=False))[1]
+    assert vector(parameters, 0)[0] == 0
+    assert not any(x.startswith(struct.pack("<Q", BIAS)) for x in parameters)
+
+
+def test_both_arrangements_of_a_gate_are_one_kernels(compiled, library):
+    for each in (x for x in compiled.values() if x.kernel.operation.gate is not None):
+        operation, b = each.kernel.operation, each.kernel.operation.b.element.num_bytes
+        parameters = launch(library, each, arguments(operation, halves=False))[1]
+        assert maps(parameters)[B] == ((K, 2, N), (K * b, 2 * K * b))
+        assert vector(parameters, BIAS) == (N, (1, 2))
+
+
+def test_other_types_are_other_instructions(compiled):
+    """E4M3 by E5M2 and the reverse differ in nothing but the instruction's types."""
+    one = Candidate("sm100_quack", 128, 224, schedule="clc")
+    first = compiled[KernelKey(Operation.E5M2E4M3_BF16_KK, one)]
+    second = compiled[KernelKey(Operation.E4M3E5M2_BF16_KK, one)]
+    assert cubin(first.path) != cubin(second.path)
