@@ -97,7 +97,10 @@ class Coordinates:
             [*(math.log2(getattr(x, name)) for name in NUMBERS), x.num_stages / STAGES_APART] for x in candidates
         ]
         kinds = [[self._code((name, getattr(x, name))) for name in KINDS] for x in candidates]
-        return Points(np.array(numbers, dtype=np.float64), np.array(kinds, dtype=np.int64))
+        return Points(  # of the same width where there are none
+            np.array(numbers, dtype=np.float64).reshape(len(numbers), len(NUMBERS) + 1),
+            np.array(kinds, dtype=np.int64).reshape(len(kinds), len(KINDS)),
+        )
 
     def place(self, problem: Problem) -> Array:
         """Place a problem; another element type or layout is one unit away."""

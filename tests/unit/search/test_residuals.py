@@ -86,3 +86,9 @@ def test_the_nearest_problems_are_taken_up_to_a_number_of_points(coordinates):
     assert nearest(place, memory, 8) == [memory[3], memory[1]]
     assert nearest(place, memory, 2) == [memory[3]]
     assert nearest(place, [], 8) == []
+
+
+def test_no_candidates_have_no_errors(coordinates):
+    memory = [observed(coordinates, PROBLEM, [0.1, 0.2])]
+    found = posterior(PRIOR, coordinates.place(PROBLEM), coordinates.points([]), memory)
+    assert found.mean.tolist() == found.deviation.tolist() == []
