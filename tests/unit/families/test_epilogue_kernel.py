@@ -11,38 +11,13 @@ from quack.gemm_sm100 import GemmSm100
 from aot.core.operation import Operation
 from aot.families._epilogue_kernel import EpilogueMixin, GemmEpilogueSm90, GemmEpilogueSm100, RowVector
 from aot.families._quack_internals import REPLACED_SM100
+from tests.unit.families.test_quack_internals import OF_THE_EPILOGUE, OF_THE_SCHEDULER
 
 OVERRIDDEN = {
     "epi_to_underlying_arguments": ["self", "args", "loc", "ip"],
-    "epi_begin": [
-        "self",
-        "params",
-        "epi_smem_tensors",
-        "epi_tile",
-        "tiled_copy_t2r",
-        "tiled_copy_r2s",
-        "tile_coord_mnkl",
-        "varlen_manager",
-        "epilogue_barrier",
-        "tidx",
-        "tRS_rD_layout",
-    ],
+    "epi_begin": ["self", *OF_THE_EPILOGUE["epi_begin"]],
     "epi_visit_subtile": ["self", "params", "epi_loop_tensors", "tRS_rD", "tRS_rC"],
-    "epilogue_split_k": [
-        "self",
-        "params",
-        "epi_fn",
-        "load_acc_subtile",
-        "tRS_rD",
-        "epi_tile",
-        "epi_read_state",
-        "epi_producer_state",
-        "epi_store_pipeline",
-        "tile_coord_mnkl",
-        "epilogue_barrier",
-        "tidx",
-        "is_tma_warp",
-    ],
+    "epilogue_split_k": ["self", *OF_THE_SCHEDULER["epilogue_split_k"]],
     "epi_smem_bytes": ["args", "cta_tile_shape_mnk", "epi_tile", "warp_shape_mnk"],
 }
 """The methods of quack's GEMMs that ours replace, with their parameters."""
