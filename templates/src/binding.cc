@@ -22,6 +22,7 @@
 #include "plan.h"
 #include "python_api.h"
 #include "python_state.h"
+#include "refusal.h"
 #include "runtime.h"
 
 namespace aot {

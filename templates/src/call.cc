@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "refusal.h"
 #include "runtime.h"
 
 namespace aot {

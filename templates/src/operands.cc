@@ -1,39 +1,13 @@
 #include "operands.h"
 
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 
 #include "operation.h"
+#include "refusal.h"
 
 namespace aot {
 
 namespace {
-
-struct Matrix {
-  void* data;
-  int64_t extents[2];
-  int64_t strides[2];
-};
-
-struct Mode {
-  int64_t extent;
-  int64_t stride;
-};
-
-// Writes extents or strides such as "(2, 3)".
-struct Text {
-  char characters[256];
-
-  Text(const int64_t* values, int32_t num_values) {
-    size_t used = static_cast<size_t>(std::snprintf(characters, sizeof(characters), "("));
-    for (int32_t i = 0; i < num_values && used < sizeof(characters) - 24; ++i) {
-      used += static_cast<size_t>(std::snprintf(characters + used, sizeof(characters) - used, "%s%" PRId64,
-                                                i == 0 ? "" : ", ", values[i]));
-    }
-    std::snprintf(characters + used, sizeof(characters) - used, num_values == 1 ? ",)" : ")");
-  }
-};
 
 const char* left_name(Product product) {
   switch (product) {
@@ -102,86 +76,28 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] < 0) {
       return refuse("ShapeError", "%s: %s has shape %s; expected extents of 0 or more", product_name(product), name,
-                    Text(tensor.shape, tensor.ndim).characters);
+                    shape_text(tensor).characters);
     }
     is_empty = is_empty || tensor.shape[i] == 0;
   }
   if (tensor.data == nullptr && !is_empty) {
     return refuse("OperandError", "%s: %s of shape %s has no memory of its own (its address is null), as fake, "
                   "functional and zero tensors have none; expected a tensor in GPU memory; pass the tensor that it stands for",
-                  product_name(product), name, Text(tensor.shape, tensor.ndim).characters);
+                  product_name(product), name, shape_text(tensor).characters);
   }
   return 0;
-}
-
-// The product of numbers that are not below 0; INT64_MAX, which no extent or stride may be, where it is larger.
-int64_t multiply(int64_t a, int64_t b) {
-  int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
-}
-
-int64_t stride_of(const DLTensor& tensor, int32_t dim) {
-  if (tensor.strides != nullptr) return tensor.strides[dim];
-  int64_t stride = 1;
-  for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride = multiply(stride, tensor.shape[i]);
-  return stride;
-}
-
-// Joins the dimensions [begin, end) into one mode of one stride. Says false where they do not join.
-bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
-  if (end - begin == 1) {  // both modes of nearly every operand
-    const int64_t extent = tensor.shape[begin];
-    *mode = {extent, extent == 1 ? 0 : stride_of(tensor, begin)};
-    return true;
-  }
-  *mode = {1, 0};
-  bool joins = true;
-  for (int32_t i = end - 1; i >= begin; --i) {
-    if (tensor.shape[i] == 1) continue;
-    const int64_t stride = stride_of(tensor, i);
-    if (mode->extent == 1) {
-      mode->stride = stride;
-    } else {
-      joins = joins && stride == multiply(mode->stride, mode->extent);
-    }
-    mode->extent = multiply(mode->extent, tensor.shape[i]);
-  }
-  for (int32_t i = 0; i < tensor.ndim; ++i) joins = joins || tensor.shape[i] == 0;  // there is nothing to step over
-  return joins;
 }
 
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
-  Mode rows;
-  Mode columns;
-  if (!join(tensor, 0, num_row_dims, &rows) || !join(tensor, num_row_dims, tensor.ndim, &columns)) {
-    int64_t strides[kMaxDims];
-    for (int32_t i = 0; i < tensor.ndim; ++i) strides[i] = stride_of(tensor, i);
-    return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
-                  "dimensions that join into rows of one stride; leave out= away and copy the result, or make it "
-                  "contiguous", product_name(product), name, Text(tensor.shape, tensor.ndim).characters,
-                  Text(strides, tensor.ndim).characters);
-  }
-  *matrix = {data_of(tensor),
-             {rows.extent, columns.extent},
-             {rows.stride, columns.stride}};
-  return 0;
+  if (read_matrix(tensor, num_row_dims, matrix)) return 0;
+  return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
+                "dimensions that join into rows of one stride; leave out= away and copy the result, or make it "
+                "contiguous", product_name(product), name, shape_text(tensor).characters,
+                stride_text(tensor).characters);
 }
-
-thread_local Refusal refusal = {"AotGemmError", {}};
 
 }  // namespace
-
-int refuse(const char* kind, const char* format, ...) {
-  refusal.kind = kind;
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(refusal.message, sizeof(refusal.message), format, arguments);
-  va_end(arguments);
-  return -1;
-}
-
-const Refusal& last_refusal() { return refusal; }
 
 const char* product_name(Product product) {
   switch (product) {
@@ -192,25 +108,6 @@ const char* product_name(Product product) {
 }
 
 int check_left(Product product, const DLTensor& left) { return check_tensor(product, left_name(product), left, left); }
-
-bool is_matrix(const DLTensor& left) {
-  Mode rows;
-  return left.ndim == 0 || join(left, 0, left.ndim - 1, &rows);
-}
-
-Span span_of(const DLTensor& tensor) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data_of(tensor));
-  int64_t num_elements = 1;
-  for (int32_t i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] == 0) return {begin, begin};
-    const int64_t reach = multiply(tensor.shape[i] - 1, stride_of(tensor, i));
-    if (__builtin_add_overflow(num_elements, reach, &num_elements)) return {0, UINTPTR_MAX};
-  }
-  const int64_t num_bytes = multiply(num_elements, (tensor.dtype.bits + 7) / 8);
-  uintptr_t end = 0;
-  if (__builtin_add_overflow(begin, static_cast<uintptr_t>(num_bytes), &end)) return {0, UINTPTR_MAX};
-  return {begin, end};
-}
 
 int check_apart(Product product, const Span& left, const DLTensor& out) {
   const Span written = span_of(out);
@@ -240,7 +137,7 @@ int check_operation(Product product, const Operands& operands, int64_t n) {
   if (bias.ndim == 1 && bias.shape[0] == n) return 0;
   const int64_t expected[] = {n};
   return refuse("ShapeError", "%s: bias has shape %s; expected %s, an element for each row of weight; an output is named "
-                "by keyword: linear(x, weight, out=out)", product_name(product), Text(bias.shape, bias.ndim).characters,
+                "by keyword: linear(x, weight, out=out)", product_name(product), shape_text(bias).characters,
                 Text(expected, 1).characters);
 }
 
@@ -255,8 +152,8 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
   const bool right_fits = right.ndim == 2 || (!linear && right.ndim == 1);
   if (left.ndim < 1 || !right_fits) {
     return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
-                  Text(left.shape, left.ndim).characters, right_name(product),
-                  Text(right.shape, right.ndim).characters,
+                  shape_text(left).characters, right_name(product),
+                  shape_text(right).characters,
                   linear ? "x (..., k) and weight (n, k)"
                          : "a (..., m, k) or (k,), and b (k, n) or (k,); for a batched b call this once for each "
                            "of its matrices, or the framework's own matmul");
@@ -265,8 +162,8 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
   const int64_t right_k = right.shape[linear ? 1 : 0];
   if (left_k != right_k) {
     return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
-                  product_name(product), left_name(product), Text(left.shape, left.ndim).characters, left_k,
-                  right_name(product), Text(right.shape, right.ndim).characters, right_k);
+                  product_name(product), left_name(product), shape_text(left).characters, left_k,
+                  right_name(product), shape_text(right).characters, right_k);
   }
   shape->num_dims = left.ndim - 1;
   for (int32_t i = 0; i < shape->num_dims; ++i) shape->extents[i] = left.shape[i];
@@ -280,7 +177,7 @@ int check_operands(Product product, const Operands& operands, Shape* shape) {
   for (int32_t i = 0; equal && i < out.ndim; ++i) equal = out.shape[i] == shape->extents[i];
   if (equal) return 0;
   return refuse("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
-                Text(out.shape, out.ndim).characters, Text(shape->extents, shape->num_dims).characters);
+                shape_text(out).characters, Text(shape->extents, shape->num_dims).characters);
 }
 
 int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,

@@ -1,5 +1,7 @@
 #include "python_state.h"
 
+#include "refusal.h"
+
 namespace aot {
 
 PyObject* raise(const State& state, const char* kind, const char* message) {
