@@ -210,6 +210,7 @@ class _Call:
     bias: str
     scales_d: bool
     is_fast: bool
+    is_tf32: bool
     can_exchange: bool
     layouts: int
     """A bit for each layout that some table has a section of."""
@@ -241,6 +242,7 @@ def _call(operation: Operation, layouts: int) -> _Call:
         bias=_presence(operation),
         scales_d=types.scales_d,
         is_fast=types.is_fast,
+        is_tf32=types.a is ElementType.TFLOAT32,
         can_exchange=operation.can_exchange,
         layouts=layouts,
     )

@@ -47,6 +47,7 @@ struct Operation {
   Presence bias;
   bool scales_d;      // D is of 8 bits, and multiplied by one factor before it is rounded
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
+  bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
   uint32_t layouts;   // a bit for each layout that the table has a section of
 
