@@ -287,6 +287,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "origins": manifest.tables,
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
+        "catalogue": list({x.call: x for x in Operation}.values()),
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),
     }

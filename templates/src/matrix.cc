@@ -32,19 +32,13 @@ Text stride_text(const DLTensor& tensor) {
   return {strides, tensor.ndim};
 }
 
-int64_t stride_of(const DLTensor& tensor, int32_t dim) {
-  if (tensor.strides != nullptr) return tensor.strides[dim];
+int64_t packed_stride(const DLTensor& tensor, int32_t dim) {
   int64_t stride = 1;
   for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride = multiply(stride, tensor.shape[i]);
   return stride;
 }
 
-bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
-  if (end - begin == 1) {  // both modes of nearly every operand
-    const int64_t extent = tensor.shape[begin];
-    *mode = {extent, extent == 1 ? 0 : stride_of(tensor, begin)};
-    return true;
-  }
+bool join_any(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
   *mode = {1, 0};
   bool joins = true;
   for (int32_t i = end - 1; i >= begin; --i) {
@@ -59,19 +53,6 @@ bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
   }
   for (int32_t i = 0; i < tensor.ndim; ++i) joins = joins || tensor.shape[i] == 0;  // there is nothing to step over
   return joins;
-}
-
-bool is_matrix(const DLTensor& left) {
-  Mode rows;
-  return left.ndim == 0 || join(left, 0, left.ndim - 1, &rows);
-}
-
-bool read_matrix(const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
-  Mode rows;
-  Mode columns;
-  if (!join(tensor, 0, num_row_dims, &rows) || !join(tensor, num_row_dims, tensor.ndim, &columns)) return false;
-  *matrix = {data_of(tensor), {rows.extent, columns.extent}, {rows.stride, columns.stride}};
-  return true;
 }
 
 Span span_of(const DLTensor& tensor) {

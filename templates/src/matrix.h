@@ -38,17 +38,39 @@ struct Text {
 Text shape_text(const DLTensor& tensor);
 Text stride_text(const DLTensor& tensor);
 
-int64_t stride_of(const DLTensor& tensor, int32_t dim);
+// Gives the stride of a tensor that states none.
+int64_t packed_stride(const DLTensor& tensor, int32_t dim);
+
+inline int64_t stride_of(const DLTensor& tensor, int32_t dim) {
+  return tensor.strides != nullptr ? tensor.strides[dim] : packed_stride(tensor, dim);
+}
+
+// Joins none or several dimensions.
+bool join_any(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode);
 
 // Joins the dimensions [begin, end) into one mode of one stride. Says false where they do not join.
-bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode);
+inline bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
+  if (end - begin != 1) return join_any(tensor, begin, end, mode);
+  const int64_t extent = tensor.shape[begin];  // both modes of nearly every operand
+  *mode = {extent, extent == 1 ? 0 : stride_of(tensor, begin)};
+  return true;
+}
 
 // Says whether the leading dimensions of a left operand join into rows of one stride, so that it is one matrix in
 // memory.
-bool is_matrix(const DLTensor& left);
+inline bool is_matrix(const DLTensor& left) {
+  Mode rows;
+  return left.ndim == 0 || join(left, 0, left.ndim - 1, &rows);
+}
 
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions. Says false where it is not one.
-bool read_matrix(const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix);
+inline bool read_matrix(const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
+  Mode rows;
+  Mode columns;
+  if (!join(tensor, 0, num_row_dims, &rows) || !join(tensor, num_row_dims, tensor.ndim, &columns)) return false;
+  *matrix = {data_of(tensor), {rows.extent, columns.extent}, {rows.stride, columns.stride}};
+  return true;
+}
 
 // The addresses from a tensor's first byte to past its last one.
 struct Span {

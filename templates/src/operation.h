@@ -90,10 +90,6 @@ aot_gemm_status_t find_operation(int32_t id, int32_t* index);
 // Finds the element type that DLPack describes so; says false where no operation of the catalogue has it.
 bool find_element(int32_t dlpack_code, int32_t bits, Element* element);
 
-// Finds the index of the operation whose operands and D are of one element type, with or without a bias and with no other
-// step; -1 where the library has none.
-int32_t find_operation(Element element, bool has_bias);
-
 // Lists tags, such as "bf16, fp16".
 struct Tags {
   char characters[512];

@@ -4,9 +4,14 @@
 
 namespace aot {
 
+// The kind of a refusal whose message is a request that the library has no operation for: Python has the words for it.
+constexpr char kNoOperation[] = "";
+
 struct Refusal {
-  const char* kind;  // the class of the Python package's error, such as "ShapeError"
+  const char* kind;  // the class of the Python package's error, such as "ShapeError"; or kNoOperation
   char message[1024];
+
+  bool is_of_operation() const { return kind[0] == '\0'; }
 };
 
 // Sets the calling thread's refusal. Gives -1.
