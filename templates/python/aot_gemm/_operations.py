@@ -27,7 +27,7 @@ def _cheap_where_plain(full: Callable[_Parameters, Any]) -> Callable[_Parameters
     @wraps(full)
     def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
         if options:
-            return full(x, weight, bias, out=out, **options)  # type: ignore[call-arg,arg-type]
+            return full(x, weight, bias, out=out, **options)
         return _products.linear(x, weight, bias, out)
 
     return linear  # type: ignore[return-value]
