@@ -39,6 +39,9 @@ _WHEEL_ALONE = ("python/", "pyproject.toml.j2", "README.md.j2")
 ABI_VERSION = 1
 """`AOT_GEMM_ABI_VERSION` of templates/include/aot_gemm.h; the rendered kernels.cc compares the two."""
 
+RUN_ON_A_GPU = frozenset({"bf16", "fp16", "bf16_bias", "fp16_bias"})
+"""Operations whose kernels this product has run on a GPU and compared with a reference; see docs/measurements.md."""
+
 NUM_LAYOUTS = 4
 """Numbers of `Layout.code`."""
 
@@ -283,11 +286,14 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
 
 
 def _wheel_variables(manifest: Manifest) -> dict[str, object]:
+    calls = {kernel.operation.call for kernel in manifest.kernels}
     return {
         "origins": manifest.tables,
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "catalogue": list({x.call: x for x in Operation}.values()),
+        "new_operations": sorted(calls - RUN_ON_A_GPU),
+        "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),
     }
