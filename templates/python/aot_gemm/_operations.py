@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import _library, _products
 from ._constant import ConstantWeight
-from ._extras import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, pack
+from ._dtypes import dtype_number
+from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, refuse_activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,8 +98,13 @@ def linear(
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
+    try:
+        epilogue = ACTIVATIONS[activation]
+    except (KeyError, TypeError):
+        refuse_activation("linear", activation)
+    element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
     flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
-    extras = pack("linear", activation, (scale_x, scale_w, residual, scale_out), out_dtype, flags)
+    extras = (scale_x, scale_w, residual, scale_out, epilogue, element, flags)
     return _products.linear_with(x, weight, bias, out, extras)
 
 
@@ -136,8 +142,12 @@ def gated_linear(
     Raises:
         AotGemmError: one of the classes that `linear` lists.
     """
-    flags = INTERLEAVED if interleaved else 0
-    extras = pack("gated_linear", activation, (scale_x, scale_w, None, None), out_dtype, flags)
+    try:
+        epilogue = GATES[activation]
+    except (KeyError, TypeError):
+        refuse_activation("gated_linear", activation)
+    element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
+    extras = (scale_x, scale_w, None, None, epilogue, element, INTERLEAVED if interleaved else 0)
     return _products.gated_linear_with(x, weight, bias, out, extras)
 
 

@@ -62,7 +62,11 @@ def request_of(dtype: str, *, bias: bool, options: dict[str, Any]) -> Request:
     activation = options["activation"]
     if options["gated"] and activation is None:
         activation = "silu"
-    epilogue = EPILOGUES[_extras.number_of(product, activation)]
+    known = _extras.GATES if options["gated"] else _extras.ACTIVATIONS
+    try:
+        epilogue = EPILOGUES[known[activation]]
+    except (KeyError, TypeError):
+        _extras.refuse_activation(product, activation)
     weight = dtype if options["weight_dtype"] is None else dtype_name("weight_dtype", options["weight_dtype"])
     result = None if options["out_dtype"] is None else dtype_name("out_dtype", options["out_dtype"])
     scale = options["scales"]
