@@ -1,33 +1,32 @@
-"""The Python package over the recorder: every operation's arguments as they reach the C API, and what is refused."""
+"""The Python package over the recorder: the arguments of every operation, as they reach the C API."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
 
 import pytest
 import torch
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
+from aot.core.signature import Argument
 from aot.core.types import SCALE_BLOCK, Scale
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.stating import by_call
 from tests.runtime.tensors import (
     BFLOAT16,
-    CUDA,
     E4M3,
     E5M2,
     FLOAT16,
     FLOAT32,
     INT8,
     INT32,
-    UINT8,
     FakeTensor,
     install_cupy,
     install_jax,
 )
-from tests.runtime.test_torch_operands import KINDS, gpu_tensor
+from tests.runtime.test_torch_operands import gpu_tensor
 
 M, N, K = 48, 64, 256
 DTYPES = {
@@ -41,35 +40,6 @@ DTYPES = {
     ElementType.INT32: INT32,
 }
 GATES = {Step.SWIGLU: "silu", Step.GEGLU: "gelu_tanh"}
-
-
-@pytest.fixture(scope="session")
-def every_package(every_manifest, tmp_path_factory):
-    """Give a package that has every operation of the catalogue."""
-    return host.compile_package(replace(every_manifest, package="every-gemm"), tmp_path_factory.mktemp("every_package"))
-
-
-@pytest.fixture
-def every(every_package):
-    library = host.Library(every_package._library.LIBRARY)
-    library.c.recorder_reset()
-    return library
-
-
-@pytest.fixture
-def framework():
-    return Framework()
-
-
-@pytest.fixture(params=["exchange", "capsules"])
-def tensor(request, framework, monkeypatch):
-    """Make tensors of a framework with the exchange API, or of a CuPy, which the package asks in Python."""
-    if request.param == "exchange":
-        return framework.Tensor
-    cupy = install_cupy(monkeypatch, 0x8880)
-    names = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, "float8_e4m3fn": E4M3, "int32": INT32}
-    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {**names, "uint8": UINT8}.get(dtype, dtype))
-    return cupy.ndarray
 
 
 def call_of(manifest, launch):
@@ -297,22 +267,6 @@ def test_jax_is_asked_for_a_type_of_its_own(every_package, every, monkeypatch):
     assert (type(out), out.dtype, len(every.fake_launches())) == (array, BFLOAT16, 1)
 
 
-def test_cupy_says_which_type_it_lacks(every_package, every, monkeypatch):
-    cupy = install_cupy(monkeypatch, 0x8880)
-
-    def empty(shape, dtype):
-        raise TypeError(f"data type '{dtype}' not understood")
-
-    cupy.empty = empty
-    x, weight = cupy.ndarray((M, K), E4M3), cupy.ndarray((N, K), E4M3)
-    with pytest.raises(every_package.DtypeError) as caught:
-        every_package.linear(x, weight, scale_x=cupy.ndarray((), FLOAT32), scale_w=cupy.ndarray((), FLOAT32))
-    assert str(caught.value) == (
-        "CuPy has no 'bfloat16' (data type 'bfloat16' not understood); pass out= or another out_dtype"
-    )
-    assert every.fake_launches() == []
-
-
 def test_operands_of_another_framework_are_ordered_before_and_after(every_package, every, framework):
     other = Framework(stream=0x6660)
     x, weight, out = framework.Tensor((M, K), E4M3), framework.Tensor((N, K), E4M3), framework.Tensor((M, N))
@@ -326,304 +280,66 @@ def test_operands_of_another_framework_are_ordered_before_and_after(every_packag
     assert (capsule.streams, every.count(host.SYNCHRONIZE)) == ([0x5550], 1)
 
 
-PLACES = ("bias", "scale_x", "scale_w", "residual", "scale_out")
-
-
-def with_place(framework, place, tensor):
-    """Make a call's operands of which one is given."""
-    operands = {
-        "bias": framework.Tensor((N,)),
-        "scale_x": framework.Tensor((), FLOAT32),
-        "scale_w": framework.Tensor((), FLOAT32),
-    }
-    return {**operands, place: tensor}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
-def test_what_is_no_plain_memory_is_refused_in_every_place(every_package, every, framework, kind, place):
-    make, message = KINDS[kind]
-    x, weight, out = framework.Tensor((M, K), E4M3), framework.Tensor((N, K), E4M3), framework.Tensor((M, N))
-    with pytest.raises(every_package.OperandError) as caught:
-        every_package.linear(x, weight, out=out, **with_place(framework, place, make(4, 6)))
-    assert message in str(caught.value)
-    assert every.fake_launches() == []
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_gradient_that_would_be_lost_is_refused_in_every_place(every_package, every, framework, place):
-    x, weight, out = framework.Tensor((M, K), E4M3), framework.Tensor((N, K), E4M3), framework.Tensor((M, N))
-    operand = gpu_tensor(M, N, address=1 << 45).requires_grad_()
-    operand.dtype = BFLOAT16
-    with pytest.raises(every_package.GradientError, match=r"an operand of shape \(48, 64\) requires a gradient"):
-        every_package.linear(x, weight, out=out, **with_place(framework, place, operand))
-    assert every.fake_launches() == []
-
-
-@pytest.mark.parametrize("place", ["scale_x", "scale_w", "scale_out"])
-def test_a_number_is_no_factor(every_package, every, tensor, place):
-    x, weight, out = tensor((M, K), E4M3), tensor((N, K), E4M3), tensor((M, N))
-    operands = {"scale_x": tensor((), FLOAT32), "scale_w": tensor((), FLOAT32), place: 0.5}
-    with pytest.raises(every_package.DtypeError) as caught:
-        every_package.linear(x, weight, out=out, **operands)
-    assert str(caught.value) == (
-        "linear: got a float; expected a tensor that speaks DLPack; a factor is read from GPU memory: pass a float32 "
-        "tensor of one element that is there"
-    )
-    assert every.fake_launches() == []
-
-
-def refused(operands, kind, message, named=None):
-    return pytest.param(operands, named or {}, kind, message, id=message[:60])
-
-
-F8 = (((M, K), E4M3), ((N, K), E4M3))
-B16 = (((M, K), BFLOAT16), ((N, K), BFLOAT16))
-ONE = ((), FLOAT32)
-SCALES = {"scale_x": ONE, "scale_w": ONE}
-REFUSED = [
-    refused(
-        F8,
-        "OperandError",
-        (
-            "linear: float8_e4m3fn operands of a bfloat16 result need factors, by which they are multiplied; expected "
-            "float32 tensors in GPU memory, of one element, or of one for each row; pass them as linear(x, weight, "
-            "scale_x=, scale_w=)"
-        ),
-        {"out": ((M, N), BFLOAT16)},
-    ),
-    refused(F8, "OperandError", "linear: got scale_x and no scale_w; expected both, or none", {"scale_x": ONE}),
-    refused(F8, "OperandError", "linear: got scale_w and no scale_x; expected both, or none", {"scale_w": ONE}),
-    refused(
-        B16,
-        "OperandError",
-        (
-            "linear: got scale_x and scale_w, which go with float8 and int8 operands; x is bfloat16 and weight "
-            "bfloat16; leave them away"
-        ),
-        SCALES,
-    ),
-    refused(
-        F8,
-        "DtypeError",
-        "linear: scale_w is bfloat16; expected float32; convert it",
-        {"scale_x": ONE, "scale_w": ((), BFLOAT16)},
-    ),
-    refused(
-        F8,
-        "ShapeError",
-        (
-            "linear: scale_x has shape (47,) and scale_w (), beside x (48, 256) and weight (64, 256); expected one "
-            "element or an element for each row: scale_x (1,), (48,) or (48, 1), and scale_w (1,), (64,), (64, 1) or "
-            "(1, 64); or one for each block: scale_x (48, 2) and scale_w (1, 2)"
-        ),
-        {"scale_x": ((47,), FLOAT32), "scale_w": ONE},
-    ),
-    refused(
-        F8,
-        "StrideError",
-        (
-            "linear: scale_x of shape (48,) has the strides (2,); expected elements that are adjacent, or one that is "
-            "repeated; make it contiguous"
-        ),
-        {"scale_x": ((M,), FLOAT32, (2,)), "scale_w": ONE},
-    ),
-    refused(
-        F8,
-        "OperandError",
-        (
-            "linear: a float8_e4m3fn result needs scale_out, by which it is multiplied before it is rounded; expected "
-            "a float32 tensor of one element in GPU memory; pass scale_out="
-        ),
-        {**SCALES, "out": ((M, N), E4M3)},
-    ),
-    refused(
-        F8,
-        "OperandError",
-        "linear: got scale_out, which goes with a float8 result; the result is bfloat16; leave it away",
-        {**SCALES, "scale_out": ONE},
-    ),
-    refused(
-        F8,
-        "ShapeError",
-        "linear: scale_out has shape (2,); expected one element",
-        {**SCALES, "out_dtype": "float8_e4m3fn", "scale_out": ((2,), FLOAT32)},
-    ),
-    refused(
-        B16,
-        "ShapeError",
-        "linear: residual has shape (64, 48); expected (48, 64), as the result",
-        {"residual": ((N, M), BFLOAT16)},
-    ),
-    refused(
-        B16,
-        "DtypeError",
-        "linear: residual is float16; expected bfloat16; convert it",
-        {"residual": ((M, N), FLOAT16)},
-    ),
-    refused(
-        B16,
-        "DtypeError",
-        "linear: out is bfloat16 and out_dtype float16; expected one type; leave out_dtype away",
-        {"out": ((M, N), BFLOAT16), "out_dtype": torch.float16},
-    ),
-    refused(
-        B16,
-        "DtypeError",
-        (
-            "linear: out_dtype is 'float64'; expected one of bfloat16, float16, float32, float8_e4m3fn, float8_e5m2, "
-            "int8, int32"
-        ),
-        {"out_dtype": "float64"},
-    ),
-    refused(
-        B16,
-        "UnsupportedError",
-        (
-            "linear: activation is 'tanh'; expected one of None, 'relu', 'gelu', 'gelu_tanh', 'silu'; apply another to "
-            "the result"
-        ),
-        {"activation": "tanh"},
-    ),
-    refused(
-        B16,
-        "DtypeError",
-        (
-            "linear: there is no product of bfloat16 by bfloat16 into float32; expected one of bfloat16 by bfloat16 "
-            "into bfloat16; convert an operand, or give another out_dtype"
-        ),
-        {"out_dtype": "float32"},
-    ),
-    refused(
-        (((M, K), E5M2), ((N, K), E5M2)),
-        "DtypeError",
-        (
-            "linear: there is no product of float8_e5m2 by float8_e5m2 into bfloat16; expected one of float8_e5m2 by "
-            "float8_e4m3fn into bfloat16; convert an operand, or give another out_dtype"
-        ),
-        SCALES,
-    ),
-    refused(
-        (((M, K), INT8), ((N, K), INT8)),
-        "OperandError",
-        (
-            "linear: int8 operands of a bfloat16 result need factors, by which they are multiplied; expected float32 "
-            "tensors in GPU memory, of one element, or of one for each row; pass them as linear(x, weight, scale_x=, "
-            "scale_w=)"
-        ),
-        {"out_dtype": "bfloat16"},
-    ),
-    refused(
-        B16,
-        "UnsupportedError",
-        (
-            "linear: no wheel has bfloat16 by bfloat16 into bfloat16 with relu, residual; there are bf16, bf16_bias, "
-            "bf16_relu, bf16_gelu, bf16_gelu_tanh, bf16_silu, bf16_residual, bf16_swiglu, bf16_geglu; of these types "
-            "this one has bf16, bf16_bias, bf16_relu, bf16_gelu, bf16_gelu_tanh, bf16_silu, bf16_residual, "
-            "bf16_swiglu, bf16_geglu; the nearest that it has is bf16_relu: add the residual to its result"
-        ),
-        {"activation": "relu", "residual": ((M, N), BFLOAT16)},
-    ),
-    refused(
-        B16,
-        "DeviceError",
-        "linear: residual is on GPU 1, x on GPU 0; expected one GPU",
-        {"residual": ((M, N), BFLOAT16, None, (CUDA, 1))},
-    ),
-]
-
-
-@pytest.mark.parametrize(("operands", "named", "kind", "message"), REFUSED)
-def test_errors_are_typed_and_exact(every_package, every, tensor, operands, named, kind, message):
-
-    def made(stated):
-        if not isinstance(stated, tuple):
-            return stated
-        shape, dtype, strides, device = (*stated, None, None)[:4] if len(stated) < 4 else stated
-        return tensor(shape, dtype, strides, device=device or (CUDA, 0))
-
-    with pytest.raises(getattr(every_package, kind)) as caught:
-        every_package.linear(*map(made, operands), **{name: made(x) for name, x in named.items()})
-    assert str(caught.value) == message
-    assert every.fake_launches() == []
-
-
-LACKING = [
-    (
-        lambda package, tensor: package.linear(tensor((M, K)), tensor((N, K)), tensor((N,)), activation="silu"),
-        (
-            "linear: this wheel has no kernels for bf16_silu (bfloat16 by bfloat16 into bfloat16 with silu, bias); of "
-            "these types it has bf16, bf16_bias; the nearest that it has is bf16_bias: apply silu to its result; build "
-            "a wheel with it: aot build --operations bf16_silu; an output is named by keyword, out=, since the third "
-            "argument is a bias"
-        ),
-    ),
-    (
-        lambda package, tensor: package.linear(tensor((M, K)), tensor((N, K)), residual=tensor((M, N))),
-        (
-            "linear: this wheel has no kernels for bf16_residual (bfloat16 by bfloat16 into bfloat16 with residual); "
-            "of these types it has bf16, bf16_bias; the nearest that it has is bf16: add the residual to its result; "
-            "build a wheel with it: aot build --operations bf16_residual"
-        ),
-    ),
-    (
-        lambda package, tensor: package.gated_linear(tensor((M, K)), tensor((2 * N, K))),
-        (
-            "gated_linear: this wheel has no kernels for bf16_swiglu (bfloat16 by bfloat16 into bfloat16 with silu "
-            "gate); of these types it has bf16, bf16_bias; the nearest that it has is bf16: compute both halves by "
-            "linear, and silu(gate) * linear of them; build a wheel with it: aot build --operations bf16_swiglu"
-        ),
-    ),
-    (
-        lambda package, tensor: package.linear(
-            tensor((M, K), E4M3), tensor((N, K), E4M3), scale_x=tensor((), FLOAT32), scale_w=tensor((N,), FLOAT32)
-        ),
-        (
-            "linear: this wheel has no kernels for e4m3_bf16 (float8_e4m3fn by float8_e4m3fn into bfloat16 with "
-            "factors of rows); it has bf16, fp16, bf16_bias, none of these types; the nearest that it has is bf16: "
-            "convert the operands to bfloat16, and multiply by the factors; build a wheel with it: aot build "
-            "--operations e4m3_bf16"
-        ),
-    ),
-    (
-        lambda package, tensor: package.linear(tensor((M, K), FLOAT32), tensor((N, K), FLOAT32), allow_tf32=True),
-        (
-            "linear: this wheel has no kernels for tf32 (float32 by float32 into float32); it has bf16, fp16, "
-            "bf16_bias, none of these types; the nearest that it has is bf16: convert the operands to bfloat16; build "
-            "a wheel with it: aot build --operations tf32"
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize(("run", "message"), LACKING)
-def test_what_this_wheel_lacks_is_refused_with_what_comes_nearest(package, library, tensor, run, message):
-    with pytest.raises(package.UnsupportedError) as caught:
-        run(package, tensor)
-    assert str(caught.value) == message
-    assert library.fake_launches() == []
-
-
-PLANS = [
-    ({"activation": "silu"}, "plan: this wheel has no kernels for bf16_silu"),
-    ({"gated": True}, "plan: this wheel has no kernels for bf16_swiglu"),
-    ({"dtype": "int8"}, "plan: this wheel has no kernels for int8_int32"),
-    ({"dtype": torch.float8_e4m3fn, "scales": "block"}, "plan: this wheel has no kernels for e4m3_bf16_block"),
-    ({"gated": True, "activation": "relu"}, "gated_linear: activation is 'relu'; expected one of 'silu', 'gelu_tanh'"),
-    ({"scales": "rows"}, "scales is 'rows'; expected None, 'vector' or 'block'"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), PLANS)
-def test_a_plan_refuses_what_the_call_would(package, options, message):
-    with pytest.raises(package.UnsupportedError) as caught:
-        package.plan(M, N, K, **options)
-    assert str(caught.value).startswith(message)
-    with pytest.raises(package.UnsupportedError):
-        package.explain(M, N, K, **options)
-
-
 def test_an_explanation_names_the_operation(every_package):
     text = every_package.explain(M, N, K, "float8_e4m3fn", activation="silu", bias=True)
     first = "float8_e4m3fn m 48 n 64 k 256, layout kk, with a bias, operation e4m3_bf16_silu, on sm_90a"
     assert text.startswith(first)
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_a_constant_weight_is_read_early_beside_other_operands(every_package, every, every_manifest, tensor, is_gated):
+    early = {x.name for x in every_manifest.kernels if Argument.PREFETCH_B in x.signature}
+    rng = random.Random(5)
+    shapes = (tuple(8 * rng.randint(1, 2500) for _ in range(3)) for _ in range(500))
+    options = {"activation": "silu", "bias": True, "gated": is_gated}
+    m, n, k = next(x for x in shapes if every_package.plan(*x, **options).kernel in early)
+    rows = 2 * n if is_gated else n
+    x, weight, bias, out = tensor((m, k)), tensor((rows, k)), tensor((rows,)), tensor((m, n))
+    function = every_package.gated_linear if is_gated else every_package.linear
+    for right in (weight, every_package.constant(weight)):
+        function(x, right, bias, activation="silu", out=out)
+    found = [(launch.b.data, launch.reads_early) for launch in every.fake_launches()]
+    assert found == [(weight.address, 0), (weight.address, 1)]
+
+
+@pytest.mark.parametrize(("dtype", "expected", "operation"), [(INT8, INT32, "int8_int32"), (FLOAT32, FLOAT32, "fp32")])
+def test_matmul_takes_types_that_need_no_factors(
+    every_package, every, every_manifest, tensor, dtype, expected, operation
+):
+    out = every_package.matmul(tensor((M, K), dtype), tensor((K, N), dtype))
+    (launch,) = every.fake_launches()
+    assert (out.dtype, out.shape, call_of(every_manifest, launch)) == (expected, (M, N), operation)
+    assert (tuple(launch.b.shape), tuple(launch.b.strides)) == ((N, K), (1, N))
+    with pytest.raises(every_package.OperandError, match=r"^matmul: float8_e4m3fn operands .* need factors"):
+        every_package.matmul(tensor((M, K), E4M3), tensor((K, N), E4M3))
+
+
+def test_factors_have_the_leading_dimensions_of_an_x_that_is_copied(every_package, every, monkeypatch):
+    array = install_cupy(monkeypatch, 0x8880).ndarray
+    x = array((2, 3, K), INT8, strides=(8 * K, K, 1))
+    scale_x, scale_w = array((2, 3), FLOAT32), array((N, 1), FLOAT32)
+    out = array((2, 3, N))
+    every_package.linear(x, array((N, K), INT8), scale_x=scale_x, scale_w=scale_w, out=out)
+    (launch,) = every.fake_launches()
+    assert (launch.a.data != x.address, launch.scale_a.vector.data, launch.scale_a.vector.shape[0]) == (
+        True,
+        scale_x.address,
+        6,
+    )
+
+
+def test_an_empty_product_launches_nothing(every_package, every, tensor):
+    for m, n in ((0, N), (M, 0), (0, 0)):
+        x, weight, out = tensor((m, K), E4M3), tensor((n, K), E4M3), tensor((m, n))
+        scales = {"scale_x": tensor((m, 1), FLOAT32), "scale_w": tensor((n,), FLOAT32)}
+        assert every_package.linear(x, weight, out=out, **scales) is out
+    assert every.fake_launches() == []
+
+
+def test_torch_hears_that_out_was_written_beside_other_operands(every_package, every):
+    x, weight, out, residual = (
+        gpu_tensor(*shape, address=place << 42) for place, shape in enumerate(((M, K), (N, K), (M, N), (M, N)), 1)
+    )
+    assert every_package.linear(x, weight, residual=residual, out=out) is out
+    assert [t._version for t in (x, weight, out, residual)] == [0, 0, 1, 0]
+    assert len(every.fake_launches()) == 1
