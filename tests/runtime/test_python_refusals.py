@@ -312,6 +312,8 @@ PLANS = [
     ({"dtype": torch.float8_e4m3fn, "scales": "block"}, "plan: this wheel has no kernels for e4m3_bf16_block"),
     ({"gated": True, "activation": "relu"}, "gated_linear: activation is 'relu'; expected one of 'silu', 'gelu_tanh'"),
     ({"scales": "rows"}, "scales is 'rows'; expected None, 'vector' or 'block'"),
+    ({"scales": torch.zeros(2)}, "scales is tensor([0., 0.]); expected None, 'vector' or 'block'"),
+    ({"activation": [1]}, "linear: activation is [1]; expected one of None, 'relu', 'gelu', 'gelu_tanh', 'silu'"),
 ]
 
 

@@ -12,7 +12,7 @@ _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
 """The activation of a gate."""
 EPILOGUES = ("none", "bias", "relu", "gelu", "gelu_tanh", "silu", "residual", "swiglu", "geglu")
 """By the number of `Epilogue` in operation.h."""
-_BYTE_DTYPES = ("float8_e4m3fn", "float8_e5m2", "int8")
+_BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
 _NOT_EXTRA = ("none", "bias", "residual")
 
 
@@ -51,34 +51,52 @@ class Request(NamedTuple):
         return f"{self.a} by {self.b} into {self.d}" + (f" with {', '.join(steps)}" if steps else "")
 
 
-def request_of(dtype: str, *, bias: bool, options: dict[str, Any]) -> Request:
-    """Return what operation a product needs, by the arguments of `plan` and `explain`.
+def _scale_of(scales: object, dtype: str, weight_dtype: str, out_dtype: str | None) -> str:
+    """Return the factors that are asked for, or that the element types need.
+
+    Raises:
+        UnsupportedError: there are no such factors.
+    """
+    if scales is None:
+        is_exact = dtype == "int8" and out_dtype in (None, "int32")
+        return "vector" if {dtype, weight_dtype} <= _BYTE_DTYPES and not is_exact else "none"
+    if isinstance(scales, str) and scales in ("vector", "block"):
+        return scales
+    raise errors.UnsupportedError(f"scales is {errors.show(scales)}; expected None, 'vector' or 'block'")
+
+
+def request_of(
+    dtype: Any,
+    *,
+    bias: bool,
+    activation: Any,
+    residual: bool,
+    gated: bool,
+    weight_dtype: Any,
+    scales: Any,
+    out_dtype: Any,
+    allow_tf32: bool,
+    use_fast_accum: bool,
+) -> Request:
+    """Return what operation a product needs, by the arguments of `plan`.
 
     Raises:
         DtypeError: there is no such element type.
         UnsupportedError: there is no such activation, or no such factors.
     """
-    product = "gated_linear" if options["gated"] else "linear"
-    activation = options["activation"]
-    if options["gated"] and activation is None:
-        activation = "silu"
-    known = _extras.GATES if options["gated"] else _extras.ACTIVATIONS
+    known = _extras.GATES if gated else _extras.ACTIVATIONS
     try:
-        epilogue = EPILOGUES[known[activation]]
+        epilogue = EPILOGUES[known["silu" if gated and activation is None else activation]]
     except (KeyError, TypeError):
-        _extras.refuse_activation(product, activation)
-    weight = dtype if options["weight_dtype"] is None else dtype_name("weight_dtype", options["weight_dtype"])
-    result = None if options["out_dtype"] is None else dtype_name("out_dtype", options["out_dtype"])
-    scale = options["scales"]
-    if scale not in (None, "vector", "block"):
-        raise errors.UnsupportedError(f"scales is {errors.show(scale)}; expected None, 'vector' or 'block'")
-    if scale is None:
-        is_exact = dtype == "int8" and result in (None, "int32")
-        scale = "vector" if dtype in _BYTE_DTYPES and weight in _BYTE_DTYPES and not is_exact else "none"
-    if result is None:
-        result = "bfloat16" if scale != "none" else "int32" if dtype == "int8" else dtype
-    allowed = bool(options["allow_tf32"]), bool(options["use_fast_accum"])
-    return Request("plan", dtype, weight, result, scale, epilogue, bias, bool(options["residual"]), *allowed)
+        _extras.refuse_activation("gated_linear" if gated else "linear", activation)
+    a = dtype_name("dtype", dtype)
+    b = a if weight_dtype is None else dtype_name("weight_dtype", weight_dtype)
+    d = None if out_dtype is None else dtype_name("out_dtype", out_dtype)
+    scale = _scale_of(scales, a, b, d)
+    if d is None:
+        d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
+    allowed = bool(allow_tf32), bool(use_fast_accum)
+    return Request("plan", a, b, d, scale, epilogue, bool(bias), bool(residual), *allowed)
 
 
 def parse(text: str) -> Request:

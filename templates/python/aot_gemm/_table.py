@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _files, _library, errors
-from ._dtypes import dtype_name
 from ._manifest import device_table, library_of_manifest, manifest
 from ._request import find, request_of
 
@@ -255,19 +254,20 @@ def plan(
         UnsupportedError: the wheel has no kernels for it; there is no such activation, or no table of the target.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
-    options = {
-        "activation": activation,
-        "residual": residual,
-        "gated": gated,
-        "weight_dtype": weight_dtype,
-        "scales": scales,
-        "out_dtype": out_dtype,
-        "allow_tf32": allow_tf32,
-        "use_fast_accum": use_fast_accum,
-    }
     m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
-    dtype = dtype_name("dtype", dtype)
-    call = find(request_of(dtype, bias=bool(bias), options=options))
+    request = request_of(
+        dtype,
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        gated=gated,
+        weight_dtype=weight_dtype,
+        scales=scales,
+        out_dtype=out_dtype,
+        allow_tf32=allow_tf32,
+        use_fast_accum=use_fast_accum,
+    )
+    call = find(request)
     selection = _select(call, layout, (m, n, k), target)
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
@@ -283,9 +283,9 @@ def plan(
         m=m,
         n=n,
         k=k,
-        dtype=dtype,
+        dtype=request.a,
         layout=layout,
-        bias=bool(bias),
+        bias=request.bias,
         operation=call,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
