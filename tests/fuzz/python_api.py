@@ -224,14 +224,31 @@ def full_call(package, rng, kinds):
     return package.gated_linear if is_gated else package.linear, (left, right, bias), named
 
 
+def plan_call(package, rng, kinds):
+    """Draw a call of `plan` or `explain`."""
+    named = {
+        "dtype": rng.choice(tuple(NAMES.values())),
+        "weight_dtype": rng.choice((*(None,) * 20, *NAMES.values())),
+        "out_dtype": rng.choice((*(None,) * 20, *NAMES.values())),
+        "activation": rng.choice((None, "relu", "gelu", "gelu_tanh", "silu")),
+        "scales": rng.choice((None, None, "vector", "block")),
+        "target": None,
+        **{name: rng.random() < 0.4 for name in ("bias", "residual", "gated", "allow_tf32", "use_fast_accum")},
+    }
+    if rng.random() < 0.1:
+        named[rng.choice(tuple(named))] = rng.choice((*ODD_OBJECTS, kinds[0](rng, (2,), BFLOAT16)))
+    shape = (rng.choice((*EXTENTS, *ODD_EXTENTS) if rng.random() < 0.1 else EXTENTS) for _ in range(3))
+    return package.plan if rng.random() < 0.7 else package.explain, tuple(shape), named
+
+
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
-    draw = rng.choice((plain_call, full_call))
+    draw = rng.choices((plain_call, full_call, plan_call), (9, 9, 2))[0]
     function, operands, named = draw(package, rng, kinds)
     if rng.random() < 0.02:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])
     try:
-        if rng.random() < 0.1:
+        if draw is not plan_call and rng.random() < 0.1:
             operands = (operands[0], package.constant(operands[1]), *operands[2:])
         function(*operands, **named)
     except (package.AotGemmError, MemoryError) as error:
