@@ -39,6 +39,9 @@ _WHEEL_ALONE = ("python/", "pyproject.toml.j2", "README.md.j2")
 ABI_VERSION = 1
 """`AOT_GEMM_ABI_VERSION` of templates/include/aot_gemm.h; the rendered kernels.cc compares the two."""
 
+RUN_ON_A_GPU = frozenset({"bf16", "fp16", "bf16_bias", "fp16_bias"})
+"""Operations whose kernels this product has run on a GPU and compared with a reference; see docs/measurements.md."""
+
 NUM_LAYOUTS = 4
 """Numbers of `Layout.code`."""
 
@@ -210,6 +213,7 @@ class _Call:
     bias: str
     scales_d: bool
     is_fast: bool
+    is_tf32: bool
     can_exchange: bool
     layouts: int
     """A bit for each layout that some table has a section of."""
@@ -241,6 +245,7 @@ def _call(operation: Operation, layouts: int) -> _Call:
         bias=_presence(operation),
         scales_d=types.scales_d,
         is_fast=types.is_fast,
+        is_tf32=types.a is ElementType.TFLOAT32,
         can_exchange=operation.can_exchange,
         layouts=layouts,
     )
@@ -281,10 +286,14 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
 
 
 def _wheel_variables(manifest: Manifest) -> dict[str, object]:
+    calls = {kernel.operation.call for kernel in manifest.kernels}
     return {
         "origins": manifest.tables,
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
+        "catalogue": list({x.call: x for x in Operation}.values()),
+        "new_operations": sorted(calls - RUN_ON_A_GPU),
+        "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),
     }

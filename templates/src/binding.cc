@@ -3,7 +3,7 @@
 // every Python. It is part of the C library, so that it calls the one that it was built with, whatever others a process
 // has.
 //
-// The functions of two or three tensors run on the stream of the left operand's framework and take memory from its
+// The functions of tensors run on the stream of the left operand's framework and take memory from its
 // allocator, by DLPack's C exchange API; a left operand whose type has none is handed over to `_routes.run` in Python.
 // The functions that end in `_on` and `_workspace_bytes` are what that calls: they take DLPack capsules, and are told
 // stream and workspace. The GIL is released for the launch: it waits while the device's queue of launches is full, and
@@ -18,10 +18,12 @@
 #include "aot_gemm.h"
 #include "call.h"
 #include "exchange.h"
+#include "extras.h"
 #include "operands.h"
 #include "plan.h"
 #include "python_api.h"
 #include "python_state.h"
+#include "refusal.h"
 #include "runtime.h"
 
 namespace aot {
@@ -36,10 +38,19 @@ bool has_arguments(const State& state, Py_ssize_t given, int expected) {
 }
 
 // Arguments: left, right, bias (or None), out (or None).
-PyObject* run(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+template <Product product>
+PyObject* run(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   State& state = State::of(self);
   if (!has_arguments(state, num_arguments, 4)) return nullptr;
-  return call_product(&state, product, arguments[0], arguments[1], arguments[2], arguments[3]);
+  return call_product(&state, product, arguments[0], arguments[1], arguments[2], arguments[3], nullptr);
+}
+
+// Arguments: those of `run`, and the extras. A plain product has an entry of its own, which they do not cost anything.
+template <Product product>
+PyObject* run_with(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  State& state = State::of(self);
+  if (!has_arguments(state, num_arguments, 5)) return nullptr;
+  return call_product(&state, product, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]);
 }
 
 // Argument: a weight.
@@ -59,43 +70,98 @@ bool read_capsule(const State& state, const char* name, PyObject* object, HeldTe
   return tensor->read_capsule(object) == 0;
 }
 
-// States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
-// is the address that the right one is promised to be constant at, or 0.
-bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
-  const void* promised = PyLong_AsVoidPtr(arguments[4]);
-  if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
+PyObject* make_tuple(const int64_t* values, Py_ssize_t num_values) {
+  PyObject* tuple = PyTuple_New(num_values);
+  for (Py_ssize_t i = 0; tuple != nullptr && i < num_values; ++i) {
+    PyObject* value = PyLong_FromLongLong(values[i]);
+    if (value != nullptr && PyTuple_SetItem(tuple, i, value) == 0) continue;  // which takes the reference
+    Py_DecRef(tuple);
+    tuple = nullptr;
+  }
+  return tuple;
+}
+
+// The tensors of capsules that the caller keeps.
+struct Capsules {
   HeldTensor left;
   HeldTensor right;
   HeldTensor bias;
   HeldTensor out;
-  if (!read_capsule(state, "the left operand", arguments[0], &left)) return false;
-  if (!read_capsule(state, "the right operand", arguments[1], &right)) return false;
-  if (!is_none(arguments[2]) && !read_capsule(state, "the bias", arguments[2], &bias)) return false;
-  if (!read_capsule(state, "out", arguments[3], &out)) return false;
-  if (out.is_read_only()) {
+  HeldTensor extras[kNumExtraTensors];
+  Options options;
+};
+
+// Reads left, right, bias (or None) and extras (or None), which hold capsules that the caller keeps.
+bool read_capsules(const State& state, Product product, PyObject* const* arguments, PyObject* extras, Capsules* held) {
+  if (!read_capsule(state, "the left operand", arguments[0], &held->left)) return false;
+  if (!read_capsule(state, "the right operand", arguments[1], &held->right)) return false;
+  if (!is_none(arguments[2]) && !read_capsule(state, "the bias", arguments[2], &held->bias)) return false;
+  if (is_none(extras)) return true;
+  if (read_options(state, product, extras, &held->options) != 0) return false;
+  for (Py_ssize_t i = 0; i < kNumExtraTensors; ++i) {
+    PyObject* capsule = PyTuple_GetItem(extras, i);  // borrowed from the tuple
+    if (capsule == nullptr) return false;
+    if (!is_none(capsule) && !read_capsule(state, "a factor or the residual", capsule, &held->extras[i])) return false;
+  }
+  return true;
+}
+
+Operands operands_of(const Capsules& held) {
+  return {held.left.view(),      held.right.view(),     held.bias.view(),      held.out.view(),   held.extras[0].view(),
+          held.extras[1].view(), held.extras[2].view(), held.extras[3].view(), held.options};
+}
+
+// States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
+// is the address that the right one is promised to be constant at, or 0, the sixth the extras, or None.
+bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
+  const void* promised = PyLong_AsVoidPtr(arguments[4]);
+  if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
+  Capsules held;
+  if (!read_capsules(state, product, arguments, arguments[5], &held)) return false;
+  if (!read_capsule(state, "out", arguments[3], &held.out)) return false;
+  if (held.out.is_read_only()) {
     raise(state, "OperandError", "out is read-only, as its framework says; leave out= away");
     return false;
   }
-  const Operands operands = {left.view(), right.view(), bias.view(), out.view()};
-  Shape shape;
-  if (check_operands(product, operands, &shape) != 0 ||
-      state_problem(product, operands, shape, promised != nullptr && right.data() == promised, problem) != 0) {
+  const Operands operands = operands_of(held);
+  Result result;
+  if (check_operands(product, operands, &result) != 0 ||
+      state_problem(product, operands, result, promised != nullptr && held.right.data() == promised, problem) != 0) {
     raise_refusal(state);
     return false;
   }
   return true;
 }
 
-// Arguments: left, right, bias, out, the promised address of right, workspace (bytes, or None), stream (an integer).
-PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+// Arguments: left, right, bias (or None), extras (or None). Returns what `out` is, as a tuple: its extents, and the number
+// of its element type, or -1 where that is left's.
+template <Product product>
+PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  Capsules held;
+  if (!has_arguments(state, num_arguments, 4)) return nullptr;
+  if (!read_capsules(state, product, arguments, arguments[3], &held)) return nullptr;
+  Result result;
+  if (check_operands(product, operands_of(held), &result) != 0) return raise_refusal(state);
+  int64_t values[kMaxDims + 1];
+  for (int32_t i = 0; i < result.num_dims; ++i) values[i] = result.extents[i];
+  const Operation& operation = result.computed_by();
+  values[result.num_dims] = operation.d == operation.a ? -1 : static_cast<int64_t>(operation.d);
+  return make_tuple(values, result.num_dims + 1);
+}
+
+// Arguments: left, right, bias, out, the promised address of right, extras (or None), workspace (bytes, or None), stream
+// (an integer).
+template <Product product>
+PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   aot_gemm_problem_t problem;
-  if (!has_arguments(state, num_arguments, 7) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  if (!has_arguments(state, num_arguments, 8) || !state_capsules(state, product, arguments, &problem)) return nullptr;
   HeldTensor workspace;
   void* data = nullptr;
   size_t num_bytes = 0;
-  if (!is_none(arguments[5])) {
-    if (!read_capsule(state, "the workspace", arguments[5], &workspace)) return nullptr;
+  if (!is_none(arguments[6])) {
+    if (!read_capsule(state, "the workspace", arguments[6], &workspace)) return nullptr;
     const DLTensor& tensor = *workspace.view();
     const bool is_bytes = tensor.dtype.bits == 8 && tensor.dtype.lanes == 1;
     if (tensor.ndim != 1 || !is_bytes || tensor.shape == nullptr || tensor.shape[0] < 0) {
@@ -104,7 +170,7 @@ PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py
     data = workspace.data();
     num_bytes = static_cast<size_t>(tensor.shape[0]);
   }
-  void* stream = PyLong_AsVoidPtr(arguments[6]);
+  void* stream = PyLong_AsVoidPtr(arguments[7]);
   if (stream == nullptr && PyErr_Occurred() != nullptr) return nullptr;
   aot_gemm_status_t status = AOT_GEMM_OK;
   {
@@ -114,38 +180,15 @@ PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
-// Arguments: left, right, bias, out, the promised address of right.
-PyObject* measure_workspace(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+// Arguments: left, right, bias, out, the promised address of right, extras (or None).
+template <Product product>
+PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   aot_gemm_problem_t problem;
-  if (!has_arguments(state, num_arguments, 5) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  if (!has_arguments(state, num_arguments, 6) || !state_capsules(state, product, arguments, &problem)) return nullptr;
   size_t num_bytes = 0;
   const aot_gemm_status_t status = aot_gemm_workspace_bytes(&problem, &num_bytes);
   return status == AOT_GEMM_OK ? PyLong_FromSize_t(num_bytes) : raise_status(state, status);
-}
-
-PyObject* linear(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  return run(Product::kLinear, self, arguments, num_arguments);
-}
-
-PyObject* matmul(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  return run(Product::kMatmul, self, arguments, num_arguments);
-}
-
-PyObject* linear_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  return run_on(Product::kLinear, self, arguments, num_arguments);
-}
-
-PyObject* matmul_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  return run_on(Product::kMatmul, self, arguments, num_arguments);
-}
-
-PyObject* linear_workspace_bytes(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  return measure_workspace(Product::kLinear, self, arguments, num_arguments);
-}
-
-PyObject* matmul_workspace_bytes(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  return measure_workspace(Product::kMatmul, self, arguments, num_arguments);
 }
 
 // Argument: a capsule, which the caller keeps. Gives the address of its tensor.
@@ -177,18 +220,6 @@ aot_gemm_tensor_t packed(int64_t rows, int64_t columns, bool by_columns) {
   return {nullptr, {columns, 1}};
 }
 
-PyObject* make_tuple(const int64_t (&values)[9]) {
-  PyObject* items[9];
-  PyObject* tuple = nullptr;
-  int count = 0;
-  while (count < 9 && (items[count] = PyLong_FromSize_t(static_cast<size_t>(values[count]))) != nullptr) ++count;
-  if (count == 9) {
-    tuple = PyTuple_Pack(9, items[0], items[1], items[2], items[3], items[4], items[5], items[6], items[7], items[8]);
-  }
-  while (count > 0) Py_DecRef(items[--count]);
-  return tuple;
-}
-
 // Arguments: operation, layout, m, n, k, table (integers). Returns what the dispatch table says of packed operands and a
 // row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked up), bytes of workspace, and the
 // table that answered.
@@ -212,14 +243,15 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
                                       packed(1, n, false),
                                       {},
                                       {},
-                                      {},
+                                      packed(m, n, false),
                                       {}};
   aot_gemm_selection_t found;
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);
   if (status != AOT_GEMM_OK) return raise_status(state, status);
-  return make_tuple({found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
-                     planned.workspace_bytes, found.table});
+  const int64_t values[] = {found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
+                            planned.workspace_bytes, found.table};
+  return make_tuple(values, 9);
 }
 
 using FastFunction = PyObject*(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);
@@ -230,12 +262,19 @@ PyMethodDef define(const char* name, FastFunction* function) {
 }
 
 PyMethodDef functions[] = {
-    define("linear", &linear),
-    define("matmul", &matmul),
-    define("linear_on", &linear_on),
-    define("matmul_on", &matmul_on),
-    define("linear_workspace_bytes", &linear_workspace_bytes),
-    define("matmul_workspace_bytes", &matmul_workspace_bytes),
+    define("linear", &run<Product::kLinear>),
+    define("linear_with", &run_with<Product::kLinear>),
+    define("linear_result", &describe_result<Product::kLinear>),
+    define("linear_on", &run_on<Product::kLinear>),
+    define("linear_workspace_bytes", &measure_workspace<Product::kLinear>),
+    define("matmul", &run<Product::kMatmul>),
+    define("matmul_result", &describe_result<Product::kMatmul>),
+    define("matmul_on", &run_on<Product::kMatmul>),
+    define("matmul_workspace_bytes", &measure_workspace<Product::kMatmul>),
+    define("gated_linear_with", &run_with<Product::kGatedLinear>),
+    define("gated_linear_result", &describe_result<Product::kGatedLinear>),
+    define("gated_linear_on", &run_on<Product::kGatedLinear>),
+    define("gated_linear_workspace_bytes", &measure_workspace<Product::kGatedLinear>),
     define("settle", &settle),
     define("order_streams", &order_streams),
     define("address", &address_of),

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "extras.h"
+#include "refusal.h"
 #include "runtime.h"
 
 namespace aot {
@@ -67,22 +69,38 @@ int check_torch(const State& state, Product product, const Operand& operand) {
                         "a plain one; pass tensor.resolve_neg()");
 }
 
+// The operands that a plain product has none of.
+struct Extras {
+  PyObject* tuple;  // borrowed: they are the tensors of it
+  Operand scale_x;
+  Operand scale_w;
+  Operand residual;
+  Operand scale_out;
+  Options options;
+
+  Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out};
+};
+
 // One call of a product: its operands, and the stream and allocator of the left operand's framework.
 class Call {
  public:
-  Call(State* state, Product product) : state_(*state), product_(product) {}
+  // `extras` may be null.
+  Call(State* state, Product product, Extras* extras) : state_(*state), product_(product), extras_(extras) {}
 
   // Runs it. `bias` and `out` may be None. Gives a new reference, or null with a Python error set.
   PyObject* run(PyObject* left, PyObject* right, PyObject* bias, PyObject* out) {
     left_.object = left;
     right_.object = right;
     if (state_.find_type(left, &left_.type) != 0) return nullptr;
-    if (left_.type.api == nullptr) return call_route(state_.run, product_, left, right, bias, out);
+    if (left_.type.api == nullptr) {
+      return call_route(state_.run, product_, left, right, bias, out, extras_ == nullptr ? nullptr : extras_->tuple);
+    }
     if (read_left() != 0 || read_right() != 0) return nullptr;
     if (!is_none(bias)) {
       bias_.object = bias;
       if (read_other(&bias_) != 0) return nullptr;
     }
+    if (extras_ != nullptr && read_extras() != 0) return nullptr;
     const bool allocates = is_none(out);
     if (!allocates) {
       out_.object = out;
@@ -91,6 +109,7 @@ class Call {
     aot_gemm_problem_t problem;
     if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
     if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
+    if (extras_ != nullptr && release_extras() != 0) return nullptr;
     if (allocates) return out_.tensor.hand_on(*left_.type.api);
     if (release(out_) != 0 || (out_.type.is_of_torch && state_.torch.note_write(out) != 0)) return nullptr;
     Py_IncRef(out);
@@ -221,6 +240,26 @@ class Call {
     return refused();
   }
 
+  int read_extras() {
+    if (read_options(state_, product_, extras_->tuple, &extras_->options) != 0) return -1;
+    for (Py_ssize_t i = 0; i < kNumExtraTensors; ++i) {
+      Operand& operand = *extras_->operands[i];
+      PyObject* object = PyTuple_GetItem(extras_->tuple, i);
+      if (object == nullptr) return -1;
+      if (is_none(object)) continue;
+      operand.object = object;
+      if (read_other(&operand) != 0) return -1;
+    }
+    return 0;
+  }
+
+  int release_extras() {
+    for (const Operand* operand : extras_->operands) {
+      if (operand->object != nullptr && release(*operand) != 0) return -1;
+    }
+    return 0;
+  }
+
   int order(void* first, void* second) {
     if (first == second) return 0;
     const DeviceScope scope(left_.view()->device.device_id);
@@ -252,15 +291,23 @@ class Call {
   // Checks the operands, allocates `out` where it is not there, and states the product.
   int state_problem_of(aot_gemm_problem_t* problem) {
     Operands operands = {left_.view(), right_.view(), bias_.view(), out_.view()};
-    Shape shape;
-    if (check_operands(product_, operands, &shape) != 0) return refused();
+    if (extras_ != nullptr) {
+      operands.scale_x = extras_->scale_x.view();
+      operands.scale_w = extras_->scale_w.view();
+      operands.residual = extras_->residual.view();
+      operands.scale_out = extras_->scale_out.view();
+      operands.options = extras_->options;
+    }
+    Result result;
+    if (check_operands(product_, operands, &result) != 0) return refused();
     if (operands.out != nullptr && check_apart(product_, original_, *operands.out) != 0) return refused();
     if (operands.out == nullptr) {
       const DLTensor& left = *operands.left;
-      if (out_.tensor.allocate(*left_.type.api, left.device, left.dtype, shape.extents, shape.num_dims) != 0) return -1;
+      const DLDataType type = dlpack_type(result.computed_by().d);
+      if (out_.tensor.allocate(*left_.type.api, left.device, type, result.extents, result.num_dims) != 0) return -1;
       operands.out = out_.view();
     }
-    return state_problem(product_, operands, shape, right_is_constant_, problem) == 0 ? 0 : refused();
+    return state_problem(product_, operands, result, right_is_constant_, problem) == 0 ? 0 : refused();
   }
 
   static void* allocate_workspace(void* context, size_t num_bytes) {
@@ -291,6 +338,7 @@ class Call {
 
   State& state_;
   Product product_;
+  Extras* extras_;
   Operand left_;
   Operand right_;
   Operand bias_;
@@ -307,10 +355,15 @@ class Call {
 
 }  // namespace
 
-PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out) {
-  return Call(state, product).run(left, right, bias, out);
+PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out,
+                       PyObject* extras) {
+  if (extras == nullptr) return Call(state, product, nullptr).run(left, right, bias, out);
+  Extras held = {extras, {}, {}, {}, {}, {}};
+  return Call(state, product, &held).run(left, right, bias, out);
 }
 
-PyObject* settle_weight(State* state, PyObject* weight) { return Call(state, Product::kConstant).settle(weight); }
+PyObject* settle_weight(State* state, PyObject* weight) {
+  return Call(state, Product::kConstant, nullptr).settle(weight);
+}
 
 }  // namespace aot

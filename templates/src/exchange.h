@@ -10,7 +10,7 @@
 #include <dlpack/dlpack.h>
 #include <pthread.h>
 
-#include "operands.h"
+#include "matrix.h"
 #include "python_api.h"
 
 namespace aot {

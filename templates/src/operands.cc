@@ -1,63 +1,29 @@
 #include "operands.h"
 
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 
-#include "operation.h"
+#include "refusal.h"
+#include "scales.h"
 
 namespace aot {
 
 namespace {
 
-struct Matrix {
-  void* data;
-  int64_t extents[2];
-  int64_t strides[2];
-};
-
-struct Mode {
-  int64_t extent;
-  int64_t stride;
-};
-
-// Writes extents or strides such as "(2, 3)".
-struct Text {
-  char characters[256];
-
-  Text(const int64_t* values, int32_t num_values) {
-    size_t used = static_cast<size_t>(std::snprintf(characters, sizeof(characters), "("));
-    for (int32_t i = 0; i < num_values && used < sizeof(characters) - 24; ++i) {
-      used += static_cast<size_t>(std::snprintf(characters + used, sizeof(characters) - used, "%s%" PRId64,
-                                                i == 0 ? "" : ", ", values[i]));
-    }
-    std::snprintf(characters + used, sizeof(characters) - used, num_values == 1 ? ",)" : ")");
-  }
-};
-
 const char* left_name(Product product) {
   switch (product) {
-    case Product::kLinear: return "x";
     case Product::kMatmul: return "a";
-    default: return "weight";
+    case Product::kConstant: return "weight";
+    default: return "x";
   }
 }
 
-const char* right_name(Product product) { return product == Product::kLinear ? "weight" : "b"; }
+const char* right_name(Product product) { return product == Product::kMatmul ? "b" : "weight"; }
 
 // What operation.cc has for the codes, which is built without dlpack.h.
 static_assert(kDLBfloat == 4 && kDLFloat == 2 && kDLFloat8_e4m3fn == 10 && kDLFloat8_e5m2 == 12 && kDLInt == 0);
 
 bool find_element(const DLTensor& tensor, Element* element) {
-  const bool is_found = tensor.dtype.lanes == 1 && find_element(tensor.dtype.code, tensor.dtype.bits, element);
-  return is_found && (*element == Element::kBfloat16 || *element == Element::kFloat16);
-}
-
-// The element type of an operand that was checked.
-Element element_of(const DLTensor& tensor) {
-  Element element = Element::kBfloat16;
-  find_element(tensor, &element);
-  return element;
+  return tensor.dtype.lanes == 1 && find_element(tensor.dtype.code, tensor.dtype.bits, element);
 }
 
 const char* kind_name(uint8_t code) {
@@ -76,7 +42,8 @@ bool is_on_gpu(const DLTensor& tensor) {
   return tensor.device.device_type == kDLCUDA || tensor.device.device_type == kDLCUDAManaged;
 }
 
-int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left) {
+// Checks device, element type and dimensions of a tensor.
+int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
   if (!is_on_gpu(tensor)) {
     return refuse("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
                   "move it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
@@ -85,14 +52,9 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
     return refuse("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product),
                   name, tensor.device.device_id, left_name(product), left.device.device_id);
   }
-  Element element;
-  if (!find_element(tensor, &element)) {
-    return refuse("DtypeError", "%s: %s is %s%d; expected bfloat16 or float16; convert it",
-                  product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
-  }
-  if (element != element_of(left)) {
-    return refuse("DtypeError", "%s: %s and %s differ in element type; expected one type; convert one of them",
-                  product_name(product), name, left_name(product));
+  if (!find_element(tensor, element)) {
+    return refuse("DtypeError", "%s: %s is %s%d; expected bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; "
+                  "convert it", product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
   }
   if (tensor.ndim < 0 || tensor.ndim > kMaxDims || (tensor.ndim > 0 && tensor.shape == nullptr)) {
     return refuse("ShapeError", "%s: %s has %d dimensions; expected 0 to %d, with extents", product_name(product), name,
@@ -102,114 +64,37 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] < 0) {
       return refuse("ShapeError", "%s: %s has shape %s; expected extents of 0 or more", product_name(product), name,
-                    Text(tensor.shape, tensor.ndim).characters);
+                    shape_text(tensor).characters);
     }
     is_empty = is_empty || tensor.shape[i] == 0;
   }
   if (tensor.data == nullptr && !is_empty) {
     return refuse("OperandError", "%s: %s of shape %s has no memory of its own (its address is null), as fake, "
                   "functional and zero tensors have none; expected a tensor in GPU memory; pass the tensor that it stands for",
-                  product_name(product), name, Text(tensor.shape, tensor.ndim).characters);
+                  product_name(product), name, shape_text(tensor).characters);
   }
   return 0;
-}
-
-// The product of numbers that are not below 0; INT64_MAX, which no extent or stride may be, where it is larger.
-int64_t multiply(int64_t a, int64_t b) {
-  int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
-}
-
-int64_t stride_of(const DLTensor& tensor, int32_t dim) {
-  if (tensor.strides != nullptr) return tensor.strides[dim];
-  int64_t stride = 1;
-  for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride = multiply(stride, tensor.shape[i]);
-  return stride;
-}
-
-// Joins the dimensions [begin, end) into one mode of one stride. Says false where they do not join.
-bool join(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode) {
-  if (end - begin == 1) {  // both modes of nearly every operand
-    const int64_t extent = tensor.shape[begin];
-    *mode = {extent, extent == 1 ? 0 : stride_of(tensor, begin)};
-    return true;
-  }
-  *mode = {1, 0};
-  bool joins = true;
-  for (int32_t i = end - 1; i >= begin; --i) {
-    if (tensor.shape[i] == 1) continue;
-    const int64_t stride = stride_of(tensor, i);
-    if (mode->extent == 1) {
-      mode->stride = stride;
-    } else {
-      joins = joins && stride == multiply(mode->stride, mode->extent);
-    }
-    mode->extent = multiply(mode->extent, tensor.shape[i]);
-  }
-  for (int32_t i = 0; i < tensor.ndim; ++i) joins = joins || tensor.shape[i] == 0;  // there is nothing to step over
-  return joins;
 }
 
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
-  Mode rows;
-  Mode columns;
-  if (!join(tensor, 0, num_row_dims, &rows) || !join(tensor, num_row_dims, tensor.ndim, &columns)) {
-    int64_t strides[kMaxDims];
-    for (int32_t i = 0; i < tensor.ndim; ++i) strides[i] = stride_of(tensor, i);
-    return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
-                  "dimensions that join into rows of one stride; leave out= away and copy the result, or make it "
-                  "contiguous", product_name(product), name, Text(tensor.shape, tensor.ndim).characters,
-                  Text(strides, tensor.ndim).characters);
-  }
-  *matrix = {data_of(tensor),
-             {rows.extent, columns.extent},
-             {rows.stride, columns.stride}};
-  return 0;
+  if (read_matrix(tensor, num_row_dims, matrix)) return 0;
+  return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
+                "dimensions that join into rows of one stride; leave out= away and copy the result, or make it "
+                "contiguous", product_name(product), name, shape_text(tensor).characters,
+                stride_text(tensor).characters);
 }
-
-thread_local Refusal refusal = {"AotGemmError", {}};
 
 }  // namespace
 
-int refuse(const char* kind, const char* format, ...) {
-  refusal.kind = kind;
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(refusal.message, sizeof(refusal.message), format, arguments);
-  va_end(arguments);
-  return -1;
+DLDataType dlpack_type(Element element) {
+  const ElementType& type = type_of(element);
+  return {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.bits), 1};
 }
 
-const Refusal& last_refusal() { return refusal; }
-
-const char* product_name(Product product) {
-  switch (product) {
-    case Product::kLinear: return "linear";
-    case Product::kMatmul: return "matmul";
-    default: return "constant";
-  }
-}
-
-int check_left(Product product, const DLTensor& left) { return check_tensor(product, left_name(product), left, left); }
-
-bool is_matrix(const DLTensor& left) {
-  Mode rows;
-  return left.ndim == 0 || join(left, 0, left.ndim - 1, &rows);
-}
-
-Span span_of(const DLTensor& tensor) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data_of(tensor));
-  int64_t num_elements = 1;
-  for (int32_t i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] == 0) return {begin, begin};
-    const int64_t reach = multiply(tensor.shape[i] - 1, stride_of(tensor, i));
-    if (__builtin_add_overflow(num_elements, reach, &num_elements)) return {0, UINTPTR_MAX};
-  }
-  const int64_t num_bytes = multiply(num_elements, (tensor.dtype.bits + 7) / 8);
-  uintptr_t end = 0;
-  if (__builtin_add_overflow(begin, static_cast<uintptr_t>(num_bytes), &end)) return {0, UINTPTR_MAX};
-  return {begin, end};
+int check_left(Product product, const DLTensor& left) {
+  Element element;
+  return check_tensor(product, left_name(product), left, left, &element);
 }
 
 int check_apart(Product product, const Span& left, const DLTensor& out) {
@@ -221,69 +106,217 @@ int check_apart(Product product, const Span& left, const DLTensor& out) {
 
 namespace {
 
-// Checks that the library has the operation, and a bias.
-int check_operation(Product product, const Operands& operands, int64_t n) {
-  const ElementType& type = type_of(element_of(*operands.left));
-  if (find_operation(element_of(*operands.left), operands.bias != nullptr) < 0) {
-    if (operands.bias == nullptr) {
-      return refuse("DtypeError", "%s: this wheel has no kernels for %s; it has those of %s; convert the operands",
-                    product_name(product), type.name, list_operations().characters);
-    }
-    return refuse("UnsupportedError", "%s: got a bias, which this wheel has no kernels for: it has the operations %s, and "
-                  "not %s_bias; expected None; add the bias to the result, or build a wheel with %s_bias; an output is "
-                  "named by keyword: linear(x, weight, out=out)", product_name(product), list_operations().characters,
-                  type.tag, type.tag);
+bool is_8_bit(Element element) { return type_of(element).bits == 8; }
+
+// The element type that D has where a call says nothing of it: torch's for its scaled products, else that of x.
+Element default_element(Element left, bool is_scaled) {
+  if (is_scaled) return Element::kBfloat16;
+  return left == Element::kInt8 ? Element::kInt32 : left;
+}
+
+// Finds the element type of D: the one that is asked for, or that `out` has.
+int find_element_of_d(Product product, const Operands& operands, Element left, Element* element) {
+  const Options& options = operands.options;
+  if (operands.out == nullptr) {
+    *element = options.gives_element ? options.element : default_element(left, operands.scale_x != nullptr);
+    return 0;
   }
-  if (operands.bias == nullptr) return 0;
+  if (check_tensor(product, "out", *operands.out, *operands.left, element) != 0) return -1;
+  if (!options.gives_element || options.element == *element) return 0;
+  return refuse("DtypeError", "%s: out is %s and out_dtype %s; expected one type; leave out_dtype away",
+                product_name(product), type_of(*element).name, type_of(options.element).name);
+}
+
+// Checks that there are both factors or none, as the element types have it.
+int check_scales(Product product, const Operands& operands, const Request& request) {
+  const bool is_given = operands.scale_x != nullptr;
+  if (is_given != (operands.scale_w != nullptr)) {
+    return refuse("OperandError", "%s: got %s and no %s; expected both, or none", product_name(product),
+                  is_given ? "scale_x" : "scale_w", is_given ? "scale_w" : "scale_x");
+  }
+  const bool are_8_bit = is_8_bit(request.a) && is_8_bit(request.b);
+  if (is_given && !are_8_bit) {
+    return refuse("OperandError", "%s: got scale_x and scale_w, which go with float8 and int8 operands; x is %s and weight "
+                  "%s; leave them away", product_name(product), type_of(request.a).name, type_of(request.b).name);
+  }
+  if (is_given || !are_8_bit || request.d == Element::kInt32) return 0;
+  return refuse("OperandError", "%s: %s operands of a %s result need factors, by which they are multiplied; expected "
+                "float32 tensors in GPU memory, of one element, or of one for each row; pass them as linear(x, weight, "
+                "scale_x=, scale_w=)", product_name(product), type_of(request.a).name, type_of(request.d).name);
+}
+
+int check_element(Product product, const char* name, Element element, Element expected) {
+  if (element == expected) return 0;
+  return refuse("DtypeError", "%s: %s is %s; expected %s; convert it", product_name(product), name, type_of(element).name,
+                type_of(expected).name);
+}
+
+// Checks a tensor that is of one element type.
+int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected) {
+  Element element;
+  if (check_tensor(product, name, tensor, left, &element) != 0) return -1;
+  return check_element(product, name, element, expected);
+}
+
+int refuse_request(Product product, const Request& request) {
+  return refuse(kNoOperation, "%s", write_request(product, request).characters);
+}
+
+// Finds the operation of operands that have factors. Such that each serve a whole row, as where k is up to 128, may be of
+// either kind: then the one that the library has.
+int resolve_scaled(Product product, const Operands& operands, Request* request, int32_t* operation) {
+  const DLTensor& left = *operands.left;
+  const DLTensor& right = *operands.right;
+  if (check_tensor_of(product, "scale_x", *operands.scale_x, left, Element::kFloat32) != 0) return -1;
+  if (check_tensor_of(product, "scale_w", *operands.scale_w, left, Element::kFloat32) != 0) return -1;
+  const ScaleShapes shapes = read_scale_shapes(*operands.scale_x, *operands.scale_w, left, right.shape[0]);
+  if (!shapes.are_vectors && !shapes.are_blocks) {
+    return refuse_scale_shapes(product, *operands.scale_x, *operands.scale_w, left, right);
+  }
+  request->scale = shapes.are_vectors ? Scale::kVector : Scale::kBlock;
+  *operation = find_operation(*request);
+  if (*operation >= 0) return 0;
+  Request by_blocks = *request;
+  by_blocks.scale = Scale::kBlock;
+  if (shapes.are_blocks) *operation = find_operation(by_blocks);
+  return *operation >= 0 ? 0 : refuse_request(product, *request);
+}
+
+// Finds the operation of operands whose sizes fit.
+int resolve(Product product, const Operands& operands, Element a, Element b, int32_t* operation) {
+  const Options& options = operands.options;
+  Request request = {a,
+                     b,
+                     a,
+                     Scale::kNone,
+                     options.epilogue,
+                     operands.bias != nullptr,
+                     operands.residual != nullptr,
+                     options.allow_tf32,
+                     options.use_fast_accum};
+  if (find_element_of_d(product, operands, a, &request.d) != 0) return -1;
+  if (check_scales(product, operands, request) != 0) return -1;
+  if (operands.scale_x != nullptr) return resolve_scaled(product, operands, &request, operation);
+  *operation = find_operation(request);
+  return *operation >= 0 ? 0 : refuse_request(product, request);
+}
+
+bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
+  bool equal = tensor.ndim == num_dims;
+  for (int32_t i = 0; equal && i < num_dims; ++i) equal = tensor.shape[i] == extents[i];
+  return equal;
+}
+
+int check_bias(Product product, const Operands& operands, const Result& result, int64_t num_rows) {
   const DLTensor& bias = *operands.bias;
-  if (check_tensor(product, "bias", bias, *operands.left) != 0) return -1;
-  if (bias.ndim == 1 && bias.shape[0] == n) return 0;
-  const int64_t expected[] = {n};
+  const Element element = result.computed_by().bias_element;
+  if (check_tensor_of(product, "bias", bias, *operands.left, element) != 0) return -1;
+  if (have_shape(bias, &num_rows, 1)) return 0;
   return refuse("ShapeError", "%s: bias has shape %s; expected %s, an element for each row of weight; an output is named "
-                "by keyword: linear(x, weight, out=out)", product_name(product), Text(bias.shape, bias.ndim).characters,
-                Text(expected, 1).characters);
+                "by keyword: linear(x, weight, out=out)", product_name(product), shape_text(bias).characters,
+                Text(&num_rows, 1).characters);
+}
+
+int check_residual(Product product, const Operands& operands, const Result& result) {
+  const DLTensor& residual = *operands.residual;
+  if (check_tensor_of(product, "residual", residual, *operands.left, result.computed_by().d) != 0) return -1;
+  if (have_shape(residual, result.extents, result.num_dims)) return 0;
+  return refuse("ShapeError", "%s: residual has shape %s; expected %s, as the result", product_name(product),
+                shape_text(residual).characters, Text(result.extents, result.num_dims).characters);
+}
+
+int check_scale_out(Product product, const Operands& operands, const Result& result) {
+  const Operation& operation = result.computed_by();
+  if (operands.scale_out == nullptr) {
+    if (!operation.scales_d) return 0;
+    return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
+                  "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
+                  type_of(operation.d).name);
+  }
+  if (!operation.scales_d) {
+    return refuse("OperandError", "%s: got scale_out, which goes with a float8 result; the result is %s; leave it away",
+                  product_name(product), type_of(operation.d).name);
+  }
+  const DLTensor& scale = *operands.scale_out;
+  if (check_tensor_of(product, "scale_out", scale, *operands.left, Element::kFloat32) != 0) return -1;
+  for (int32_t i = 0; i < scale.ndim; ++i) {
+    if (scale.shape[i] == 1) continue;
+    return refuse("ShapeError", "%s: scale_out has shape %s; expected one element", product_name(product),
+                  shape_text(scale).characters);
+  }
+  return 0;
+}
+
+// Checks that a left and a right operand make a product.
+int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
+  const bool is_matmul = product == Product::kMatmul;
+  if (left.ndim < 1 || !(right.ndim == 2 || (is_matmul && right.ndim == 1))) {
+    return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
+                  shape_text(left).characters, right_name(product), shape_text(right).characters,
+                  is_matmul ? "a (..., m, k) or (k,), and b (k, n) or (k,); for a batched b call this once for each "
+                              "of its matrices, or the framework's own matmul"
+                            : "x (..., k) and weight (n, k)");
+  }
+  const int64_t left_k = left.shape[left.ndim - 1];
+  const int64_t right_k = right.shape[is_matmul ? 0 : 1];
+  if (left_k != right_k) {
+    return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
+                  product_name(product), left_name(product), shape_text(left).characters, left_k,
+                  right_name(product), shape_text(right).characters, right_k);
+  }
+  if (product != Product::kGatedLinear || right.shape[0] % 2 == 0) return 0;
+  return refuse("ShapeError", "%s: weight has shape %s; expected an even number of rows, those of the gate and as many "
+                "linear ones", product_name(product), shape_text(right).characters);
 }
 
 }  // namespace
 
-int check_operands(Product product, const Operands& operands, Shape* shape) {
+int check_operands(Product product, const Operands& operands, Result* result) {
   const DLTensor& left = *operands.left;
   const DLTensor& right = *operands.right;
-  if (check_tensor(product, left_name(product), left, left) != 0) return -1;
-  if (check_tensor(product, right_name(product), right, left) != 0) return -1;
-  const bool linear = product == Product::kLinear;
-  const bool right_fits = right.ndim == 2 || (!linear && right.ndim == 1);
-  if (left.ndim < 1 || !right_fits) {
-    return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
-                  Text(left.shape, left.ndim).characters, right_name(product),
-                  Text(right.shape, right.ndim).characters,
-                  linear ? "x (..., k) and weight (n, k)"
-                         : "a (..., m, k) or (k,), and b (k, n) or (k,); for a batched b call this once for each "
-                           "of its matrices, or the framework's own matmul");
-  }
-  const int64_t left_k = left.shape[left.ndim - 1];
-  const int64_t right_k = right.shape[linear ? 1 : 0];
-  if (left_k != right_k) {
-    return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
-                  product_name(product), left_name(product), Text(left.shape, left.ndim).characters, left_k,
-                  right_name(product), Text(right.shape, right.ndim).characters, right_k);
-  }
-  shape->num_dims = left.ndim - 1;
-  for (int32_t i = 0; i < shape->num_dims; ++i) shape->extents[i] = left.shape[i];
-  const int64_t n = right.ndim == 2 ? right.shape[linear ? 0 : 1] : 1;
-  if (right.ndim == 2) shape->extents[shape->num_dims++] = n;
-  if (check_operation(product, operands, n) != 0) return -1;
-  if (operands.out == nullptr) return 0;
-  const DLTensor& out = *operands.out;
-  if (check_tensor(product, "out", out, left) != 0) return -1;
-  bool equal = out.ndim == shape->num_dims;
-  for (int32_t i = 0; equal && i < out.ndim; ++i) equal = out.shape[i] == shape->extents[i];
-  if (equal) return 0;
+  Element a;
+  Element b;
+  if (check_tensor(product, left_name(product), left, left, &a) != 0) return -1;
+  if (check_tensor(product, right_name(product), right, left, &b) != 0) return -1;
+  if (check_shapes(product, left, right) != 0) return -1;
+  if (resolve(product, operands, a, b, &result->operation) != 0) return -1;
+  result->num_dims = left.ndim - 1;
+  for (int32_t i = 0; i < result->num_dims; ++i) result->extents[i] = left.shape[i];
+  const int64_t num_rows = right.ndim == 2 ? right.shape[product == Product::kMatmul ? 1 : 0] : 1;
+  const int64_t n = product == Product::kGatedLinear ? num_rows / 2 : num_rows;
+  if (right.ndim == 2) result->extents[result->num_dims++] = n;
+  if (operands.bias != nullptr && check_bias(product, operands, *result, num_rows) != 0) return -1;
+  if (operands.residual != nullptr && check_residual(product, operands, *result) != 0) return -1;
+  if (check_scale_out(product, operands, *result) != 0) return -1;
+  if (operands.out == nullptr || have_shape(*operands.out, result->extents, result->num_dims)) return 0;
   return refuse("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
-                Text(out.shape, out.ndim).characters, Text(shape->extents, shape->num_dims).characters);
+                shape_text(*operands.out).characters, Text(result->extents, result->num_dims).characters);
 }
 
-int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,
+namespace {
+
+aot_gemm_tensor_t as_tensor(const Matrix& matrix) { return {matrix.data, {matrix.strides[0], matrix.strides[1]}}; }
+
+// States the operands that a plain product has none of.
+int state_others(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  if (operands.scale_x != nullptr) {
+    const Scale kind = result.computed_by().scale;
+    if (state_scale(product, "scale_x", *operands.scale_x, kind, &problem->scale_a) != 0) return -1;
+    if (state_scale(product, "scale_w", *operands.scale_w, kind, &problem->scale_b) != 0) return -1;
+  }
+  if (operands.residual != nullptr) {
+    Matrix residual;
+    const DLTensor& tensor = *operands.residual;
+    if (read_matrix(product, "residual", tensor, result.num_dims - 1, &residual) != 0) return -1;
+    problem->residual = as_tensor(residual);
+  }
+  if (operands.scale_out != nullptr) problem->scale_d = {data_of(*operands.scale_out), {0, 0}};
+  return 0;
+}
+
+}  // namespace
+
+int state_problem(Product product, const Operands& operands, const Result& result, bool right_is_constant,
                   aot_gemm_problem_t* problem) {
   Matrix a;
   Matrix b;
@@ -293,26 +326,27 @@ int state_problem(Product product, const Operands& operands, const Shape& shape,
   if (read_matrix(product, left_name(product), left, left.ndim - 1, &a) != 0) return -1;
   if (read_matrix(product, right_name(product), right, 1, &b) != 0) return -1;
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
-  if (read_matrix(product, "out", *operands.out, shape.num_dims - (right.ndim - 1), &d) != 0) return -1;
-  const int rows = product == Product::kLinear ? 0 : 1;  // which mode of the right operand is n
+  if (read_matrix(product, "out", *operands.out, result.num_dims - (right.ndim - 1), &d) != 0) return -1;
+  const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
   aot_gemm_tensor_t bias = {};
   if (operands.bias != nullptr) bias = {data_of(*operands.bias), {0, stride_of(*operands.bias, 0)}};
   *problem = {sizeof(*problem),
-              id_of(find_operation(element_of(left), operands.bias != nullptr)),
+              id_of(result.operation),
               left.device.device_id,
               a.extents[0],
-              b.extents[rows],
+              product == Product::kGatedLinear ? b.extents[rows] / 2 : b.extents[rows],
               a.extents[1],
-              {a.data, {a.strides[0], a.strides[1]}},
+              as_tensor(a),
               {b.data, {b.strides[rows], b.strides[1 - rows]}},
-              {d.data, {d.strides[0], d.strides[1]}},
-              right_is_constant ? AOT_GEMM_B_CONSTANT : 0,
+              as_tensor(d),
+              (right_is_constant ? AOT_GEMM_B_CONSTANT : 0) |
+                  (operands.options.is_interleaved ? AOT_GEMM_GATE_INTERLEAVED : 0),
               bias,
               {},
               {},
               {},
               {}};
-  return 0;
+  return state_others(product, operands, result, problem);
 }
 
 }  // namespace aot

@@ -7,68 +7,43 @@
 #include <dlpack/dlpack.h>
 
 #include "aot_gemm.h"
+#include "matrix.h"
+#include "operation.h"
+#include "request.h"
 
 namespace aot {
 
-// Most dimensions that an operand may have; torch's own limit.
-constexpr int32_t kMaxDims = 64;
-
-// What a function of the Python API computes. The products both give D = A @ B^T; they differ in how the right operand
-// is held. kConstant stands for the function that only looks at a weight, as the left operand.
-enum class Product { kLinear, kMatmul, kConstant };
-
-// Gives the name of the function.
-const char* product_name(Product product);
-
-// Gives the address of a tensor's first element. A sum that wraps is an address like any other here, and is not read.
-inline void* data_of(const DLTensor& tensor) {
-  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
-}
-
 struct Operands {
   const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
-  const DLTensor* right;  // weight (n, k), or b (k, n), or b (k)
-  const DLTensor* bias;   // (n); null: there is none
+  const DLTensor* right;  // weight (n, k) or, of a gated product, (2 n, k); or b (k, n), or b (k)
+  const DLTensor* bias;   // (n) or (2 n); null, as any of those below: there is none
   const DLTensor* out;    // null: to be allocated
+  const DLTensor* scale_x = nullptr;
+  const DLTensor* scale_w = nullptr;
+  const DLTensor* residual = nullptr;   // of the shape of `out`
+  const DLTensor* scale_out = nullptr;  // one element
+  Options options = {};
 };
 
-// The shape that `out` has.
-struct Shape {
+// What `out` is, and by which operation it is computed.
+struct Result {
   int64_t extents[kMaxDims];
   int32_t num_dims;
+  int32_t operation;
+
+  const Operation& computed_by() const { return kOperations[operation]; }
 };
 
-// What a function below refused.
-struct Refusal {
-  const char* kind;  // the class of the Python package's error, such as "ShapeError"
-  char message[1024];
-};
+// Gives an element type as DLPack describes it.
+DLDataType dlpack_type(Element element);
 
 // The functions below that give an int give 0, or -1 with the calling thread's refusal set.
-
-int refuse(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
-
-// Gives the calling thread's last refusal.
-const Refusal& last_refusal();
 
 // Checks device, element type and shape of a left operand by itself.
 int check_left(Product product, const DLTensor& left);
 
-// Checks devices, element types and shapes of the operands that are given, and works out the shape of `out`.
-int check_operands(Product product, const Operands& operands, Shape* shape);
-
-// Says whether the leading dimensions of a left operand join into rows of one stride, so that it is one matrix in
-// memory.
-bool is_matrix(const DLTensor& left);
-
-// The addresses from a tensor's first byte to past its last one.
-struct Span {
-  uintptr_t begin;
-  uintptr_t end;
-};
-
-// Gives a tensor's span: none where it has no elements, all there is where its strides are not to be believed.
-Span span_of(const DLTensor& tensor);
+// Checks devices, element types and shapes of the operands that are given, and works out what `out` is.
+int check_operands(Product product, const Operands& operands, Result* result);
 
 // Refuses an `out` that reaches into the memory of a left operand which a copy stands for. The copy would be whole; but
 // whether one is made depends on strides alone, and out may never overlap an operand.
@@ -76,7 +51,7 @@ int check_apart(Product product, const Span& left, const DLTensor& out);
 
 // States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
 // promise for the right operand, AOT_GEMM_B_CONSTANT.
-int state_problem(Product product, const Operands& operands, const Shape& shape, bool right_is_constant,
+int state_problem(Product product, const Operands& operands, const Result& result, bool right_is_constant,
                   aot_gemm_problem_t* problem);
 
 }  // namespace aot

@@ -59,16 +59,6 @@ bool find_element(int32_t dlpack_code, int32_t bits, Element* element) {
   return false;
 }
 
-int32_t find_operation(Element element, bool has_bias) {
-  for (int32_t i = 0; i < kNumOperations; ++i) {
-    const Operation& found = kOperations[i];
-    const bool is_of_one = found.a == element && found.b == element && found.d == element;
-    const Epilogue epilogue = has_bias ? Epilogue::kBias : Epilogue::kNone;
-    if (is_of_one && found.scale == Scale::kNone && found.epilogue == epilogue) return i;
-  }
-  return -1;
-}
-
 SectionTag section_tag(const Operation& operation, int32_t layout) {
   SectionTag tag;
   std::snprintf(tag.characters, sizeof(tag.characters), "%s_%s%s", operation.types, kLayouts[layout],

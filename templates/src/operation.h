@@ -47,6 +47,7 @@ struct Operation {
   Presence bias;
   bool scales_d;      // D is of 8 bits, and multiplied by one factor before it is rounded
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
+  bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
   uint32_t layouts;   // a bit for each layout that the table has a section of
 
@@ -88,10 +89,6 @@ aot_gemm_status_t find_operation(int32_t id, int32_t* index);
 
 // Finds the element type that DLPack describes so; says false where no operation of the catalogue has it.
 bool find_element(int32_t dlpack_code, int32_t bits, Element* element);
-
-// Finds the index of the operation whose operands and D are of one element type, with or without a bias and with no other
-// step; -1 where the library has none.
-int32_t find_operation(Element element, bool has_bias);
 
 // Lists tags, such as "bf16, fp16".
 struct Tags {

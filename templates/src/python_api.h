@@ -49,10 +49,13 @@ AOT_GEMM_OF_PYTHON PyObject* PyCMethod_New(PyMethodDef* definition, PyObject* se
 AOT_GEMM_OF_PYTHON PyObject* PyUnicode_FromString(const char* text);
 AOT_GEMM_OF_PYTHON PyObject* PyUnicode_InternFromString(const char* text);
 AOT_GEMM_OF_PYTHON PyObject* PyLong_FromSize_t(size_t value);
+AOT_GEMM_OF_PYTHON PyObject* PyLong_FromLongLong(long long value);
 AOT_GEMM_OF_PYTHON PyObject* PyLong_FromVoidPtr(void* value);
 AOT_GEMM_OF_PYTHON long PyLong_AsLong(PyObject* object);
 AOT_GEMM_OF_PYTHON void* PyLong_AsVoidPtr(PyObject* object);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_Pack(Py_ssize_t count, ...);
+AOT_GEMM_OF_PYTHON PyObject* PyTuple_New(Py_ssize_t count);
+AOT_GEMM_OF_PYTHON int PyTuple_SetItem(PyObject* tuple, Py_ssize_t index, PyObject* item);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_GetItem(PyObject* tuple, Py_ssize_t index);
 AOT_GEMM_OF_PYTHON PyObject* PyDict_New();
 AOT_GEMM_OF_PYTHON int PyDict_SetItemString(PyObject* dictionary, const char* key, PyObject* item);

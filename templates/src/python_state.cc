@@ -1,5 +1,7 @@
 #include "python_state.h"
 
+#include "refusal.h"
+
 namespace aot {
 
 PyObject* raise(const State& state, const char* kind, const char* message) {
@@ -11,7 +13,16 @@ PyObject* raise(const State& state, const char* kind, const char* message) {
   return nullptr;
 }
 
-PyObject* raise_refusal(const State& state) { return raise(state, last_refusal().kind, last_refusal().message); }
+PyObject* raise_refusal(const State& state) {
+  const Refusal& refusal = last_refusal();
+  if (!refusal.is_of_operation()) return raise(state, refusal.kind, refusal.message);
+  PyObject* request = PyUnicode_FromString(refusal.message);
+  if (request == nullptr) return nullptr;
+  PyObject* result = PyObject_CallFunctionObjArgs(state.refuse_request.get(), request, nullptr);
+  Py_DecRef(request);
+  if (result != nullptr) Py_DecRef(result);  // which never is: the function raises
+  return nullptr;
+}
 
 PyObject* raise_status(const State& state, aot_gemm_status_t status) {
   PyObject* kinds = PyObject_GetAttrString(state.errors, "OF_STATUS");
@@ -23,10 +34,10 @@ PyObject* raise_status(const State& state, aot_gemm_status_t status) {
 }
 
 PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second, PyObject* third,
-                     PyObject* fourth) {
+                     PyObject* fourth, PyObject* fifth) {
   PyObject* name = PyUnicode_FromString(product_name(product));
   if (name == nullptr) return nullptr;
-  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, fourth, nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(function.get(), name, first, second, third, fourth, fifth, nullptr);
   Py_DecRef(name);
   return result;
 }

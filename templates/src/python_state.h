@@ -36,6 +36,7 @@ struct State {
   Shared capsule{routes, "capsule"};
   Shared compact{routes, "compact"};
   Shared refuse_unreadable{routes, "refuse_unreadable"};
+  Shared refuse_request{routes, "refuse_request"};
   Shared check_gradient{routes, "check_gradient"};
   Shared release{routes, "release"};
   Shared constant{routes, "ConstantWeight"};  // the class of promised weights
@@ -98,7 +99,7 @@ PyObject* raise_status(const State& state, aot_gemm_status_t status);
 
 // Calls a function of `_routes` with the product's name and objects, up to the first that is null.
 PyObject* call_route(const Shared& function, Product product, PyObject* first, PyObject* second = nullptr,
-                     PyObject* third = nullptr, PyObject* fourth = nullptr);
+                     PyObject* third = nullptr, PyObject* fourth = nullptr, PyObject* fifth = nullptr);
 
 // Calls one that gives nothing. Gives 0, or -1 with a Python error set.
 int tell_route(const Shared& function, Product product, PyObject* first, PyObject* second);

@@ -55,9 +55,9 @@ int TorchGuard::is_without_memory(PyObject* tensor, const DLTensor& view, bool* 
 }
 
 int TorchGuard::is_negated(PyObject* tensor, const DLTensor& view, bool* answer) const {
-  // Only views of complex tensors have the bit, and there is no complex type of bfloat16.
+  // Only views of complex tensors have the bit, whose parts are of these types.
   *answer = false;
-  if (view.dtype.code == kDLBfloat) return 0;
+  if (view.dtype.code != kDLFloat) return 0;
   const int truth = take_truth(PyObject_CallFunctionObjArgs(is_neg_, tensor, nullptr));
   *answer = truth > 0;
   return truth < 0 ? -1 : 0;

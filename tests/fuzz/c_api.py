@@ -104,7 +104,9 @@ def run_python(folder, calls, seed):
     # Python itself leaves memory at its end.
     variables = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
     outcomes, seconds = _run(command, **variables)
-    launches = outcomes.pop("launches")
+    launches, idle = outcomes.pop("launches"), outcomes.pop("idle")
+    if idle and calls >= ENOUGH_CALLS:
+        raise FuzzError(f"{idle} operations were never launched from Python")
     return Run("Python", calls, seconds, launches, dict(Counter(outcomes)))
 
 

@@ -15,14 +15,39 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from aot.core.operation import Operation
 from tests.runtime.exchange import Framework, ManagedTensor, capsule_of
+from tests.runtime.structs import FakeLaunch
 from tests.runtime.tensors import DLManagedTensor, DLTensor
 
 EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
 ODD_EXTENTS = (-1, -(2**63), 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)
 ODD_STRIDES = (0, -1, 2, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))
-DTYPES = ((4, 16), (2, 16))
-ODD_DTYPES = ((2, 32), (0, 16), (1, 8), (6, 1), (5, 32), (17, 4), (255, 255), (4, 0))
+BFLOAT16, FLOAT16, FLOAT32, E4M3, E5M2, INT8, INT32 = (4, 16), (2, 16), (2, 32), (10, 8), (12, 8), (0, 8), (0, 32)
+DTYPES = (BFLOAT16, FLOAT16)
+ODD_DTYPES = ((2, 64), (0, 16), (1, 8), (6, 1), (5, 32), (17, 4), (255, 255), (4, 0), (8, 8), (13, 8))
+TYPES = (
+    (BFLOAT16, BFLOAT16, BFLOAT16, "none"),
+    (FLOAT16, FLOAT16, FLOAT16, "none"),
+    (FLOAT32, FLOAT32, FLOAT32, "none"),
+    (INT8, INT8, INT32, "none"),
+    *((INT8, INT8, d, "vector") for d in (BFLOAT16, FLOAT16)),
+    *((E4M3, E4M3, d, "vector") for d in (BFLOAT16, FLOAT16, FLOAT32, E4M3)),
+    (E4M3, E5M2, BFLOAT16, "vector"),
+    (E5M2, E4M3, BFLOAT16, "vector"),
+    (E4M3, E4M3, BFLOAT16, "block"),
+)
+"""Of x, of the weight and of the result, and the factors."""
+NAMES = {
+    BFLOAT16: "bfloat16",
+    FLOAT16: "float16",
+    FLOAT32: "float32",
+    E4M3: "float8_e4m3fn",
+    E5M2: "float8_e5m2",
+    INT8: "int8",
+    INT32: "int32",
+}
+ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 ODD_DEVICES = ((13, 0), (2, 1), (1, 0), (2, -1), (0, 0), (2, 99))
 ODD_DIMS = (-(2**31), -1, 65, 2**31 - 1)
 MAX_DIMS = 65
@@ -32,34 +57,37 @@ BASE = 1 << 56
 class Garbage:
     """A drawn tensor: its DLTensor, and what Python reads of it; kept alive with the object."""
 
-    def __init__(self, rng, shape, dtype):
-        self.rng = rng
+    def __init__(self, rng, shape, dtype, oddness=1.0):
+        self.rng, self.oddness, self.managed = rng, oddness, []
         shape, strides = list(shape), None
-        if rng.random() < 0.08:
+        if self._is_odd(0.08):
             shape = [rng.choice(EXTENTS) for _ in range(rng.choice((0, 1, 2, 3, 5, 64, MAX_DIMS)))]
-        if shape and rng.random() < 0.05:
+        if shape and self._is_odd(0.05):
             shape[rng.randrange(len(shape))] = rng.choice(ODD_EXTENTS)
         if rng.random() < 0.5:
             strides = self._draw_strides(shape)
-        dims = rng.choice(ODD_DIMS) if rng.random() < 0.01 else len(shape)
-        code, bits = rng.choice(ODD_DTYPES) if rng.random() < 0.03 else dtype
+        dims = rng.choice(ODD_DIMS) if self._is_odd(0.01) else len(shape)
+        code, bits = rng.choice(ODD_DTYPES) if self._is_odd(0.03) else dtype
         self.extents = (ctypes.c_int64 * MAX_DIMS)(*shape)
         self.steps = (ctypes.c_int64 * MAX_DIMS)(*(strides or ()))
         address = (
-            rng.choice((0, 1, 2**64 - 2)) if rng.random() < 0.05 else BASE * rng.randint(1, 6) + 2 * rng.randint(0, 4)
+            rng.choice((0, 1, 2**64 - 2)) if self._is_odd(0.05) else BASE * rng.randint(1, 6) + 2 * rng.randint(0, 4)
         )
         self.view = DLTensor(
             address,
-            rng.choice(ODD_DEVICES) if rng.random() < 0.04 else (2, 0),
+            rng.choice(ODD_DEVICES) if self._is_odd(0.04) else (2, 0),
             dims,
             code,
             bits,
-            rng.choice((0, 2, 65535)) if rng.random() < 0.01 else 1,
-            None if rng.random() < 0.01 else self.extents,
+            rng.choice((0, 2, 65535)) if self._is_odd(0.01) else 1,
+            None if self._is_odd(0.01) else self.extents,
             None if strides is None else self.steps,
-            rng.choice((2, 2**40, 2**64 - 2)) if rng.random() < 0.05 else 0,
+            rng.choice((2, 2**40, 2**64 - 2)) if self._is_odd(0.05) else 0,
         )
         self.shape, self.strides, self.dtype = tuple(shape), strides and tuple(strides), dtype
+
+    def _is_odd(self, probability):
+        return self.rng.random() < probability * self.oddness
 
     def _draw_strides(self, shape):
         strides, step = [], 1
@@ -68,9 +96,7 @@ class Garbage:
             self.rng.shuffle(order)
         strides = [0] * len(shape)
         for i in reversed(order):
-            strides[i] = (
-                self.rng.choice(ODD_STRIDES) if self.rng.random() < 0.06 else max(-(2**63), min(step, 2**63 - 1))
-            )
+            strides[i] = self.rng.choice(ODD_STRIDES) if self._is_odd(0.06) else max(-(2**63), min(step, 2**63 - 1))
             step *= max(shape[i], 1) + (8 if self.rng.random() < 0.1 else 0)
         return strides
 
@@ -82,12 +108,14 @@ class Garbage:
         if draw < 0.01:
             return self.rng.choice((None, 7, capsule_of(1, b"another")))
         if draw < 0.5:
-            self.managed = DLManagedTensor(self.view, None, None)
-            return capsule_of(ctypes.addressof(self.managed), b"dltensor")
-        self.managed = ManagedTensor(
+            managed = DLManagedTensor(self.view, None, None)
+            self.managed.append(managed)  # an operand may be given twice
+            return capsule_of(ctypes.addressof(managed), b"dltensor")
+        managed = ManagedTensor(
             (ctypes.c_uint32 * 2)(1, 0), None, type(ManagedTensor().deleter)(), draw < 0.55, self.view
         )
-        return capsule_of(ctypes.addressof(self.managed), b"dltensor_versioned")
+        self.managed.append(managed)
+        return capsule_of(ctypes.addressof(managed), b"dltensor_versioned")
 
 
 class GarbageFramework(Framework):
@@ -125,27 +153,116 @@ def draw_shapes(rng, product):
     return (*leading, m, k), right, (*leading, m, n)
 
 
-def call(package, rng, kinds):
-    """Make one call; gives the name of what it raised, or `ok`."""
+def draw_bias(rng, kind, shape, dtype, out):
+    """Draw a bias: none, one, or what is none."""
+    if rng.random() < 0.02:
+        return rng.choice((*ODD_OBJECTS, out))
+    return kind(rng, shape, dtype) if rng.random() < 0.4 else None
+
+
+def plain_call(package, rng, kinds):
+    """Draw a call of `linear` or `matmul` with no more than a bias and out."""
     product = rng.choice(("linear", "matmul"))
     dtype = rng.choice(DTYPES)
     kind = rng.choice(kinds)
     left, right, out = (
         (kind if rng.random() < 0.8 else rng.choice(kinds))(rng, shape, dtype) for shape in draw_shapes(rng, product)
     )
-    bias = kind(rng, out.shape[-1:], dtype) if product == "linear" and rng.random() < 0.4 else None
+    bias = draw_bias(rng, kind, out.shape[-1:], dtype, out) if product == "linear" else None
+    operands = (left, right) if bias is None else (left, right, bias)
+    return getattr(package, product), operands, {"out": None if rng.random() < 0.3 else out}
+
+
+def draw_scale(rng, kind, shapes):
+    """Draw factors of one of some shapes; seldom what is none."""
+    if rng.random() < 0.03:
+        return rng.choice((*ODD_OBJECTS, None))
+    return kind(rng, rng.choice(shapes), FLOAT32 if rng.random() < 0.95 else rng.choice((*DTYPES, E4M3)))
+
+
+def draw_scales(rng, kind, scale, m, rows, k):
+    """Draw scale_x and scale_w of vectors or blocks."""
+    if scale == "none":
+        return {}
+    blocks = -(-k // 128)
+    shapes_x, shapes_w = ((), (1,), (m,), (m, 1)), ((), (1, 1), (rows,), (rows, 1), (1, rows))
+    if scale == "block":
+        shapes_x, shapes_w = ((m, blocks),), ((-(-rows // 128), blocks),)
+    return {"scale_x": draw_scale(rng, kind, shapes_x), "scale_w": draw_scale(rng, kind, shapes_w)}
+
+
+def full_call(package, rng, kinds):
+    """Draw a call of `linear` or `gated_linear` with whatever else they take, most of which goes together."""
+    a, b, d, scale = rng.choice(TYPES)
+    is_gated = rng.random() < 0.25
+    first, oddness = rng.choice(kinds), rng.choice((0.1, 1.0))
+
+    def kind(*arguments):
+        return (first if rng.random() < 0.9 else rng.choice(kinds))(*arguments, oddness)
+
+    m, n, k = (rng.choice(EXTENTS) for _ in range(3))
+    rows = 2 * n if is_gated and rng.random() < 0.97 else n
+    left, right, out = kind(rng, (m, k), a), kind(rng, (rows, k), b), kind(rng, (m, n), d)
+    named = draw_scales(rng, kind, scale if rng.random() < 0.95 else rng.choice(("vector", "block")), m, rows, k)
+    bias = draw_bias(rng, kind, (rows,), d if d != E4M3 else BFLOAT16, out)
+    if rng.random() < 0.7:
+        named["out"] = out
+    if rng.random() < 0.3 or "out" not in named:
+        named["out_dtype"] = NAMES[d] if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, *NAMES.values()))
+    if is_gated:
+        named |= {"activation": rng.choice(("silu", "gelu_tanh")), "interleaved": rng.random() < 0.5}
+    elif rng.random() < 0.4:
+        named["activation"] = rng.choice((None, "relu", "gelu", "gelu_tanh", "silu"))
+    elif rng.random() < 0.4:
+        named["residual"] = kind(rng, (m, n), d) if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, out))
     if rng.random() < 0.02:
-        right = rng.choice((None, 1, "text", [1], object()))
-    if bias is not None and rng.random() < 0.02:
-        bias = rng.choice((1, "text", [1], object(), out))
+        named["activation"] = rng.choice((*ODD_OBJECTS, "tanh", "swiglu"))
+    if not is_gated:
+        named |= {"allow_tf32": rng.random() < 0.5, "use_fast_accum": rng.random() < 0.5}
+        if d == E4M3 or rng.random() < 0.02:
+            named["scale_out"] = draw_scale(rng, kind, ((), (1,), (1, 1)))
+    return package.gated_linear if is_gated else package.linear, (left, right, bias), named
+
+
+def plan_call(package, rng, kinds):
+    """Draw a call of `plan` or `explain`."""
+    named = {
+        "dtype": rng.choice(tuple(NAMES.values())),
+        "weight_dtype": rng.choice((*(None,) * 20, *NAMES.values())),
+        "out_dtype": rng.choice((*(None,) * 20, *NAMES.values())),
+        "activation": rng.choice((None, "relu", "gelu", "gelu_tanh", "silu")),
+        "scales": rng.choice((None, None, "vector", "block")),
+        "target": None,
+        **{name: rng.random() < 0.4 for name in ("bias", "residual", "gated", "allow_tf32", "use_fast_accum")},
+    }
+    if rng.random() < 0.1:
+        named[rng.choice(tuple(named))] = rng.choice((*ODD_OBJECTS, kinds[0](rng, (2,), BFLOAT16)))
+    shape = (rng.choice((*EXTENTS, *ODD_EXTENTS) if rng.random() < 0.1 else EXTENTS) for _ in range(3))
+    return package.plan if rng.random() < 0.7 else package.explain, tuple(shape), named
+
+
+def call(package, rng, kinds):
+    """Make one call; gives the name of what it raised, or `ok`."""
+    draw = rng.choices((plain_call, full_call, plan_call), (9, 9, 2))[0]
+    function, operands, named = draw(package, rng, kinds)
+    if rng.random() < 0.02:
+        operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])
     try:
-        if rng.random() < 0.1:
-            right = package.constant(right)
-        operands = (left, right) if bias is None else (left, right, bias)
-        getattr(package, product)(*operands, out=None if rng.random() < 0.3 else out)
+        if draw is not plan_call and rng.random() < 0.1:
+            operands = (operands[0], package.constant(operands[1]), *operands[2:])
+        function(*operands, **named)
     except (package.AotGemmError, MemoryError) as error:
         return type(error).__name__
-    return "ok"
+    return f"ok {draw.__name__}"
+
+
+def operations_launched(library, operations):
+    """Return the operations, of those by kernel, whose kernels the recorder has launches of."""
+    record, found = FakeLaunch(), set()
+    for index in range(library.recorder_num_fake()):
+        library.recorder_fake(index, ctypes.byref(record))
+        found.add(operations[record.kernel])
+    return found
 
 
 def main():
@@ -153,19 +270,24 @@ def main():
     sys.path.insert(0, str(folder.parent))
     package = import_module(folder.name)
     library = ctypes.CDLL(str(package._library.LIBRARY))
+    kernels = json.loads((folder / "manifest.json").read_text())["kernels"]
+    operations = [Operation(x["operation"]).call for x in kernels]
     rng = random.Random(seed)
     frameworks = [GarbageFramework(rng), GarbageFramework(rng, views=False, stream=0x6660)]
     kinds = [*(x.Tensor for x in frameworks), Garbage]
-    outcomes, launches = collections.Counter(), 0
+    outcomes, launches, launched = collections.Counter(), 0, set()
     for i in range(count):
         if i % 500 == 0:
             launches += library.recorder_num_fake()
+            launched |= operations_launched(library, operations)
             library.recorder_reset()
             for framework in frameworks:
                 for kept in (framework._alive, framework.deleted, framework.allocated):
                     kept.clear()
         outcomes[call(package, rng, kinds)] += 1
-    print(json.dumps({**outcomes, "launches": launches + library.recorder_num_fake()}, sort_keys=True))
+    launched |= operations_launched(library, operations)
+    totals = {"launches": launches + library.recorder_num_fake(), "idle": len(set(operations) - launched)}
+    print(json.dumps({**outcomes, **totals}, sort_keys=True))
 
 
 if __name__ == "__main__":

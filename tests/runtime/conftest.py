@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aot.core.operation import Operation
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host
+from tests.runtime.exchange import Framework
+from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 
 @pytest.fixture(scope="session")
@@ -71,3 +75,32 @@ def fresh_library(golden_path, tmp_path):
     library = host.Library(path)
     library.c.recorder_reset()
     return library
+
+
+@pytest.fixture(scope="session")
+def every_package(every_manifest, tmp_path_factory):
+    """Give a package that has every operation of the catalogue."""
+    return host.compile_package(replace(every_manifest, package="every-gemm"), tmp_path_factory.mktemp("every_package"))
+
+
+@pytest.fixture
+def every(every_package):
+    library = host.Library(every_package._library.LIBRARY)
+    library.c.recorder_reset()
+    return library
+
+
+@pytest.fixture
+def framework():
+    return Framework()
+
+
+@pytest.fixture(params=["exchange", "capsules"])
+def tensor(request, framework, monkeypatch):
+    """Make tensors of a framework with the exchange API, or of a CuPy, which the package asks in Python."""
+    if request.param == "exchange":
+        return framework.Tensor
+    cupy = install_cupy(monkeypatch, 0x8880)
+    names = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, "float8_e4m3fn": E4M3, "int32": INT32}
+    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {**names, "uint8": UINT8}.get(dtype, dtype))
+    return cupy.ndarray

@@ -26,7 +26,10 @@ from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selectio
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
-BINDING_SOURCES = {"binding", "call", "exchange", "operands", "python_state", "torch_guard"}
+BINDING_SOURCES = {
+    *("binding", "call", "exchange", "extras", "matrix", "operands"),
+    *("python_state", "refusal", "request", "scales", "torch_guard"),
+}
 REPLACED_SOURCES = {"cuda_entry"}
 """What a library over something other than CUDA is not compiled of."""
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER, FACTS = (

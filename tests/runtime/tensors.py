@@ -8,7 +8,8 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 CUDA, CPU = 2, 1
-FLOAT16, BFLOAT16, FLOAT32, UINT8 = (2, 16), (4, 16), (2, 32), (1, 8)
+FLOAT16, BFLOAT16, FLOAT32, FLOAT64, UINT8 = (2, 16), (4, 16), (2, 32), (2, 64), (1, 8)
+E4M3, E5M2, INT8, INT32 = (10, 8), (12, 8), (0, 8), (0, 32)
 _addresses = itertools.count(1 << 40, 1 << 36)  # apart by more than any tensor here has
 _keep_alive = []
 

@@ -60,11 +60,17 @@ def test_operands_may_be_given_by_position_or_by_name(package, library, framewor
     assert package.linear(weight=weight, out=out, x=x) is package.linear(x, weight, None, out=out) is out
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'weight'"):
         package.linear(x)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'scale'"):
+        package.linear(x, weight, scale=x)
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
         package.matmul(x, weight, out)
     assert len(library.fake_launches()) == 2
     assert [str(inspect.signature(x)) for x in (package.linear, package.matmul)] == [
-        "(x: 'Any', weight: 'Any', bias: 'Any' = None, *, out: 'Any' = None) -> 'Any'",
+        (
+            "(x: 'Any', weight: 'Any', bias: 'Any' = None, *, activation: 'str | None' = None, scale_x: 'Any' = None, "
+            "scale_w: 'Any' = None, residual: 'Any' = None, out: 'Any' = None, out_dtype: 'Any' = None, "
+            "scale_out: 'Any' = None, allow_tf32: 'bool' = False, use_fast_accum: 'bool' = False) -> 'Any'"
+        ),
         "(a: 'Any', b: 'Any', *, out: 'Any' = None) -> 'Any'",
     ]
 
@@ -100,12 +106,12 @@ def test_a_bias_that_the_wheel_has_no_kernels_for_is_refused(package, library, f
     with pytest.raises(package.UnsupportedError) as caught:
         package.linear(x, weight, bias, out=tensor(PLAIN[:2], FLOAT16))
     assert str(caught.value) == (
-        "linear: got a bias, which this wheel has no kernels for: it has the operations bf16, fp16, bf16_bias, and not "
-        "fp16_bias; expected None; add the bias to the result, or build a wheel with fp16_bias; an output is named by "
-        "keyword: linear(x, weight, out=out)"
+        "linear: this wheel has no kernels for fp16_bias (float16 by float16 into float16 with bias); of these types "
+        "it has fp16; the nearest that it has is fp16: add the bias to its result; build a wheel with it: aot build "
+        "--operations fp16_bias; an output is named by keyword, out=, since the third argument is a bias"
     )
     assert isinstance(caught.value, NotImplementedError)
-    with pytest.raises(package.DtypeError, match='there is no operation "fp16_bias" in this library; it has'):
+    with pytest.raises(package.UnsupportedError, match=r"^plan: this wheel has no kernels for fp16_bias"):
         package.plan(*PLAIN, "float16", bias=True)
     assert library.fake_launches() == []
 
@@ -129,7 +135,7 @@ WRONG_BIASES = [
     (
         lambda tensor: tensor((33,), FLOAT16),
         "DtypeError",
-        "linear: bias and x differ in element type",
+        "linear: bias is float16; expected bfloat16; convert it",
     ),
     (
         lambda tensor: tensor((33,), BFLOAT16, strides=(2,)),
@@ -374,7 +380,7 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
     tensors = [FakeTensor(shape).__dlpack__() for shape in ((65, 65), (33, 65), (65, 33))]
     on, measure = functions["linear_on"], functions["linear_workspace_bytes"]
     tensors.insert(2, None)
-    assert (on(*tensors, 0, None, 0x4440), measure(*tensors, 0)) == (None, 0)
+    assert (on(*tensors, 0, None, None, 0x4440), measure(*tensors, 0, None)) == (None, 0)
     assert library.fake_launches()[0].stream == 0x4440
     for name, function in functions.items():
         with pytest.raises(package.AotGemmError, match=r"^got 9 arguments; expected \d$"):
@@ -385,12 +391,12 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
             function(out=None)
     for wrong in (None, 1, capsule_of(1, b"used_dltensor")):
         with pytest.raises(package.DtypeError, match="the right operand is not a DLPack capsule"):
-            measure(tensors[0], wrong, *tensors[2:], 0)
+            measure(tensors[0], wrong, *tensors[2:], 0, None)
     with pytest.raises(package.DtypeError, match="the workspace is not a vector of bytes"):
-        on(*tensors, 0, tensors[0], 0)
+        on(*tensors, 0, None, tensors[0], 0)
     for wrong in ("stream", None, 2**80):
         with pytest.raises((TypeError, OverflowError)):
-            on(*tensors, 0, None, wrong)
+            on(*tensors, 0, None, None, wrong)
     assert len(library.fake_launches()) == 1
 
 
@@ -399,16 +405,16 @@ def test_versioned_capsules_are_read(package, library):
     shapes = ((65, 65), (33, 65), (65, 33))
     capsules = [capsule_of(framework._manage(FakeTensor(x, BFLOAT16)), b"dltensor_versioned") for x in shapes]
     capsules.insert(2, None)
-    package._library.binding()["linear_on"](*capsules, 0, None, 0)
+    package._library.binding()["linear_on"](*capsules, 0, None, None, 0)
     assert (len(library.fake_launches()), framework.deleted) == (1, [])
     framework._alive[list(framework._alive)[-1]][0].flags = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
     with pytest.raises(package.OperandError, match="out is read-only"):
-        package._library.binding()["linear_on"](*capsules, 0, None, 0)
+        package._library.binding()["linear_on"](*capsules, 0, None, None, 0)
     framework._alive[framework._manage(FakeTensor((65, 65)))][0].version[0] = 2
     address = next(reversed(framework._alive))
     with pytest.raises(RuntimeError, match="another major version of DLPack"):
         package._library.binding()["linear_workspace_bytes"](
-            capsule_of(address, b"dltensor_versioned"), *capsules[1:], 0
+            capsule_of(address, b"dltensor_versioned"), *capsules[1:], 0, None
         )
 
 

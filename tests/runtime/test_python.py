@@ -15,13 +15,25 @@ import torch
 import tvm_ffi
 
 from aot.core.element import ElementType
-from aot.core.operation import ELEMENTS, Layout, Operation
+from aot.core.epilogue import Epilogue
+from aot.core.operation import Layout
 from aot.core.signature import Argument
 from tests.runtime.host import SYNCHRONIZE
-from tests.runtime.tensors import CPU, CUDA, FLOAT16, FLOAT32, FakeTensor, install_cupy, install_jax, install_old_torch
+from tests.runtime.tensors import (
+    CPU,
+    CUDA,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FakeTensor,
+    install_cupy,
+    install_jax,
+    install_old_torch,
+)
 
 ROOT = Path(__file__).parents[2]
 HEADER = ROOT / "templates" / "include" / "aot_gemm.h"
+SOURCES = ROOT / "templates" / "src"
 
 
 def strides_of(tensor):
@@ -246,15 +258,28 @@ CASES = [
     ),
     (
         "matmul",
-        (FakeTensor(E2, FLOAT32), FakeTensor(E2, FLOAT32), FakeTensor(E2, FLOAT32)),
+        (FakeTensor(E2, FLOAT64), FakeTensor(E2, FLOAT64), FakeTensor(E2, FLOAT64)),
         "DtypeError",
-        "matmul: a is float32; expected bfloat16 or float16; convert it",
+        "matmul: a is float64; expected bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; convert it",
+    ),
+    (
+        "matmul",
+        (FakeTensor(E2, FLOAT32), FakeTensor(E2, FLOAT32), FakeTensor(E2, FLOAT32)),
+        "UnsupportedError",
+        (
+            "matmul: this wheel has no kernels for fp32 (float32 by float32 into float32); it has bf16, fp16, "
+            "bf16_bias, none of these types; the nearest that it has is bf16: convert the operands to bfloat16; build "
+            "a wheel with it: aot build --operations fp32"
+        ),
     ),
     (
         "linear",
         (FakeTensor(E2), FakeTensor(E2, FLOAT16), FakeTensor(E2)),
         "DtypeError",
-        "linear: weight and x differ in element type; expected one type; convert one of them",
+        (
+            "linear: there is no product of bfloat16 by float16 into bfloat16; expected one of bfloat16 by bfloat16 "
+            "into bfloat16; convert an operand, or give another out_dtype"
+        ),
     ),
     (
         "linear",
@@ -352,6 +377,17 @@ def test_statuses_and_types_are_those_of_the_header(package):
     others = {"TableError": package.CorruptLibraryError, "OperationError": package.DtypeError}
     named = [others.get(x, getattr(package, x, None)) for x in names]
     assert list(package.errors.OF_STATUS) == [x or package.AotGemmError for x in named]
-    assert {x.value: x.tag for x in ELEMENTS} == package._table.DTYPES
+    names = re.findall(r'{"(\w+)", "\w+", \d+, \d+}', (SOURCES / "operation.cc").read_text())
+    assert list(package._dtypes.ELEMENTS) == names
+    assert set(names) == {x.value for x in ElementType if x.tag not in ("tf32", "e2m1", "e8m0")}
+    epilogues = re.search(r"enum class Epilogue : int32_t {(.*?)}", (SOURCES / "operation.h").read_text())[1]
+    assert [f"k{x.title().replace('_', '')}" for x in package._request.EPILOGUES] == epilogues.replace(" ", "").split(
+        ","
+    )
+    assert list(package._request.EPILOGUES) == [x.value for x in Epilogue]
+    numbers = package._extras.ACTIVATIONS | {"swiglu": package._extras.GATES["silu"]}
+    assert numbers | {"geglu": package._extras.GATES["gelu_tanh"]} == {
+        **{x.value: place for place, x in enumerate(Epilogue) if x.value not in ("none", "bias", "residual")},
+        None: 0,
+    }
     assert list(package._table.LAYOUTS) == sorted((x.value for x in Layout), key=lambda x: Layout(x).code)
-    assert Operation.of(ElementType.BFLOAT16).layout.code == 0

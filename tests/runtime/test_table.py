@@ -124,10 +124,17 @@ def test_element_types_are_taken_as_frameworks_have_them(package, dtype, name):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, np.float32, None, 0, ["bfloat16"], np.zeros(2), "torch.torch.float16"]
+    "dtype", [torch.float64, np.float64, None, 0, ["bfloat16"], np.zeros(2), "torch.torch.float16"]
 )
 def test_other_element_types_are_refused(package, dtype):
-    with pytest.raises(package.DtypeError, match=r"^dtype is .*; expected one of bfloat16, float16$"):
+    known = ", ".join(package._dtypes.ELEMENTS)
+    with pytest.raises(package.DtypeError, match=rf"^dtype is .*; expected one of {known}$"):
+        package.plan(16, 64, 64, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, np.float32, "float32"])
+def test_an_element_type_that_the_wheel_has_no_kernels_for_is_refused(package, dtype):
+    with pytest.raises(package.UnsupportedError, match=r"^plan: this wheel has no kernels for fp32 "):
         package.plan(16, 64, 64, dtype=dtype)
 
 

@@ -1,4 +1,4 @@
-"""Prebuilt matrix products for one GPU architecture: `linear`, `matmul`, and what they do for which shape.
+"""Prebuilt matrix products for one GPU architecture: `linear`, `gated_linear`, `matmul`, and what they do for a shape.
 
 Nothing is compiled, downloaded or written to disk, but for the miss log where the environment asks for one
 (AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this compares the sizes of the package's files with those recorded
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _files.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, linear, matmul, preload
+    from ._operations import constant, gated_linear, linear, matmul, preload
     from ._version import __version__
 except Exception:
     from ._check import check
@@ -66,6 +66,7 @@ __all__ = [
     "check",
     "constant",
     "explain",
+    "gated_linear",
     "info",
     "linear",
     "matmul",

@@ -3,52 +3,160 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from . import _library, _products
 from ._constant import ConstantWeight
+from ._dtypes import dtype_number
+from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, refuse_activation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec
+
+    _Parameters = ParamSpec("_Parameters")
 
 
-def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Any:
-    """Compute x @ weight^T + bias, as torch.nn.functional.linear.
+def _cheap_where_plain(full: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
+    """Have calls that name nothing but `out` go to the binding at once.
 
-    The sum is taken in float32, the bias is added to it in float32, and the result is rounded once. Work goes to the
-    current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it is waited for. Nothing is
-    read or written before the work in front of it on the stream has ended, unless `constant` has promised it of the
-    weight.
+    A parameter by keyword that a call leaves away costs it 10 ns; a dictionary of those that are given costs 11 ns in
+    all (CPython 3.11).
+    """
+
+    @wraps(full)
+    def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
+        if options:
+            return full(x, weight, bias, out=out, **options)
+        return _products.linear(x, weight, bias, out)
+
+    return linear  # type: ignore[return-value]
+
+
+@_cheap_where_plain
+def linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    residual: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale_out: Any = None,
+    allow_tf32: bool = False,
+    use_fast_accum: bool = False,
+) -> Any:
+    """Compute activation(x @ weight^T + bias) + residual, as torch.nn.functional.linear and what follows it.
+
+    All is done in float32, and the result is rounded once:
+    cast((activation(x @ weight^T * scale_x * scale_w + bias) + residual) * scale_out). Products of int8 are summed up
+    exactly. Work goes to the current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it
+    is waited for. Nothing is read or written before the work in front of it on the stream has ended, unless `constant`
+    has promised it of the weight.
+
+    Which operations there are kernels for depends on what the wheel was built for; `plan` says so by dtypes. All but
+    bfloat16 and float16, with or without a bias, have not been run on a GPU by this product yet.
 
     Args:
-        x: (..., k), bfloat16 or float16, in GPU memory. Where leading dimensions do not join into rows of one stride,
-            it is copied first, as torch does.
-        weight: (n, k), of the same type and GPU, or what `constant` returned for one.
-        bias: (n,), of the same type and GPU, its elements adjacent; None for none. Whether there are kernels for it
-            depends on what the wheel was built for: `plan(..., bias=True)` says so.
-        out: (..., n), of the same type and GPU, written to; allocated where it is not given.
+        x: (..., k) in GPU memory: bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8. Where leading
+            dimensions do not join into rows of one stride, it is copied first, as torch does.
+        weight: (n, k), of the same type and GPU (of float8, either type), or what `constant` returned for one.
+        bias: (n,), its elements adjacent, of the type of the result; None for none.
+        activation: None, "relu", "gelu", "gelu_tanh" (torch's approximate="tanh") or "silu".
+        scale_x: the factors that float8 or int8 elements of x are multiplied by, as scale_a of torch's scaled
+            products: a float32 tensor in GPU memory of one element; or of an element for each row, (m,) or (m, 1) or
+            the leading dimensions of x; or of one for each 128 elements of a row, (m, ceil(k / 128)). m is the product
+            of the leading dimensions.
+        scale_w: those of the weight: one element; one for each row of it, (n,), (n, 1) or (1, n); or, where scale_x has
+            blocks, one for each 128 by 128 elements, (ceil(n / 128), ceil(k / 128)).
+        residual: (..., n), of the type of the result, a matrix in memory; added behind the activation.
+        out: (..., n), written to; allocated where it is not given. Its type is that of the result.
+        out_dtype: type of the result, as torch, NumPy or JAX have it or by name. By default that of `out`, or where it
+            is not given: bfloat16 where there are factors, int32 for int8 without any, else the type of x.
+        scale_out: the factor of a float8 result, a float32 tensor of one element in GPU memory.
+        allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
+        use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
+            Hopper, where the wheel has such kernels; else they are added up in float32 every 128 of k.
 
     Returns:
-        `out`, or the new tensor, of the type of tensor that x is.
+        `out`, or the new tensor, of the kind of tensor that x is.
 
     Raises:
-        DtypeError: an operand is no tensor, or of another element type.
+        DtypeError: an operand is no tensor, or there is no product of the element types.
         ShapeError: the shapes do not make a product.
-        StrideError: out is not one matrix in memory, or overlaps itself or an operand; the bias has gaps.
+        StrideError: out is not one matrix in memory, or overlaps itself or an operand; a bias or factors have gaps.
         DeviceError: an operand is not in GPU memory, or not on the same GPU.
-        OperandError: an operand is no plain memory (a wrapper, sparse, quantised), or out is read-only.
+        OperandError: an operand is no plain memory (a wrapper, sparse, quantised), out is read-only, or a factor is
+            missing or goes with other types.
         GradientError: torch would record a gradient: use torch.no_grad().
-        UnsupportedError: a bias was given, and this wheel has no kernels for it.
+        UnsupportedError: this wheel has no kernels for what is asked for, as a bias or an activation.
         NoGpuError: there is no GPU or driver.
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
-    return _products.linear(x, weight, bias, out)
+    try:
+        epilogue = ACTIVATIONS[activation]
+    except (KeyError, TypeError):
+        refuse_activation("linear", activation)
+    element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
+    flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
+    extras = (scale_x, scale_w, residual, scale_out, epilogue, element, flags)
+    return _products.linear_with(x, weight, bias, out, extras)
+
+
+def gated_linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    activation: str = "silu",
+    interleaved: bool = False,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+) -> Any:
+    """Compute activation(gate) * linear, where both are x @ rows^T + bias of the halves of one weight: SwiGLU, GeGLU.
+
+    All is done in float32, and the result is rounded once. Which operations there are kernels for depends on what the
+    wheel was built for; none of these has been run on a GPU by this product yet.
+
+    Args:
+        x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory.
+        weight: (2 n, k): the n rows of the gate and then the n linear ones, or in turns where `interleaved`.
+        bias: (2 n,), in the order of the weight's rows; None for none.
+        activation: of the gate: "silu" (SwiGLU) or "gelu_tanh" (GeGLU).
+        interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j.
+        scale_x: as `linear` has it, without blocks.
+        scale_w: as `linear` has it, without blocks: one element, or 2 n.
+        out: (..., n), written to; allocated where it is not given.
+        out_dtype: as `linear` has it.
+
+    Returns:
+        `out`, or the new tensor, of the kind of tensor that x is.
+
+    Raises:
+        AotGemmError: one of the classes that `linear` lists.
+    """
+    try:
+        epilogue = GATES[activation]
+    except (KeyError, TypeError):
+        refuse_activation("gated_linear", activation)
+    element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
+    extras = (scale_x, scale_w, None, None, epilogue, element, INTERLEAVED if interleaved else 0)
+    return _products.gated_linear_with(x, weight, bias, out, extras)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     """Compute a @ b, as torch.matmul for a `b` of one or two dimensions.
 
     Args:
-        a: (..., m, k) or (k,), bfloat16 or float16, in GPU memory; copied where leading dimensions do not join into
-            rows.
+        a: (..., m, k) or (k,), of a type that `linear` takes without factors, in GPU memory; copied where leading
+            dimensions do not join into rows.
         b: (k, n) or (k,), of the same type and GPU, or what `constant` returned for one. For a batched b, call this
             once for each matrix.
         out: (..., m, n), less the modes that a vector lacks; written to; allocated where it is not given.
@@ -78,7 +186,7 @@ def constant(weight: Any) -> ConstantWeight:
     AOT_GEMM_WEIGHT_PREFETCH=0 in the environment makes all products read late.
 
     Args:
-        weight: a tensor in GPU memory, bfloat16 or float16.
+        weight: a tensor in GPU memory, of a type that `linear` takes.
 
     Returns:
         What `linear` and `matmul` take in the weight's place; `.tensor` is the weight.

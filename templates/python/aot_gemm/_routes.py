@@ -10,177 +10,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 import sys
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from . import _library, errors
 from ._constant import ConstantWeight
+from ._dtypes import ELEMENTS
+from ._extras import NUM_TENSORS, Extras
+from ._frameworks import framework_of, roots_of
 
 _GPU_DEVICES = (2, 13)
 """kDLCUDA and kDLCUDAManaged of dlpack.h."""
-_NO_SYNCHRONISATION = -1
-"""Stream argument of `__dlpack__` by which a producer is told not to wait: the work goes to its own stream."""
-_LEGACY_STREAM = 1
-"""Stream argument of `__dlpack__` for CUDA's legacy default stream, whose address is 0, which DLPack reserves."""
 
 
-class _Framework(Protocol):
-    """What a product needs of the framework that its operands belong to."""
-
-    def stream(self, device: int) -> int:
-        """Return the stream of a GPU that the framework works on, as an address."""
-
-    def capsule(self, tensor: Any, stream: int) -> Any:
-        """Return a tensor's DLPack capsule, ready on a stream of any framework."""
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Allocate a tensor on the current GPU."""
-
-    def compact(self, tensor: Any) -> Any:
-        """Copy a tensor to memory without gaps."""
-
-    def finish(self, device: int, stream: int) -> None:
-        """Have the framework's later work wait for what is on a stream now."""
-
-
-class _Streamed:
-    """A framework whose work goes to a stream that it tells."""
-
-    def capsule(self, tensor: Any, stream: int) -> Any:
-        own = stream == self.stream(tensor.__dlpack_device__()[1])
-        return tensor.__dlpack__(stream=_NO_SYNCHRONISATION if own else stream or _LEGACY_STREAM)
-
-    def stream(self, device: int) -> int:
-        raise NotImplementedError
-
-    def finish(self, device: int, stream: int) -> None:
-        own = self.stream(device)
-        if own != stream:
-            _library.binding()["order_streams"](device, stream, own)
-
-
-class _CuPy(_Streamed):
-    """CuPy: its current stream and its memory pool."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        self._cupy = cupy
-
-    def stream(self, device: int) -> int:  # noqa: ARG002
-        return int(self._cupy.cuda.get_current_stream().ptr)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self._cupy.empty(shape, dtype)
-
-    def compact(self, tensor: Any) -> Any:
-        return self._cupy.ascontiguousarray(tensor)
-
-
-class _Torch(_Streamed):
-    """torch, beside a left operand of another framework, or without DLPack's C exchange API."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._torch = torch
-
-    def stream(self, device: int) -> int:
-        return int(self._torch.cuda.current_stream(device).cuda_stream)
-
-    def capsule(self, tensor: Any, stream: int) -> Any:
-        return super().capsule(tensor.detach(), stream)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self._torch.empty(shape, dtype=self._torch.uint8 if dtype == "uint8" else dtype, device="cuda")
-
-    def compact(self, tensor: Any) -> Any:
-        return tensor.contiguous()
-
-
-class _Waiting:
-    """A framework whose streams are its own: its operands are waited for before, and the result after."""
-
-    def stream(self, device: int) -> int:  # noqa: ARG002
-        return 0
-
-    def finish(self, device: int, stream: int) -> None:
-        _library.check(_library.library().aot_gemm_synchronize(ctypes.c_int32(device), ctypes.c_void_p(stream)))
-
-
-class _Jax(_Waiting):
-    """JAX."""
-
-    def __init__(self) -> None:
-        import jax.numpy
-
-        self._numpy = jax.numpy
-
-    def capsule(self, tensor: Any, stream: int) -> Any:  # noqa: ARG002
-        return tensor.block_until_ready().__dlpack__()
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self._numpy.empty(shape, dtype)
-
-    def compact(self, tensor: Any) -> Any:
-        return tensor  # JAX arrays have no gaps
-
-
-class _WithoutMemory:
-    """A framework that is not known to allocate: the caller gives an `out` that needs no copy."""
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:  # noqa: ARG002
-        raise errors.AotGemmError(f"cannot allocate {shape} for this type of tensor; pass out=, or use torch or CuPy")
-
-    def compact(self, tensor: Any) -> Any:
-        raise errors.StrideError(
-            f"a {type(tensor).__name__} of shape {tuple(tensor.shape)} is not one matrix in memory; expected leading "
-            "dimensions that join into rows of one stride; make it contiguous"
-        )
-
-
-class _OtherFramework(_WithoutMemory, _Waiting):
-    """A framework that only speaks DLPack: the legacy default stream."""
-
-    def capsule(self, tensor: Any, stream: int) -> Any:
-        return tensor.__dlpack__(stream=stream or _LEGACY_STREAM)
-
-
-class _TvmFfi(_WithoutMemory, _Streamed):
-    """TVM-FFI's own tensors: the stream of its environment."""
-
-    def __init__(self) -> None:
-        import tvm_ffi
-
-        self._tvm_ffi = tvm_ffi
-
-    def stream(self, device: int) -> int:
-        return int(self._tvm_ffi.get_raw_stream(self._tvm_ffi.device("cuda", device)))
-
-
-_frameworks: dict[type, _Framework] = {}
-
-
-def _roots(kind: type) -> set[str]:
-    return {base.__module__.split(".")[0] for base in kind.__mro__}
-
-
-def _framework_of(tensor: Any) -> _Framework:
-    kind = type(tensor)
-    if kind not in _frameworks:
-        roots = _roots(kind)
-        if "cupy" in roots:
-            found: _Framework = _CuPy()
-        elif roots & {"jax", "jaxlib"}:
-            found = _Jax()
-        elif "torch" in roots:
-            found = _Torch()
-        else:
-            found = _TvmFfi() if "tvm_ffi" in roots else _OtherFramework()
-        _frameworks[kind] = found
-    return _frameworks[kind]
-
-
-def run(product: str, left: Any, right: Any, bias: Any, out: Any) -> Any:
+def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras | None = None) -> Any:
     """Run a product with stream and memory of the left operand's framework.
 
     Args:
@@ -189,33 +31,47 @@ def run(product: str, left: Any, right: Any, bias: Any, out: Any) -> Any:
         right: the right operand.
         bias: the bias, or None.
         out: what to write to, or None.
+        extras: what else it has, or None.
     """
     promised = right.address if isinstance(right, ConstantWeight) and right.is_kept else 0
     right = right.tensor if isinstance(right, ConstantWeight) else right
-    for tensor in (left, right, *(x for x in (bias, out) if x is not None)):
+    added = [x for x in (extras or ())[:NUM_TENSORS] if x is not None]
+    for tensor in (left, right, *(x for x in (bias, out) if x is not None), *added):
         _check_operand(product, tensor)
     if out is not None:
         _check_writable(product, out)
-    framework = _framework_of(left)
+    framework = framework_of(left)
     binding = _library.binding()
     left = left if _is_matrix(left) else framework.compact(left)
-    result = out
-    if out is None:
-        columns = right.shape[:1] if product == "linear" else right.shape[1:]
-        result = framework.empty((*left.shape[:-1], *columns), left.dtype)
     device = left.__dlpack_device__()[1]
     stream = framework.stream(device)
-    operands = (left, right, bias, result)
-    capsules = [None if x is None else _capsule(product, x, stream) for x in operands]
-    num_bytes = binding[f"{product}_workspace_bytes"](*capsules, promised)
+    capsules = [None if x is None else _capsule(product, x, stream) for x in (left, right, bias)]
+    packed = None
+    if extras is not None:
+        tensors = (None if x is None else _capsule(product, x, stream) for x in extras[:NUM_TENSORS])
+        packed = (*tensors, *extras[NUM_TENSORS:])
+    result = out
+    if out is None:
+        *shape, element = binding[f"{product}_result"](*capsules, packed)
+        result = framework.empty(tuple(shape), left.dtype if element < 0 else framework.dtype(ELEMENTS[element]))
+    stated = (*capsules, _capsule(product, result, stream), promised, packed)
+    num_bytes = binding[f"{product}_workspace_bytes"](*stated)
     workspace = framework.empty((num_bytes,), "uint8") if num_bytes > 0 else None
     scratch = None if workspace is None else framework.capsule(workspace, stream)
-    binding[f"{product}_on"](*capsules, promised, scratch, stream)
-    for each in dict.fromkeys(_framework_of(x) for x in operands if x is not None):
+    binding[f"{product}_on"](*stated, scratch, stream)
+    operands = (left, right, bias, result, *added)
+    for each in dict.fromkeys(framework_of(x) for x in operands if x is not None):
         each.finish(device, stream)
     if out is not None and examine(type(out)):
         torch_hooks()[_INCREMENT_VERSION]((out,))
     return result
+
+
+def refuse_request(text: str) -> NoReturn:
+    """Raise that this wheel has no operation for what the binding was asked for, and what there is instead."""
+    from . import _request  # here, since a call that is served does not need it
+
+    _request.refuse(_request.parse(text))
 
 
 def _is_matrix(tensor: Any) -> bool:
@@ -232,7 +88,7 @@ def _is_matrix(tensor: Any) -> bool:
 def settle(product: str, weight: Any) -> int:
     """Wait until what a weight's framework has enqueued so far is done; return the weight's address."""
     _check_operand(product, weight)
-    framework = _framework_of(weight)
+    framework = framework_of(weight)
     device = weight.__dlpack_device__()[1]
     stream = framework.stream(device)
     address: int = _library.binding()["address"](_capsule(product, weight, stream))
@@ -253,7 +109,7 @@ def capsule(product: str, tensor: Any, stream: int, out: Any = None) -> Any:
 
 def _capsule(product: str, tensor: Any, stream: int) -> Any:
     try:
-        return _framework_of(tensor).capsule(tensor, stream)
+        return framework_of(tensor).capsule(tensor, stream)
     except (errors.AotGemmError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a framework says of a tensor that it does not hand out
@@ -262,12 +118,12 @@ def _capsule(product: str, tensor: Any, stream: int) -> Any:
 
 def release(product: str, tensor: Any, stream: int) -> None:  # noqa: ARG001 - the binding passes it to all of these
     """Have the framework of such an operand wait for the launch before it writes, reads or frees it."""
-    _framework_of(tensor).finish(tensor.__dlpack_device__()[1], stream)
+    framework_of(tensor).finish(tensor.__dlpack_device__()[1], stream)
 
 
 def compact(product: str, tensor: Any) -> Any:  # noqa: ARG001
     """Copy a left operand that is not one matrix in memory, as torch's own products do."""
-    return _framework_of(tensor).compact(tensor)
+    return framework_of(tensor).compact(tensor)
 
 
 def examine(kind: type) -> bool:
@@ -365,7 +221,9 @@ def _check_operand(product: str, tensor: Any) -> None:
     except Exception as error:  # noqa: BLE001 - whatever a framework says of a tensor without memory
         refuse_unreadable(product, tensor, error)
     if not speaks:
-        raise errors.DtypeError(f"{product}: got a {type(tensor).__name__}; expected a tensor that speaks DLPack")
+        number = "; a factor is read from GPU memory: pass a float32 tensor of one element that is there"
+        hint = number if isinstance(tensor, (int, float)) else ""
+        raise errors.DtypeError(f"{product}: got a {type(tensor).__name__}; expected a tensor that speaks DLPack{hint}")
     if kind not in _GPU_DEVICES:
         raise errors.DeviceError(
             f"{product}: got a {type(tensor).__name__} that is not in GPU memory (DLPack device type {int(kind)}); "
@@ -393,5 +251,5 @@ def _check_torch(product: str, tensor: Any) -> None:
 
 
 def _check_writable(product: str, out: Any) -> None:
-    if _roots(type(out)) & {"jax", "jaxlib"}:
+    if roots_of(type(out)) & {"jax", "jaxlib"}:
         raise errors.OperandError(f"{product}: out= was given, but JAX arrays are immutable; leave it out")

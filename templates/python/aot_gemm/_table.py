@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from . import _files, _library, errors
 from ._manifest import device_table, library_of_manifest, manifest
+from ._request import find, request_of
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
-"""By the name that torch has for an element type, what the tags of its operations begin with."""
 LAYOUTS = ("kk", "kn", "mk", "mn")
 """By the number of aot_gemm_selection_t.layout."""
 TIERS = ("", "tuned", "grid", "fallback")
@@ -32,6 +31,8 @@ class Plan:
     dtype: str
     layout: str
     bias: bool
+    operation: str
+    """The tag of the operation, such as `bf16_bias`: the types, then what is added."""
     kernel: str
     tier: str
     """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
@@ -63,17 +64,6 @@ class Plan:
     """The target of the table that answered: the one of the current GPU, or the one asked for."""
 
 
-def _show(value: object) -> str:
-    """Write a value for a message: in one line, not too long."""
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # noqa: BLE001 - whatever it is, the message is about the argument
-        return "a value that has no text"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _extent(name: str, value: Any) -> int:
     """Return an extent as an int.
 
@@ -86,25 +76,12 @@ def _extent(name: str, value: Any) -> int:
         extent = None
     if extent is None:
         raise errors.ShapeError(
-            f"{name} is {_show(value)}, a {type(value).__name__}; expected an integer from 0 to {MAX_EXTENT}"
+            f"{name} is {errors.show(value)}, a {type(value).__name__}; expected an integer from 0 to {MAX_EXTENT}"
         )
     if not 0 <= extent <= MAX_EXTENT:
         advice = "; split the problem" if extent > 0 else ""
-        raise errors.ShapeError(f"{name} is {_show(extent)}; expected 0 to {MAX_EXTENT}{advice}")
+        raise errors.ShapeError(f"{name} is {errors.show(extent)}; expected 0 to {MAX_EXTENT}{advice}")
     return extent
-
-
-def _dtype_name(dtype: object) -> str:
-    """Return the name of an element type that is given by name, or as torch, NumPy or JAX have it.
-
-    Raises:
-        DtypeError: there are no kernels for it.
-    """
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
-    name = str(name).removeprefix("torch.")
-    if name not in DTYPES:
-        raise errors.DtypeError(f"dtype is {_show(dtype)}; expected one of {', '.join(DTYPES)}")
-    return name
 
 
 class _Selection(NamedTuple):
@@ -212,7 +189,7 @@ def _table_of(target: str | None) -> int:
         table = device_table()[0] if len(targets) > 1 else 0
         return 0 if table is None else table
     if target not in targets:
-        raise errors.UnsupportedError(f"target is {_show(target)}; this wheel has tables of {', '.join(targets)}")
+        raise errors.UnsupportedError(f"target is {errors.show(target)}; this wheel has tables of {', '.join(targets)}")
     return targets.index(target)
 
 
@@ -224,7 +201,7 @@ def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Sel
         UnsupportedError: there is no table of the target.
     """
     if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise errors.StrideError(f"layout is {_show(layout)}; expected one of {', '.join(LAYOUTS)}")
+        raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
     asked = _library.operation(call), LAYOUTS.index(layout), *shape, _table_of(target)
     return _Selection(*_library.binding()["plan"](*asked))
@@ -238,31 +215,59 @@ def plan(
     layout: str = "kk",
     *,
     bias: bool = False,
+    activation: str | None = None,
+    residual: bool = False,
+    gated: bool = False,
+    weight_dtype: Any = None,
+    scales: str | None = None,
+    out_dtype: Any = None,
+    allow_tf32: bool = False,
+    use_fast_accum: bool = False,
     target: str | None = None,
 ) -> Plan:
-    """Say which kernel a product gets, without a GPU.
+    """Say which kernel a product gets, without a GPU: by dtypes where `linear` and `gated_linear` take tensors.
 
     Args:
         m: rows of A and D. Extents are integers of any type (`operator.index`).
-        n: rows of B as held (n, k), columns of D.
+        n: columns of D; rows of B as held (n, k), or (2 n, k) where it is gated.
         k: columns of A and of B.
-        dtype: `bfloat16` or `float16`, by name or as torch, NumPy or JAX have it: `torch.float16`.
+        dtype: element type of x, by name or as torch, NumPy or JAX have it: `torch.float16`.
         layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
             right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
         bias: whether the product adds a bias, as `linear` does where it is given one.
+        activation: as `linear` has it, or `gated_linear`, whose default is "silu".
+        residual: whether it adds a residual.
+        gated: whether it is `gated_linear`.
+        weight_dtype: element type of the weight, where it is not that of x.
+        scales: "vector" for factors of rows, or one for all; "block" for factors of blocks; by default those that the
+            types need: vectors for float8, and for int8 of a floating result.
+        out_dtype: as `linear` has it.
+        allow_tf32: as `linear` has it.
+        use_fast_accum: as `linear` has it.
         target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
             asked if the wheel has several tables; where there is no GPU, the first table.
 
     Raises:
-        DtypeError: there are no kernels for the element type, or none that add a bias to it.
+        DtypeError: there is no such element type, or no product of those.
         ShapeError: an extent is not an integer, negative or past 2^31 - 1.
         StrideError: there is no such layout.
-        UnsupportedError: there is no table of the target.
+        UnsupportedError: the wheel has no kernels for it; there is no such activation, or no table of the target.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
     m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
-    dtype = _dtype_name(dtype)
-    call = DTYPES[dtype] + ("_bias" if bias else "")
+    request = request_of(
+        dtype,
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        gated=gated,
+        weight_dtype=weight_dtype,
+        scales=scales,
+        out_dtype=out_dtype,
+        allow_tf32=allow_tf32,
+        use_fast_accum=use_fast_accum,
+    )
+    call = find(request)
     selection = _select(call, layout, (m, n, k), target)
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
@@ -278,9 +283,10 @@ def plan(
         m=m,
         n=n,
         k=k,
-        dtype=dtype,
+        dtype=request.a,
         layout=layout,
-        bias=bool(bias),
+        bias=request.bias,
+        operation=call,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
         bucket=place.bucket if place else None,
@@ -322,9 +328,10 @@ def explain(
     *,
     bias: bool = False,
     target: str | None = None,
+    **options: Any,
 ) -> str:
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
-    got = plan(m, n, k, dtype, layout, bias=bias, target=target)
+    got = plan(m, n, k, dtype, layout, bias=bias, target=target, **options)
     m, n, k = got.m, got.n, got.k
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
@@ -332,6 +339,7 @@ def explain(
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
     what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
+    what += f", operation {got.operation}" if options else ""
     lines = [
         f"{what}, on {manifest()['arch']}, by the table of {got.target}",
         f"  {reasons[got.tier]}",

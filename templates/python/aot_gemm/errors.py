@@ -24,7 +24,10 @@ class DeviceError(AotGemmError, RuntimeError):
 
 
 class OperandError(AotGemmError, TypeError):
-    """An operand that is no plain memory of its own, as wrappers and sparse tensors; or an output that is read-only."""
+    """An operand that is no plain memory of its own, as wrappers and sparse tensors, or an output that is read-only.
+
+    A factor, too, that is missing, or that goes with other element types.
+    """
 
 
 class GradientError(AotGemmError, RuntimeError):
@@ -32,7 +35,7 @@ class GradientError(AotGemmError, RuntimeError):
 
 
 class UnsupportedError(AotGemmError, NotImplementedError):
-    """An argument of torch's function that this package has no kernels for."""
+    """A product, or an argument of torch's function, that this package has no kernels for."""
 
 
 class NoGpuError(AotGemmError, RuntimeError):
@@ -64,3 +67,14 @@ OF_STATUS = (
     CorruptLibraryError,
 )
 """Class of each aot_gemm_status_t of aot_gemm.h; tests/runtime compares the two."""
+
+
+def show(value: object) -> str:
+    """Write a value for a message: in one line, not too long."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - whatever it is, the message is about the argument
+        return "a value that has no text"
+    return text if len(text) <= 80 else f"{text[:77]}..."

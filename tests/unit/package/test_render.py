@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid
+from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid, Section
 from aot.core.errors import ManifestError, PackageError
+from aot.core.operation import Operation
 from aot.package.build import read_templates
 from aot.package.manifest import Library, from_json, to_json
 from aot.package.render import FileSet, capability, header_of, render, render_library, substitute
-from tests.golden.manifest import golden_manifest, with_kernels
+from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_kernels, with_table
 
 GOLDEN = golden_manifest()
 
@@ -164,3 +165,25 @@ def test_what_is_packed_is_what_the_library_unpacks(templates):
     (bits,) = re.findall(r"kKernelBits = (\d+);", templates["src/dispatch.h"].decode())
     assert 2 ** int(bits) == MAX_STEP_KERNELS
     assert (MAX_STEP_M + 1) * MAX_STEP_KERNELS == 2**32
+
+
+def readme_of(templates, *calls):
+    """Render the README of a wheel that has kernels of some operations."""
+    kernels = tuple(kernel(next(x for x in Operation if x.call == call), FALLBACK, num_strides=2) for call in calls)
+    sections = tuple(
+        Section(x.operation, (), Grid((1,), (1,), (Column((1,), (place,)),)), fallback=place)
+        for place, x in enumerate(kernels)
+    )
+    manifest = with_table(GOLDEN, kernels, DispatchTable(sections))
+    return render(manifest, templates)["README.md"].decode()
+
+
+def test_the_readme_has_what_the_wheel_has_and_says_what_no_gpu_has_run(templates):
+    text = readme_of(templates, "bf16", "bf16_bias", "bf16_silu", "e4m3_bf16")
+    assert "- Kernels: 4, of the operations `bf16`, `bf16_bias`, `bf16_silu`, `e4m3_bf16`\n" in text
+    assert "by its other checks alone:\n`bf16_silu`, `e4m3_bf16`.\n" in text
+    assert "y = aot_gemm.linear(x8, w8, scale_x=scale_x, scale_w=scale_w)" in text
+    plain = readme_of(templates, "bf16", "fp16")
+    assert "not yet been run on a GPU" not in plain
+    assert "scale_x=scale_x" not in plain
+    assert "\n\n\n" not in plain + text

@@ -86,6 +86,7 @@ const Operation kOperations[] = {
      Presence::kNone,
      false,
      false,
+     false,
      true,
      3},
 };

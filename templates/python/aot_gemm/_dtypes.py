@@ -1,0 +1,30 @@
+"""Element types, by torch's names."""
+
+from __future__ import annotations
+
+from . import errors
+
+ELEMENTS = ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", "int8", "int32")
+"""By the number of `Element` in operation.h."""
+
+
+def dtype_name(argument: str, dtype: object) -> str:
+    """Return the name of an element type that is given by name, or as torch, NumPy or JAX have it.
+
+    Raises:
+        DtypeError: there are no kernels for it.
+    """
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    name = str(name).removeprefix("torch.")
+    if name not in ELEMENTS:
+        raise errors.DtypeError(f"{argument} is {errors.show(dtype)}; expected one of {', '.join(ELEMENTS)}")
+    return name
+
+
+def dtype_number(argument: str, dtype: object) -> int:
+    """Return the number of an element type.
+
+    Raises:
+        DtypeError: there are no kernels for it.
+    """
+    return ELEMENTS.index(dtype_name(argument, dtype))

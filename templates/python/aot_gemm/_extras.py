@@ -1,0 +1,31 @@
+"""What a product has beside its left and right operand, bias and out, as the tuple that the binding takes."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from . import errors
+
+ACTIVATIONS: dict[Any, int] = {None: 0, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
+"""By name, the number of `Epilogue` in operation.h."""
+GATES: dict[Any, int] = {"silu": 7, "gelu_tanh": 8}
+"""The same of gated products."""
+ALLOW_TF32, USE_FAST_ACCUM, INTERLEAVED = 1, 2, 4
+"""Bits of the flags, which extras.cc has too."""
+NUM_TENSORS = 4
+"""How many tensors, or None, the tuple begins with."""
+
+Extras = tuple[Any, Any, Any, Any, int, int, int]
+"""scale_x, scale_w, residual, scale_out, epilogue, element type of D or -1, flags."""
+
+
+def refuse_activation(product: str, activation: object) -> NoReturn:
+    """Raise that a product has no such activation.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    names = ", ".join(map(repr, GATES if product == "gated_linear" else ACTIVATIONS))
+    raise errors.UnsupportedError(
+        f"{product}: activation is {errors.show(activation)}; expected one of {names}; apply another to the result"
+    ) from None

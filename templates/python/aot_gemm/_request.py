@@ -1,0 +1,233 @@
+"""Which operation a product needs: what there can be, what this wheel has, and what comes nearest."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+from . import _extras, _library, errors
+from ._catalogue import CATALOGUE, Row
+from ._dtypes import dtype_name
+
+_GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
+"""The activation of a gate."""
+EPILOGUES = ("none", "bias", "relu", "gelu", "gelu_tanh", "silu", "residual", "swiglu", "geglu")
+"""By the number of `Epilogue` in operation.h."""
+_BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
+_NOT_EXTRA = ("none", "bias", "residual")
+
+
+class Request(NamedTuple):
+    """All that the operation of a product depends on. Element types are torch's names."""
+
+    product: str
+    a: str
+    b: str
+    d: str
+    scale: str
+    """`none`, `vector` or `block`."""
+    epilogue: str
+    """An activation, a gate, or `none`."""
+    bias: bool
+    residual: bool
+    allow_tf32: bool
+    use_fast_accum: bool
+
+    @property
+    def row_epilogue(self) -> str:
+        """Return the epilogue that an operation needs for what is asked for."""
+        if self.epilogue != "none":
+            return self.epilogue
+        if self.residual:
+            return "residual"
+        return "bias" if self.bias and self.scale == "none" else "none"
+
+    @property
+    def text(self) -> str:
+        """Say in words what is asked for."""
+        epilogue = f"{_GATES[self.epilogue]} gate" if self.epilogue in _GATES else self.epilogue
+        steps = [] if epilogue == "none" else [epilogue]
+        steps += [name for name, is_there in (("bias", self.bias), ("residual", self.residual)) if is_there]
+        steps += [] if self.scale == "none" else [f"factors of {'blocks' if self.scale == 'block' else 'rows'}"]
+        return f"{self.a} by {self.b} into {self.d}" + (f" with {', '.join(steps)}" if steps else "")
+
+
+def _scale_of(scales: object, dtype: str, weight_dtype: str, out_dtype: str | None) -> str:
+    """Return the factors that are asked for, or that the element types need.
+
+    Raises:
+        UnsupportedError: there are no such factors.
+    """
+    if scales is None:
+        is_exact = dtype == "int8" and out_dtype in (None, "int32")
+        return "vector" if {dtype, weight_dtype} <= _BYTE_DTYPES and not is_exact else "none"
+    if isinstance(scales, str) and scales in ("vector", "block"):
+        return scales
+    raise errors.UnsupportedError(f"scales is {errors.show(scales)}; expected None, 'vector' or 'block'")
+
+
+def request_of(
+    dtype: Any,
+    *,
+    bias: bool,
+    activation: Any,
+    residual: bool,
+    gated: bool,
+    weight_dtype: Any,
+    scales: Any,
+    out_dtype: Any,
+    allow_tf32: bool,
+    use_fast_accum: bool,
+) -> Request:
+    """Return what operation a product needs, by the arguments of `plan`.
+
+    Raises:
+        DtypeError: there is no such element type.
+        UnsupportedError: there is no such activation, or no such factors.
+    """
+    known = _extras.GATES if gated else _extras.ACTIVATIONS
+    try:
+        epilogue = EPILOGUES[known["silu" if gated and activation is None else activation]]
+    except (KeyError, TypeError):
+        _extras.refuse_activation("gated_linear" if gated else "linear", activation)
+    a = dtype_name("dtype", dtype)
+    b = a if weight_dtype is None else dtype_name("weight_dtype", weight_dtype)
+    d = None if out_dtype is None else dtype_name("out_dtype", out_dtype)
+    scale = _scale_of(scales, a, b, d)
+    if d is None:
+        d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
+    allowed = bool(allow_tf32), bool(use_fast_accum)
+    return Request("plan", a, b, d, scale, epilogue, bool(bias), bool(residual), *allowed)
+
+
+def parse(text: str) -> Request:
+    """Read a request as the binding writes it: words, and bits for the last four."""
+    *words, bias, residual, allow_tf32, use_fast_accum = text.split()
+    return Request(*words, *(bit == "1" for bit in (bias, residual, allow_tf32, use_fast_accum)))
+
+
+def _types(row: Row) -> tuple[str, str, str]:
+    """Return the element types in memory."""
+    return ("float32",) * 3 if row.a == "tf32" else (row.a, row.b, row.d)
+
+
+def _computes(row: Row, request: Request) -> bool:
+    """Say whether an operation computes what is asked for: the twin of `computes` in request.cc."""
+    return (
+        (*_types(row), row.scale) == (request.a, request.b, request.d, request.scale)
+        and row.epilogue == request.row_epilogue
+        and (row.epilogue == "residual") == request.residual
+        and (row.has_bias == 1 or not request.bias)
+        and (row.is_fast == 0 or request.use_fast_accum)
+        and (row.a != "tf32" or request.allow_tf32)
+    )
+
+
+def _calls(request: Request) -> list[str]:
+    """Name the operations that compute what is asked for: first what is allowed beside the most exact one."""
+    rows = sorted((x for x in CATALOGUE if _computes(x, request)), key=lambda x: -(x.is_fast + (x.a == "tf32")))
+    return [x.call for x in rows]
+
+
+def _is_there(call: str) -> bool:
+    number: int = _library.library().aot_gemm_operation(call.encode())
+    return number > 0
+
+
+def find(request: Request) -> str:
+    """Return the tag of the operation that this wheel computes a product by.
+
+    Raises:
+        DtypeError: there is no product of the element types.
+        UnsupportedError: there is no such operation, or this wheel has no kernels for it.
+    """
+    return next((x for x in _calls(request) if _is_there(x)), None) or refuse(request)
+
+
+def refuse(request: Request) -> NoReturn:
+    """Raise that this wheel has no operation for what is asked for.
+
+    Raises:
+        DtypeError: there is no product of the element types.
+        UnsupportedError: there is no such operation, or this wheel has no kernels for it.
+    """
+    of_types = [x for x in CATALOGUE if _types(x) == (request.a, request.b, request.d)]
+    if not of_types:
+        raise errors.DtypeError(
+            f"{request.product}: there is no product of {request.a} by {request.b} into {request.d}; expected one of "
+            f"{_products_of(request.a)}; convert an operand, or give another out_dtype"
+        )
+    here = [x for x in CATALOGUE if _is_there(x.call)]
+    of_these = [x.call for x in here if x in of_types]
+    has = f"of these types it has {', '.join(of_these)}" if of_these else f"it has {_list(here)}, none of these types"
+    calls = _calls(request)
+    what = f"this wheel has no kernels for {calls[0]} ({request.text})" if calls else f"no wheel has {request.text}"
+    has = has if calls else f"there are {_list(of_types)}; {has.replace('it has', 'this one has')}"
+    advice = [_nearest(request, here)]
+    advice += [f"build a wheel with it: aot build --operations {calls[0]}"] if calls else []
+    advice += ["an output is named by keyword, out=, since the third argument is a bias"] if request.bias else []
+    raise errors.UnsupportedError(f"{request.product}: {what}; {has}; {'; '.join(advice)}")
+
+
+def _list(rows: list[Row]) -> str:
+    return ", ".join(x.call for x in rows) or "none"
+
+
+def _products_of(a: str) -> str:
+    """List the element types that are multiplied, with a left operand of a type where there are any."""
+    known = dict.fromkeys(_types(x) for x in CATALOGUE)
+    of_left = [x for x in known if x[0] == a] or known
+    return ", ".join(f"{left} by {right} into {result}" for left, right, result in of_left)
+
+
+def _nearest(request: Request, here: list[Row]) -> str:
+    """Say which operation of this wheel comes nearest, and what is left to do."""
+    steps = ((row, _left_to_do(request, row)) for row in here)
+    possible = [(row, left) for row, left in steps if left is not None]
+    if not possible:
+        return "none of them comes near"
+    row, left = min(possible, key=lambda x: len(x[1]))
+    return f"the nearest that it has is {row.call}: {', and '.join(left)}"
+
+
+def _left_to_do(request: Request, row: Row) -> list[str] | None:
+    """Say what is to be done beside an operation to have what is asked for; None where it does not serve."""
+    left = []
+    a, b, d = _types(row)
+    if (a, b) != (request.a, request.b):
+        if a != b or row.scale != "none" or a not in ("bfloat16", "float16"):
+            return None
+        left += [f"convert the operands to {a}", *(["multiply by the factors"] if request.scale != "none" else [])]
+    elif row.scale != request.scale:
+        if "none" in (row.scale, request.scale):
+            return None
+        left += [f"give factors of {'blocks' if row.scale == 'block' else 'rows'}"]
+    if row.is_fast and not request.use_fast_accum:
+        left += ["use_fast_accum=True"]
+    if row.a == "tf32" and not request.allow_tf32:
+        left += ["allow_tf32=True"]
+    if d != request.d and (a, b) == (request.a, request.b):
+        left += [f"out_dtype={d}"]
+    return None if _adds_more(request, row) else left + _steps_left(request, row)
+
+
+def _adds_more(request: Request, row: Row) -> bool:
+    """Say whether an operation does what is not asked for, or not without more."""
+    if row.epilogue not in _NOT_EXTRA and row.epilogue != request.epilogue:
+        return True
+    if row.epilogue == "residual" and not (request.residual and request.epilogue == "none"):
+        return True
+    return row.epilogue == "bias" and not request.bias
+
+
+def _steps_left(request: Request, row: Row) -> list[str]:
+    """Say which steps of an epilogue an operation leaves to the caller."""
+    left = []
+    if request.bias and row.has_bias == 0:
+        left += ["add the bias to its result"]
+    if request.epilogue != row.epilogue and request.epilogue in _GATES:
+        left += [f"compute both halves by linear, and {_GATES[request.epilogue]}(gate) * linear of them"]
+    elif request.epilogue not in (row.epilogue, "none"):
+        left += [f"apply {request.epilogue} to its result"]
+    if request.residual and row.epilogue != "residual":
+        left += ["add the residual to its result"]
+    return left

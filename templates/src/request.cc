@@ -1,0 +1,58 @@
+#include "request.h"
+
+#include <cstdio>
+
+namespace aot {
+
+namespace {
+
+constexpr const char* kScales[] = {"none", "vector", "block"};
+constexpr const char* kEpilogues[] = {"none", "bias", "relu", "gelu", "gelu_tanh", "silu", "residual", "swiglu", "geglu"};
+
+// The epilogue that an operation without factors needs for what a request adds.
+Epilogue epilogue_of(const Request& request) {
+  if (request.epilogue != Epilogue::kNone) return request.epilogue;
+  if (request.has_residual) return Epilogue::kResidual;
+  return request.has_bias && request.scale == Scale::kNone ? Epilogue::kBias : Epilogue::kNone;
+}
+
+bool computes(const Operation& operation, const Request& request, Epilogue epilogue) {
+  return operation.a == request.a && operation.b == request.b && operation.d == request.d &&
+         operation.scale == request.scale && operation.epilogue == epilogue &&
+         operation.has_residual() == request.has_residual &&
+         (operation.bias != Presence::kNone || !request.has_bias) && (!operation.is_fast || request.use_fast_accum) &&
+         (!operation.is_tf32 || request.allow_tf32);
+}
+
+}  // namespace
+
+const char* product_name(Product product) {
+  switch (product) {
+    case Product::kLinear: return "linear";
+    case Product::kMatmul: return "matmul";
+    case Product::kGatedLinear: return "gated_linear";
+    default: return "constant";
+  }
+}
+
+int32_t find_operation(const Request& request) {
+  const Epilogue epilogue = epilogue_of(request);
+  int32_t found = -1;
+  for (int32_t i = 0; i < kNumOperations; ++i) {
+    if (!computes(kOperations[i], request, epilogue)) continue;
+    found = i;
+    if (kOperations[i].is_fast || kOperations[i].is_tf32) break;
+  }
+  return found;
+}
+
+RequestText write_request(Product product, const Request& request) {
+  RequestText text;
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %d %d %d %d", product_name(product),
+                type_of(request.a).name, type_of(request.b).name, type_of(request.d).name,
+                kScales[static_cast<int32_t>(request.scale)], kEpilogues[static_cast<int32_t>(request.epilogue)],
+                request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
+  return text;
+}
+
+}  // namespace aot

@@ -1,0 +1,55 @@
+// Which operation a call of the Python API asks for.
+#ifndef AOT_GEMM_REQUEST_H_
+#define AOT_GEMM_REQUEST_H_
+
+#include <cstdint>
+
+#include "operation.h"
+
+namespace aot {
+
+// What a function of the Python API computes. The products give D = A @ B^T; they differ in how the right operand is held:
+// kGatedLinear's has the rows of two. kConstant stands for the function that only looks at a weight, as the left operand.
+enum class Product { kLinear, kMatmul, kGatedLinear, kConstant };
+
+// Gives the name of the function.
+const char* product_name(Product product);
+
+// What a call says beside its tensors.
+struct Options {
+  Epilogue epilogue = Epilogue::kNone;  // an activation, or a gate
+  bool gives_element = false;           // of D: the next field
+  Element element = Element::kBfloat16;
+  bool allow_tf32 = false;
+  bool use_fast_accum = false;
+  bool is_interleaved = false;
+};
+
+// All that the operation of a product depends on.
+struct Request {
+  Element a;
+  Element b;
+  Element d;
+  Scale scale;
+  Epilogue epilogue;  // an activation, a gate, or kNone
+  bool has_bias;
+  bool has_residual;
+  bool allow_tf32;
+  bool use_fast_accum;
+};
+
+// Finds the index of the operation that this library has for a request; -1 where it has none. What a caller allows is
+// preferred, and not asked for.
+int32_t find_operation(const Request& request);
+
+// Room for a request in words.
+struct RequestText {
+  char characters[160];
+};
+
+// Writes a request as `_request.parse` of the Python package reads it.
+RequestText write_request(Product product, const Request& request);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_REQUEST_H_
