@@ -9,11 +9,10 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import (
-    DTYPE,
-    EPILOGUE,
+    ASKED_OPERATIONS,
     EPILOGUES,
     KERNELS,
-    LAYOUT,
+    OPERATIONS_AXIS,
     OUTPUT_FILE,
     RECORDS,
     REGRETS,
@@ -23,9 +22,9 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
+    asked_operation,
     calibration_option,
     is_given,
-    operation_of,
     option,
     options,
 )
@@ -181,8 +180,8 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
     click.echo(tables.difference_table(pipeline.compare_selections(old, new, records, RECORDS), show))
 
 
-@click.command(cls=Command, axes=(Axis(MODES, told_mode),))
-@options(TARGET, DTYPE, LAYOUT, EPILOGUE)
+@click.command(cls=Command, axes=(Axis(MODES, told_mode), OPERATIONS_AXIS))
+@options(TARGET, ASKED_OPERATIONS)
 @told_options("Explain what the cost model selects for --shapes.")
 @click.argument("m", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("n", type=click.IntRange(1, MAX_EXTENT))
@@ -196,7 +195,6 @@ def explain(context: click.Context, /, **values: Any) -> None:
     """
     chosen = selection_of(context, told_mode(values))
     timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    operation = operation_of(values["dtype"], values["layout"], values["epilogue"])
-    problem = Problem(operation, values["m"], values["n"], values["k"])
+    problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
     click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
     click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)
