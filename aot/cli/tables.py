@@ -41,9 +41,25 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([line(cells[0]), line(["-" * width for width in widths]), *(line(row) for row in cells[1:])])
 
 
+RATED = ("fp8", "int8", "tf32", "fp32")
+"""Element types whose rates are shown beside that of bf16 and fp16."""
+
+
 def targets_table(targets: Sequence[Target]) -> str:
     """Show targets with the limits that decide what fits."""
-    header = ("target", "arch", "SMs", "SMEM/block", "TMEM cols", "L2 MiB", "GB/s", "TFLOP/s", "host", "wheel tag")
+    header = (
+        "target",
+        "arch",
+        "SMs",
+        "SMEM/block",
+        "TMEM cols",
+        "L2 MiB",
+        "GB/s",
+        "TFLOP/s",
+        *RATED,
+        "host",
+        "wheel tag",
+    )
     rows = [
         (
             target.name,
@@ -54,6 +70,7 @@ def targets_table(targets: Sequence[Target]) -> str:
             target.l2_bytes // 2**20,
             round(target.bandwidth_bytes_per_s / 1e9),
             round(target.flops_per_s / 1e12),
+            *(f"{getattr(target, f'{name}_flops_per_s') / 1e12:.4g}" for name in RATED),
             target.host_triple,
             target.platform_tag,
         )

@@ -96,4 +96,6 @@ def operation_name(facts: OperationFacts) -> str:
     """Say what an operation is: its tag, and its layout in words."""
     layout = facts.operation.layout
     a, b = "row-major" if layout.a_k_major else "column-major", "(n, k)" if layout.b_k_major else "(k, n)"
-    return f"{facts.operation.tag}: {facts.operation.element.value}, A {a}, B {b} row-major"
+    types = facts.operation.types
+    names = list(dict.fromkeys(x.value for x in (types.a, types.b, types.d)))
+    return f"{facts.operation.tag}: {' to '.join(names)}, A {a}, B {b} row-major"

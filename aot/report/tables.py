@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aot.core.measurement import Conditions
-    from aot.core.target import Target
     from aot.report.facts import Cell, Facts, OperationFacts
 
 NUM_SHOWN = 12
@@ -40,7 +39,7 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
         return [
             *found,
             ("Provenance", f"predicted: the times are the cost model's ({selection.record}); nothing was measured"),
-            *_rates(target),
+            *_rates(facts),
         ]
     dates = sorted({x.date for x in runs})
     found += [
@@ -56,16 +55,27 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
         ("Protocol", _each([x.protocol for x in runs])),
         ("Record", f"{selection.record}: {facts.num_measurements:,} times"),
     ]
-    return [*found, *_rates(target)]
+    return [*found, *_rates(facts)]
 
 
 def _power(run: Conditions) -> str:
     return run.power_mode or "not known"
 
 
-def _rates(target: Target) -> list[tuple[str, str]]:
-    rates = f"{target.flops_per_s / 1e12:.0f} TFLOP/s, {target.bandwidth_bytes_per_s / 1e12:.3g} TB/s"
-    return [("Roofs", f"{rates}, as the target's file gives them, measured or published")]
+def _of(names: Sequence[str]) -> str:
+    return f" of {', '.join(names)}"
+
+
+def _rates(facts: Facts) -> list[tuple[str, str]]:
+    """Say the target's rates, of each type that the operations multiply."""
+    target, rates = facts.target, dict[float, list[str]]()
+    for operation in sorted((x.operation for x in facts.operations), key=lambda x: x.position):
+        names = rates.setdefault(target.peak_flops_per_s(operation), [])
+        names += [] if operation.types.a.tag in names else [operation.types.a.tag]
+    many = len(rates) > 1
+    texts = [f"{rate / 1e12:.0f} TFLOP/s{_of(names) if many else ''}" for rate, names in rates.items()]
+    bandwidth = f"{target.bandwidth_bytes_per_s / 1e12:.3g} TB/s"
+    return [("Roofs", f"{'; '.join(texts)}, {bandwidth}, as the target's file gives them, measured or published")]
 
 
 def operations(facts: Facts) -> Table:
