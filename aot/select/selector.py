@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import DispatchTable, look_up
+from aot.core.dispatch import DispatchTable
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
@@ -20,7 +20,8 @@ from aot.families import family_of
 from aot.select.coverage import Coverage, coverage
 from aot.select.curve import curve
 from aot.select.heldout import against, score
-from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
+from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
+from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.sampled import sampled_problems
 from aot.select.selection import SELECTION_VERSION, AgainstReference, Curve, Regret, Selection
 from aot.select.table import Timed, build_section, is_general, renamed
@@ -138,36 +139,6 @@ def fallback_key(operation: Operation, target: Target) -> KernelKey:
     return KernelKey(operation, fallback(operation, target))
 
 
-def _kept_section(selection: Selection | None, operation: Operation) -> Section | None:
-    sections = () if selection is None else selection.table.sections
-    return next((section for section in sections if section.operation == operation), None)
-
-
-def incumbent_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
-    """Make a function that gives what a selection dispatches an operation's problems to; None where it has no table."""
-    section = _kept_section(selection, operation)
-    if selection is None or section is None:
-        return lambda _problem: None
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    # A look-up goes through all ladders, one of which at most concerns a problem; a grid asks for 400,000 problems.
-    grid = replace(section, ladders=())
-    parts = {(ladder.n, ladder.k): replace(section, ladders=(ladder,)) for ladder in section.ladders}
-
-    def kernel(problem: Problem) -> Candidate:
-        choice = look_up(parts.get((problem.n, problem.k), grid), problem, multiples)
-        return selection.kernels[choice.kernel].candidate
-
-    return kernel
-
-
-def _incumbent(selection: Selection | None, operation: Operation, times: Times) -> Incumbent:
-    if selection is None:
-        return Incumbent()
-    kernel = incumbent_kernel(selection, operation)
-    solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
-    return Incumbent(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
-
-
 @dataclass(frozen=True)
 class _Chosen:
     """One operation's portfolio, and the times it was chosen by."""
@@ -218,7 +189,7 @@ def _choose(
         references=measured.references,
         spreads=measured.spreads.get(operation),
         tie=MODELLED_TIE if measured.record is None else TIE,
-        incumbent=_incumbent(objective.incumbent, operation, filled),
+        incumbent=incumbent_of(objective.incumbent, operation, filled),
         is_general=is_general,
     )
     if twin is not None:
@@ -335,7 +306,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
         objective.progress(f"{operation.tag}: building the table")
         incumbent = incumbent_kernel(objective.incumbent, operation)
-        kept = _kept_section(objective.incumbent, operation)
+        kept = kept_section(objective.incumbent, operation)
         timed = Timed(times[operation], filled[operation], provenance, model, incumbent, target, kept)
         twin = next((x for x in sections if chosen.is_shared and x.operation in operation.twins), None)
         grid = None if twin is None else renamed(twin.grid, kernels, indices)

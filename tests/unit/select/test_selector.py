@@ -14,6 +14,7 @@ from aot.core.target import load_target
 from aot.select import selector as select
 from aot.select import table, time_model
 from aot.select.diff import compare
+from aot.select.incumbent import incumbent_kernel
 from aot.select.selection import AgainstReference
 from aot.select.selector import (
     NAMED_WEIGHT,
@@ -22,7 +23,6 @@ from aot.select.selector import (
     Objective,
     SelectionLimits,
     fallback_key,
-    incumbent_kernel,
     select_kernels,
 )
 from aot.select.table import Timed, renamed
