@@ -37,8 +37,8 @@ from aot.core.whole_file import check_output
 from aot.select import pipeline
 from aot.select.coverage import coverage
 from aot.select.explain import explanation
+from aot.select.objective import NAMED_WEIGHT, SelectionLimits
 from aot.select.selection import write_selection
-from aot.select.selector import NAMED_WEIGHT, SelectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,8 @@ from aot.core.errors import SelectionError
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
+from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:

@@ -19,15 +19,16 @@ from aot.core.operands import misalignment
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
+from aot.select.objective import KnownTimes, Objective
 from aot.select.record import read_record
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import KnownTimes, Objective, select_kernels
+from aot.select.selector import select_kernels
 from aot.select.table import Timed
 from aot.select.time_model import TimeModel
 from aot.select.times import measured_times, predicted_times, split, spreads
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
-from aot.space.enumeration import Patterns
+from aot.space.enumeration import Patterns, has_tuned_kernels
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -172,6 +173,17 @@ def _is_legal(key: KernelKey, target: Target) -> bool:
     return isinstance(check(key.candidate, key.operation, target), Accepted)
 
 
+def _parted(objective: Objective, times: OperationTimes, target: Target) -> tuple[Objective, list[Operation]]:
+    """Part the operations that are asked for: those that only the fallback computes, and those to predict.
+
+    To predict are those that neither they nor an equivalent operation were timed of.
+    """
+    asked = objective.operations
+    by_fallback = tuple(x for x in asked if not has_tuned_kernels(x, target))
+    unknown = [x for x in asked if x not in by_fallback and not any(y in times for y in (x, *x.equivalents))]
+    return replace(objective, by_fallback=by_fallback), unknown
+
+
 def select_measured(
     path: Path, target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
 ) -> Selection:
@@ -196,7 +208,15 @@ def select_measured(
     kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
-    measured = KnownTimes(inside, spreads(record), outside, reference_times(record), record)
+    objective, unknown = _parted(objective, inside, target)
+    measured = KnownTimes(
+        inside,
+        predicted_times(objective.shapes, target, patterns, operations=unknown) if objective.shapes else {},
+        spreads(record),
+        outside,
+        reference_times(record),
+        record,
+    )
     if objective.with_curves:
         objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
     return select_kernels(measured, target, objective, path.name.removesuffix(".jsonl.gz"))
@@ -225,9 +245,12 @@ def select_predicted(
         CandidateError: no candidate is left for an operation that the shape set asks for.
         SelectionError: there is nothing to select for, or no portfolio is within the limits.
     """
-    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout)
-    if not times:
-        asked = [x for operation in shapes.operations for x in shapes.problems(operation)]
+    asked_for = objective.operations or shapes.operations
+    parted, tuned = _parted(replace(objective, operations=asked_for), {}, target)
+    objective = replace(objective, by_fallback=parted.by_fallback)
+    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout, operations=tuned)
+    if not times and not objective.by_fallback:
+        asked = [x for operation in asked_for for x in shapes.problems(operation)]
         reasons = "; ".join(list(dict.fromkeys(map(misalignment, asked)))[:NUM_REASONS])
         raise SelectionError(
             f"no tuned kernel takes any of the {len(asked)} problems of the shape set: {reasons}; every wheel computes "

@@ -8,8 +8,8 @@ import pytest
 from aot.cli import options as cli_options
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
+from aot.select.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
-from aot.select.selector import SelectionLimits
 from tests.unit.invoked import SHAPES, aot, succeed
 
 pytestmark = pytest.mark.slow

@@ -19,6 +19,7 @@ from aot.core.target import load_target
 from aot.select import pipeline, table, time_model
 from aot.select.coverage import Coverage
 from aot.select.diff import Difference
+from aot.select.objective import Objective, SelectionLimits
 from aot.select.pipeline import (
     check_heldout,
     committed_selection,
@@ -34,7 +35,6 @@ from aot.select.pipeline import (
 )
 from aot.select.record import write_record
 from aot.select.selection import HeldOut, write_selection
-from aot.select.selector import Objective, SelectionLimits
 from aot.space.cost import DEFAULTS
 from tests.golden.manifest import kernel
 from tests.unit.accepted import named

@@ -15,16 +15,9 @@ from aot.select import selector as select
 from aot.select import table, time_model
 from aot.select.diff import compare
 from aot.select.incumbent import incumbent_kernel
+from aot.select.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
 from aot.select.selection import AgainstReference
-from aot.select.selector import (
-    NAMED_WEIGHT,
-    UNTRIED,
-    KnownTimes,
-    Objective,
-    SelectionLimits,
-    fallback_key,
-    select_kernels,
-)
+from aot.select.selector import UNTRIED, fallback_key, select_kernels
 from aot.select.table import Timed, renamed
 from aot.select.times import measured_times, spreads
 from tests.unit.accepted import named
