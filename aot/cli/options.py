@@ -203,7 +203,8 @@ class _Operations(click.ParamType[tuple[Operation, ...]]):
         return named_operations(value) if isinstance(value, str) else value
 
 
-OPERATIONS = option("--operations", type=_Operations(), help=HELP)
+OPERATIONS_TYPE = _Operations()
+OPERATIONS = option("--operations", type=OPERATIONS_TYPE, help=HELP)
 
 _ONE_DTYPE = option(
     "--dtype", only=[CROSSED_OPERATIONS], type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True

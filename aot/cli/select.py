@@ -10,8 +10,10 @@ import click
 from aot.cli import tables
 from aot.cli.options import (
     ASKED_OPERATIONS,
+    CROSSED_OPERATIONS,
     EPILOGUES,
     KERNELS,
+    OPERATIONS,
     OPERATIONS_AXIS,
     OUTPUT_FILE,
     RECORDS,
@@ -94,10 +96,11 @@ def _ties(values: Mapping[str, Any]) -> str:
     return NO_INCUMBENT if values["no_incumbent"] else TIES
 
 
-@click.command(
-    name="select", cls=Command, axes=(Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties))
-)
-@options(TARGET, SHAPES, KERNELS, *LIMITS)
+AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties), OPERATIONS_AXIS)
+
+
+@click.command(name="select", cls=Command, axes=AXES)
+@options(TARGET, SHAPES, KERNELS, OPERATIONS, *LIMITS)
 @option(
     "--record",
     only=[MEASURED],
@@ -116,7 +119,7 @@ def _ties(values: Mapping[str, Any]) -> str:
 @option(
     "--epilogue",
     "epilogues",
-    only=[MEASURED],
+    only=[MEASURED, CROSSED_OPERATIONS],
     multiple=True,
     type=click.Choice(list(EPILOGUES)),
     help="Choose kernels with this epilogue too, by the times of the product alone. May be given again.",
@@ -137,6 +140,9 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     Says how: exactly, or by greedy choice and exchange beside a proven bound; what each number of kernels would cost;
     the bucketing loss on the problems that were held out; and how the problems of --shapes are answered. By the cost
     model, a --shapes that is given has kernels of the layouts it asks for; the general kernel answers the others.
+
+    An operation of --operations that was not measured gets some of the kernels of an equivalent one, where that was,
+    and else what the cost model selects; its rows say that they are predicted.
     """
     mean, worst = values["max_regret"] or (None, None)
     device = load_target(values["target"])
@@ -156,6 +162,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         heldout=values["heldout"],
         named_weight=values["named_weight"],
         epilogues=tuple(map(Epilogue, values["epilogues"])),
+        operations=values["operations"] or (),
         curve=values["curve"],
     )
     selection = select(request)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import Tier
 from aot.report.parts import MINUS, Bar, Table, kernel_name, microseconds, share, sizes
+from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aot.core.measurement import Conditions
     from aot.report.facts import Cell, Facts, OperationFacts
+    from aot.select.selection import Selection
 
 NUM_SHOWN = 12
 """Rows of a table of extremes."""
@@ -38,7 +40,7 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
     if facts.is_predicted:
         return [
             *found,
-            ("Provenance", f"predicted: the times are the cost model's ({selection.record}); nothing was measured"),
+            ("Provenance", f"predicted: the times are {_predicted_by(selection)}; nothing was measured"),
             *_rates(facts),
         ]
     dates = sorted({x.date for x in runs})
@@ -56,6 +58,12 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
         ("Record", f"{selection.record}: {facts.num_measurements:,} times"),
     ]
     return [*found, *_rates(facts)]
+
+
+def _predicted_by(selection: Selection) -> str:
+    if any(x.method.endswith(BY_IMPUTED_TIMES) for x in selection.regrets):
+        return f"those of equivalent operations ({selection.record})"
+    return f"the cost model's ({selection.record})"
 
 
 def _power(run: Conditions) -> str:

@@ -113,14 +113,21 @@ COMMITTED_SHAPES = "representative"
 """The shape set that the committed selections are made for; they do not say it themselves."""
 
 
-def covered(selection: Selection, shapes: ShapeSet | None) -> Coverage | None:
+def covered(
+    selection: Selection, shapes: ShapeSet | None, operations: Sequence[Operation] | None = None
+) -> Coverage | None:
     """Return how a selection answers the problems that it was made for, by its own account or for a shape set.
 
     None where neither says what it was made for.
+
+    Args:
+        selection: kernels and table.
+        shapes: what it is asked to be for, where it does not say so.
+        operations: those that are asked for; by default the shape set's.
     """
     if selection.coverage is not None or shapes is None:
         return selection.coverage
-    asked = (x for operation in shapes.operations for x in shapes.problems(operation))
+    asked = (x for operation in operations or shapes.operations for x in shapes.problems(operation))
     return coverage(selection.table, selection.kernels, asked)
 
 
