@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,8 +146,11 @@ def selection_with(
     kept = restricted(committed, known) if committed and known else None
     if kept is not None and not others:
         return kept
-    made = _select_anew(context, device, pipeline.default_record(device, RECORDS), others)
-    return made if kept is None else joined(kept, made)
+    parts = [] if kept is None else [kept]
+    for record, asked in pipeline.records_for(others, device, RECORDS).items():
+        click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
+        parts.append(_select_anew(context, device, record, tuple(asked)))
+    return reduce(joined, parts)
 
 
 def last_selection(target: str) -> Path | None:

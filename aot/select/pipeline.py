@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
 from aot.select.objective import KnownTimes, Objective
-from aot.select.record import read_record
+from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import select_kernels
 from aot.select.table import Timed
@@ -32,7 +32,7 @@ from aot.space.enumeration import Patterns, has_tuned_kernels
 from aot.space.legality import check
 
 if TYPE_CHECKING:
-    from aot.core.candidate import KernelKey
+    from aot.core.candidate import Candidate, KernelKey
     from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
 
@@ -41,6 +41,30 @@ def default_record(target: Target, records: Path) -> Path | None:
     """Return the committed record of a target, or None."""
     path = records / f"{target.name}.jsonl.gz"
     return path if path.exists() else None
+
+
+def imputable(operation: Operation, timed: Mapping[Operation, Collection[Candidate]], target: Target) -> bool:
+    """Say whether some kernel that was timed in an operation or in an equivalent one can be built for it."""
+    candidates = {x for other in (operation, *operation.equivalents) for x in timed.get(other, ())}
+    return any(isinstance(check(x, operation, target), Accepted) for x in candidates)
+
+
+def records_for(operations: Sequence[Operation], target: Target, records: Path) -> dict[Path | None, list[Operation]]:
+    """Part operations by the committed record that their kernels can be chosen by; None where there is none.
+
+    The target's own record comes first, then others of its name, such as `h200_quack`.
+    """
+    paths = [default_record(target, records), *sorted(records.glob(f"{target.name}_*.jsonl.gz"))]
+    timed: dict[Path, dict[Operation, set[Candidate]]] = {}
+    for path in paths:
+        if path is not None:
+            for key in recorded_kernels(path):
+                timed.setdefault(path, {}).setdefault(key.operation, set()).add(key.candidate)
+    found: dict[Path | None, list[Operation]] = {}
+    for operation in operations:
+        path = next((x for x, kernels in timed.items() if imputable(operation, kernels, target)), None)
+        found.setdefault(path, []).append(operation)
+    return found
 
 
 COMMITTED = Path(__file__).parents[1] / "selections"
@@ -183,11 +207,12 @@ def _is_legal(key: KernelKey, target: Target) -> bool:
 def _parted(objective: Objective, times: OperationTimes, target: Target) -> tuple[Objective, list[Operation]]:
     """Part the operations that are asked for: those that only the fallback computes, and those to predict.
 
-    To predict are those that neither they nor an equivalent operation were timed of.
+    To predict are those for which no kernel can be built that was timed in them or in an equivalent operation.
     """
     asked = objective.operations
     by_fallback = tuple(x for x in asked if not has_tuned_kernels(x, target))
-    unknown = [x for x in asked if x not in by_fallback and not any(y in times for y in (x, *x.equivalents))]
+    timed = {operation: {x for row in rows.values() for x in row} for operation, rows in times.items()}
+    unknown = [x for x in asked if x not in by_fallback and not imputable(x, timed, target)]
     return replace(objective, by_fallback=by_fallback), unknown
 
 

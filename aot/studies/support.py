@@ -6,11 +6,9 @@ aot.studies.support` writes its tables into docs/operations.md, between their ma
 
 from __future__ import annotations
 
-import gzip
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +16,12 @@ from aot.core.candidate import Accepted, Reason
 from aot.core.errors import CandidateError, OutputError
 from aot.core.named_operations import PRESETS, named_operations
 from aot.core.operation import Operation
-from aot.core.strict_json import parse_json
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
 from aot.families import families_for
 from aot.select.joined import operations_of
-from aot.select.pipeline import committed_selection
+from aot.select.pipeline import committed_selection, default_record
+from aot.select.record import recorded_kernels
 from aot.select.selection import read_selection
 from aot.space.enumeration import fallback
 from aot.space.legality import check
@@ -38,6 +36,8 @@ PAGE = Path("docs/operations.md")
 BEGIN = "<!-- written by python -m aot.studies.support: not to be edited -->"
 END = "<!-- end of what is written -->"
 
+RECORDS = Path(__file__).parents[1] / "records"
+
 MEASURED = "measured"
 SHIPPED = "by the times of"
 COMPILED = "not run"
@@ -48,13 +48,8 @@ REFUSED = "none"
 @cache
 def measured_operations(target: str) -> frozenset[Operation]:
     """Return the operations of which the committed record of a target has kernels that were measured, if it has one."""
-    record = resources.files("aot").joinpath("records", f"{target}.jsonl.gz")
-    if not record.is_file():
-        return frozenset()
-    with record.open("rb") as file, gzip.open(file, "rt", encoding="utf-8") as lines:
-        header = parse_json(next(iter(lines)))
-    tags = {kernel["operation"] for kernel in header["kernels"]}
-    return frozenset(x for x in Operation if x.tag in tags)
+    path = default_record(load_target(target), RECORDS)
+    return frozenset(key.operation for key in recorded_kernels(path)) if path else frozenset()
 
 
 @cache
