@@ -15,6 +15,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Oper
 from aot.core.operands import is_aligned
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.families import family_of
 from aot.select.curve import curve
 from aot.select.heldout import against, score
 from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
@@ -95,7 +96,8 @@ def _pool(
     imputed = measured.basis_of(operation) is Basis.IMPUTED
     plain = next((x.portfolio.candidates for x in found if x.operation is operation.plain), ())
     if not plain and imputed and operation.plain is not operation and objective.incumbent:
-        plain = tuple(x.candidate for x in objective.incumbent.kernels if x.operation is operation.plain)
+        known = (x.candidate for x in objective.incumbent.kernels if x.operation is operation.plain)
+        plain = tuple(x for x in known if not family_of(x).is_fallback)
     able = frozenset(plain or (x for row in filled.values() for x in row))
     for x in found:
         is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain
@@ -122,9 +124,9 @@ def _choose(
     """Choose an operation's kernels: those of a twin, or some of those of the operation without its epilogue."""
     basis, known_times = measured.basis_of(operation), filled
     pool = _pool(operation, filled, measured, objective, found)
-    shared = tuple(x for x in pool.candidates if x in _legal(pool.candidates, operation, target))
+    able, timed = _legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
+    shared = tuple(x for x in pool.candidates if x in able) if able & timed else ()
     if shared or basis is Basis.IMPUTED:
-        timed = {x for row in filled.values() for x in row}
         filled = _within(filled, frozenset(shared) or _legal(timed, operation, target))
     if not filled:
         raise SelectionError(

@@ -26,7 +26,7 @@ from aot.core.strict_toml import TomlError, parse_toml
 from aot.core.target import RATES
 from aot.families import family_of
 from aot.space.cost import CLOCK_HZ, DEFAULTS, EXPOSED_PROMOTION, PROMOTED_ARCH, Column, Constants, estimate
-from aot.space.enumeration import legal
+from aot.space.enumeration import has_tuned_kernels, legal
 from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
@@ -281,6 +281,35 @@ def check_source(source: Source, target: Target, clock: Clock) -> list[Check]:
                     float(slow[i].min()),
                 )
             )
+    return found
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of a problem: times in microseconds, and the best legal candidate; none where there is none.
+
+    Nothing of it was measured.
+    """
+
+    problem: Problem
+    kernel: str
+    predicted_us: float | None
+    roofline_us: float
+    bound: str
+
+
+def predict(operation: Operation, sizes: Sequence[tuple[int, int, int]], target: Target) -> list[Prediction]:
+    """Predict the times of an operation's best legal candidates, of each (m, n, k)."""
+    problems = [Problem(operation, *size) for size in sizes]
+    candidates = legal(operation, target) if has_tuned_kernels(operation, target) else []
+    times = times_us(candidates, problems, target) if candidates else None
+    found = []
+    for i, problem in enumerate(problems):
+        roof, kernel, predicted_us = roofline(problem, target), "", None
+        if times is not None:
+            j = int(times[i].argmin())
+            kernel, predicted_us = candidates[j].name, float(times[i, j])
+        found.append(Prediction(problem, kernel, predicted_us, roof.time_us, roof.bound))
     return found
 
 

@@ -447,6 +447,9 @@ def test_without_the_plain_operation_an_epilogue_gets_some_of_the_incumbents_ker
     assert shipped(only_b, BF16) == "B"
     found = selected(FIRST, Objective(incumbent=only_b, operations=(SILU,)))
     assert shipped(found, SILU) == "B"
+    # Of what it has, nothing was timed here.
+    found = selected(rows_of((10, 0, 12), (10, 0, 9)), Objective(incumbent=only_b, operations=(SILU,)))
+    assert shipped(found, SILU) == "AC"
 
 
 @pytest.mark.usefixtures("built")
