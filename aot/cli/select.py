@@ -200,8 +200,8 @@ def explain(context: click.Context, /, **values: Any) -> None:
     From which bucket, at what time, what came second, how much of the roofline is achieved, and what there is
     against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
     """
+    problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
     chosen = selection_of(context, told_mode(values))
     timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
     click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
     click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)
