@@ -40,7 +40,7 @@ RECORDS = Path(__file__).parents[1] / "records"
 
 MEASURED = "measured"
 SHIPPED = "by the times of"
-COMPILED = "not run"
+COMPILED = "compiles, not run"
 FALLBACK = "fallback only"
 REFUSED = "none"
 
