@@ -316,6 +316,12 @@ SHAPES = {
         {"name": "y", "weights": [{"name": "up", "n": 8, "k": 8}, {"name": "down", "n": 16, "k": 8}]},
     ],
 }
+NAMED_SHAPES = {
+    "version": shape_set.VERSION,
+    "operations": ["bf16_kk_silu", "e4m3_bf16_kk"],
+    "m": [1, 8],
+    "model": [{**MODEL, "operations": ["int8_bf16_kk"], "counts": [3, 4]}, MODEL],
+}
 POINT = {"dtype": "bfloat16", "m": 64, "n": 64, "k": 64}
 PUBLISHED = {
     "target": "thor",
@@ -405,5 +411,12 @@ SEEDS = {
         from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),
         ShapeFileError,
         (*committed_text("shapes/transposed.toml"), MISS_LOG),
+    ),
+    "shape set by names": Seed(
+        shape_set._ShapeSet,
+        NAMED_SHAPES,
+        toml_bytes,
+        from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),
+        ShapeFileError,
     ),
 }

@@ -13,6 +13,7 @@ from aot.cli import tables
 from aot.cli.options import (
     JOBS,
     MAX_HELDOUT_REGRET,
+    OPERATIONS_TYPE,
     OUTPUT_FOLDER,
     RECORDS,
     REGRETS,
@@ -26,21 +27,25 @@ from aot.cli.options import (
     regrets_text,
     shapes_option,
 )
-from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selection_for
+from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selection_for, selection_with
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
+from aot.core.named_operations import DEFAULT_PRESET, HELP
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
 from aot.package.distribution import check_name, check_version
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
+from aot.select.coverage import only_fallback
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
     from aot.select.coverage import Coverage
 
 VARIOUS = "with targets of which some have a selection and others have none"
+EXTENDED = "with --operations and a committed selection"
+MODES = (NAMED, PREDICTED, COMMITTED, EXTENDED, VARIOUS)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ def _wanted(values: Mapping[str, Any], *, is_target_given: bool = True) -> list[
     def mode_of(device: Target) -> str:
         if device.name in named:
             return NAMED
-        return COMMITTED if not values["predicted"] and pipeline.committed_selection(device) else PREDICTED
+        if values["predicted"] or not pipeline.committed_selection(device):
+            return PREDICTED
+        return EXTENDED if values["operations"] else COMMITTED
 
     return [_Wanted(device, mode_of(device), named.get(device.name)) for device in devices]
 
@@ -93,14 +100,27 @@ def _mode(values: Mapping[str, Any]) -> str:
     return modes.pop() if len(modes) == 1 else VARIOUS
 
 
+def _selection(context: click.Context, wanted: _Wanted) -> Selection:
+    """Read a table's selection, or make it: of --operations where they are given."""
+    operations = context.params["operations"]
+    if wanted.mode == NAMED or not operations:
+        return selection_for(context, wanted.mode, wanted.target, wanted.path)
+    found = selection_with(context, wanted.target, operations, is_predicted=wanted.mode == PREDICTED)
+    slow = [section.operation.tag for section in found.table.sections if only_fallback(section)]
+    if slow:
+        click.echo(f"no tuned kernel for {wanted.target.name}, the slow fallback alone: {', '.join(slow)}", err=True)
+    return found
+
+
 def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Coverage | None]:
     """Find a table's selection, and what there is to say of it."""
     values, device, mode = context.params, wanted.target, wanted.mode
-    chosen: Selection = selection_for(context, mode, device, wanted.path)
+    chosen = _selection(context, wanted)
     newer = last_selection(device.name)
     if mode == COMMITTED and newer:
         click.echo(f"{newer} is another, made here; to build it: --selection {newer}", err=True)
-    found = pipeline.covered(chosen, load_shape_set(pipeline.COMMITTED_SHAPES) if mode == COMMITTED else None)
+    shapes = {COMMITTED: pipeline.COMMITTED_SHAPES, EXTENDED: values["shapes"]}.get(mode)
+    found = pipeline.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
     if values["require_measured"]:
         pipeline.require_measured(found)
     click.echo(tables.selection_summary(chosen))
@@ -117,7 +137,7 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     return "\n".join([f"{size} for {len(texts)} tables", *(f"{name}: {text}" for name, text in texts.items())])
 
 
-@click.command(cls=Command, axes=(Axis((NAMED, PREDICTED, COMMITTED, VARIOUS), _mode),))
+@click.command(cls=Command, axes=(Axis(MODES, _mode),))
 @option(
     "--target",
     default="thor",
@@ -125,7 +145,16 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     help=f"{TARGET_HELP} Several of one architecture with commas between, h100,h200: one wheel with a table for each.",
 )
 @options(JOBS, VERBOSE)
-@shapes_option(only=[PREDICTED, VARIOUS], text="What the cost model selects for: a shipped shape set, or a TOML file.")
+@option(
+    "--operations",
+    type=OPERATIONS_TYPE,
+    only=[PREDICTED, COMMITTED, EXTENDED, VARIOUS],
+    help=f"{HELP} By default {DEFAULT_PRESET}.",
+)
+@shapes_option(
+    only=[PREDICTED, EXTENDED, VARIOUS],
+    text="What is selected for, where nothing is committed: a shipped shape set, or a TOML file.",
+)
 @click.option(
     "--selection",
     type=click.Path(path_type=Path),
@@ -136,7 +165,7 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
 @click.option("--require-measured", is_flag=True, help="Refuse to build where not every problem was measured.")
 @option(
     "--max-heldout-regret",
-    only=[NAMED, COMMITTED, VARIOUS],
+    only=[NAMED, COMMITTED, EXTENDED, VARIOUS],
     type=REGRETS,
     default=MAX_HELDOUT_REGRET,
     show_default=regrets_text(MAX_HELDOUT_REGRET),
@@ -150,6 +179,8 @@ def build(context: click.Context, /, **values: Any) -> None:
     """Compile the selected kernels and build the wheel. Needs no GPU.
 
     Without --selection, builds the target's committed selection, or where there is none, selects by the cost model.
+    With --operations the wheel has these: the committed selection's kernels and times where it has them, and else what
+    `aot select --operations` would select, whose rows say that they are predicted.
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli.options import DTYPES, LAYOUTS, OUTPUT_FILE, TARGET, Axis, Command, jobs_option, options, several
+from aot.cli.options import (
+    DTYPES,
+    LAYOUTS,
+    OPERATIONS,
+    OPERATIONS_AXIS,
+    OUTPUT_FILE,
+    TARGET,
+    Axis,
+    Command,
+    jobs_option,
+    options,
+    several,
+)
 from aot.compile.compiler import ArtifactStore, toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.errors import CompileError
@@ -27,10 +39,10 @@ def _work(values: Mapping[str, Any]) -> str:
     return COUNTED if values["count_only"] else COMPILED
 
 
-@click.command(name="census", cls=Command, axes=(Axis((COMPILED, COUNTED), _work),))
-@options(TARGET, jobs_option(only=[COMPILED]))
-@several("--dtype", DTYPES, "Only these; by default all.")
-@several("--layout", LAYOUTS, "Only these; by default all.")
+@click.command(name="census", cls=Command, axes=(Axis((COMPILED, COUNTED), _work), OPERATIONS_AXIS))
+@options(TARGET, jobs_option(only=[COMPILED]), OPERATIONS)
+@several("--dtype", DTYPES, "Only the plain products of these; by default of all.")
+@several("--layout", LAYOUTS, "Only the plain products of these; by default of all.")
 @click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="JSON file to write; what it holds of others stays.")
 @click.option("--markdown", type=OUTPUT_FILE, help="Also write the table as Markdown.")
@@ -39,11 +51,11 @@ def census_command(**values: Any) -> None:
 
     A legal candidate that does not compile, or whose object is refused, is a bug: it is named with its reason, and the
     command ends with an error. What is compiled is kept in build/ (a gigabyte and more), so that an interrupted census
-    carries on, and `aot tune` finds its kernels there. A census may be made in parts, by --dtype and --layout into one
-    --output.
+    carries on, and `aot tune` finds its kernels there. A census may be made in parts, by --operations, --dtype and
+    --layout, into one --output.
     """
     target = load_target(values["target"])
-    operations = [
+    operations = values["operations"] or [
         operation
         for operation in census.OPERATIONS
         if operation.element.value in (values["dtypes"] or DTYPES)

@@ -11,6 +11,7 @@ import click
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.named_operations import HELP, named_operations
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.whole_file import check_folder, check_output
 
@@ -180,18 +181,45 @@ DTYPES = tuple(element.value for element in ELEMENTS)
 LAYOUTS = tuple(layout.value for layout in Layout)
 EPILOGUES = tuple(epilogue.value for epilogue in Epilogue)
 
-DTYPE = option("--dtype", type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True)
-LAYOUT = option(
+NAMED_OPERATIONS, CROSSED_OPERATIONS = "with --operations", "without --operations"
+
+
+def _asked_by(values: Mapping[str, Any]) -> str:
+    return NAMED_OPERATIONS if values["operations"] else CROSSED_OPERATIONS
+
+
+OPERATIONS_AXIS = Axis((NAMED_OPERATIONS, CROSSED_OPERATIONS), _asked_by)
+"""The one rule: what --operations names, or the products whose operands and D are of one type, by --dtype, --layout and
+--epilogue."""
+
+
+class _Operations(click.ParamType[tuple[Operation, ...]]):
+    """Operations by tag, pattern or preset."""
+
+    name = "TAG,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Operation, ...]:
+        del param, ctx
+        return named_operations(value) if isinstance(value, str) else value
+
+
+OPERATIONS_TYPE = _Operations()
+OPERATIONS = option("--operations", type=OPERATIONS_TYPE, help=HELP)
+
+_ONE_DTYPE = option(
+    "--dtype", only=[CROSSED_OPERATIONS], type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True
+)
+_ONE_LAYOUT = option(
     "--layout",
+    only=[CROSSED_OPERATIONS],
     type=click.Choice(list(LAYOUTS)),
     default="kk",
     show_default=True,
     help="Contiguous mode of A and of B; kk is torch's linear.",
 )
-
-
-EPILOGUE = option(
+_ONE_EPILOGUE = option(
     "--epilogue",
+    only=[CROSSED_OPERATIONS],
     type=click.Choice(list(EPILOGUES)),
     default="none",
     show_default=True,
@@ -199,21 +227,37 @@ EPILOGUE = option(
 )
 
 
-def operation_of(dtype: str, layout: str, epilogue: str) -> Operation:
-    """Return the operation of three options.
+def asked_operations(values: Mapping[str, Any]) -> tuple[Operation, ...]:
+    """Return the operations that a command is asked for by `ASKED_OPERATIONS`.
 
     Raises:
-        click.UsageError: there is none.
+        click.UsageError: the catalogue has none of the types, layout and epilogue.
     """
+    if values["operations"]:
+        named: tuple[Operation, ...] = values["operations"]
+        return named
     try:
-        return Operation.of(ElementType(dtype), Layout(layout), Epilogue(epilogue))
+        return (Operation.of(ElementType(values["dtype"]), Layout(values["layout"]), Epilogue(values["epilogue"])),)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 
+def asked_operation(values: Mapping[str, Any]) -> Operation:
+    """Return the one operation that a command is asked for.
+
+    Raises:
+        click.UsageError: there is none, or more than one.
+    """
+    found = asked_operations(values)
+    if len(found) != 1:
+        raise click.UsageError(f"--operations names {', '.join(found)}; give one")
+    return found[0]
+
+
 def several(name: str, choices: Sequence[str], text: str) -> Decorator:
-    """Make an option that names one of some words and may be given again."""
-    return option(name, f"{name[2:]}s", multiple=True, type=click.Choice(list(choices)), help=text)
+    """Make an option, of those that --operations stands in the place of, that may be given again."""
+    choice = click.Choice(list(choices))
+    return option(name, f"{name[2:]}s", only=[CROSSED_OPERATIONS], multiple=True, type=choice, help=text)
 
 
 VERBOSE = option("--verbose", is_flag=True, help="Echo the commands that are run.")
@@ -245,3 +289,7 @@ def options(*options: Decorator) -> Decorator:
         return function
 
     return apply
+
+
+ASKED_OPERATIONS = options(OPERATIONS, _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE)
+"""How a command is told of an operation, or of several by --operations: see `asked_operations`, `OPERATIONS_AXIS`."""

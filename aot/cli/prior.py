@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aot.cli.options import TARGET, options
+from aot.cli.options import (
+    CROSSED_OPERATIONS,
+    OPERATIONS,
+    OPERATIONS_AXIS,
+    TARGET,
+    Command,
+    option,
+    options,
+)
 from aot.cli.tables import table
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
@@ -17,6 +25,7 @@ from aot.studies import hand_rule, prior
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aot.core.operation import Operation
     from aot.core.target import Target
 
 WEIGHTS = "representative"
@@ -24,6 +33,9 @@ WEIGHTS = "representative"
 
 SHOWN = ((4096, 4096), (28672, 4096), (2560, 2048))
 """Its weights (n, k) of which every comparison is shown: a square one, the widest and a small one."""
+
+SIZES = ((1, 4096, 4096), (64, 4096, 4096), (512, 4096, 4096), (4096, 4096, 4096), (4096, 14336, 4096))
+"""The sizes (m, n, k) that operations are predicted on: from what memory limits to what the tensor cores do."""
 
 
 def _assumptions(target: Target) -> str:
@@ -152,16 +164,37 @@ PARTS: dict[str, Callable[[Target], str]] = {
 }
 
 
-@click.command(name="prior")
-@options(TARGET)
-@click.option("--part", type=click.Choice(list(PARTS)), help="Only this; by default all.")
-def prior_command(target: str, part: str | None) -> None:
+def _operations(target: Target, operations: Sequence[Operation]) -> str:
+    rows = [
+        (
+            x.problem.operation.tag,
+            *(x.problem.m, x.problem.n, x.problem.k),
+            x.kernel or "the fallback, which the model does not know",
+            "-" if x.predicted_us is None else f"{x.predicted_us:.1f}",
+            f"{x.roofline_us:.1f}",
+            x.bound,
+        )
+        for operation in operations
+        for x in prior.predict(operation, SIZES, target)
+    ]
+    header = ("operation", "m", "n", "k", "model's first choice", "predicted us", "limit us", "by")
+    return f"Predicted times of {target.name}, cold L2; nothing of them was measured.\n{table(header, rows)}"
+
+
+@click.command(name="prior", cls=Command, axes=(OPERATIONS_AXIS,))
+@options(TARGET, OPERATIONS)
+@option("--part", only=[CROSSED_OPERATIONS], type=click.Choice(list(PARTS)), help="Only this; by default all.")
+def prior_command(target: str, operations: tuple[Operation, ...] | None, part: str | None) -> None:
     """Show what the cost model assumes of a device, and how far off published times say it is: docs/prior.md.
 
     Published best over predicted time is how many times too good the model is. The last columns are the same model at
     the lowest clock of the device's power modes: another assumption, not a fit. `explains` is the share of the
-    difference that it makes up. Nothing here was measured by us, and nothing is fitted.
+    difference that it makes up. Nothing here was measured by us, and nothing is fitted. With --operations, shows their
+    predicted times instead, on a few problems.
     """
     device = load_target(target)
+    if operations:
+        click.echo(_operations(device, operations))
+        return
     prior.load_published(device.name)
     click.echo("\n\n".join(PARTS[name](device) for name in ([part] if part else PARTS)))

@@ -9,11 +9,12 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import (
-    DTYPE,
-    EPILOGUE,
+    ASKED_OPERATIONS,
+    CROSSED_OPERATIONS,
     EPILOGUES,
     KERNELS,
-    LAYOUT,
+    OPERATIONS,
+    OPERATIONS_AXIS,
     OUTPUT_FILE,
     RECORDS,
     REGRETS,
@@ -23,9 +24,9 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
+    asked_operation,
     calibration_option,
     is_given,
-    operation_of,
     option,
     options,
 )
@@ -38,8 +39,8 @@ from aot.core.whole_file import check_output
 from aot.select import pipeline
 from aot.select.coverage import coverage
 from aot.select.explain import explanation
+from aot.select.objective import NAMED_WEIGHT, SelectionLimits
 from aot.select.selection import write_selection
-from aot.select.selector import NAMED_WEIGHT, SelectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,10 +96,11 @@ def _ties(values: Mapping[str, Any]) -> str:
     return NO_INCUMBENT if values["no_incumbent"] else TIES
 
 
-@click.command(
-    name="select", cls=Command, axes=(Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties))
-)
-@options(TARGET, SHAPES, KERNELS, *LIMITS)
+AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties), OPERATIONS_AXIS)
+
+
+@click.command(name="select", cls=Command, axes=AXES)
+@options(TARGET, SHAPES, KERNELS, OPERATIONS, *LIMITS)
 @option(
     "--record",
     only=[MEASURED],
@@ -117,7 +119,7 @@ def _ties(values: Mapping[str, Any]) -> str:
 @option(
     "--epilogue",
     "epilogues",
-    only=[MEASURED],
+    only=[MEASURED, CROSSED_OPERATIONS],
     multiple=True,
     type=click.Choice(list(EPILOGUES)),
     help="Choose kernels with this epilogue too, by the times of the product alone. May be given again.",
@@ -138,6 +140,9 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     Says how: exactly, or by greedy choice and exchange beside a proven bound; what each number of kernels would cost;
     the bucketing loss on the problems that were held out; and how the problems of --shapes are answered. By the cost
     model, a --shapes that is given has kernels of the layouts it asks for; the general kernel answers the others.
+
+    An operation of --operations that was not measured gets some of the kernels of an equivalent one, where that was,
+    and else what the cost model selects; its rows say that they are predicted.
     """
     mean, worst = values["max_regret"] or (None, None)
     device = load_target(values["target"])
@@ -157,6 +162,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         heldout=values["heldout"],
         named_weight=values["named_weight"],
         epilogues=tuple(map(Epilogue, values["epilogues"])),
+        operations=values["operations"] or (),
         curve=values["curve"],
     )
     selection = select(request)
@@ -181,8 +187,8 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
     click.echo(tables.difference_table(pipeline.compare_selections(old, new, records, RECORDS), show))
 
 
-@click.command(cls=Command, axes=(Axis(MODES, told_mode),))
-@options(TARGET, DTYPE, LAYOUT, EPILOGUE)
+@click.command(cls=Command, axes=(Axis(MODES, told_mode), OPERATIONS_AXIS))
+@options(TARGET, ASKED_OPERATIONS)
 @told_options("Explain what the cost model selects for --shapes.")
 @click.argument("m", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("n", type=click.IntRange(1, MAX_EXTENT))
@@ -194,9 +200,8 @@ def explain(context: click.Context, /, **values: Any) -> None:
     From which bucket, at what time, what came second, how much of the roofline is achieved, and what there is
     against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
     """
+    problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
     chosen = selection_of(context, told_mode(values))
     timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    operation = operation_of(values["dtype"], values["layout"], values["epilogue"])
-    problem = Problem(operation, values["m"], values["n"], values["k"])
     click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
     click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli.options import SELECTIONS, Decorator, is_given, option, options, shapes_option
+from aot.cli.options import RECORDS, SELECTIONS, Decorator, is_given, option, options, shapes_option
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
+from aot.core.operation import Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
+from aot.select.joined import joined, operations_of, restricted
+from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:
@@ -78,6 +81,8 @@ class Request:
     named_weight: float = NAMED_WEIGHT
     epilogues: tuple[Epilogue, ...] = ()
     """Those that kernels are chosen for by imputed times."""
+    operations: tuple[Operation, ...] = ()
+    """The only ones that it is to have; where there are none, those of the record or of the shape set."""
     curve: bool = False
 
 
@@ -94,12 +99,13 @@ def select(request: Request) -> Selection:
         shapes,
         request.named_weight,
         request.epilogues,
+        shapes.having(request.operations) if request.operations else (),
         with_curves=request.curve,
         progress=lambda what: click.echo(f"... {what}", err=True),
     )
     if request.record is None:
         constants = constants_of(request.calibration, request.target.name)
-        any_layout = request.is_default_shapes
+        any_layout = request.is_default_shapes and not request.operations
         return pipeline.select_predicted(
             shapes, request.target, objective, request.kernels, constants, any_layout=any_layout
         )
@@ -107,9 +113,44 @@ def select(request: Request) -> Selection:
     return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
 
 
-def _select_anew(context: click.Context, device: Target, record: Path | None) -> Selection:
+def _select_anew(
+    context: click.Context, device: Target, record: Path | None, operations: tuple[Operation, ...] = ()
+) -> Selection:
     shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
-    return select(Request(device, shapes, is_default, record, incumbent=pipeline.committed_selection(device)))
+    incumbent = pipeline.committed_selection(device)
+    return select(Request(device, shapes, is_default, record, incumbent=incumbent, operations=operations))
+
+
+def selection_with(
+    context: click.Context, device: Target, operations: tuple[Operation, ...], *, is_predicted: bool
+) -> Selection:
+    """Make the selection of some operations: what the committed one has of them, and what is selected for the others.
+
+    The others get kernels by the target's record where an equivalent operation was measured, else by the cost model.
+
+    Args:
+        context: of a command with the option --shapes.
+        device: the target.
+        operations: what the selection is to have.
+        is_predicted: whether to leave the committed selection and the record aside.
+
+    Raises:
+        AotError: see aot.select.pipeline.
+    """
+    if is_predicted:
+        return _select_anew(context, device, None, operations)
+    path = pipeline.committed_selection(device)
+    committed = read_selection(path) if path else None
+    known = [x for x in operations if committed and x in operations_of(committed)]
+    others = tuple(x for x in operations if x not in known)
+    kept = restricted(committed, known) if committed and known else None
+    if kept is not None and not others:
+        return kept
+    parts = [] if kept is None else [kept]
+    for record, asked in pipeline.records_for(others, device, RECORDS).items():
+        click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
+        parts.append(_select_anew(context, device, record, tuple(asked)))
+    return reduce(joined, parts)
 
 
 def last_selection(target: str) -> Path | None:

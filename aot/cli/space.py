@@ -9,17 +9,16 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import (
-    DTYPE,
-    EPILOGUE,
+    ASKED_OPERATIONS,
     KERNELS,
-    LAYOUT,
+    OPERATIONS_AXIS,
     OUTPUT_FILE,
     SHAPES,
     TARGET,
     Axis,
     Command,
+    asked_operations,
     is_given,
-    operation_of,
     option,
     options,
 )
@@ -74,15 +73,18 @@ def from_misses(log: Path, output: Path) -> None:
     click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}")
 
 
-@click.command(cls=Command, axes=(Axis((LISTED, COUNTED), _form),))
-@options(TARGET, KERNELS, DTYPE, LAYOUT, EPILOGUE)
+@click.command(cls=Command, axes=(Axis((LISTED, COUNTED), _form), OPERATIONS_AXIS))
+@options(TARGET, KERNELS, ASKED_OPERATIONS)
 @option("--explain", only=[COUNTED], is_flag=True, help="Say of every reason why, with an example in figures.")
 @click.option("--list", "list_all", is_flag=True, help="List every candidate with its verdict.")
-def space(target: str, kernels: str, dtype: str, layout: str, epilogue: str, explain: bool, list_all: bool) -> None:
+def space(**values: Any) -> None:
     """Show which candidates are in the space, which are out, and why. Needs no compiler and no GPU."""
-    operation = operation_of(dtype, layout, epilogue)
-    patterns, device = Patterns.parse(kernels), load_target(target)
-    if list_all:
-        click.echo(tables.verdicts_table(judge(operation, device, patterns)))
-    else:
-        click.echo(tables.census_table(census(operation, device, patterns), explain=explain))
+    operations = asked_operations(values)
+    patterns, device = Patterns.parse(values["kernels"]), load_target(values["target"])
+    for operation in operations:
+        if len(operations) > 1:
+            click.echo(f"{operation.tag}:")
+        if values["list_all"]:
+            click.echo(tables.verdicts_table(judge(operation, device, patterns)))
+        else:
+            click.echo(tables.census_table(census(operation, device, patterns), explain=values["explain"]))

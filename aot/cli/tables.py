@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, Verdict
 from aot.core.measurement import PROVENANCE_PREDICTED
+from aot.select.coverage import only_fallback
+from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from aot.compile.artifact import Artifact, CompileFailure
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.select.diff import Difference
     from aot.select.level import Level
-    from aot.select.selection import Curve, Selection
+    from aot.select.selection import Curve, Regret, Selection
     from aot.space.enumeration import FamilyCensus
     from aot.studies.smem import Usage
 
@@ -41,9 +43,25 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([line(cells[0]), line(["-" * width for width in widths]), *(line(row) for row in cells[1:])])
 
 
+RATED = ("fp8", "int8", "tf32", "fp32")
+"""Element types whose rates are shown beside that of bf16 and fp16."""
+
+
 def targets_table(targets: Sequence[Target]) -> str:
     """Show targets with the limits that decide what fits."""
-    header = ("target", "arch", "SMs", "SMEM/block", "TMEM cols", "L2 MiB", "GB/s", "TFLOP/s", "host", "wheel tag")
+    header = (
+        "target",
+        "arch",
+        "SMs",
+        "SMEM/block",
+        "TMEM cols",
+        "L2 MiB",
+        "GB/s",
+        "TFLOP/s",
+        *RATED,
+        "host",
+        "wheel tag",
+    )
     rows = [
         (
             target.name,
@@ -54,6 +72,7 @@ def targets_table(targets: Sequence[Target]) -> str:
             target.l2_bytes // 2**20,
             round(target.bandwidth_bytes_per_s / 1e9),
             round(target.flops_per_s / 1e12),
+            *(f"{getattr(target, f'{name}_flops_per_s') / 1e12:.4g}" for name in RATED),
             target.host_triple,
             target.platform_tag,
         )
@@ -189,10 +208,8 @@ def selection_summary(selection: Selection) -> str:
     if selection.provenance == PROVENANCE_PREDICTED:
         return _predicted_summary(selection)
     header = ("operation", "problems", "kernels", "mean regret", "at least", "worst regret", "chosen by")
-    rows = [
-        (x.operation.tag, x.num_problems, x.num_kernels, *map(_percent, (x.mean, x.mean_bound, x.worst)), x.method)
-        for x in selection.regrets
-    ]
+    rows = [(x.operation.tag, x.num_problems, x.num_kernels, *_regrets(x), x.method) for x in selection.regrets]
+    rows += _fallback_rows(selection, len(header))
     parts = [
         _selection_head(selection),
         table(header, rows),
@@ -202,17 +219,34 @@ def selection_summary(selection: Selection) -> str:
     return "\n\n".join([*parts, heldout_table(selection), *references])
 
 
+def _regrets(regret: Regret) -> list[str]:
+    """Show an operation's mean regret, its bound and the worst one; of what the cost model chose none is known."""
+    figures = (regret.mean, regret.mean_bound, regret.worst)
+    return [_percent(x) if regret.is_known else "not known" for x in figures]
+
+
+def _fallback_rows(selection: Selection, num_columns: int) -> list[tuple[object, ...]]:
+    """Make a row of each operation that the fallback alone computes."""
+    tags = [section.operation.tag for section in selection.table.sections if only_fallback(section)]
+    note = "no other: the fallback alone computes it on this target, slowly"
+    return [(tag, "-", 1, *["-"] * (num_columns - 4), note) for tag in tags]
+
+
 def _selection_head(selection: Selection) -> str:
     return f"{selection.target}: {len(selection.kernels)} kernels, {selection.provenance} ({selection.record})"
 
 
 def _predicted_summary(selection: Selection) -> str:
     """Show each operation's kernels: the model's regret against its own times would say nothing."""
-    rows = [(x.operation.tag, x.num_problems, x.num_kernels, x.method) for x in selection.regrets]
+    header = ("operation", "problems", "kernels", "chosen by")
+    rows: list[tuple[object, ...]] = [
+        (x.operation.tag, x.num_problems, x.num_kernels, x.method) for x in selection.regrets
+    ]
+    rows += _fallback_rows(selection, len(header))
     note = "the cost model chose them; nothing was measured, so that no regret is known"
-    return "\n\n".join(
-        [_selection_head(selection), table(("operation", "problems", "kernels", "chosen by"), rows), note]
-    )
+    if any(x.method.endswith(BY_IMPUTED_TIMES) for x in selection.regrets):
+        note = "nothing of these operations was measured: every row of the table is predicted, and no regret is known"
+    return "\n\n".join([_selection_head(selection), table(header, rows), note])
 
 
 def _percent(fraction: float) -> str:

@@ -11,15 +11,15 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import (
+    ASKED_OPERATIONS,
     CALIBRATION,
-    DTYPE,
     DTYPES,
-    EPILOGUE,
     EPILOGUES,
     JOBS,
     KERNELS,
-    LAYOUT,
     LAYOUTS,
+    OPERATIONS,
+    OPERATIONS_AXIS,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
     RECORDS,
@@ -29,7 +29,7 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
-    operation_of,
+    asked_operations,
     option,
     options,
     several,
@@ -39,7 +39,7 @@ from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
-from aot.core.operation import Layout
+from aot.core.operation import Layout, Operation
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aot.core.candidate import Candidate
+    from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.tune.bundle import Bundle
 
@@ -99,6 +100,7 @@ class _Options:
     jobs: int | None
     verbose: bool
     calibration: Path | None
+    operations: tuple[Operation, ...] | None
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     epilogues: tuple[str, ...]
@@ -133,18 +135,16 @@ class _Options:
         return words + ([] if self.search_share == 1.0 else ["--search-budget", f"{self.search_share:g}"])
 
 
-@click.command(name="compile")
-@options(TARGET, SHAPES, KERNELS, DTYPE, LAYOUT, EPILOGUE, JOBS)
-@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates to compile.")
-def compile_command(
-    target: str, shapes: str, kernels: str, dtype: str, layout: str, epilogue: str, jobs: int | None, limit: int
-) -> None:
+@click.command(name="compile", cls=Command, axes=(OPERATIONS_AXIS,))
+@options(TARGET, SHAPES, KERNELS, ASKED_OPERATIONS, JOBS)
+@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates of each operation.")
+def compile_command(**values: Any) -> None:
     """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
-    operation = operation_of(dtype, layout, epilogue)
-    request = TuningRequest(load_shape_set(shapes), (operation,), Patterns.parse(kernels), limit, PRUNE)
-    device = load_target(target)
-    keys = [KernelKey(operation, x) for x in tuning_candidates(request, device, operation)]
-    artifacts, failures = compile_all(keys, device, Workplace(jobs=jobs))
+    operations, shapes = asked_operations(values), load_shape_set(values["shapes"])
+    request = TuningRequest(shapes, operations, Patterns.parse(values["kernels"]), values["limit"], PRUNE)
+    device = load_target(values["target"])
+    keys = [KernelKey(x, candidate) for x in operations for candidate in tuning_candidates(request, device, x)]
+    artifacts, failures = compile_all(keys, device, Workplace(jobs=values["jobs"]))
     click.echo(tables.artifacts_table(artifacts, failures))
     if failures:
         raise SystemExit(AotError.exit_code)
@@ -154,11 +154,12 @@ AXES = (
     Axis((HERE, ON, BUNDLE), _place),
     Axis((SELECTED, CHOSEN), _kernels_from),
     Axis((LEARNED, UNLEARNED), _ranked_by),
+    OPERATIONS_AXIS,
 )
 
 
 @click.command(cls=Command, axes=AXES)
-@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
+@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION, OPERATIONS)
 @several("--dtype", DTYPES, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
 @several("--layout", LAYOUTS, "May be given again; by default kk, and of a wheel's miss log all that it has.")
 @several("--epilogue", EPILOGUES, "May be given again; by default none.")
@@ -248,15 +249,21 @@ def tune(**values: Any) -> None:
         _measure_here(directory, asked)
 
 
+def _operations(asked: _Options, shape_set: ShapeSet) -> tuple[Operation, ...]:
+    if asked.operations:
+        return shape_set.having(asked.operations)
+    return shape_set.tuned(
+        tuple(map(ElementType, asked.dtypes)),
+        tuple(map(Layout, asked.layouts)),
+        tuple(map(Epilogue, asked.epilogues)),
+    )
+
+
 def _request(asked: _Options, device: Target) -> TuningRequest:
     shape_set = load_shape_set(asked.shapes)
     return TuningRequest(
         shape_set,
-        shape_set.tuned(
-            tuple(map(ElementType, asked.dtypes)),
-            tuple(map(Layout, asked.layouts)),
-            tuple(map(Epilogue, asked.epilogues)),
-        ),
+        _operations(asked, shape_set),
         Patterns.parse(asked.kernels),
         asked.limit,
         asked.prune or (math.inf if asked.selection else PRUNE),

@@ -34,6 +34,12 @@ class CandidateError(AotError):
     exit_code = 5
 
 
+class OperationError(AotError):
+    """A name of an operation, or operations that do not go together, of which the catalogue has none."""
+
+    exit_code = 18
+
+
 class CompileError(AotError):
     """A kernel that did not compile, or an object that the second gate refused."""
 

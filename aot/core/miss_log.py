@@ -107,16 +107,6 @@ def _read(lines: Iterable[str], where: str) -> tuple[dict[_Key, dict[int, int]],
     return counted, dropped
 
 
-def _lists(operation: Operation) -> str:
-    """Write what a model says that it is for."""
-    names = {
-        "dtypes": operation.element.value,
-        "layouts": operation.layout.value,
-        "epilogues": operation.epilogue.value,
-    }
-    return "".join(f'{key} = ["{name}"]\n' for key, name in names.items())
-
-
 def shape_set_text(text: str, where: str) -> str:
     """Make the TOML of a shape set of a miss log: a model for each reason, operation and (n, k).
 
@@ -137,7 +127,7 @@ def shape_set_text(text: str, where: str) -> str:
         raise ShapeFileError(f"{where}: it counts no launch, so that there is nothing to tune for")
     models = [
         f'[[model]]\nname = "{why} {tag} n{n} k{k}"\ndescription = "{REASONS[why]}"\n'
-        f"{_lists(_OPERATIONS[tag])}"
+        f'operations = ["{tag}"]\n'
         f'weights = [{{ name = "n{n}_k{k}", n = {n}, k = {k} }}]\n'
         f"m = {sorted(launches)}\ncounts = {[launches[m] for m in sorted(launches)]}\n"
         for (why, tag, n, k), launches in counted.items()

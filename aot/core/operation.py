@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from aot.core import types as t
@@ -142,12 +143,12 @@ class Operation(Word):
         """Return the prefix of its kernels' names and the name of its section."""
         return str(self.value)
 
-    @property
+    @cached_property
     def position(self) -> int:
         """Return the place in the catalogue, which orders the sections of a table."""
         return list(Operation).index(self)
 
-    @property
+    @cached_property
     def call(self) -> str:
         """Return the tag by which a caller of the library asks for it, such as `bf16_bias`: strides give the layout."""
         return "_".join([self.types.tag, *([] if self.epilogue is Epilogue.NONE else [self.epilogue.value])])
@@ -157,12 +158,12 @@ class Operation(Word):
         """Return the element type of A."""
         return self.types.a
 
-    @property
+    @cached_property
     def a(self) -> Operand:
         """Return the left operand."""
         return Operand(self.types.a, self.layout.a_k_major, self.types.scale)
 
-    @property
+    @cached_property
     def b(self) -> Operand:
         """Return the right operand."""
         return Operand(self.types.b, self.layout.b_k_major, self.types.scale)
@@ -187,7 +188,7 @@ class Operation(Word):
         """Return how many products a launch computes."""
         return Grouping.DENSE
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Step, ...]:
         """Return the steps between the accumulator and D, in order. Beside vectors of scales there may be a bias."""
         scaled = {Scale.NONE: (), Scale.VECTOR: (Step.SCALE, Step.BIAS), Scale.BLOCK: (Step.SCALE,)}[self.types.scale]
@@ -213,7 +214,7 @@ class Operation(Word):
         """Return the gate, or None where there is none. With one, B holds 2 n rows: the gate's, and the linear ones."""
         return next((step for step in self.steps if step in GATES), None)
 
-    @property
+    @cached_property
     def can_exchange(self) -> bool:
         """Say whether the problem with A and B exchanged, which computes D's transpose, is of the catalogue too.
 
@@ -221,12 +222,12 @@ class Operation(Word):
         """
         return not self.steps and self.types.a is self.types.b
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[Operation, ...]:
         """Return the operations that differ in the layout alone, this one included."""
         return tuple(x for x in Operation if x.call == self.call)
 
-    @property
+    @cached_property
     def equivalents(self) -> tuple[Operation, ...]:
         """Return the operations whose times may be imputed to this one after levelling, the nearest first.
 
@@ -236,7 +237,7 @@ class Operation(Word):
         found = (_find(types, self.layout, Epilogue.NONE) for types in (self.types, *self._alike))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
-    @property
+    @cached_property
     def _alike(self) -> tuple[Types, ...]:
         """Return the types of the same sizes, accumulation and scale factors."""
 
@@ -246,12 +247,12 @@ class Operation(Word):
         found = dict.fromkeys(x.types for x in Operation)
         return tuple(x for x in found if x != self.types and shape(x) == shape(self.types))
 
-    @property
+    @cached_property
     def plain(self) -> Operation:
         """Return the operation without its epilogue."""
         return _find(self.types, self.layout, Epilogue.NONE) or self
 
-    @property
+    @cached_property
     def twins(self) -> tuple[Operation, ...]:
         """Return the operations that differ in the element types alone, of the same sizes and rates.
 

@@ -19,8 +19,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Count the floating-point operations of the product, a multiply and an add each."""
-        return 2 * self.m * self.n * self.k
+        """Count the operations of the product, a multiply and an add each; with a gate, of both halves of B."""
+        return 2 * self.m * self.operation.num_rows_of_b(self.n) * self.k
 
     @property
     def num_bytes(self) -> int:

@@ -72,45 +72,55 @@ def catalogued(
 
 @dataclass(frozen=True)
 class ShapeSet:
-    """Models, element types, layouts and epilogues: the catalogued part of their cross product is the problems."""
+    """Models, and the operations that they are for: the catalogued part of a cross product, or those named by tag."""
 
-    dtypes: tuple[ElementType, ...]
-    layouts: tuple[Layout, ...]
+    operations: tuple[Operation, ...]
+    """Those that some model is for."""
     models: tuple[Model, ...]
     num_dropped: int = 0
     """Launches of further problems, which a miss log had no room for."""
-    epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """List the operations that some model is for."""
-        crossed = catalogued(self.dtypes, self.layouts, self.epilogues)
-        return tuple(operation for operation in crossed if any(model.is_for(operation) for model in self.models))
+    has_named: bool = False
+    """Whether the set names operations by tag for all its models."""
 
     def tuned(
         self, dtypes: tuple[ElementType, ...], layouts: tuple[Layout, ...], epilogues: tuple[Epilogue, ...] = ()
     ) -> tuple[Operation, ...]:
         """List the operations to tune when these element types, layouts and epilogues are asked for.
 
-        Where none are: of a set whose models all say what they are for, as those of a miss log do, every operation;
-        else bfloat16, linear's layout and the set's epilogues. An epilogue that is asked for need not be the set's.
+        Where none are: of a set that names operations by tag, or whose models all say what they are for, as those of a
+        miss log do, every operation; else bfloat16, linear's layout and the set's epilogues. An epilogue that is asked
+        for need not be the set's.
 
         Raises:
             ShapeFileError: the set has no problem of any of them.
         """
-        if not (dtypes or layouts or epilogues) and all(model.operations for model in self.models):
+        is_plain = not (dtypes or layouts or epilogues)
+        if is_plain and (self.has_named or all(model.operations for model in self.models)):
             return self.operations
-        asked = catalogued(dtypes or (ElementType.BFLOAT16,), layouts or (Layout.KK,), epilogues or self.epilogues)
+        asked = catalogued(dtypes or (ElementType.BFLOAT16,), layouts or (Layout.KK,), epilogues or self._epilogues)
         if not asked:
             known = ", ".join(operation.tag for operation in Operation)
             raise ShapeFileError(
                 f"there are no kernels of such a type, layout and epilogue together; there are: {known}"
             )
+        return self.having(asked)
+
+    @property
+    def _epilogues(self) -> tuple[Epilogue, ...]:
+        return tuple(dict.fromkeys(operation.epilogue for operation in self.operations))
+
+    def having(self, asked: Sequence[Operation]) -> tuple[Operation, ...]:
+        """List those of some operations that a model of the set is for. They need not be the set's own.
+
+        Raises:
+            ShapeFileError: there is none.
+        """
         found = tuple(operation for operation in asked if any(model.is_for(operation) for model in self.models))
         if not found:
             known, names = (", ".join(operation.tag for operation in x) for x in (self.operations, asked))
             raise ShapeFileError(
-                f"the shape set has no problem of {names}; it has {known}; give --dtype, --layout and --epilogue"
+                f"the shape set has no problem of {names}; it has {known}; give --dtype, --layout and --epilogue, or "
+                "--operations"
             )
         return found
 
@@ -169,15 +179,12 @@ class _Model:
     layouts: tuple[Layout, ...] | None = None
     counts: tuple[Annotated[int, Range(1, MAX_COUNT)], ...] | None = None
     epilogues: tuple[Epilogue, ...] | None = None
+    operations: tuple[Operation, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse empty and repeating lists (DecodeError)."""
-        _refuse_empty(
-            weights=self.weights, m=self.m, dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues
-        )
-        _refuse_unknown(self.dtypes)
-        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues)
-        _refuse_descending("m", self.m)
+        _refuse_empty(weights=self.weights)
+        _check_lists(self)
 
 
 @dataclass(frozen=True)
@@ -191,13 +198,12 @@ class _ShapeSet:
     m: tuple[Extent, ...] | None = None
     dropped: Count | None = None
     epilogues: tuple[Epilogue, ...] | None = None
+    operations: tuple[Operation, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse empty and repeating lists (DecodeError)."""
-        _refuse_empty(model=self.model, m=self.m, dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues)
-        _refuse_unknown(self.dtypes)
-        _refuse_repeated(dtypes=self.dtypes, layouts=self.layouts, epilogues=self.epilogues)
-        _refuse_descending("m", self.m)
+        _refuse_empty(model=self.model)
+        _check_lists(self)
         self.models()
 
     def models(self) -> tuple[Model, ...]:
@@ -212,6 +218,20 @@ class _ShapeSet:
             if num_sizes > MAX_SIZES:
                 raise DecodeError(f"the set has more than {MAX_SIZES:,} sizes up to here; expected fewer", ("model", i))
         return tuple(models)
+
+
+def _check_lists(entry: _Model | _ShapeSet) -> None:
+    """Refuse lists that are empty, repeat or contradict each other, as the set and a model have them (DecodeError)."""
+    crossed = {"dtypes": entry.dtypes, "layouts": entry.layouts, "epilogues": entry.epilogues}
+    _refuse_empty(m=entry.m, operations=entry.operations, **crossed)
+    _refuse_unknown(entry.dtypes)
+    _refuse_repeated(operations=entry.operations, **crossed)
+    _refuse_descending("m", entry.m)
+    beside = next((key for key, value in crossed.items() if value is not None), None)
+    if entry.operations is not None and beside is not None:
+        raise DecodeError(
+            f"expected `operations`, or `dtypes`, `layouts` and `epilogues`, got it beside `{beside}`", ("operations",)
+        )
 
 
 def _refuse_unknown(dtypes: Sequence[ElementType] | None) -> None:
@@ -230,26 +250,41 @@ def _check_counts(entry: _Model, m: Sequence[int]) -> None:
             f"{len(entry.weights)} weights",
             ("counts",),
         )
-    if entry.dtypes is None or entry.layouts is None:
-        raise DecodeError("expected `dtypes` and `layouts` of the model's own beside it", ("counts",))
+    if entry.operations is None and (entry.dtypes is None or entry.layouts is None):
+        raise DecodeError("expected `dtypes` and `layouts`, or `operations`, of the model's own beside it", ("counts",))
+
+
+def _operations(entry: _Model, whole: _ShapeSet) -> tuple[Operation, ...]:
+    """List the operations that a model is for, by its own lists or else by the set's (DecodeError)."""
+    if entry.operations:
+        return entry.operations
+    is_own = any(x is not None for x in (entry.dtypes, entry.layouts, entry.epilogues))
+    if whole.operations and not is_own:
+        return whole.operations
+    dtypes, layouts = entry.dtypes or whole.dtypes, entry.layouts or whole.layouts
+    if dtypes is None or layouts is None:
+        missing = "dtypes" if dtypes is None else "layouts"
+        raise DecodeError(f"needs `{missing}`, which the set has none of for all models")
+    return catalogued(dtypes, layouts, entry.epilogues or whole.epilogues or (Epilogue.NONE,))
 
 
 def _model(entry: _Model, whole: _ShapeSet) -> Model:
-    m, dtypes, layouts = entry.m or whole.m, entry.dtypes or whole.dtypes, entry.layouts or whole.layouts
-    if m is None or dtypes is None or layouts is None:
-        missing = next(key for key, value in (("m", m), ("dtypes", dtypes), ("layouts", layouts)) if value is None)
-        raise DecodeError(f"needs `{missing}`, which the set has none of for all models")
+    m = entry.m or whole.m
+    if m is None:
+        raise DecodeError("needs `m`, which the set has none of for all models")
+    operations = _operations(entry, whole)
     _check_counts(entry, m)
-    is_own = any(x is not None for x in (entry.dtypes, entry.layouts, entry.epilogues))
-    operations = catalogued(dtypes, layouts, entry.epilogues or whole.epilogues or (Epilogue.NONE,)) if is_own else ()
-    return Model(entry.name, entry.description or "", entry.weights, m, operations, entry.counts or ())
+    is_own = any(x is not None for x in (entry.operations, entry.dtypes, entry.layouts, entry.epilogues))
+    return Model(
+        entry.name, entry.description or "", entry.weights, m, operations if is_own else (), entry.counts or ()
+    )
 
 
 def parse_shape_set(text: str, where: str) -> ShapeSet:
     """Read a shape set from TOML.
 
     `dtypes`, `layouts`, `epilogues` (by default `none`) and `m` stand at the head of the set for all models, in a model
-    for it alone, or in both.
+    for it alone, or in both. In the place of the first three may stand `operations`, by tag.
 
     Raises:
         ShapeFileError: with the file, the line, the place, what was expected and the value got.
@@ -259,13 +294,13 @@ def parse_shape_set(text: str, where: str) -> ShapeSet:
     except TomlError as error:
         raise ShapeFileError(str(error)) from error
     models = whole.models()
-    named = [operation for model in models for operation in model.operations]
+    crossed = catalogued(whole.dtypes or (), whole.layouts or (), whole.epilogues or (Epilogue.NONE,))
+    known = {*(whole.operations or crossed), *(x for model in models for x in model.operations)}
     return ShapeSet(
-        tuple(dict.fromkeys([*(whole.dtypes or ()), *(operation.element for operation in named)])),
-        tuple(dict.fromkeys([*(whole.layouts or ()), *(operation.layout for operation in named)])),
+        tuple(x for x in Operation if x in known and any(model.is_for(x) for model in models)),
         models,
         whole.dropped or 0,
-        tuple(dict.fromkeys([*(whole.epilogues or (Epilogue.NONE,)), *(x.epilogue for x in named)])),
+        has_named=whole.operations is not None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from aot.core.candidate import Cluster
 from aot.core.constraints import Arch, Count, Grammar, Identifier, Label, Positive, Rate, TargetName, Text
+from aot.core.element import ElementType
 from aot.core.errors import TargetError
 from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
@@ -16,6 +17,18 @@ from aot.core.strict_toml import TomlError, parse_toml
 Triple = Annotated[str, Grammar(r"[a-z0-9_]+(-[a-z0-9_.]+){1,3}", "an LLVM triple, such as x86_64-unknown-linux-gnu")]
 Cpu = Annotated[str, Grammar(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a CPU as LLVM names it, such as x86-64-v2")]
 Glibc = Annotated[str, Grammar(r"[0-9]{1,3}\.[0-9]{1,3}", "a version of glibc, such as 2.28")]
+
+
+RATES = {
+    ElementType.BFLOAT16: "flops_per_s",
+    ElementType.FLOAT16: "flops_per_s",
+    ElementType.E4M3: "fp8_flops_per_s",
+    ElementType.E5M2: "fp8_flops_per_s",
+    ElementType.INT8: "int8_flops_per_s",
+    ElementType.TFLOAT32: "tf32_flops_per_s",
+    ElementType.FLOAT32: "fp32_flops_per_s",
+}
+"""The figure of a target that is the peak rate of products of A's element type."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,13 @@ class Target:
     bandwidth_bytes_per_s: Rate
     flops_per_s: Rate
     """Dense bf16/fp16 rate with float32 accumulation that the cost model starts from."""
+    fp8_flops_per_s: Rate
+    """The same of FP8, with sums left in the tensor cores' accumulator."""
+    int8_flops_per_s: Rate
+    """The same of int8, in operations."""
+    tf32_flops_per_s: Rate
+    fp32_flops_per_s: Rate
+    """Of the CUDA cores, which alone multiply fp32 exactly: a multiplication and an addition each."""
     launch_us: Rate
     """Time from one kernel's start to the next one's in a back-to-back stream of empty kernels, in microseconds."""
     clusters: tuple[tuple[Cluster, Cluster], ...]
@@ -80,11 +100,8 @@ class Target:
         return f"manylinux_{self.glibc.replace('.', '_')}_{self.machine}"
 
     def peak_flops_per_s(self, operation: Operation) -> float:
-        """Return the dense rate of an operation's tensor cores: it grows as the operands get narrower.
-
-        Source: NVIDIA H200 and Jetson Thor data sheets: fp8 has twice the rate of bf16 and fp16, tf32 half of it.
-        """
-        return float(self.flops_per_s) * 16 / max(operation.a.element.bits, operation.b.element.bits)
+        """Return the dense rate at which an operation's products can be formed, at most."""
+        return float(getattr(self, RATES[operation.types.a]))
 
 
 def parse_target(text: str, where: str) -> Target:

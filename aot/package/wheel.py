@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from aot.compile.artifact import Artifact
 from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable, Row, Section
 from aot.core.errors import CompileError, PackageError
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
@@ -20,6 +19,7 @@ from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
 from aot.select.coverage import Coverage
+from aot.select.joined import renumbered
 from aot.select.selection import Selection
 from aot.select.tiles import tile_notes
 
@@ -56,36 +56,21 @@ def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
     return {key: built_for(key) for key in users}
 
 
-def _renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTable:
-    """Return a table whose kernels have other numbers."""
-
-    def moved(row: Row) -> Row:
-        kernels = number(row.kernel), number(row.general)
-        return Row(*kernels, row.time_us, row.provenance, number(row.runner_up), row.runner_up_us)
-
-    def section_of(section: Section) -> Section:
-        ladders = tuple(replace(x, rows=tuple(map(moved, x.rows))) for x in section.ladders)
-        columns = (replace(x, kernels=tuple(map(number, x.kernels))) for x in section.grid.columns)
-        grid = replace(section.grid, columns=tuple(columns))
-        return replace(section, ladders=ladders, grid=grid, fallback=number(section.fallback))
-
-    return DispatchTable(tuple(map(section_of, table.sections)))
-
-
 def _wheel_table(source: TableSource, numbers: Mapping[KernelKey, int]) -> WheelTable:
     """Return the table of a selection over the kernels of the whole wheel.
 
-    A predicted selection has regrets against the model's own times, which are none.
+    What the cost model chose has regrets against the model's own times, which are none.
     """
     selection, target = source.selection, source.target
-    table = _renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
+    is_predicted = selection.provenance == PROVENANCE_PREDICTED
+    table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
     calls = {key.operation.call: key.operation for key in numbers}
     return WheelTable(
         **vars(device_table(target, table)),
         provenance=selection.provenance,
         record=selection.record,
         conditions=selection.conditions,
-        regrets=() if selection.provenance == PROVENANCE_PREDICTED else selection.regrets,
+        regrets=() if is_predicted else tuple(x for x in selection.regrets if x.is_known),
         heldout=selection.heldout,
         coverage=source.coverage or selection.coverage,
         peak_flops_per_s={call: target.peak_flops_per_s(operation) for call, operation in calls.items()},

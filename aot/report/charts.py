@@ -50,8 +50,8 @@ def roofline(facts: OperationFacts, target: Target) -> Figure | None:
         return None
     rates = [cell.problem.flops / cell.time_us / 1e6 for cell in cells]
     intensities = [cell.problem.flops / cell.problem.num_bytes for cell in cells]
-    compute, bandwidth = target.flops_per_s / 1e12, target.bandwidth_bytes_per_s / 1e12
-    x = log_axis("arithmetic intensity, FLOP a byte of A, B and D (logarithmic)", [*intensities, compute / bandwidth])
+    compute, bandwidth = target.peak_flops_per_s(facts.operation) / 1e12, target.bandwidth_bytes_per_s / 1e12
+    x = log_axis("arithmetic intensity, FLOP a byte of all operands (logarithmic)", [*intensities, compute / bandwidth])
     low, high = min(rates), max(*rates, compute)
     y = log_axis("TFLOP/s (logarithmic)", [low, high * 1.25], most=9)
     plot = Plot(x, y, height=330, left=62)

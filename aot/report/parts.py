@@ -96,4 +96,7 @@ def operation_name(facts: OperationFacts) -> str:
     """Say what an operation is: its tag, and its layout in words."""
     layout = facts.operation.layout
     a, b = "row-major" if layout.a_k_major else "column-major", "(n, k)" if layout.b_k_major else "(k, n)"
-    return f"{facts.operation.tag}: {facts.operation.element.value}, A {a}, B {b} row-major"
+    types = facts.operation.types
+    operands = " by ".join(dict.fromkeys([types.a.value, types.b.value]))
+    names = operands if types.d is types.a is types.b else f"{operands} to {types.d.value}"
+    return f"{facts.operation.tag}: {names}, A {a}, B {b} row-major"

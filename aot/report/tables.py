@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import Tier
 from aot.report.parts import MINUS, Bar, Table, kernel_name, microseconds, share, sizes
+from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aot.core.measurement import Conditions
-    from aot.core.target import Target
     from aot.report.facts import Cell, Facts, OperationFacts
+    from aot.select.selection import Selection
 
 NUM_SHOWN = 12
 """Rows of a table of extremes."""
@@ -39,8 +40,8 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
     if facts.is_predicted:
         return [
             *found,
-            ("Provenance", f"predicted: the times are the cost model's ({selection.record}); nothing was measured"),
-            *_rates(target),
+            ("Provenance", f"predicted: the times are {_predicted_by(selection)}; nothing was measured"),
+            *_rates(facts),
         ]
     dates = sorted({x.date for x in runs})
     found += [
@@ -56,16 +57,33 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
         ("Protocol", _each([x.protocol for x in runs])),
         ("Record", f"{selection.record}: {facts.num_measurements:,} times"),
     ]
-    return [*found, *_rates(target)]
+    return [*found, *_rates(facts)]
+
+
+def _predicted_by(selection: Selection) -> str:
+    if any(x.method.endswith(BY_IMPUTED_TIMES) for x in selection.regrets):
+        return f"those of equivalent operations ({selection.record})"
+    return f"the cost model's ({selection.record})"
 
 
 def _power(run: Conditions) -> str:
     return run.power_mode or "not known"
 
 
-def _rates(target: Target) -> list[tuple[str, str]]:
-    rates = f"{target.flops_per_s / 1e12:.0f} TFLOP/s, {target.bandwidth_bytes_per_s / 1e12:.3g} TB/s"
-    return [("Roofs", f"{rates}, as the target's file gives them, measured or published")]
+def _of(names: Sequence[str]) -> str:
+    return f" of {', '.join(names)}"
+
+
+def _rates(facts: Facts) -> list[tuple[str, str]]:
+    """Say the target's rates, of each type that the operations multiply."""
+    target, rates = facts.target, dict[float, list[str]]()
+    for operation in sorted((x.operation for x in facts.operations), key=lambda x: x.position):
+        names = rates.setdefault(target.peak_flops_per_s(operation), [])
+        names += [] if operation.types.a.tag in names else [operation.types.a.tag]
+    many = len(rates) > 1
+    texts = [f"{rate / 1e12:.0f} TFLOP/s{_of(names) if many else ''}" for rate, names in rates.items()]
+    bandwidth = f"{target.bandwidth_bytes_per_s / 1e12:.3g} TB/s"
+    return [("Roofs", f"{'; '.join(texts)}, {bandwidth}, as the target's file gives them, measured or published")]
 
 
 def operations(facts: Facts) -> Table:

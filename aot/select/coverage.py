@@ -109,6 +109,11 @@ def why_general(problem: Problem) -> str:
     return reason or f"no kernels of layout {problem.operation.layout.value}: they were not asked for"
 
 
+def only_fallback(section: Section) -> bool:
+    """Say whether the table of an operation has no kernel but the fallback."""
+    return not section.ladders and all(set(x.kernels) == {section.fallback} for x in section.grid.columns)
+
+
 def _row(section: Section, problem: Problem) -> Row | None:
     """Return the row of a ladder whose upper edge is the problem; None where there is none."""
     for ladder in section.ladders:
@@ -133,6 +138,8 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     if launched is None:
         return Answer(GENERAL, why_general(problem))
     section = sections[launched.operation]
+    if only_fallback(section):
+        return Answer(GENERAL, f"no tuned kernel of {launched.operation.tag} can be built for the device")
     choice, row = look_up(section, launched, multiples), _row(section, launched)
     is_own = choice.tier is Tier.TUNED and row is not None and choice.kernel == row.kernel
     return Answer(MEASURED if is_own and row and row.provenance == PROVENANCE_MEASURED else PREDICTED)

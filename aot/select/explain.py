@@ -47,7 +47,7 @@ def _roofline_line(problem: Problem, target: Target) -> str:
     own = roofline(problem, target)
     rate = {
         "memory": f"{target.bandwidth_bytes_per_s / 1e12:.3g} TB/s",
-        "compute": f"{target.flops_per_s / 1e12:.0f} TFLOP/s",
+        "compute": f"{target.peak_flops_per_s(problem.operation) / 1e12:.0f} TFLOP/s",
     }[own.bound]
     return f"  roofline   {own.time_us:.2f} us for this problem, by {own.bound} ({rate})"
 

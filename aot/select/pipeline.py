@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,19 +19,20 @@ from aot.core.operands import misalignment
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
-from aot.select.record import read_record
+from aot.select.objective import KnownTimes, Objective
+from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import KnownTimes, Objective, select_kernels
+from aot.select.selector import select_kernels
 from aot.select.table import Timed
 from aot.select.time_model import TimeModel
 from aot.select.times import measured_times, predicted_times, split, spreads
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
-from aot.space.enumeration import Patterns
+from aot.space.enumeration import Patterns, has_tuned_kernels
 from aot.space.legality import check
 
 if TYPE_CHECKING:
-    from aot.core.candidate import KernelKey
+    from aot.core.candidate import Candidate, KernelKey
     from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
 
@@ -40,6 +41,30 @@ def default_record(target: Target, records: Path) -> Path | None:
     """Return the committed record of a target, or None."""
     path = records / f"{target.name}.jsonl.gz"
     return path if path.exists() else None
+
+
+def imputable(operation: Operation, timed: Mapping[Operation, Collection[Candidate]], target: Target) -> bool:
+    """Say whether some kernel that was timed in an operation or in an equivalent one can be built for it."""
+    candidates = {x for other in (operation, *operation.equivalents) for x in timed.get(other, ())}
+    return any(isinstance(check(x, operation, target), Accepted) for x in candidates)
+
+
+def records_for(operations: Sequence[Operation], target: Target, records: Path) -> dict[Path | None, list[Operation]]:
+    """Part operations by the committed record that their kernels can be chosen by; None where there is none.
+
+    The target's own record comes first, then others of its name, such as `h200_quack`.
+    """
+    paths = [default_record(target, records), *sorted(records.glob(f"{target.name}_*.jsonl.gz"))]
+    timed: dict[Path, dict[Operation, set[Candidate]]] = {}
+    for path in paths:
+        if path is not None:
+            for key in recorded_kernels(path):
+                timed.setdefault(path, {}).setdefault(key.operation, set()).add(key.candidate)
+    found: dict[Path | None, list[Operation]] = {}
+    for operation in operations:
+        path = next((x for x, kernels in timed.items() if imputable(operation, kernels, target)), None)
+        found.setdefault(path, []).append(operation)
+    return found
 
 
 COMMITTED = Path(__file__).parents[1] / "selections"
@@ -112,14 +137,21 @@ COMMITTED_SHAPES = "representative"
 """The shape set that the committed selections are made for; they do not say it themselves."""
 
 
-def covered(selection: Selection, shapes: ShapeSet | None) -> Coverage | None:
+def covered(
+    selection: Selection, shapes: ShapeSet | None, operations: Sequence[Operation] | None = None
+) -> Coverage | None:
     """Return how a selection answers the problems that it was made for, by its own account or for a shape set.
 
     None where neither says what it was made for.
+
+    Args:
+        selection: kernels and table.
+        shapes: what it is asked to be for, where it does not say so.
+        operations: those that are asked for; by default the shape set's.
     """
     if selection.coverage is not None or shapes is None:
         return selection.coverage
-    asked = (x for operation in shapes.operations for x in shapes.problems(operation))
+    asked = (x for operation in operations or shapes.operations for x in shapes.problems(operation))
     return coverage(selection.table, selection.kernels, asked)
 
 
@@ -172,6 +204,18 @@ def _is_legal(key: KernelKey, target: Target) -> bool:
     return isinstance(check(key.candidate, key.operation, target), Accepted)
 
 
+def _parted(objective: Objective, times: OperationTimes, target: Target) -> tuple[Objective, list[Operation]]:
+    """Part the operations that are asked for: those that only the fallback computes, and those to predict.
+
+    To predict are those for which no kernel can be built that was timed in them or in an equivalent operation.
+    """
+    asked = objective.operations
+    by_fallback = tuple(x for x in asked if not has_tuned_kernels(x, target))
+    timed = {operation: {x for row in rows.values() for x in row} for operation, rows in times.items()}
+    unknown = [x for x in asked if x not in by_fallback and not imputable(x, timed, target)]
+    return replace(objective, by_fallback=by_fallback), unknown
+
+
 def select_measured(
     path: Path, target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
 ) -> Selection:
@@ -196,7 +240,15 @@ def select_measured(
     kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
-    measured = KnownTimes(inside, spreads(record), outside, reference_times(record), record)
+    objective, unknown = _parted(objective, inside, target)
+    measured = KnownTimes(
+        inside,
+        predicted_times(objective.shapes, target, patterns, operations=unknown) if objective.shapes else {},
+        spreads(record),
+        outside,
+        reference_times(record),
+        record,
+    )
     if objective.with_curves:
         objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
     return select_kernels(measured, target, objective, path.name.removesuffix(".jsonl.gz"))
@@ -225,9 +277,12 @@ def select_predicted(
         CandidateError: no candidate is left for an operation that the shape set asks for.
         SelectionError: there is nothing to select for, or no portfolio is within the limits.
     """
-    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout)
-    if not times:
-        asked = [x for operation in shapes.operations for x in shapes.problems(operation)]
+    asked_for = objective.operations or shapes.operations
+    parted, tuned = _parted(replace(objective, operations=asked_for), {}, target)
+    objective = replace(objective, by_fallback=parted.by_fallback)
+    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout, operations=tuned)
+    if not times and not objective.by_fallback:
+        asked = [x for operation in asked_for for x in shapes.problems(operation)]
         reasons = "; ".join(list(dict.fromkeys(map(misalignment, asked)))[:NUM_REASONS])
         raise SelectionError(
             f"no tuned kernel takes any of the {len(asked)} problems of the shape set: {reasons}; every wheel computes "

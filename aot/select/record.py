@@ -162,6 +162,19 @@ def _header(line: str) -> _Header:
     return replace(header, conditions=conditions)
 
 
+def recorded_kernels(path: Path) -> tuple[KernelKey, ...]:
+    """Read the kernels that a record has measurements of, from its first line alone.
+
+    Raises:
+        StoreError: the file cannot be read, or is no record.
+    """
+    try:
+        line = text_of(read_content(path)).partition("\n")[0]
+        return tuple(entry.key for entry in _header(line).kernels)
+    except DecodeError as error:
+        raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
+
+
 def parse_record(text: str, where: str) -> Record:
     """Read a record's JSON lines.
 

@@ -26,6 +26,10 @@ SELECTION_VERSION = 4
 ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]
 
 
+BY_IMPUTED_TIMES = ", by imputed times"
+BY_COST_MODEL = ", by the cost model"
+
+
 @dataclass(frozen=True)
 class Regret:
     """How far one operation's kernels are from the best times known, over the problems that they were selected on.
@@ -39,9 +43,14 @@ class Regret:
     mean: Excess
     worst: Excess
     method: Label
-    """How the kernels were chosen: `exact`, or `greedy and exchange`."""
+    """How the kernels were chosen: `exact`, or `greedy and exchange`; and by which times where not by its own."""
     mean_bound: Excess
     """Proven: no portfolio of as many kernels has a lower mean regret over these problems."""
+
+    @property
+    def is_known(self) -> bool:
+        """Say whether the regrets are over times that were measured: against the model's own times they say nothing."""
+        return not self.method.endswith(BY_COST_MODEL)
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import DispatchTable, look_up
-from aot.core.epilogue import Epilogue
+from aot.core.candidate import Accepted, Candidate, KernelKey
+from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
-from aot.core.operands import as_launched, is_aligned
-from aot.core.operation import Layout, Operation
+from aot.core.operands import is_aligned
+from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
-from aot.select.coverage import Coverage, coverage
 from aot.select.curve import curve
 from aot.select.heldout import against, score
-from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
+from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
+from aot.select.objective import Basis, KnownTimes, Objective
+from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.sampled import sampled_problems
-from aot.select.selection import SELECTION_VERSION, AgainstReference, Curve, Regret, Selection
+from aot.select.selection import (
+    SELECTION_VERSION,
+    AgainstReference,
+    Curve,
+    Regret,
+    Selection,
+)
 from aot.select.table import Timed, build_section, is_general, renamed
 from aot.select.time_model import Model, Prior, TimeModel
 from aot.select.times import with_imputed_times
-from aot.space.cost import DEFAULTS, Constants
+from aot.space import cost
 from aot.space.enumeration import fallback
+from aot.space.legality import check
 
 if TYPE_CHECKING:
-    from aot.core.dispatch import Section
-    from aot.core.measurement import Record
-    from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
 
 NUM_SAMPLED = 600
@@ -43,93 +47,8 @@ of 5.0 percent there without, 3.5 with (docs/log/2026-11-21-selections.md)."""
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted on sampled ones."""
 
-NAMED_WEIGHT = 8.0
-"""How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and sampled
-ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
-sampled ones that would outvote them (docs/log/2026-11-21-selections.md)."""
-
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""
-
-
-@dataclass(frozen=True)
-class SelectionLimits:
-    """How many kernels an operation may have, or which regret; the latter counts in linear's layout."""
-
-    max_kernels: int = 24
-    max_layout_kernels: int = 8
-    max_epilogue_kernels: int = 24
-    max_mean: float | None = None
-    """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
-    max_worst: float | None = None
-
-    def of(self, operation: Operation) -> Budget:
-        """Return the budget of one operation."""
-        if operation.epilogue.steps:
-            return Budget(self.max_epilogue_kernels)
-        if operation.layout is not Layout.KK:
-            return Budget(self.max_layout_kernels)
-        return Budget(self.max_kernels, self.max_mean, self.max_worst)
-
-
-def _no_progress(_what: str) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class KnownTimes:
-    """The times that a selection is made from, in microseconds, and what is known of them."""
-
-    times: OperationTimes
-    spreads: OperationTimes = field(default_factory=dict)
-    """Relative half-distance of the quartiles."""
-    heldout: OperationTimes = field(default_factory=dict)
-    """Times that are only scored on."""
-    references: Mapping[Problem, float] = field(default_factory=dict)
-    """Of the reference library, torch say, on the problems where it was timed."""
-    record: Record | None = None
-    """Where they were measured; None if they are predicted."""
-    constants: Constants = DEFAULTS
-    """Of the cost model that predicted them; where they were measured, of none."""
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a selection is to be like."""
-
-    limits: SelectionLimits = field(default_factory=SelectionLimits)
-    incumbent: Selection | None = None
-    """The selection that ties go to."""
-    shapes: ShapeSet | None = None
-    """What the wheel is for."""
-    named_weight: float = NAMED_WEIGHT
-    """How often the problems of `shapes` count."""
-    epilogues: tuple[Epilogue, ...] = ()
-    """Those that kernels are chosen for by imputed times, beside what was measured."""
-    with_curves: bool = False
-    kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
-    """Compressed bytes of the kernels that are compiled, for the curves."""
-    progress: Callable[[str], None] = _no_progress
-    """Told what is being done."""
-
-    def weights(self, operation: Operation) -> dict[Problem, float]:
-        """Return how much the problems count that the wheel is for, as the table will be asked for them."""
-        if self.shapes is None:
-            return {}
-        launched = (as_launched(problem, [operation]) for problem in self.shapes.problems(operation))
-        return {problem: self.named_weight for problem in launched if problem}
-
-    @property
-    def named(self) -> frozenset[tuple[int, int]] | None:
-        """Return the (n, k) that the wheel is for; None where that is not known."""
-        return None if self.shapes is None else frozenset((n, k) for n, k, _ in self.shapes.sizes)
-
-    def covered(self, table: DispatchTable, kernels: Sequence[KernelKey]) -> Coverage | None:
-        """Count how a table answers what the wheel is for; None where that is not known."""
-        if self.shapes is None:
-            return None
-        asked = (problem for operation in self.shapes.operations for problem in self.shapes.problems(operation))
-        return coverage(table, kernels, asked)
 
 
 def fallback_key(operation: Operation, target: Target) -> KernelKey:
@@ -138,52 +57,59 @@ def fallback_key(operation: Operation, target: Target) -> KernelKey:
     return KernelKey(operation, fallback(operation, target))
 
 
-def _kept_section(selection: Selection | None, operation: Operation) -> Section | None:
-    sections = () if selection is None else selection.table.sections
-    return next((section for section in sections if section.operation == operation), None)
-
-
-def incumbent_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
-    """Make a function that gives what a selection dispatches an operation's problems to; None where it has no table."""
-    section = _kept_section(selection, operation)
-    if selection is None or section is None:
-        return lambda _problem: None
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    # A look-up goes through all ladders, one of which at most concerns a problem; a grid asks for 400,000 problems.
-    grid = replace(section, ladders=())
-    parts = {(ladder.n, ladder.k): replace(section, ladders=(ladder,)) for ladder in section.ladders}
-
-    def kernel(problem: Problem) -> Candidate:
-        choice = look_up(parts.get((problem.n, problem.k), grid), problem, multiples)
-        return selection.kernels[choice.kernel].candidate
-
-    return kernel
-
-
-def _incumbent(selection: Selection | None, operation: Operation, times: Times) -> Incumbent:
-    if selection is None:
-        return Incumbent()
-    kernel = incumbent_kernel(selection, operation)
-    solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
-    return Incumbent(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
-
-
 @dataclass(frozen=True)
 class _Chosen:
     """One operation's portfolio, and the times it was chosen by."""
 
     operation: Operation
+    basis: Basis
     portfolio: Portfolio
     times: Times
     beside: Times
-    is_shared: bool
-    """Whether its kernels are those of a twin that was chosen before it."""
+    like: Operation | None
+    """The operation chosen before it whose kernels and grid it has."""
 
 
 def _within(filled: Times, candidates: Collection[Candidate]) -> Times:
     """Keep the times of some candidates, and the problems that one of them was timed on."""
     kept = {problem: {x: row[x] for x in row if x in candidates} for problem, row in filled.items()}
     return {problem: row for problem, row in kept.items() if row}
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The kernels that an operation's are chosen among, where those of another operation bound them."""
+
+    like: _Chosen | None
+    """What was chosen before it, of which it takes every kernel."""
+    candidates: tuple[Candidate, ...]
+    """Empty where any kernel with a time may be chosen."""
+
+
+def _pool(
+    operation: Operation, filled: Times, measured: KnownTimes, objective: Objective, found: Sequence[_Chosen]
+) -> _Pool:
+    """Find what bounds an operation: a twin, one imputed from the same times, or the operation without its epilogue.
+
+    The last is the one that was chosen before it, or else the earlier selection's.
+    """
+    imputed = measured.basis_of(operation) is Basis.IMPUTED
+    plain = next((x.portfolio.candidates for x in found if x.operation is operation.plain), ())
+    if not plain and imputed and operation.plain is not operation and objective.incumbent:
+        known = (x.candidate for x in objective.incumbent.kernels if x.operation is operation.plain)
+        plain = tuple(x for x in known if not family_of(x).is_fallback)
+    able = frozenset(plain or (x for row in filled.values() for x in row))
+    for x in found:
+        is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain
+        same_sizes = (x.operation.gate is None) == (operation.gate is None)
+        if x.operation in operation.twins or (is_kin and same_sizes and able >= set(x.portfolio.candidates)):
+            return _Pool(x, x.portfolio.candidates)
+    return _Pool(None, plain)
+
+
+def _legal(candidates: Collection[Candidate], operation: Operation, target: Target) -> frozenset[Candidate]:
+    """Keep the candidates that may be built for an operation: they were timed in another."""
+    return frozenset(x for x in candidates if isinstance(check(x, operation, target), Accepted))
 
 
 def _choose(
@@ -193,37 +119,43 @@ def _choose(
     model: Model,
     objective: Objective,
     found: Sequence[_Chosen],
+    target: Target,
 ) -> _Chosen:
     """Choose an operation's kernels: those of a twin, or some of those of the operation without its epilogue."""
-    twin = next((x for x in found if x.operation in operation.twins), None)
-    plain = next((x for x in found if x.operation is operation.plain), None)
-    shared: tuple[Candidate, ...] = ()
-    known, known_times = twin or plain, filled
-    if known is not None:
-        shared = tuple(x for x in known.portfolio.candidates if operation.epilogue in family_of(x).epilogues)
-        filled = _within(filled, frozenset(shared))
-    if measured.record is not None:
+    basis, known_times = measured.basis_of(operation), filled
+    pool = _pool(operation, filled, measured, objective, found)
+    able, timed = _legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
+    shared = tuple(x for x in pool.candidates if x in able) if able & timed else ()
+    if shared or basis is Basis.IMPUTED:
+        filled = _within(filled, frozenset(shared) or _legal(timed, operation, target))
+    if not filled:
+        raise SelectionError(
+            f"{operation.tag}: no kernel of an equivalent operation that was timed can be built for it; tune it, or "
+            "select with --predicted"
+        )
+    if basis is not Basis.PREDICTED:
         filled = _learned_where_missing(filled, model, shared)
     beside: dict[Problem, dict[Candidate, float]] = {}
-    if measured.record is not None and len(filled) >= MIN_MEASURED:
+    if basis is not Basis.PREDICTED and len(filled) >= MIN_MEASURED:
         candidates = sorted({candidate for row in filled.values() for candidate in row})
         problems = sampled_problems(operation, NUM_SAMPLED)
         rows = model.times_us(candidates, problems).tolist()
         beside = {p: dict(zip(candidates, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+    like = pool.like.operation if pool.like and shared == pool.candidates else None
     portfolio = choose(
         filled,
-        Budget(len(shared)) if twin else objective.limits.of(operation),
+        Budget(len(shared)) if like else objective.limits.of(operation),
         beside=beside,
         weights=objective.weights(operation),
         references=measured.references,
         spreads=measured.spreads.get(operation),
-        tie=MODELLED_TIE if measured.record is None else TIE,
-        incumbent=_incumbent(objective.incumbent, operation, filled),
+        tie=MODELLED_TIE if basis is Basis.PREDICTED else TIE,
+        incumbent=incumbent_of(objective.incumbent, operation, filled),
         is_general=is_general,
     )
-    if twin is not None:
+    if like is not None:
         portfolio = replace(portfolio, candidates=shared)
-    return _Chosen(operation, _judged(portfolio, known_times), filled, beside, twin is not None)
+    return _Chosen(operation, basis, _judged(portfolio, known_times), filled, beside, like)
 
 
 def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
@@ -272,9 +204,11 @@ def _curve(chosen: _Chosen, objective: Objective, references: Mapping[Problem, f
     )
 
 
-def _regret(chosen: _Chosen) -> Regret:
+def _regret(chosen: _Chosen, *, is_predicted: bool) -> Regret:
+    """Make the entry of an operation; where all is predicted, the selection says so, and no entry need."""
     found = chosen.portfolio
-    figures = round(found.mean_regret, 5), round(found.worst_regret, 5), found.method, round(found.mean_bound, 5)
+    method = found.method if is_predicted else f"{found.method}{chosen.basis.value}"
+    figures = round(found.mean_regret, 5), round(found.worst_regret, 5), method, round(found.mean_bound, 5)
     return Regret(chosen.operation, len(chosen.times), len(found.candidates), *figures)
 
 
@@ -296,10 +230,46 @@ def _against(
                 yield found
 
 
-def _with_epilogues(times: OperationTimes, epilogues: Collection[Epilogue]) -> OperationTimes:
-    """Add the operations that differ from measured ones by an epilogue alone, with no times: theirs are imputed."""
-    more = (x for x in Operation if x.epilogue in epilogues and x.plain in times and x not in times)
-    return {**times, **{operation: {} for operation in more}}
+def _with_imputed(times: OperationTimes, objective: Objective) -> OperationTimes:
+    """Add the operations that are wanted and were not timed, but an equivalent was, with no times: theirs are imputed.
+
+    `Objective.epilogues` asks for the operations that differ from measured ones by an epilogue alone.
+    """
+    more = (
+        x
+        for x in Operation
+        if (x.epilogue in objective.epilogues and x.plain in times)
+        or (x in objective.operations and any(y in times for y in x.equivalents))
+    )
+    return {**times, **{operation: {} for operation in more if operation not in times}}
+
+
+def _fallback_section(operation: Operation, kernels: Sequence[KernelKey], target: Target) -> Section:
+    """Make the table of an operation that only the fallback computes."""
+    index = kernels.index(fallback_key(operation, target))
+    return Section(operation, (), Grid((1,), (1,), (Column((1,), (index,)),)), index)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """What gives times between those that are known, by what an operation's kernels are chosen by."""
+
+    learned: Model | None
+    prior: Model
+
+    def of(self, basis: Basis) -> Model:
+        return self.prior if self.learned is None or basis is Basis.PREDICTED else self.learned
+
+
+def _models(measured: KnownTimes, target: Target) -> _Models:
+    times = _aligned(measured.times)
+    learned = None if measured.record is None or not times else TimeModel.fit(times, target)
+    return _Models(learned, Prior(target, measured.constants))
+
+
+def _named_record(record_name: str, found: Sequence[_Chosen]) -> str:
+    """Say what a selection rests on in which nothing has a time of its own, although there is a record."""
+    return f"{record_name}, imputed" if any(x.basis is Basis.IMPUTED for x in found) else cost.NAME
 
 
 def select_kernels(measured: KnownTimes, target: Target, objective: Objective, record_name: str) -> Selection:
@@ -313,44 +283,63 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
 
     Raises:
         SelectionError: there are no times, no kernel takes every shape, or no portfolio is within the limits.
+        CandidateError: an operation has no kernel on the target, not even the fallback.
     """
-    times = _aligned(measured.times)
-    if not times:
+    times = _aligned({**measured.times, **measured.predicted})
+    if not times and not objective.by_fallback:
         raise SelectionError(f"{record_name} has no usable times; tune first")
     if measured.record is not None:
-        times = _with_epilogues(times, objective.epilogues)
-    provenance = PROVENANCE_PREDICTED if measured.record is None else PROVENANCE_MEASURED
+        times = _with_imputed(times, objective)
     objective.progress("learning from the times")
-    model: Model = Prior(target, measured.constants) if measured.record is None else TimeModel.fit(times, target)
-    operations = sorted(times, key=lambda operation: operation.position)
-    kernels = list(dict.fromkeys(fallback_key(operation, target) for operation in operations))
+    models = _models(measured, target)
+    operations = [x for x in Operation if x in times and (not objective.operations or x in objective.operations)]
+    kernels = list(dict.fromkeys(fallback_key(x, target) for x in (*operations, *objective.by_fallback)))
     fallbacks = {key.operation.call: index for index, key in enumerate(kernels)}
-    sections: list[Section] = []
+    sections = [_fallback_section(operation, kernels, target) for operation in objective.by_fallback]
     found: list[_Chosen] = []
     filled = with_imputed_times(times)
     for operation in operations:
         objective.progress(f"{operation.tag}: choosing kernels")
-        chosen = _choose(operation, filled[operation], measured, model, objective, found)
+        basis = measured.basis_of(operation)
+        rows = times[operation] if basis is Basis.PREDICTED else filled[operation]
+        chosen = _choose(operation, rows, measured, models.of(basis), objective, found, target)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
         objective.progress(f"{operation.tag}: building the table")
+        provenance = PROVENANCE_PREDICTED if basis is Basis.PREDICTED else PROVENANCE_MEASURED
         incumbent = incumbent_kernel(objective.incumbent, operation)
-        kept = _kept_section(objective.incumbent, operation)
-        timed = Timed(times[operation], filled[operation], provenance, model, incumbent, target, kept)
-        twin = next((x for x in sections if chosen.is_shared and x.operation in operation.twins), None)
-        grid = None if twin is None else renamed(twin.grid, kernels, indices)
+        kept = kept_section(objective.incumbent, operation)
+        timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
+        like = next((x for x in sections if x.operation is chosen.like), None)
+        grid = None if like is None else renamed(like.grid, kernels, indices)
         index = fallbacks[operation.call]
         sections.append(build_section(operation, chosen.portfolio, timed, indices, index, grid, objective.named))
         found.append(chosen)
-    curves = [_curve(x, objective, measured.references) for x in found if not x.is_shared]
+    return _selection(found, sections, kernels, measured, target, objective, record_name)
+
+
+def _selection(
+    found: Sequence[_Chosen],
+    sections: list[Section],
+    kernels: Sequence[KernelKey],
+    measured: KnownTimes,
+    target: Target,
+    objective: Objective,
+    record_name: str,
+) -> Selection:
+    """Put together what was chosen, with its curves, its regrets and its scores."""
+    curves = [_curve(x, objective, measured.references) for x in found if x.like is None and _has_curve(x, measured)]
+    sections = sorted(sections, key=lambda section: section.operation.position)
     table = DispatchTable(tuple(sections))
+    is_measured = any(x.basis is Basis.MEASURED for x in found)
+    record = record_name if is_measured or measured.record is None else _named_record(record_name, found)
     return Selection(
         SELECTION_VERSION,
         target.name,
-        provenance,
-        record_name,
-        () if measured.record is None else measured.record.conditions,
-        tuple(_regret(chosen) for chosen in found),
+        PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED,
+        record,
+        measured.record.conditions if is_measured and measured.record else (),
+        tuple(_regret(chosen, is_predicted=measured.record is None) for chosen in found),
         tuple(item for item in curves if item is not None),
         tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
         tuple(kernels),
@@ -358,3 +347,8 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         tuple(_against(sections, kernels, measured)),
         objective.covered(table, kernels),
     )
+
+
+def _has_curve(chosen: _Chosen, measured: KnownTimes) -> bool:
+    """Say whether kernels against regret says something: not beside measured operations where all is predicted."""
+    return measured.record is None or chosen.basis is not Basis.PREDICTED

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate
 from aot.core.errors import CandidateError
-from aot.core.operands import as_launched
+from aot.core.operands import as_launched, is_aligned
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.select.table import is_general
@@ -82,12 +81,23 @@ def with_imputed_times(times: OperationTimes) -> OperationTimes:
         others = [x for x in reversed(operation.equivalents) if x in times]
         filled[operation] = {}
         asked: dict[Problem, Mapping[Candidate, float]] = {
-            replace(x, operation=operation): {} for other in others for x in times[other]
+            problem: {} for other in others for x in times[other] if (problem := _same_sizes(x, operation))
         }
         for problem, row in {**asked, **rows}.items():
-            kin = [_levelled(times[other].get(replace(problem, operation=other), {}), row) for other in others]
+            same = [(other, _same_sizes(problem, other)) for other in others]
+            kin = [_levelled(times[other].get(x, {}), row) for other, x in same if x]
             filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
     return filled
+
+
+def _same_sizes(problem: Problem, operation: Operation) -> Problem | None:
+    """Return the problem of another operation that multiplies as many rows of A and of B, or None where there is none.
+
+    With a gate D has half as many columns as B has rows.
+    """
+    n, odd = divmod(problem.operation.num_rows_of_b(problem.n), operation.num_rows_of_b(1))
+    found = Problem(operation, problem.m, n, problem.k)
+    return None if odd or (n != problem.n and not is_aligned(found)) else found
 
 
 def _levelled(times: Mapping[Candidate, float], row: Mapping[Candidate, float]) -> dict[Candidate, float]:
@@ -131,6 +141,7 @@ def predicted_times(
     constants: Constants = DEFAULTS,
     *,
     any_layout: bool = False,
+    operations: Sequence[Operation] | None = None,
 ) -> OperationTimes:
     """Predict the times of the model's best candidates on a shape set.
 
@@ -139,12 +150,13 @@ def predicted_times(
         target: the device.
         patterns: which candidates there are.
         constants: the cost model's.
-        any_layout: predict also for the layouts that the shape set does not ask for, where there are candidates.
+        any_layout: predict also for the layouts that are not asked for, where there are candidates.
+        operations: what is asked for; by default the shape set's operations.
 
     Raises:
-        CandidateError: no candidate is left for an operation that the shape set asks for.
+        CandidateError: no candidate is left for an operation that is asked for.
     """
-    asked = shapes.operations
+    asked = shapes.operations if operations is None else tuple(operations)
     more = [x for operation in asked for x in operation.layouts] if any_layout else []
     times: _Growing = {}
     for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():

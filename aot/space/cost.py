@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate, SplitK
 from aot.core.constraints import Rate
+from aot.core.element import ElementType
+from aot.core.types import SCALE_BLOCK
 from aot.families import family_of
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ ROW_BYTES = 128
 
 SUM_BYTES = 4
 """Bytes of a partial sum: float32."""
+
+PROMOTED_ARCH = "sm_90a"
+"""Where FP8 sums are added up in float32 every 128 of k, unless they are asked to be fast. Source: `Types.is_fast`."""
+
+EXPOSED_PROMOTION = 0.2
+"""Share of those additions, on the CUDA cores, that other warps' multiplications do not hide. Source: an assumption.
+Not hidden at all they would add 25% to FP8's multiplications on an H200; torch._scaled_mm with promoted sums takes -11
+to +10% more than with fast ones there (torch 2.11, 2026-11-21, m 16 to 4096), by kernels of which little is known."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class Constants:
     serial_handover_us: Rate = 0.7
     """What each further split waits for the one before it."""
     flops_share: Rate = 1.0
-    """Rate of the tensor cores over the target's `flops_per_s`."""
+    """Rate of the tensor cores over the target's, of each element type."""
     bandwidth_share: Rate = 1.0
     """Rate of device memory over the target's `bandwidth_bytes_per_s`."""
 
@@ -102,9 +112,35 @@ def _rows(values: Sequence[int]) -> Column:
     return np.array(values, dtype=np.float64)[:, None]
 
 
+def _sizes(problems: Sequence[Problem]) -> tuple[Column, Column, Column]:
+    """Return the m, the n and the k of problems, a row each."""
+    return _rows([x.m for x in problems]), _rows([x.n for x in problems]), _rows([x.k for x in problems])
+
+
+@dataclass(frozen=True)
+class ItemBytes:
+    """Bytes of an element of each operand, as the kernel sees them: rows (candidate,) exchanged by `swap_ab`."""
+
+    rows: Column
+    columns: Column
+    stored: float
+    """What a column of the kernel's tile stores of D, and loads of a residual; with a gate two make one of D."""
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate], operation: Operation) -> ItemBytes:
+        """Look at an operation's operands as candidates do."""
+        swap = _columns(candidates, "swap_ab") > 0
+        a, b = (float(x.element.num_bytes) for x in (operation.a, operation.b))
+        stored = operation.d.num_bytes * (2 if operation.has_residual else 1) / operation.num_rows_of_b(1)
+        return ItemBytes(np.where(swap, b, a), np.where(swap, a, b), stored)
+
+
 @dataclass(frozen=True)
 class Operands:
-    """Arrays that broadcast to (problem, candidate): the problem's extents as the kernel sees them, and its tiles."""
+    """Arrays that broadcast to (problem, candidate): the problem's extents as the kernel sees them, and its tiles.
+
+    With a gate the columns are B's rows, both of its halves.
+    """
 
     rows: Column
     columns: Column
@@ -118,7 +154,8 @@ class Operands:
     @staticmethod
     def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Operands:
         """Look at problems as candidates do: with `swap_ab` m and n change places."""
-        m, n, k = (_rows([getattr(problem, name) for problem in problems]) for name in ("m", "n", "k"))
+        m, n, k = _sizes(problems)
+        n = n * problems[0].operation.num_rows_of_b(1)
         swap = _columns(candidates, "swap_ab") > 0
         splits = np.where(_is_tail(candidates), 1.0, _columns(candidates, "split_k"))
         return Operands(
@@ -143,18 +180,19 @@ def num_tiles(extent: Column, tile: Column, cluster: Column) -> Column:
     return tiles
 
 
-def _outside_us(x: Operands, waves: Column, item: int, constants: Constants) -> Column:
+def _outside_us(x: Operands, waves: Column, item: ItemBytes, constants: Constants) -> Column:
     """Return what loading rows outside the operands adds to the SM that has most of them.
 
     The last tile of an axis has some; a cluster that reaches past the last tile has a CTA with nothing else, which its
     neighbours wait for. An SM meets such a tile at least once, or once in as many tiles as the axis has.
     """
     total = np.zeros(np.broadcast_shapes(x.rows.shape, x.cta_m.shape))
-    for extent, tile, cluster in ((x.rows, x.cta_m, x.cluster_m), (x.columns, x.tile_n, x.cluster_n)):
+    axes = ((x.rows, x.cta_m, x.cluster_m, item.rows), (x.columns, x.tile_n, x.cluster_n, item.columns))
+    for extent, tile, cluster, item_bytes in axes:
         tiles = num_tiles(extent, tile, cluster)
         outside = np.minimum(tiles * tile - extent, tile)
-        total += outside * np.maximum(waves / tiles, 1.0)
-    return total * x.k * item / ROW_BYTES * constants.outside_row_ns / 1e3
+        total += outside * np.maximum(waves / tiles, 1.0) * item_bytes
+    return total * x.k / ROW_BYTES * constants.outside_row_ns / 1e3
 
 
 def _tail_waves(ctas: Column, slots: Column, cluster: Column, most: Column) -> tuple[Column, Column]:
@@ -186,24 +224,45 @@ class Estimate:
     num_waves: Column
 
 
-def _tile_us(x: Operands, candidates: Sequence[Candidate], target: Target, item: int, constants: Constants) -> Column:
+def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column | float:
+    """Return what adding a tile's FP8 sums up in float32 every 128 of k adds to its multiplications."""
+    types = operation.types
+    is_fp8 = types.a.bits == 8 and types.accumulator is ElementType.FLOAT32
+    if not is_fp8 or types.is_fast or target.arch != PROMOTED_ARCH:
+        return 0.0
+    additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
+    promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us
+    return promoted
+
+
+def _tile_us(
+    x: Operands, candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants
+) -> Column:
     """Return the time of one tile on one SM: the slower of multiplications and loads from L2, and its stores."""
-    tile_m = _columns(candidates, "tile_m")
+    tile_m, item = _columns(candidates, "tile_m"), ItemBytes.of(candidates, operation)
     edge = constants.mma_half_edge
     efficiency = tile_m * x.tile_n / ((tile_m + edge) * (x.tile_n + edge))
     best = (256 / (256 + edge)) ** 2
-    flops_per_s = constants.flops_share * target.flops_per_s / target.num_sms
+    flops_per_s = constants.flops_share * target.peak_flops_per_s(operation) / target.num_sms
     mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
+    mma_us = mma_us + _promotion_us(x, operation, target)
     l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
-    l2_us = (x.cta_m / x.cluster_n + x.tile_n / x.cluster_m) * x.k * item / l2_bytes_per_us
-    store_us = 2 * x.cta_m * x.tile_n * item / l2_bytes_per_us
+    loaded = x.cta_m * item.rows / x.cluster_n + x.tile_n * item.columns / x.cluster_m
+    store_us = 2 * x.cta_m * x.tile_n * item.stored / l2_bytes_per_us
     blocking = np.array([x.schedule.startswith("cooperative") or not x.use_tma_store for x in candidates])
     exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
     # What the CTAs of a cluster send each other is taken to travel as fast as what L2 sends: an assumption.
     exchanged = 1 - 1 / _num_sharing(candidates)
     exchange_us = x.cta_m * x.tile_n * exchanged * SUM_BYTES / l2_bytes_per_us
-    tile_us: Column = np.maximum(mma_us, l2_us) + exchange_us + exposed * store_us
+    tile_us: Column = np.maximum(mma_us, loaded * x.k / l2_bytes_per_us) + exchange_us + exposed * store_us
     return tile_us
+
+
+def _operand_bytes(operation: Operation, problems: Sequence[Problem]) -> Column:
+    """Count the fewest bytes of each problem, as `Operation.num_bytes` does: it takes whole arrays too."""
+    count: Any = operation.num_bytes
+    moved: Column = count(*_sizes(problems))
+    return moved
 
 
 def _workspace_bytes(candidates: Sequence[Candidate], problems: Sequence[Problem], *, zero: bool) -> Column:
@@ -224,15 +283,14 @@ def estimate(
 
     Args:
         candidates: legal candidates.
-        problems: sizes in elements, all of one element size.
+        problems: sizes in elements, all of one operation.
         target: rates and limits of the device.
         constants: what the target's rates leave open.
 
     Returns:
         Arrays with a row for each problem and a column for each candidate.
     """
-    x = Operands.of(candidates, problems)
-    item = problems[0].operation.element.num_bytes
+    x, operation = Operands.of(candidates, problems), problems[0].operation
     cluster = x.cluster_m * x.cluster_n * _num_sharing(candidates)
     slots = np.floor(target.num_sms / cluster) * cluster
     is_tail, most = _is_tail(candidates), _columns(candidates, "split_k")
@@ -240,15 +298,14 @@ def estimate(
     ctas = x.num_ctas() * np.where(is_tail, tail_splits, most)
     waves = np.where(is_tail, tail_waves, np.ceil(ctas / slots))
     reaches = np.array([float(family_of(candidate).loads_outside) for candidate in candidates])
-    outside_us = reaches * _outside_us(x, waves, item, constants)
-    compute_us = waves * _tile_us(x, candidates, target, item, constants) + outside_us
+    outside_us = reaches * _outside_us(x, waves, ItemBytes.of(candidates, operation), constants)
+    compute_us = waves * _tile_us(x, candidates, operation, target, constants) + outside_us
     modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
     # Partial sums are written once and read once, whoever adds them up.
-    moved = _rows([problem.num_bytes for problem in problems])
-    moved = moved + 2 * _workspace_bytes(candidates, problems, zero=False)
+    moved = _operand_bytes(operation, problems) + 2 * _workspace_bytes(candidates, problems, zero=False)
     bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
     share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * constants.sm_share_of_bandwidth)
-    share = share * _depth(candidates, problems[0].operation, target, constants)
+    share = share * _depth(candidates, operation, target, constants)
     memory_us = moved / (bytes_per_s * share) * 1e6
     ramp_us = constants.ramp_us * target.launch_us / REFERENCE_LAUNCH_US
     split_us = _split_us(modes, candidates, problems, target, constants)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
@@ -78,12 +79,23 @@ def fallback(operation: Operation, target: Target) -> Candidate:
     """Return the candidate that takes what no other does.
 
     Raises:
-        CandidateError: no fallback family compiles for the target.
+        CandidateError: no fallback family compiles for the target, or none that computes the operation.
     """
-    for family in families_for(target):
-        if family.is_fallback:
-            return next(iter(family.candidates(operation, target)))
-    raise CandidateError(f"no fallback family compiles for {target.arch}; a table without one is not total")
+    candidates = [next(iter(x.candidates(operation, target))) for x in families_for(target) if x.is_fallback]
+    if not candidates:
+        raise CandidateError(f"no fallback family compiles for {target.arch}; a table without one is not total")
+    verdicts = [check(candidate, operation, target) for candidate in candidates]
+    for candidate, verdict in zip(candidates, verdicts, strict=True):
+        if isinstance(verdict, Accepted):
+            return candidate
+    refused = next(x.message for x in verdicts if isinstance(x, Rejected))
+    raise CandidateError(f"no kernel computes every {operation.tag}, so that no table can have it: {refused}")
+
+
+@cache
+def has_tuned_kernels(operation: Operation, target: Target) -> bool:
+    """Say whether any kernel but the fallback computes an operation on a target."""
+    return any(isinstance(verdict, Accepted) for _, verdict in judge(operation, target, Patterns()))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,12 @@ CENSUS_VERSION = 1
 OPERATIONS = tuple(
     sorted((x for x in Operation if x.types in (BF16, FP16) and not x.steps), key=lambda x: x.layout.code)
 )
-"""Every operation without an epilogue: those with one are built of the same kernels."""
+"""Those that a census counts by default: those with an epilogue are built of the same kernels."""
+
+
+def _order(operation: Operation) -> tuple[bool, int, int]:
+    """Return the place of an operation's rows: those that are counted by default first."""
+    return operation not in OPERATIONS, operation.layout.code, operation.position
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,7 @@ def merge(earlier: Census, later: Census) -> Census:
         )
     again = {row.operation for row in later.rows}
     rows = [*(row for row in earlier.rows if row.operation not in again), *later.rows]
-    return replace(later, rows=tuple(sorted(rows, key=lambda row: OPERATIONS.index(row.operation))))
+    return replace(later, rows=tuple(sorted(rows, key=lambda row: _order(row.operation))))
 
 
 def _span(span: Span | None, unit: float = 1, digits: int = 0) -> str:

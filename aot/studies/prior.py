@@ -23,9 +23,10 @@ from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import shown
 from aot.core.strict_toml import TomlError, parse_toml
+from aot.core.target import RATES
 from aot.families import family_of
-from aot.space.cost import CLOCK_HZ, DEFAULTS, Column, Constants, estimate
-from aot.space.enumeration import legal
+from aot.space.cost import CLOCK_HZ, DEFAULTS, EXPOSED_PROMOTION, PROMOTED_ARCH, Column, Constants, estimate
+from aot.space.enumeration import has_tuned_kernels, legal
 from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 FIGURES = {
     "num_sms": (1.0, ""),
     "flops_per_s": (1e12, "TFLOP/s"),
+    "fp8_flops_per_s": (1e12, "TFLOP/s"),
+    "int8_flops_per_s": (1e12, "TOP/s"),
+    "tf32_flops_per_s": (1e12, "TFLOP/s"),
+    "fp32_flops_per_s": (1e12, "TFLOP/s"),
     "bandwidth_bytes_per_s": (1e9, "GB/s"),
     "smem_bytes_per_block": (2**10, "KiB"),
     "launch_us": (1.0, "us"),
@@ -183,6 +188,8 @@ def assumptions(target: Target, constants: Constants = DEFAULTS) -> list[Assumpt
         Assumption(name, getattr(target, name) / size, unit, target.sources[name])
         for name, (size, unit) in FIGURES.items()
     ]
+    if target.arch == PROMOTED_ARCH:
+        found.append(Assumption("exposed_promotion", EXPOSED_PROMOTION, "share", f"{ASSUMED}, of FP8 sums in float32"))
     found.append(Assumption("clock", CLOCK_HZ[target.arch] / 1e9, "GHz", "the cost model's, the highest power mode's"))
     values = [(field.name, float(getattr(constants, field.name))) for field in fields(constants)]
     return found + [Assumption(name, value, *ORIGINS[name]) for name, value in values]
@@ -192,7 +199,8 @@ def at_clock(target: Target, constants: Constants, hz: float) -> tuple[Target, C
     """Return the same model with another SM clock: the rates of tensor cores and L2 follow it, memory does not."""
     ratio = hz / CLOCK_HZ[target.arch]
     l2 = constants.l2_bytes_a_clock_an_sm * ratio
-    return replace(target, flops_per_s=target.flops_per_s * ratio), replace(constants, l2_bytes_a_clock_an_sm=l2)
+    rates = {name: getattr(target, name) * ratio for name in RATES.values()}
+    return replace(target, **rates), replace(constants, l2_bytes_a_clock_an_sm=l2)
 
 
 def times_us(
@@ -273,6 +281,35 @@ def check_source(source: Source, target: Target, clock: Clock) -> list[Check]:
                     float(slow[i].min()),
                 )
             )
+    return found
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of a problem: times in microseconds, and the best legal candidate; none where there is none.
+
+    Nothing of it was measured.
+    """
+
+    problem: Problem
+    kernel: str
+    predicted_us: float | None
+    roofline_us: float
+    bound: str
+
+
+def predict(operation: Operation, sizes: Sequence[tuple[int, int, int]], target: Target) -> list[Prediction]:
+    """Predict the times of an operation's best legal candidates, of each (m, n, k)."""
+    problems = [Problem(operation, *size) for size in sizes]
+    candidates = legal(operation, target) if has_tuned_kernels(operation, target) else []
+    times = times_us(candidates, problems, target) if candidates else None
+    found = []
+    for i, problem in enumerate(problems):
+        roof, kernel, predicted_us = roofline(problem, target), "", None
+        if times is not None:
+            j = int(times[i].argmin())
+            kernel, predicted_us = candidates[j].name, float(times[i, j])
+        found.append(Prediction(problem, kernel, predicted_us, roof.time_us, roof.bound))
     return found
 
 

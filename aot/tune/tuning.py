@@ -153,7 +153,7 @@ def check_problems(request: TuningRequest) -> list[str]:
     if sum(reasons.values()) == asked:
         raise ShapeFileError(
             f"there is nothing to tune: {'; '.join(lines)}; every wheel computes them with its general kernel, which "
-            "is not timed; pad the extents to multiples of 8, or add problems to --shapes"
+            "is not timed; pad the extents, or add problems to --shapes"
         )
     return lines
 

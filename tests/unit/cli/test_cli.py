@@ -540,7 +540,7 @@ def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monk
     assert result.exit_code == errors.ShapeFileError.exit_code
     assert result.stderr == (
         "aot: error: there is nothing to tune: 2 of 2 problems are not tuned: n 7 is not a multiple of 8; every wheel "
-        "computes them with its general kernel, which is not timed; pad the extents to multiples of 8, or add problems "
+        "computes them with its general kernel, which is not timed; pad the extents, or add problems "
         "to --shapes\n"
     )
     more = 'weights = [{ name = "a", n = 7, k = 4096 }, '

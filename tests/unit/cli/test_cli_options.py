@@ -4,6 +4,7 @@ from click.testing import CliRunner
 
 from aot.cli.options import MAX_HELDOUT_REGRET, REGRETS, options, regrets_text
 from aot.core.errors import OutputError, StoreError
+from aot.core.named_operations import HELP
 from tests.unit.invoked import aot
 
 INFINITE = (float("inf"), float("inf"))
@@ -140,6 +141,20 @@ def workplace(tmp_path, monkeypatch):
             "tune --learn-from s.json --prune 3",
             "--prune means nothing with --learn-from; leave it out, or use it without --learn-from",
         ),
+        *(
+            (
+                f"{command} --operations bf16_kk {option}",
+                f"{option.split()[0]} means nothing with --operations; leave it out, or use it without --operations",
+            )
+            for command in ("compile", "tune", "space", "explain 1 1 1")
+            for option in ("--dtype float16", "--layout kn", "--epilogue bias")
+        ),
+        ("census --operations bf16_kk --dtype float16", "--dtype means nothing with --operations; leave it out"),
+        ("select --target h200 --operations bf16_kk --epilogue bias", "--epilogue means nothing with --operations"),
+        ("prior --operations bf16_kk --part points", "--part means nothing with --operations; leave it out, or use it"),
+        ("build --selection s.json --operations bf16_kk", "--operations means nothing with --selection; leave it out"),
+        ("build --target h200 --shapes x", f"--shapes means nothing {COMMITTED}; leave it out, or use it {DATA}"),
+        ("explain 1 1 1 --target h200 --operations fp8", "--operations names e4m3_bf16_kk, e4m3_bf16_block_kk, "),
         ("space --list --explain", "--explain means nothing with --list; leave it out, or use it without --list"),
         ("census --count-only --jobs 1", "--jobs means nothing with --count-only; leave it out"),
         ("smem --stages 2", "--stages means nothing without --tile; leave it out, or use it with --tile"),
@@ -228,3 +243,13 @@ def test_a_folder_that_is_no_bundle_is_refused_before_anything_is_compiled(workp
         StoreError.exit_code,
         "aot: error: . is there and is no bundle; give another directory\n",
     )
+
+
+@pytest.mark.parametrize("command", ["compile", "tune", "select", "build", "space", "census", "prior", "explain 1 1 1"])
+def test_every_command_says_the_same_of_operations_and_refuses_what_is_none(command):
+    words = command.split()
+    assert " ".join(HELP.split()) in " ".join(aot(words[0], "-h").stdout.split())
+    result = aot(*words, "--operations", "bf16_kk_sil")
+    near = "did you mean bf16_kk_silu or bf16_kk_swiglu or fp16_kk_silu?"
+    assert result.exit_code == 18
+    assert result.stderr == f"aot: error: no operation is called 'bf16_kk_sil', and no preset; {near}\n"

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from aot.cli import options as cli_options
+from aot.core.epilogue import Epilogue
+from aot.families import families
 from aot.package.wheel import BuiltWheel, shared_kernels
-from aot.select import pipeline
+from aot.select import pipeline, table
+from aot.select.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
-from aot.select.selector import SelectionLimits
 from tests.unit.invoked import SHAPES, aot, succeed
 
 pytestmark = pytest.mark.slow
@@ -211,6 +213,48 @@ def test_targets_that_no_one_wheel_can_be_for_are_refused_first(built, selection
     result = aot("build", *found)
     assert (result.exit_code, built) == (code, [])
     assert result.stderr.startswith(f"aot: error: {message}")
+
+
+def test_what_a_committed_selection_has_of_the_operations_stays_as_it_is(built):
+    result = aot("build", "--target", "h200", "--operations", "bf16_kk,bf16_m?")
+    assert result.exit_code == 0, result.output
+    ((found,), _, _) = built[0]
+    committed = read_selection(pipeline.COMMITTED / "h200.json.gz")
+    names = ["bf16_kk", "bf16_mk", "bf16_mn"]
+    assert [x.operation.tag for x in found.table.sections] == names
+    assert found.provenance == "measured"
+    assert list(found.regrets) == [x for x in committed.regrets if x.operation in names]
+    kept = {key for key in committed.kernels if key.operation in names}
+    assert set(found.kernels) == kept
+    section = found.table.sections[0]
+    before = committed.table.section(section.operation)
+    times = [[row.time_us for x in y.ladders for row in x.rows] for y in (section, before)]
+    assert times[0] == times[1]
+    assert " measured, " in result.stdout.splitlines()[-1]
+
+
+def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
+    asked = []
+
+    def records_for(operations, target, records):
+        asked.append([x.tag for x in operations])
+        return {None: list(operations)}
+
+    monkeypatch.setattr(pipeline, "records_for", records_for)
+    monkeypatch.setattr(families()["sm90_quack"], "epilogues", tuple(Epilogue))
+    monkeypatch.setattr(families()["simt"], "epilogues", tuple(Epilogue))
+    for name, edges in (("FINE_M", (16, 8192)), ("FINE_GRID_M", (16, 8192)), ("FINE_N", (512,)), ("FINE_K", (512,))):
+        monkeypatch.setattr(table, name, edges)
+    result = aot("build", "--target", "h200", "--operations", "bf16_kk,bf16_kk_silu", "--shapes", "shapes.toml")
+    assert result.exit_code == 0, result.output
+    assert asked == [["bf16_kk_silu"]]
+    ((found,), _, _) = built[0]
+    plain, silu = found.table.sections
+    assert [x.operation.tag for x in (plain, silu)] == ["bf16_kk", "bf16_kk_silu"]
+    assert {row.provenance for x in silu.ladders for row in x.rows} == {"predicted"}
+    assert "measured" in {row.provenance for x in plain.ladders for row in x.rows}
+    assert "bf16_kk_silu: by the cost model\n" in result.stderr
+    assert len([key for key in found.kernels if key.operation == silu.operation]) <= 24 + 1
 
 
 def test_a_newer_selection_than_the_committed_is_pointed_out(built, selection):

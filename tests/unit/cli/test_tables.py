@@ -27,7 +27,7 @@ def test_numbers_stand_right_and_texts_left():
 def test_targets():
     lines = tables.targets_table([load_target("thor")]).splitlines()
     assert lines[2].split() == [
-        *("thor", "sm_110a", "20", "232,448", "512", "32", "273", "258"),
+        *("thor", "sm_110a", "20", "232,448", "512", "32", "273", "258", "516", "516", "129", "8.06"),
         *("aarch64-unknown-linux-gnu", "manylinux_2_28_aarch64"),
     ]
 

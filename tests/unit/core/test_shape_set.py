@@ -38,7 +38,6 @@ k = 20
 
 def test_reads_models_and_their_ladders():
     found = parse_shape_set(TEXT, "x.toml")
-    assert (found.dtypes, found.layouts) == ((ElementType.BFLOAT16, ElementType.FLOAT16), (Layout.KK,))
     assert [(model.name, model.m) for model in found.models] == [("first", (1, 10)), ("second", (10, 30))]
     assert found.sizes == [(10, 20, 1), (10, 20, 10), (10, 20, 30), (30, 20, 1), (30, 20, 10)]
     assert [problem.name for problem in found.problems(BF16)][2:4] == ["bf16_kk m30 n10 k20", "bf16_kk m1 n30 k20"]
@@ -160,7 +159,7 @@ def test_a_model_may_have_what_the_set_has_not():
         (
             'version = 1\ndropped = 7\n\n[[model]]\nname = "grid bf16_kk n16 k8"\ndtypes = ["bfloat16"]\n',
             'version = 1\ndtypes = ["bfloat16"]\n\n[[model]]\nname = "x"\n',
-            "model[0].counts: expected `dtypes` and `layouts` of the model's own beside it",
+            "model[0].counts: expected `dtypes` and `layouts`, or `operations`, of the model's own beside it",
         ),
     ],
 )
@@ -254,3 +253,63 @@ def test_an_epilogue_is_asked_for_by_the_set_or_by_the_option():
     assert [x.tag for x in tuned] == ["bf16_kk_bias"]
     with pytest.raises(ShapeFileError, match="there are no kernels of such a type, layout and epilogue together"):
         parse_shape_set(TEXT, "").tuned((), (Layout.KN,), (Epilogue.BIAS,))
+
+
+BY_NAME = """\
+version = 1
+operations = ["e4m3_bf16_kk", "bf16_kk_silu"]
+m = [16]
+
+[[model]]
+name = "any"
+weights = [{ name = "up", n = 64, k = 32 }]
+
+[[model]]
+name = "own"
+operations = ["int8_bf16_kk"]
+weights = [{ name = "down", n = 32, k = 64 }]
+"""
+
+
+def test_a_set_may_name_operations_by_tag():
+    found = parse_shape_set(BY_NAME, "x.toml")
+    tags = ["bf16_kk_silu", "e4m3_bf16_kk", "int8_bf16_kk"]
+    assert [x.tag for x in found.operations] == [x.tag for x in found.tuned((), ())] == tags
+    names = [[problem.name for problem in found.problems(Operation(tag))] for tag in tags]
+    plain, own = "m16 n64 k32", "int8_bf16_kk m16 n32 k64"
+    assert names == [[f"bf16_kk_silu {plain}"], [f"e4m3_bf16_kk {plain}"], [own, f"int8_bf16_kk {plain}"]]
+
+
+def test_operations_that_are_asked_for_need_not_be_the_sets():
+    asked = (Operation.BF16_KK_SILU, Operation.TF32_KK)
+    assert parse_shape_set(TEXT, "").having(asked) == asked
+    only = BY_NAME.replace('name = "any"', 'name = "any"\noperations = ["bf16_kk"]')
+    assert parse_shape_set(only, "").having((Operation.BF16_KK, Operation.TF32_KK)) == (BF16,)
+    with pytest.raises(ShapeFileError, match="the shape set has no problem of tf32_kk; it has bf16_kk, int8_bf16_kk"):
+        parse_shape_set(only, "").having((Operation.TF32_KK,))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('["int8_bf16_kk"]', '["int8_bf16"]', "model[1].operations[0]: expected one of bf16_kk, bf16_kn, "),
+        ('["int8_bf16_kk"]', "[]", "model[1].operations: expected one or more"),
+        ('"bf16_kk_silu"]', '"e4m3_bf16_kk"]', "operations[1]: expected each once, this is there before"),
+        (
+            "m = [16]",
+            'm = [16]\nlayouts = ["kk"]',
+            "operations: expected `operations`, or `dtypes`, `layouts` and `epilogues`, got it beside `layouts`",
+        ),
+        (
+            'operations = ["int8_bf16_kk"]',
+            'operations = ["int8_bf16_kk"]\nepilogues = ["bias"]',
+            "model[1].operations: expected `operations`, or `dtypes`, `layouts` and `epilogues`, got it beside",
+        ),
+        ('operations = ["int8_bf16_kk"]', 'layouts = ["kk"]', "model[1]: needs `dtypes`, which the set has none of"),
+    ],
+)
+def test_a_bad_set_of_names_is_refused_with_its_place(old, new, message):
+    assert BY_NAME.count(old) == 1
+    with pytest.raises(ShapeFileError) as caught:
+        parse_shape_set(BY_NAME.replace(old, new), "x.toml")
+    assert str(caught.value).startswith(f"x.toml: {message}")

@@ -3,7 +3,8 @@ from importlib import resources
 import pytest
 
 from aot.core.errors import TargetError
-from aot.core.target import load_target, parse_target, target_names
+from aot.core.operation import Operation
+from aot.core.target import RATES, load_target, parse_target, target_names
 
 TEXT = resources.files("aot").joinpath("targets", "thor.toml").read_text(encoding="utf-8")
 
@@ -85,3 +86,14 @@ def test_a_damaged_target_is_refused(old, new, message):
 
 def test_whole_numbers_serve_as_rates():
     assert parse_target(TEXT.replace("launch_us = 4.0", "launch_us = 4"), "x").launch_us == 4.0
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_the_rates_of_narrower_types_are_multiples_of_bf16s(name):
+    target = load_target(name)
+    rates = (target.fp8_flops_per_s, target.int8_flops_per_s, target.tf32_flops_per_s)
+    assert [x / target.flops_per_s for x in rates] == pytest.approx([2, 2, 0.5], rel=0.002)
+    assert target.fp32_flops_per_s < 0.1 * target.flops_per_s
+    for operation in Operation:
+        assert target.peak_flops_per_s(operation) == getattr(target, RATES[operation.types.a])
+    assert all("ot measured" in target.sources[x] for x in RATES.values() if x != "flops_per_s")

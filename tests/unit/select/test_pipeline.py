@@ -10,15 +10,20 @@ from aot.cli.options import MAX_HELDOUT_REGRET
 from aot.compile.artifact import Artifact
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError, CoverageError, SelectionError, StoreError
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.strict_json import decode
 from aot.core.target import load_target
+from aot.core.types import BF16 as BF16_TYPES
+from aot.core.types import FP32
+from aot.families import families
 from aot.select import pipeline, table, time_model
-from aot.select.coverage import Coverage
+from aot.select.coverage import Coverage, only_fallback
 from aot.select.diff import Difference
+from aot.select.objective import Objective, SelectionLimits
 from aot.select.pipeline import (
     check_heldout,
     committed_selection,
@@ -27,15 +32,16 @@ from aot.select.pipeline import (
     coverage_text,
     covered,
     default_record,
+    records_for,
     require_measured,
     select_measured,
     select_predicted,
     times_behind,
 )
-from aot.select.record import write_record
+from aot.select.record import recorded_kernels, write_record
 from aot.select.selection import HeldOut, write_selection
-from aot.select.selector import Objective, SelectionLimits
 from aot.space.cost import DEFAULTS
+from aot.space.enumeration import has_tuned_kernels
 from tests.golden.manifest import kernel
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
@@ -395,3 +401,52 @@ def test_times_behind_a_selection_are_those_it_rests_on(record_path, tmp_path):
     other = replace(selection, conditions=(replace(CONDITIONS, date="2027-01-01"),))
     assert times_behind(other, None, folder) == {}
     assert times_behind(other, record_path, tmp_path) == found
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Let quack's family and the fallback build every operation, whatever they do by themselves."""
+    for name in ("sm90_quack", "simt"):
+        monkeypatch.setattr(families()[name], "types", tuple(dict.fromkeys(x.types for x in Operation)))
+        monkeypatch.setattr(families()[name], "epilogues", tuple(Epilogue))
+    has_tuned_kernels.cache_clear()
+    yield
+    has_tuned_kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("built")
+def test_operations_are_imputed_where_an_equivalent_was_measured_and_else_predicted(record_path):
+    asked = (BF16, Operation.BF16_KK_SILU, Operation.E4M3_BF16_KK)
+    found = select(record_path, Objective(SelectionLimits(2), shapes=SHAPES, operations=asked), FEW)
+    assert [x.operation for x in found.table.sections] == list(asked)
+    assert [x.method.partition(", ")[2] for x in found.regrets] == ["", "by imputed times", "by the cost model"]
+    rows = {x.operation: {row.provenance for y in x.ladders for row in y.rows} for x in found.table.sections}
+    assert "measured" in rows[BF16]
+    assert rows[Operation.BF16_KK_SILU] == rows[Operation.E4M3_BF16_KK] == {"predicted"}
+
+
+def test_what_no_tuned_kernel_computes_is_left_to_the_fallback(record_path, monkeypatch):
+    monkeypatch.setattr(families()["simt"], "types", (FP32, BF16_TYPES))
+    has_tuned_kernels.cache_clear()
+    asked = (BF16, Operation.FP32_KK)
+    found = select(record_path, Objective(SelectionLimits(2), shapes=SHAPES, operations=asked), FEW)
+    predicted = select_predicted(SHAPES, H200, Objective(SelectionLimits(2), shapes=SHAPES, operations=asked), FEW)
+    for selection in (found, predicted):
+        assert [only_fallback(x) for x in selection.table.sections] == [False, True]
+    has_tuned_kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("built")
+def test_an_operation_is_chosen_by_the_first_record_with_kernels_that_can_be_built_for_it(tmp_path, monkeypatch):
+    own, other = tmp_path / "h200.jsonl.gz", tmp_path / "h200_quack.jsonl.gz"
+    write_record(other, RECORD)
+    lean = tuple(measured(named("sm90_prefetch_b_128x128_c1x1_pingpong", "h200"), m, 9.0) for m in (1, 64))
+    write_record(own, replace(RECORD, measurements=lean))
+    monkeypatch.setattr(families()["sm90_prefetch_b"], "epilogues", (Epilogue.NONE,))
+    asked = [BF16, Operation.BF16_KK_SILU, Operation.E4M3_BF16_KK]
+    assert records_for(asked, H200, tmp_path) == {own: [BF16], other: [asked[1]], None: [asked[2]]}
+    assert records_for(asked, load_target("thor"), tmp_path) == {None: asked}
+    assert {key.candidate for key in recorded_kernels(other)} == {PLAIN, SMALL}
+    (tmp_path / "bad.jsonl.gz").write_bytes(b"x")
+    with pytest.raises(StoreError, match=r"cannot read the record .*bad\.jsonl\.gz"):
+        recorded_kernels(tmp_path / "bad.jsonl.gz")

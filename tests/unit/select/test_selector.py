@@ -1,4 +1,5 @@
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -6,25 +7,21 @@ import pytest
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Column, Grid
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, Record
 from aot.core.operation import Layout, Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
+from aot.families import families
 from aot.select import selector as select
 from aot.select import table, time_model
+from aot.select.coverage import only_fallback
 from aot.select.diff import compare
-from aot.select.selection import AgainstReference
-from aot.select.selector import (
-    NAMED_WEIGHT,
-    UNTRIED,
-    KnownTimes,
-    Objective,
-    SelectionLimits,
-    fallback_key,
-    incumbent_kernel,
-    select_kernels,
-)
+from aot.select.incumbent import incumbent_kernel
+from aot.select.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
+from aot.select.selection import AgainstReference, parse_selection
+from aot.select.selector import UNTRIED, fallback_key, select_kernels
 from aot.select.table import Timed, renamed
 from aot.select.times import measured_times, spreads
 from tests.unit.accepted import named
@@ -402,6 +399,110 @@ def test_what_a_selection_dispatches_is_its_shipped_kernel():
     assert [kernel(problem_of(m, 1024, 1024)) for m in (1, 16, 17, 32, 33, 5000)] == [A, A, B, B, A, A]
     assert incumbent_kernel(found, FP16)(problem_of(1, 1024, 1024, FP16)) is None
     assert incumbent_kernel(None, BF16)(problem_of(1, 1024, 1024)) is None
+
+
+SILU, RELU, SWIGLU = Operation.BF16_KK_SILU, Operation.BF16_KK_RELU, Operation.BF16_KK_SWIGLU
+E4M3, FP32 = Operation.E4M3_BF16_KK, Operation.FP32_KK
+
+
+@pytest.fixture
+def built(monkeypatch, believe):
+    """Let quack's family and the fallback build every operation, whatever they do by themselves."""
+    for name in ("sm90_quack", "simt"):
+        monkeypatch.setattr(families()[name], "types", tuple(dict.fromkeys(x.types for x in Operation)))
+        monkeypatch.setattr(families()[name], "epilogues", tuple(Epilogue))
+    return believe
+
+
+def shipped(selection, operation):
+    """Return the letters of an operation's kernels."""
+    return "".join(NAMES[x.candidate] for x in selection.kernels if x.operation == operation and x.candidate in NAMES)
+
+
+def provenances(selection, operation):
+    return {row.provenance for x in selection.table.section(operation).ladders for row in x.rows}
+
+
+@pytest.mark.usefixtures("built")
+def test_an_operation_without_times_is_chosen_by_an_equivalents_and_says_predicted():
+    found = selected(FIRST, Objective(SelectionLimits(max_epilogue_kernels=2), operations=(SILU,)))
+    assert [section.operation for section in found.table.sections] == [SILU]
+    assert shipped(found, SILU) == "AB"
+    assert (found.provenance, found.record, found.conditions) == ("predicted", "mine, imputed", ())
+    assert provenances(found, SILU) == {"predicted"}
+    assert [(x.operation, x.method, x.is_known) for x in found.regrets] == [(SILU, "exact, by imputed times", True)]
+
+
+@pytest.mark.usefixtures("built")
+def test_beside_the_plain_operation_an_epilogue_gets_some_of_its_kernels():
+    found = selected(FIRST, Objective(SelectionLimits(1), operations=(BF16, SILU)))
+    assert (shipped(found, BF16), shipped(found, SILU)) == ("A", "A")
+    assert (found.provenance, found.record, found.conditions) == ("measured", "mine", (CONDITIONS,))
+    assert (provenances(found, BF16), provenances(found, SILU)) == ({"measured", "predicted"}, {"predicted"})
+
+
+@pytest.mark.usefixtures("built")
+def test_without_the_plain_operation_an_epilogue_gets_some_of_the_incumbents_kernels():
+    only_b = selected(rows_of((12, 10), (12, 10)), Objective(SelectionLimits(1)))
+    assert shipped(only_b, BF16) == "B"
+    found = selected(FIRST, Objective(incumbent=only_b, operations=(SILU,)))
+    assert shipped(found, SILU) == "B"
+    # Of what it has, nothing was timed here.
+    found = selected(rows_of((10, 0, 12), (10, 0, 9)), Objective(incumbent=only_b, operations=(SILU,)))
+    assert shipped(found, SILU) == "AC"
+
+
+@pytest.mark.usefixtures("built")
+def test_epilogues_chosen_by_the_same_times_share_kernels_and_grid(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        table, "_grid", lambda known, operation, real=table._grid: (made.append(operation), real(known, operation))[1]
+    )
+    found = selected({**FIRST, **rows_of((5, 6), n=2048)}, Objective(operations=(SILU, RELU, SWIGLU)))
+    assert shipped(found, SILU) == shipped(found, RELU)
+    # A gate's problems are others: it has half as many columns as B has rows.
+    assert made == [RELU, SWIGLU]
+    assert {(x.n, x.k) for x in found.table.section(SWIGLU).ladders} == {(1024, 1024)}
+    assert {(x.n, x.k) for x in found.table.section(SILU).ladders} == {(2048, 1024)}
+
+
+@pytest.mark.usefixtures("built")
+def test_what_no_measured_operation_is_equivalent_to_is_chosen_by_the_cost_model():
+    predicted = rows_of((3, 4), (4, 3), operation=E4M3)
+    found = selected(FIRST, Objective(operations=(BF16, E4M3)), predicted=predicted)
+    assert shipped(found, E4M3) == "AB"
+    assert found.provenance == "measured"
+    assert provenances(found, E4M3) == {"predicted"}
+    assert [(x.operation, x.is_known) for x in found.regrets] == [(BF16, True), (E4M3, False)]
+    alone = selected(FIRST, Objective(operations=(E4M3,)), predicted=predicted)
+    assert (alone.provenance, alone.record, alone.conditions) == ("predicted", "cost-model-v1", ())
+
+
+@pytest.mark.usefixtures("built")
+def test_what_only_the_fallback_computes_has_a_table_of_it_alone(tmp_path):
+    shapes = tmp_path / "mine.toml"
+    shapes.write_text(
+        'version = 1\noperations = ["fp32_kk"]\nm = [16]\n[[model]]\nname = "x"\n'
+        'weights = [{ name = "w", n = 1024, k = 1024 }]\n'
+    )
+    objective = Objective(shapes=load_shape_set(str(shapes)), operations=(BF16, FP32), by_fallback=(FP32,))
+    found = selected(FIRST, objective)
+    section = found.table.section(FP32)
+    assert found.kernels[section.fallback] == fallback_key(FP32, H200)
+    assert only_fallback(section)
+    assert not only_fallback(found.table.section(BF16))
+    assert found.coverage.general == {"no tuned kernel of fp32_kk can be built for the device": 1}
+    assert not [x for x in found.regrets if x.operation == FP32]
+    assert parse_selection(json.dumps(asdict(found)).encode(), "x") == found
+
+
+def test_kernels_that_cannot_be_built_for_an_operation_are_refused(believe, monkeypatch):
+    monkeypatch.setattr(families()["simt"], "epilogues", tuple(Epilogue))
+    monkeypatch.setattr(families()["sm90_quack"], "epilogues", (Epilogue.NONE,))
+    with pytest.raises(
+        SelectionError, match="bf16_kk_silu: no kernel of an equivalent operation that was timed can be"
+    ):
+        selected(FIRST, Objective(operations=(SILU,)))
 
 
 def noisy(record, seed):

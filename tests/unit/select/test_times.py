@@ -115,3 +115,13 @@ def test_of_two_equivalent_operations_the_nearest_stands_in():
         fp16: {Problem(fp16, *sizes): {PLAIN: 11.0, SMALL: 13.0}},
     }
     assert with_imputed_times(times)[bias][Problem(bias, *sizes)] == {PLAIN: 10.0, SMALL: 13.0}
+
+
+def test_a_gate_takes_the_times_of_the_product_of_both_halves():
+    plain, gate = Operation.BF16_KK, Operation.BF16_KK_SWIGLU
+    times = {plain: {Problem(plain, 64, n, 4096): {PLAIN: float(n)} for n in (512, 1024, 24)}, gate: {}}
+    # Of n 24, D would have 12 columns, which no tensor-core kernel stores.
+    assert with_imputed_times(times)[gate] == {
+        Problem(gate, 64, 256, 4096): {PLAIN: 512.0},
+        Problem(gate, 64, 512, 4096): {PLAIN: 1024.0},
+    }

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from aot.core.candidate import tail_splits
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.space.cost import Estimate, estimate
+from aot.space.roofline import roofline
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
@@ -188,3 +191,57 @@ def test_each_pair_is_predicted_as_if_alone():
     problems = [problem_of(16, 4096, 4096), problem_of(4096, 512, 1024), problem_of(1, 1, 1)]
     found = estimate(candidates, problems, H200).total_us
     assert found.tolist() == [[predict(x, problem).total_us for x in candidates] for problem in problems]
+
+
+def of(tag, m, n, k):
+    return Problem(Operation(tag), m, n, k)
+
+
+def test_the_multiplications_of_each_type_run_at_its_rate():
+    """2 m n k over the rate of one SM, and what a tile of this size loses: the same of every type."""
+    bf16 = predict(SQUARE, of("bf16_kk", 128, 128, 2**20)).compute_us
+    for tag, rate in (("e4m3_bf16_fast_kk", 2.0), ("int8_bf16_kk", 2.0), ("tf32_kk", 0.5), ("bf16_kk_silu", 1.0)):
+        found = predict(SQUARE, of(tag, 128, 128, 2**20)).compute_us
+        assert bf16 / found == pytest.approx(rate, rel=0.01)
+
+
+def test_promoted_sums_cost_hopper_a_fifth_of_their_additions():
+    # 128 x 128 additions for each of 2**13 steps of k, at 67e12 / 2 / 132 a second and SM; a fifth is not hidden.
+    promoted, fast = (predict(SQUARE, of(f"e4m3_bf16_{x}kk", 128, 128, 2**20)).compute_us for x in ("", "fast_"))
+    assert promoted - fast == pytest.approx(0.2 * 128 * 128 * 2**13 / (67e6 / 2 / 132), rel=1e-6)
+    tile = named("sm100_quack_256x256_c2x1_static_2cta", "thor")
+    promoted, fast = (predict(tile, of(f"e4m3_bf16_{x}kk", 256, 256, 2**20), THOR).compute_us for x in ("", "fast_"))
+    assert promoted == fast
+
+
+def test_a_gate_is_a_product_of_both_halves_that_stores_one():
+    gate, plain = (
+        predict(SQUARE, problem) for problem in (of("bf16_kk_swiglu", 256, 2048, 4096), problem_of(256, 4096, 4096))
+    )
+    assert gate.num_waves == plain.num_waves
+    assert gate.compute_us < plain.compute_us
+    # D has half the columns; the bias, which may be there, has 4096 elements.
+    assert (plain.memory_us - gate.memory_us) / plain.memory_us == pytest.approx(
+        (256 * 2048 * 2 - 4096 * 2) / problem_of(256, 4096, 4096).num_bytes
+    )
+
+
+def test_a_residual_is_read_beside_d():
+    found, plain = (predict(SQUARE, of(f"bf16_kk{x}", 4096, 4096, 128)) for x in ("_residual", ""))
+    num_bytes = 2 * (2 * 4096 * 128 + 4096**2)
+    assert found.memory_us / plain.memory_us == pytest.approx((num_bytes + 2 * 4096**2 + 2 * 4096) / num_bytes)
+    assert found.compute_us > plain.compute_us
+
+
+def test_operands_of_8_bits_load_half_the_bytes():
+    e4m3, bf16 = (predict(SQUARE, of(tag, 1, 4096, 4096)) for tag in ("e4m3_bf16_fast_kk", "bf16_kk"))
+    assert e4m3.memory_us / bf16.memory_us == pytest.approx(0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("target", [H200, THOR], ids=["h200", "thor"])
+@pytest.mark.parametrize("operation", Operation, ids=str)
+def test_every_operation_has_a_time_above_its_roofline(operation, target):
+    tile = "sm90_quack_128x128_c1x1_pingpong" if target is H200 else "sm100_quack_128x128_c1x1_static"
+    for sizes in ((1, 4096, 4096), (4096, 4096, 4096), (16, 64, 128)):
+        problem = Problem(operation, *sizes)
+        assert predict(named(tile, target.name), problem, target).total_us > 0.98 * roofline(problem, target).time_us

@@ -1,5 +1,7 @@
 import pytest
 
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.space.roofline import Roofline, roofline
 from tests.unit.twins import problem_of
@@ -22,3 +24,25 @@ def test_the_bound_changes_where_the_two_are_equal():
     assert set(bounds[:change]) == {"memory"}
     assert set(bounds[change:]) == {"compute"}
     assert 200 < change < 240
+
+
+@pytest.mark.parametrize(
+    ("tag", "flops_per_s"),
+    [
+        ("fp16_kk_residual", 7.9e14),
+        ("e4m3_bf16_kk", 1.58e15),
+        ("e5m2e4m3_bf16_kk", 1.58e15),
+        ("e4m3_bf16_block_kk", 1.58e15),
+        ("int8_int32_kk", 1.58e15),
+        ("tf32_kk", 3.95e14),
+        ("fp32_kk", 6.7e13),
+    ],
+)
+def test_the_rate_is_that_of_the_operands(tag, flops_per_s):
+    found = roofline(Problem(Operation(tag), 8192, 8192, 8192), H200)
+    assert found == Roofline(pytest.approx(2 * 8192**3 / flops_per_s * 1e6), "compute")
+
+
+def test_a_gate_multiplies_both_halves():
+    found = roofline(Problem(Operation.BF16_KK_SWIGLU, 8192, 8192, 8192), H200)
+    assert found == Roofline(pytest.approx(4 * 8192**3 / 7.9e8), "compute")

@@ -5,7 +5,7 @@ import pytest
 from aot.core.element import ElementType
 from aot.core.errors import TargetError
 from aot.core.operation import Operation
-from aot.core.target import load_target
+from aot.core.target import RATES, load_target
 from aot.space.cost import CLOCK_HZ, DEFAULTS, Constants, estimate
 from aot.space.enumeration import legal
 from aot.space.roofline import roofline
@@ -28,7 +28,7 @@ from aot.studies.prior import (
 from tests.unit.accepted import named
 from tests.unit.twins import problem_of
 
-THOR = load_target("thor")
+H200, THOR = load_target("h200"), load_target("thor")
 FOUND = load_published("thor")
 BY_NAME = {source.name: source for source in FOUND.source}
 LARGE = named("sm100_persistent_256x256_c2x1_static_2cta", "thor")
@@ -70,7 +70,9 @@ def test_the_assumptions_are_the_targets_and_the_models_own():
     assert shown["smem_bytes_per_block"] == (227, "KiB")
     assert shown["clock"] == (1.575, "GHz")
     assert shown["ramp_us"] == (9.5, "us")
-    assert set(shown) - {field.name for field in fields(Constants)} == {*list(shown)[:6]}
+    assert set(shown) - {field.name for field in fields(Constants)} == {*list(shown)[:10]}
+    assert (shown["fp8_flops_per_s"], shown["int8_flops_per_s"]) == ((516, "TFLOP/s"), (516, "TOP/s"))
+    assert {x.figure: x for x in assumptions(H200)}.keys() - shown.keys() == {"exposed_promotion"}
     assert found["launch_us"].origin == "our own assumption, in want of a Thor."
     assert found["flops_per_s"].origin.startswith("20 SMs x 8192 dense bf16 FLOP a clock an SM x 1.575 GHz")
 
@@ -159,7 +161,7 @@ def test_a_lower_clock_slows_tensor_cores_and_l2_but_not_memory():
     same = at_clock(THOR, DEFAULTS, 1.575e9)
     assert same == (THOR, DEFAULTS)
     slow, constants = at_clock(THOR, DEFAULTS, 1.05e9)
-    assert slow == replace(THOR, flops_per_s=pytest.approx(THOR.flops_per_s / 1.5))
+    assert slow == replace(THOR, **{name: pytest.approx(getattr(THOR, name) / 1.5) for name in RATES.values()})
     assert constants == replace(DEFAULTS, l2_bytes_a_clock_an_sm=pytest.approx(64 / 1.5))
     square, row = problem_of(4096, 4096, 4096), problem_of(1, 4096, 4096)
     ratios = times_us([LARGE], [square, row], slow, constants) / times_us([LARGE], [square, row], THOR)

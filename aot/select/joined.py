@@ -1,0 +1,79 @@
+"""Selections of some operations of one, and of the operations of two. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aot.core.dispatch import DispatchTable, Row, Section
+from aot.core.measurement import PROVENANCE_MEASURED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from aot.core.operation import Operation
+    from aot.select.selection import Selection
+
+
+def renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTable:
+    """Return a table whose kernels have other numbers."""
+
+    def moved(row: Row) -> Row:
+        kernels = number(row.kernel), number(row.general)
+        return Row(*kernels, row.time_us, row.provenance, number(row.runner_up), row.runner_up_us)
+
+    def section_of(section: Section) -> Section:
+        ladders = tuple(replace(x, rows=tuple(map(moved, x.rows))) for x in section.ladders)
+        columns = (replace(x, kernels=tuple(map(number, x.kernels))) for x in section.grid.columns)
+        grid = replace(section.grid, columns=tuple(columns))
+        return replace(section, ladders=ladders, grid=grid, fallback=number(section.fallback))
+
+    return DispatchTable(tuple(map(section_of, table.sections)))
+
+
+def operations_of(selection: Selection) -> tuple[Operation, ...]:
+    """List the operations that a selection has a table of."""
+    return tuple(section.operation for section in selection.table.sections)
+
+
+def restricted(selection: Selection, operations: Collection[Operation]) -> Selection:
+    """Keep some of a selection's operations: their kernels, tables, regrets and scores. It says no coverage."""
+    sections = tuple(x for x in selection.table.sections if x.operation in operations)
+    fallbacks = {section.fallback for section in sections}
+    kept = [i for i, key in enumerate(selection.kernels) if key.operation in operations or i in fallbacks]
+    numbers = {old: new for new, old in enumerate(kept)}
+    return replace(
+        selection,
+        regrets=tuple(x for x in selection.regrets if x.operation in operations),
+        curves=tuple(x for x in selection.curves if x.operation in operations),
+        heldout=tuple(x for x in selection.heldout if x.operation in operations),
+        references=tuple(x for x in selection.references if x.operation in operations),
+        kernels=tuple(selection.kernels[i] for i in kept),
+        table=renumbered(DispatchTable(sections), lambda index: numbers[index]),
+        coverage=None,
+    )
+
+
+def joined(first: Selection, second: Selection) -> Selection:
+    """Join two selections of one target that have no operation in common.
+
+    It is measured where one of them is, and rests on that one's record; rows keep what they say of themselves. It says
+    no coverage.
+    """
+    kernels = tuple(dict.fromkeys([*first.kernels, *second.kernels]))
+    numbers = {key: number for number, key in enumerate(kernels)}
+    moved = [
+        renumbered(first.table, lambda index: numbers[first.kernels[index]]),
+        renumbered(second.table, lambda index: numbers[second.kernels[index]]),
+    ]
+    sections = sorted((s for table in moved for s in table.sections), key=lambda x: x.operation.position)
+    return replace(
+        first if first.provenance == PROVENANCE_MEASURED else second,
+        regrets=(*first.regrets, *second.regrets),
+        curves=(*first.curves, *second.curves),
+        heldout=(*first.heldout, *second.heldout),
+        references=(*first.references, *second.references),
+        kernels=kernels,
+        table=DispatchTable(tuple(sections)),
+        coverage=None,
+    )

@@ -1,0 +1,70 @@
+import pytest
+
+from aot.core.errors import OperationError
+from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, named_operations
+from aot.core.operation import Layout, Operation
+from aot.core.types import BF16, FP16
+
+
+def tags(text):
+    return [x.tag for x in named_operations(text)]
+
+
+def test_tags_and_patterns_are_listed_once_in_the_order_of_the_catalogue():
+    assert tags("fp16_kk") == ["fp16_kk"]
+    assert tags("int8_bf16_kk, bf16_kk,bf16_kk") == ["bf16_kk", "int8_bf16_kk"]
+    assert tags("e4m3_bf16_*") == [
+        "e4m3_bf16_kk",
+        "e4m3_bf16_fast_kk",
+        "e4m3_bf16_block_kk",
+        "e4m3_bf16_kk_gelu_tanh",
+        "e4m3_bf16_kk_silu",
+        "e4m3_bf16_kk_swiglu",
+    ]
+
+
+def test_what_a_minus_leads_is_left_out():
+    assert tags("bf16_kk_*,-*_*glu,-*_gelu*") == ["bf16_kk_bias", "bf16_kk_relu", "bf16_kk_silu", "bf16_kk_residual"]
+    assert tags("int8,-int8_int32_kk") == ["int8_bf16_kk", "int8_fp16_kk"]
+    assert set(tags("-*16_*")) == {"e4m3_fp32_kk", "e4m3_e4m3_kk", "int8_int32_kk", "tf32_kk", "fp32_kk"}
+
+
+def test_the_default_are_the_products_that_have_run_on_a_gpu():
+    expected = [x for x in Operation if x.types in (BF16, FP16) and x.epilogue in ("none", "bias")]
+    assert list(named_operations(DEFAULT_PRESET)) == expected
+    assert len(expected) == 2 * len(Layout) + 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("llama", {"bf16_kk", "bf16_kk_residual", "bf16_kk_swiglu"}),
+        ("vision", {"bf16_kk_bias", "bf16_kk_gelu", "bf16_kk_gelu_tanh", "bf16_kk_residual"}),
+        ("diffusion", {"bf16_kk", "bf16_kk_bias", "bf16_kk_gelu_tanh", "bf16_kk_silu", "bf16_kk_residual"}),
+    ],
+)
+def test_a_preset_names_what_such_models_need_in_both_types(preset, expected):
+    assert set(tags(preset)) == expected | {x.replace("bf16", "fp16") for x in expected}
+    assert preset in HELP
+
+
+def test_no_preset_hides_a_tag():
+    assert not set(PRESETS) & {x.tag for x in Operation}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bf16_kk_sil", "no operation is called 'bf16_kk_sil', and no preset; did you mean bf16_kk_silu or "),
+        ("visoin", "no operation is called 'visoin', and no preset; did you mean vision?"),
+        ("x*", "no operation is called 'x*', and no preset; docs/operations.md lists them"),
+        ("bf16_kk,-mxfp8_*", "no operation is called 'mxfp8_*', and no preset; did you mean fp8?"),
+        ("bf16_kk,-bf16_*", "'bf16_kk,-bf16_*' leaves no operation; exclude less"),
+        ("", "an empty name in ''; write for example 'bf16_kk,bf16_kk_silu' or 'llama,-fp16_*'"),
+        ("bf16_kk,-", "an empty name in 'bf16_kk,-'; write for example"),
+    ],
+)
+def test_what_names_nothing_is_refused(text, message):
+    with pytest.raises(OperationError) as caught:
+        named_operations(text)
+    assert str(caught.value).startswith(message)

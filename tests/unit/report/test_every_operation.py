@@ -1,0 +1,92 @@
+"""What reads a selection takes every operation of the catalogue: tables, coverage, explanations, diffs, the report."""
+
+from dataclasses import replace
+
+import pytest
+
+from aot.cli import tables
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
+from aot.core.named_operations import named_operations
+from aot.core.operation import Operation
+from aot.core.problem import Problem
+from aot.core.target import load_target
+from aot.report import facts as facts_module
+from aot.report.facts import facts_of
+from aot.report.page import page
+from aot.report.parts import operation_name
+from aot.report.tables import conditions
+from aot.select.coverage import coverage
+from aot.select.diff import compare
+from aot.select.explain import explanation
+from aot.select.selection import Regret, parse_selection, write_selection
+from aot.select.tiles import tile_notes
+from aot.space.roofline import roofline
+from tests.unit.accepted import named
+from tests.unit.selections import SELECTION
+
+H200 = load_target("h200")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+OTHER = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+FALLBACK = Candidate("simt", 64, 64, use_tma_store=False)
+SIZES = (16, 4096, 4096)
+
+
+def selection_of(operations, first=PLAIN, second=OTHER):
+    """Make a predicted selection that has two kernels and a row of each operation."""
+    kernels, sections = [], []
+    for operation in operations:
+        own = [KernelKey(operation, first), KernelKey(operation, second)]
+        fallback = KernelKey(operation.layouts[0], FALLBACK)
+        kernels += [*own, *([] if fallback in kernels else [fallback])]
+        i, j = (kernels.index(x) for x in own)
+        row = Row(i, i, 100.0, "predicted", j, 110.0)
+        ladder = Ladder(4096, 4096, (16, 8192), (row, row))
+        grid = Grid((1,), (1,), (Column((1,), (j,)),))
+        sections.append(Section(operation, (ladder,), grid, kernels.index(fallback)))
+    regrets = tuple(Regret(x, 1, 2, 0.0, 0.0, "exact", 0.0) for x in operations)
+    table = DispatchTable(tuple(sections))
+    return replace(
+        SELECTION, provenance="predicted", conditions=(), kernels=tuple(kernels), table=table, regrets=regrets
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_census(monkeypatch):
+    monkeypatch.setattr(facts_module, "census", lambda *_: [])
+
+
+@pytest.mark.parametrize("operation", Operation, ids=str)
+def test_an_operation_is_told_of_everywhere(operation):
+    found, other = selection_of([operation]), selection_of([operation], OTHER, PLAIN)
+    problem = Problem(operation, *SIZES)
+    text = explanation(found, problem, H200, {})
+    assert f"kernel     {operation.tag}_{PLAIN.name}" in text
+    assert f"roofline   {roofline(problem, H200).time_us:.2f} us" in text
+    assert coverage(found.table, found.kernels, [problem]).num_predicted == 1
+    assert [x.corner.operation for x in compare(found, other, {}).changes] == [operation] * 3
+    assert operation.tag in tables.selection_summary(found)
+    assert tile_notes(found, H200, {}).keys() == {key.name for key in found.kernels if key.candidate != FALLBACK}
+    (facts,) = facts_of(found, H200, None).operations
+    assert operation_name(facts).startswith(f"{operation.tag}: ")
+    assert operation.tag in page(facts_of(found, H200, None))
+
+
+def test_all_of_them_are_one_selection(tmp_path):
+    found = selection_of(list(Operation))
+    write_selection(tmp_path / "s.json", found)
+    assert parse_selection((tmp_path / "s.json").read_bytes(), "s.json") == found
+    roofs = dict(conditions(facts_of(found, H200, None)))["Roofs"]
+    assert roofs.startswith(
+        "790 TFLOP/s of bf16, fp16; 1580 TFLOP/s of e4m3, e5m2, int8; 395 TFLOP/s of tf32; 67 TFLOP/s"
+    )
+    plain = dict(conditions(facts_of(selection_of(named_operations("default")), H200, None)))["Roofs"]
+    assert plain.startswith("790 TFLOP/s, 4.3 TB/s, as the target's file gives them")
+
+
+def test_an_operation_is_named_by_its_types():
+    names = {x.operation: operation_name(x) for x in facts_of(selection_of(list(Operation)), H200, None).operations}
+    assert names[Operation.E5M2E4M3_BF16_KK] == (
+        "e5m2e4m3_bf16_kk: float8_e5m2 by float8_e4m3fn to bfloat16, A row-major, B (n, k) row-major"
+    )
+    assert names[Operation.BF16_KK] == "bf16_kk: bfloat16, A row-major, B (n, k) row-major"

@@ -1,0 +1,82 @@
+import re
+
+import pytest
+
+from aot.core.errors import OutputError
+from aot.core.operation import Operation
+from aot.core.target import load_target, target_names
+from aot.families import families, families_for
+from aot.space.enumeration import has_tuned_kernels
+from aot.studies import support as module
+from aot.studies.support import BEGIN, END, Support, family_fault, markdown, measured_operations, support, with_tables
+from tests.unit.test_docs import ROOT
+
+PAGE = ROOT / "docs" / "operations.md"
+
+
+def rows():
+    """Return the first table's statuses by tag."""
+    lines = [line.strip("| ").split(" | ") for line in markdown().splitlines() if line.startswith("| `")]
+    return {line[0].strip("`"): line[3:] for line in lines if len(line) == 3 + len(target_names())}
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_code_says():
+    """Where this fails: python -m aot.studies.support."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page) == page
+
+
+@pytest.mark.slow
+def test_every_operation_has_a_status_on_every_target():
+    found = rows()
+    assert list(found) == [x.tag for x in Operation]
+    known = re.compile(r"measured|by the times of (bf16|fp16)_kk|compiles, not run|fallback only|none")
+    assert [cell for cells in found.values() for cell in cells if not known.fullmatch(cell)] == []
+
+
+def test_only_what_a_record_has_is_measured():
+    assert measured_operations("thor") == frozenset()
+    assert Operation.BF16_KK in measured_operations("h200")
+    assert support(Operation.BF16_KK, "h200") == Support("measured")
+    assert support(Operation.BF16_KK, "thor") == Support("compiles, not run")
+    assert not {x for x in measured_operations("h200") if x.types.is_scaled or x.activation or x.gate}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["h200", "thor"])
+@pytest.mark.parametrize("tag", ["bf16_kk", "bf16_kk_silu", "e4m3_bf16_kk", "tf32_kk", "fp32_kk"])
+def test_a_family_builds_what_legality_lets_through(tag, target):
+    operation, device = Operation(tag), load_target(target)
+    able = [x for x in families_for(device) if not x.is_fallback and not family_fault(x, operation, device)]
+    assert bool(able) == has_tuned_kernels(operation, device)
+
+
+def test_a_family_is_refused_with_the_reason():
+    h200 = load_target("h200")
+    assert (
+        family_fault(families()["sm90_quack"], Operation.FP32_KK, h200) == "element types not supported by the family"
+    )
+    assert (
+        family_fault(families()["sm90_partial_tile"], Operation.BF16_MN, h200) == "layout not supported by the family"
+    )
+    assert family_fault(families()["sm90_quack"], Operation.BF16_MN, h200) == ""
+
+
+def test_what_not_even_the_fallback_computes_is_refused_with_the_reason(monkeypatch):
+    support.cache_clear()
+    monkeypatch.setattr(families()["simt"], "types", ())
+    monkeypatch.setattr(module, "_has_tuned", lambda *_: False)
+    found = support(Operation.FP32_KK, "h200")
+    assert found.status == "none"
+    assert found.reason.startswith(
+        "no kernel computes every fp32_kk, so that no table can have it: simt_64x64_c1x1_dir"
+    )
+    support.cache_clear()
+
+
+def test_a_page_without_a_place_is_refused():
+    with pytest.raises(OutputError, match="the page has no place for its tables; expected the lines"):
+        with_tables(f"# A page\n{BEGIN}\n")
+    with pytest.raises(OutputError):
+        with_tables(f"# A page\n{END}\n")
