@@ -105,14 +105,15 @@ class Sm100Quack:
         elements = shape.epilogue_elements(GATE_D_BYTES if operation.gate else d_bytes, c_bytes)
         epilogue_bytes = elements * d_bytes // (2 if operation.gate else 1)
         vectors = vector_bytes(candidate, operation, shape.cta_m)
-        if has_own_epilogue(operation):
-            vectors = -(-vectors // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        padding = -vectors % ALIGNMENT_BYTES
+        if has_own_epilogue(operation):  # counted before quack fills the rest (`GemmEpilogueSm100.epi_smem_bytes`)
+            vectors, padding = vectors + padding, 0
         fixed = BARRIER_BYTES + 2 * (epilogue_bytes + elements * c_bytes) + vectors
         limit = target.smem_bytes_per_block
         num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
         return Resources(
-            smem_bytes=fixed + num_stages * shape.stage_bytes + spare * epilogue_bytes,
+            smem_bytes=fixed + padding + num_stages * shape.stage_bytes + spare * epilogue_bytes,
             stage_bytes=shape.stage_bytes,
             num_threads=NUM_THREADS,
             num_stages=num_stages,
