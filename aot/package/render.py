@@ -291,7 +291,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "origins": manifest.tables,
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
-        "catalogue": list({x.call: x for x in Operation}.values()),
+        "catalogue": [x for x in Operation if x is x.layouts[0]],
         "new_operations": sorted(calls - RUN_ON_A_GPU),
         "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),

@@ -37,11 +37,12 @@ const char* product_name(Product product) {
 
 int32_t find_operation(const Request& request) {
   const Epilogue epilogue = epilogue_of(request);
+  const bool allows_more = request.allow_tf32 || request.use_fast_accum;
   int32_t found = -1;
   for (int32_t i = 0; i < kNumOperations; ++i) {
     if (!computes(kOperations[i], request, epilogue)) continue;
     found = i;
-    if (kOperations[i].is_fast || kOperations[i].is_tf32) break;
+    if (!allows_more || kOperations[i].is_fast || kOperations[i].is_tf32) break;
   }
   return found;
 }

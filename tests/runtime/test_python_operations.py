@@ -9,6 +9,7 @@ import torch
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
+from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.types import SCALE_BLOCK, Scale
 from tests.runtime import host
@@ -343,3 +344,19 @@ def test_torch_hears_that_out_was_written_beside_other_operands(every_package, e
     assert every_package.linear(x, weight, residual=residual, out=out) is out
     assert [t._version for t in (x, weight, out, residual)] == [0, 0, 1, 0]
     assert len(every.fake_launches()) == 1
+
+
+def test_the_packages_catalogue_is_the_toolchains(every_package):
+    rows = every_package._catalogue.CATALOGUE
+    assert [(x.call, x.tag) for x in rows] == [(x.call, x.layouts[0].tag) for x in Operation if x is x.layouts[0]]
+    assert {x.call for x in rows} == {x.call for x in by_call()}
+    by_tag = {x.tag: x for x in Operation}
+    for row in rows:
+        operation = by_tag[row.tag]
+        types = [x.value for x in (operation.types.a, operation.types.b, operation.types.d, operation.types.scale)]
+        assert [row.a, row.b, row.d, row.scale] == types
+        assert (row.epilogue, row.has_bias, row.is_fast) == (
+            operation.epilogue.value,
+            operation.has_bias,
+            operation.types.is_fast,
+        )

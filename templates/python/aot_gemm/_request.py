@@ -122,10 +122,9 @@ def _computes(row: Row, request: Request) -> bool:
     )
 
 
-def _calls(request: Request) -> list[str]:
-    """Name the operations that compute what is asked for: first what is allowed beside the most exact one."""
-    rows = sorted((x for x in CATALOGUE if _computes(x, request)), key=lambda x: -(x.is_fast + (x.a == "tf32")))
-    return [x.call for x in rows]
+def _serving(request: Request) -> list[Row]:
+    """Return the operations that compute what is asked for: first what is allowed beside the most exact one."""
+    return sorted((x for x in CATALOGUE if _computes(x, request)), key=lambda x: -(x.is_fast + (x.a == "tf32")))
 
 
 def _is_there(call: str) -> bool:
@@ -140,7 +139,7 @@ def find(request: Request) -> str:
         DtypeError: there is no product of the element types.
         UnsupportedError: there is no such operation, or this wheel has no kernels for it.
     """
-    return next((x for x in _calls(request) if _is_there(x)), None) or refuse(request)
+    return next((x.call for x in _serving(request) if _is_there(x.call)), None) or refuse(request)
 
 
 def refuse(request: Request) -> NoReturn:
@@ -159,11 +158,12 @@ def refuse(request: Request) -> NoReturn:
     here = [x for x in CATALOGUE if _is_there(x.call)]
     of_these = [x.call for x in here if x in of_types]
     has = f"of these types it has {', '.join(of_these)}" if of_these else f"it has {_list(here)}, none of these types"
-    calls = _calls(request)
-    what = f"this wheel has no kernels for {calls[0]} ({request.text})" if calls else f"no wheel has {request.text}"
-    has = has if calls else f"there are {_list(of_types)}; {has.replace('it has', 'this one has')}"
+    serving = _serving(request)
+    what = f"this wheel has no kernels for {serving[0].call}" if serving else "no wheel has"
+    what += f" ({request.text})" if serving else f" {request.text}"
+    has = has if serving else f"there are {_list(of_types)}; {has.replace('it has', 'this one has')}"
     advice = [_nearest(request, here)]
-    advice += [f"build a wheel with it: aot build --operations {calls[0]}"] if calls else []
+    advice += [f"build a wheel with it: aot build --operations default,{serving[0].tag}"] if serving else []
     advice += ["an output is named by keyword, out=, since the third argument is a bias"] if request.bias else []
     raise errors.UnsupportedError(f"{request.product}: {what}; {has}; {'; '.join(advice)}")
 
