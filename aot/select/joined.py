@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import DispatchTable, Row, Section
 from aot.core.measurement import PROVENANCE_MEASURED
+from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from aot.core.operation import Operation
-    from aot.select.selection import Selection
+    from aot.select.selection import Regret, Selection
 
 
 def renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTable:
@@ -54,6 +55,16 @@ def restricted(selection: Selection, operations: Collection[Operation]) -> Selec
     )
 
 
+def _regrets(selection: Selection) -> tuple[Regret, ...]:
+    """Return a selection's regrets, each saying what it is by, as a wholly predicted selection need not."""
+    if selection.provenance == PROVENANCE_MEASURED:
+        return selection.regrets
+    suffixes = (BY_COST_MODEL, BY_IMPUTED_TIMES)
+    return tuple(
+        x if x.method.endswith(suffixes) else replace(x, method=f"{x.method}{BY_COST_MODEL}") for x in selection.regrets
+    )
+
+
 def joined(first: Selection, second: Selection) -> Selection:
     """Join two selections of one target that have no operation in common.
 
@@ -69,7 +80,7 @@ def joined(first: Selection, second: Selection) -> Selection:
     sections = sorted((s for table in moved for s in table.sections), key=lambda x: x.operation.position)
     return replace(
         first if first.provenance == PROVENANCE_MEASURED else second,
-        regrets=(*first.regrets, *second.regrets),
+        regrets=(*_regrets(first), *_regrets(second)),
         curves=(*first.curves, *second.curves),
         heldout=(*first.heldout, *second.heldout),
         references=(*first.references, *second.references),

@@ -326,6 +326,8 @@ def values_of(parameter):
         fitting = st.sampled_from(target_names())
     elif parameter.name in ("shapes", "heldout"):
         fitting = st.sampled_from([*shape_set_names(), "shapes.toml", "odd.toml"])
+    elif parameter.name == "operations":
+        fitting = st.sampled_from(["bf16_kk", "default", "bf16_kk*,-*glu", "fp8", "-*_kk*"])
     elif parameter.name == "kernels":
         fitting = st.sampled_from(["", "*", "sm100_*", "-*256x256*", "sm90_*,-*_c1x1_*"])
     other = st.one_of(st.sampled_from(HOSTILE), st.sampled_from(FILES), NUMBERS.map(str), WORDS)

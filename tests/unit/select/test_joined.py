@@ -82,3 +82,17 @@ def test_a_joined_selection_is_measured_where_a_part_is():
     for found in (joined(own, predicted), joined(predicted, own)):
         assert (found.provenance, found.record, found.conditions) == ("measured", "mine", SELECTION.conditions)
     assert joined(predicted, replace(own, provenance="predicted", record="x")).provenance == "predicted"
+
+
+def test_what_the_cost_model_chose_is_no_regret_beside_what_was_measured():
+    regrets = tuple(
+        Regret(x, 1, 1, 0.0, 0.0, method, 0.0) for x, method in ((BIAS, "exact"), (FP16, "exact, by imputed times"))
+    )
+    parts = restricted(whole(), (BF16,)), restricted(whole(), (BIAS, FP16))
+    found = joined(parts[0], replace(parts[1], provenance="predicted", regrets=regrets))
+    known = {x.operation: (x.method, x.is_known) for x in found.regrets}
+    assert known == {
+        BF16: ("exact", True),
+        BIAS: ("exact, by the cost model", False),
+        FP16: ("exact, by imputed times", True),
+    }
