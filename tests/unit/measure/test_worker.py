@@ -4,7 +4,7 @@ import pytest
 
 from aot.core.errors import DeviceError, StoreError
 from aot.core.measurement import LibraryTime, Outcome, Status
-from aot.measure import verify
+from aot.measure import edge_shapes
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.session import Session, StoppedError, deadline_stop
@@ -23,7 +23,7 @@ TIMES = {name: 10.0 * (1 + i) for i, name in enumerate(NAMES)}
 
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch):
-    monkeypatch.setattr(verify, "ALIGNED_SHAPES", verify.ALIGNED_SHAPES[:3])
+    monkeypatch.setattr(edge_shapes, "ALIGNED_SHAPES", edge_shapes.ALIGNED_SHAPES[:3])
 
 
 class Rig:
@@ -243,7 +243,7 @@ def test_a_kernel_that_is_verified_on_waves_of_tiles_is_asked_for_its_clusters_o
     monkeypatch.setattr(TwinKernels, "max_active_clusters", lambda _, number, call, *__: asked.append((number, call)))
     rig.run()
     (call,) = [call for number, call in asked if number == len(KERNELS)]
-    places = [(call.a, call.a_matrix), (call.b, call.b_matrix), (call.d, call.d_matrix)]
+    places = [(x.address, x.matrix) for x in call.tensors.values()]
     assert all(address + 2 * matrix.num_elements <= address + (1 << 20) for address, matrix in places)
     assert len({address for address, _ in places}) == 3
 

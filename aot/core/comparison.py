@@ -1,0 +1,129 @@
+"""Hold a kernel's result against its float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
+from aot.core.numerics import decode, is_bad, is_integer, poison, round_to
+from aot.core.types import Scale
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from aot.core.numerics import Bits
+    from aot.core.operation import Operation
+    from aot.core.reference import Expected
+
+ERROR_BOUND = {ElementType.BFLOAT16: 5e-3, ElementType.FLOAT16: 1e-3}
+"""Largest error allowed of a product of 16-bit operands with or without a bias, relative to the reference, in the
+Frobenius norm and (see `compare`) for each element.
+
+Derivation: D is rounded once, which changes an element by at most the unit roundoff: 2^-8 = 3.9e-3 for bf16 (8
+significant bits), 2^-11 = 4.9e-4 for fp16 (11 bits). Accumulating k products in float32 adds about sqrt(k) * 2^-24,
+under 2e-5 up to k = 65536. Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2
+and section 3.1. A correctly rounded random result lies near 1.6e-3 and 2e-4.
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Outcome of a check: the relative error, and what is wrong, empty when nothing is."""
+
+    relative_error: float
+    fault: str = ""
+
+
+def _norm(values: NDArray[np.float64]) -> float:
+    """Return the Frobenius norm. np.linalg.norm wakes BLAS threads for it, which cost more than the sum does."""
+    return float(np.sqrt(np.square(values).sum()))
+
+
+def _not_finite(dtype: ElementType, bits: Bits, values: NDArray[np.float64], bad: NDArray[np.bool_]) -> str:
+    row, column = (int(i) for i in np.argwhere(bad)[0])
+    what = "was not written" if int(bits[row, column]) == poison(dtype) else f"is {values[row, column]}"
+    state = "not written" if is_integer(dtype) else "not finite"
+    return f"{int(bad.sum())} of {bad.size} elements are {state}; the first, ({row}, {column}), {what}"
+
+
+def is_16_bit_product(operation: Operation) -> bool:
+    """Say whether an operation is a product of 16-bit operands, with or without a bias, which has ERROR_BOUND."""
+    types = operation.types
+    is_plain = operation.epilogue in (Epilogue.NONE, Epilogue.BIAS) and types.scale is Scale.NONE
+    return is_plain and types.d in ERROR_BOUND and types.a is types.b is types.d
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The least and the greatest value that each element may have, and the relative error allowed of all."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    relative: float
+
+
+def _limits_by_type(dtype: ElementType, expected: Expected, norm: float) -> _Limits:
+    """Allow each element ERROR_BOUND times its own magnitude plus the reference's root mean square."""
+    wanted, bound = round_to(dtype, expected.values), ERROR_BOUND[dtype]
+    allowed = bound * (np.abs(expected.values) + norm / np.sqrt(wanted.size))
+    low, high = expected.values - allowed, expected.values + allowed
+    is_number = np.isfinite(wanted)
+    return _Limits(np.where(is_number, low, wanted), np.where(is_number, high, wanted), bound)
+
+
+def _limits_by_radius(dtype: ElementType, expected: Expected) -> _Limits:
+    low, high = (round_to(dtype, expected.values + sign * expected.radius) for sign in (-1, 1))
+    return _Limits(low, high, np.inf)
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def compare(operation: Operation, bits: Bits, expected: Expected) -> Comparison:
+    """Hold a result (m, n) against its reference.
+
+    An element must lie where its reference's radius, rounded to D's type, lets it (`aot.core.reference`); be a NaN
+    where the reference is, and infinite where that is. An element of a product of 16-bit operands has the bound of its
+    type instead, and so has the Frobenius norm of all errors: one wrong element among millions does not move the norm.
+    """
+    dtype, values = operation.d, decode(operation.d, bits)
+    largest = float(np.abs(round_to(dtype, np.array(np.inf))))  # where a type saturates, what is more is no error
+    exact = np.clip(expected.values, -largest, largest)
+    is_number = np.isfinite(exact) & np.isfinite(values)
+    norm = max(_norm(exact[is_number]), np.finfo(np.float64).tiny)
+    is_simple = is_16_bit_product(operation)
+    limits = _limits_by_type(dtype, expected, norm) if is_simple else _limits_by_radius(dtype, expected)
+    bad = is_bad(dtype, bits) & np.isfinite(limits.low) & np.isfinite(limits.high)
+    if bad.any():
+        return Comparison(1.0, _not_finite(dtype, bits, values, bad))
+    relative = _norm((values - exact)[is_number]) / norm
+    is_inside = (values >= limits.low) & (values <= limits.high)
+    wrong = ~(is_inside | (np.isnan(values) & np.isnan(exact)))
+    if relative <= limits.relative and not wrong.any():
+        return Comparison(relative)
+    return Comparison(relative, _wrong(values, exact, limits, wrong, relative))
+
+
+def _wrong(
+    values: NDArray[np.float64],
+    exact: NDArray[np.float64],
+    limits: _Limits,
+    wrong: NDArray[np.bool_],
+    relative: float,
+) -> str:
+    """Say how many elements are wrong, and which one the most: what is not finite, or what is, before all else."""
+    excess = np.maximum(values - limits.high, limits.low - values)
+    excess = np.where(wrong & np.isnan(excess), np.inf, excess)
+    row, column = (int(i) for i in np.unravel_index(int(np.nanargmax(excess)), excess.shape))
+    got, want = float(values[row, column]), float(exact[row, column])
+    low, high = float(limits.low[row, column]), float(limits.high[row, column])
+    if np.isfinite(limits.relative):
+        bound, between = f", bound {limits.relative:.0e}", ""
+    else:
+        bound, between = "", f", between {low:.6g} and {high:.6g}"
+    return (
+        f"relative error {relative:.2e}{bound}; {int(wrong.sum())} of {wrong.size} elements are wrong, "
+        f"most at ({row}, {column}): got {got:.6g}, expected {want:.6g}{between}"
+    )
