@@ -115,16 +115,20 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _steps(operation: Operation) -> tuple[int, int, int]:
-    """Return what m, n and k of aligned shapes are multiples of; and so, of all of them, is the padding."""
+def steps(operation: Operation) -> tuple[int, int, int]:
+    """Return what m, n and k of aligned shapes are multiples of."""
     of_a, of_b, of_d = (ALIGNMENT_BYTES // x.num_bytes for x in (operation.a.element, operation.b.element, operation.d))
-    sides = (
-        1 if operation.a.is_k_major else of_a,
-        lcm(of_d, 1 if operation.b.is_k_major else of_b),
-        lcm(of_a if operation.a.is_k_major else 1, of_b if operation.b.is_k_major else 1, MIN_STEP),
-    )
-    m, n, k = sides
-    return m, lcm(n, MIN_STEP), k
+    a_is_k_major, b_is_k_major = operation.a.is_k_major, operation.b.is_k_major
+    n = lcm(MIN_STEP, of_d, 1 if b_is_k_major else of_b)
+    k = lcm(MIN_STEP, of_a if a_is_k_major else 1, of_b if b_is_k_major else 1)
+    return 1 if a_is_k_major else of_a, n, k
+
+
+def rounded(problem: Problem, m_multiple: int = 1, n_multiple: int = 1) -> Problem:
+    """Round a problem's extents up to what its operation's types need, and a kernel besides."""
+    m, n, k = steps(problem.operation)
+    extents = ((problem.m, lcm(m, m_multiple)), (problem.n, lcm(n, n_multiple)), (problem.k, k))
+    return Problem(problem.operation, *(_round_up(extent, step) for extent, step in extents))
 
 
 MIN_STEP = 8
@@ -140,9 +144,7 @@ def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     for tiles_m, tiles_n in TAIL_TILES:
         rows, columns = tiles_m * candidate.tile_m - MIN_STEP, tiles_n * candidate.tile_n - MIN_STEP
         m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
-        step_m, step_n, step_k = _steps(kernel.key.operation)
-        problem = Problem(kernel.key.operation, _round_up(m, step_m), _round_up(n, step_n), _round_up(TAIL_K, step_k))
-        shapes.append(EdgeShape(problem, 0, 0, is_own=True))
+        shapes.append(EdgeShape(rounded(Problem(kernel.key.operation, m, n, TAIL_K)), 0, 0, is_own=True))
     return shapes
 
 
@@ -172,13 +174,11 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     operation = kernel.key.operation
     if kernel.is_fallback:
         return _fallback_shapes(operation)
-    step_m, step_n, step_k = _steps(operation)
-    step_m, step_n = lcm(step_m, kernel.m_multiple), lcm(step_n, kernel.n_multiple)
     step = max(ALIGNMENT_BYTES // min(operation.a.element.num_bytes, operation.d.num_bytes), MIN_STEP)
 
     def shape(extents: tuple[int, int, int, int], arrangement: Arrangement, content: Content) -> EdgeShape:
         m, n, k, padding = extents
-        problem = Problem(operation, _round_up(m, step_m), _round_up(n, step_n), _round_up(k, step_k))
+        problem = rounded(Problem(operation, m, n, k), kernel.m_multiple, kernel.n_multiple)
         return EdgeShape(problem, _round_up(padding, step), 0, arrangement=arrangement, content=content)
 
     arrangements = (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS

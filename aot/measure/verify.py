@@ -39,7 +39,7 @@ class EdgeCase:
     extent gives a wrong result.
     """
 
-    def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator) -> None:
+    def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator, num_guards: int) -> None:
         self._gpu, self.problem = gpu, shape.problem
         operation, arrangement = shape.problem.operation, shape.arrangement
         matrices = operands(shape.problem, shape.padding, arrangement)
@@ -48,8 +48,8 @@ class EdgeCase:
         for argument, matrix in matrices.items():
             dtype = element_of(operation, argument)
             # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
-            start = GUARD_ELEMENTS + shape.offset
-            region = np.full(start + matrix.num_elements + GUARD_ELEMENTS, poison(dtype), bits_type(dtype))
+            start = num_guards + shape.offset
+            region = np.full(start + matrix.num_elements + num_guards, poison(dtype), bits_type(dtype))
             if argument is Argument.D:
                 self._region, self._d = region, _view(region[start:], matrix)
             else:
@@ -84,11 +84,26 @@ class EdgeCase:
 
 
 class Verifier:
-    """Runs kernels on their edge cases, which kernels of the same extents share."""
+    """Runs kernels on their edge cases, which kernels of the same extents share.
+
+    Args:
+        gpu: the device.
+        kernels: what is run.
+        rng: draws the operands.
+        tick: called after each case.
+        num_guards: elements before and after each operand, a multiple of 256; 0 where a memory checker watches, which
+            would take a guard for a part of the operand.
+    """
 
     def __init__(
-        self, gpu: Gpu, kernels: Kernels, rng: np.random.Generator, tick: Callable[[], None] = lambda: None
+        self,
+        gpu: Gpu,
+        kernels: Kernels,
+        rng: np.random.Generator,
+        tick: Callable[[], None] = lambda: None,
+        num_guards: int = GUARD_ELEMENTS,
     ) -> None:
+        self._num_guards = num_guards
         self._gpu = gpu
         self._kernels = kernels
         self._rng = rng
@@ -99,7 +114,7 @@ class Verifier:
 
     def _case(self, shape: EdgeShape) -> EdgeCase:
         if shape not in self._cases:
-            self._cases[shape] = EdgeCase(self._gpu, self._kernels, shape, self._rng)
+            self._cases[shape] = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
         return self._cases[shape]
 
     def _reserve(self, num_bytes: int) -> None:
@@ -122,6 +137,32 @@ class Verifier:
             raise VerificationError(f"wrote {num_touched} elements outside D on {case.problem.name}")
         return result
 
+    def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, float]:
+        result = self._run(index, case, bound)
+        outcome = compare(case.problem.operation, result, case.expected)
+        if outcome.fault:
+            raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
+        return result, outcome.relative_error
+
+    def run_once(self, shape: EdgeShape, index: int = 0, *, promises: bool = False) -> float:
+        """Run a kernel once on a case that is made for it, and return the relative error.
+
+        Args:
+            shape: the case.
+            index: of the kernel in the library.
+            promises: whether to promise that B is constant.
+
+        Raises:
+            VerificationError: the result is wrong or incomplete, or memory around D was written.
+            DeviceError: the library refused the case, or the launch failed.
+        """
+        case = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
+        try:
+            return self._checked(index, case, shape, case.promised if promises else case.bound)[1]
+        finally:
+            if not self._gpu.is_lost():
+                case.free()
+
     def verify(self, kernel: TunedKernel, index: int) -> float:
         """Run a kernel twice on each of its edge cases and give the largest relative error.
 
@@ -138,15 +179,12 @@ class Verifier:
         largest = 0.0
         for shape in edge_shapes(kernel):
             case = self._case(shape)
-            result = self._run(index, case, case.bound)
-            outcome = compare(case.problem.operation, result, case.expected)
-            if outcome.fault:
-                raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
+            result, error = self._checked(index, case, shape, case.bound)
             again = self._run(index, case, case.promised)
             if kernel.is_reproducible and not np.array_equal(result, again):
                 num = int((result != again).sum())
                 raise VerificationError(f"two runs differ in {num} of {result.size} elements on {shape}")
-            largest = max(largest, outcome.relative_error)
+            largest = max(largest, error)
             if shape.is_own:
                 self._cases.pop(shape).free()
             self._tick()
