@@ -162,7 +162,7 @@ def run(
 
 
 def operations(text: str) -> list[Operation]:
-    """Read tags of operations, or parts of them, between commas, `all` or `none`; raise ValueError for anything else."""
+    """Read tags of operations, or parts of them, between commas, `all` or `none`; raise ValueError for others."""
     if text in ("all", "none"):
         return list(Operation) if text == "all" else []
     found = {part: [x for x in Operation if part == x.tag or part in x.tag] for part in text.split(",")}

@@ -100,7 +100,7 @@ def compare(operation: Operation, bits: Bits, expected: Expected) -> Comparison:
         return Comparison(1.0, _not_finite(dtype, bits, values, bad))
     relative = _norm((values - exact)[is_number]) / norm
     is_inside = (values >= limits.low) & (values <= limits.high)
-    wrong = ~(is_inside | (np.isnan(values) & np.isnan(exact)))
+    wrong = ~(is_inside | (np.isnan(values) & np.isnan(exact)) | np.isinf(expected.radius))
     if relative <= limits.relative and not wrong.any():
         return Comparison(relative)
     return Comparison(relative, _wrong(values, exact, limits, wrong, relative))

@@ -97,6 +97,7 @@ class Expected:
 
     values: Array
     radius: Array
+    """Infinite where any result is right: an infinity times what a kernel may take for 0."""
 
     def __add__(self, other: Expected) -> Expected:
         """Return the sum, rounded once more."""
@@ -106,7 +107,14 @@ class Expected:
     def __mul__(self, other: Expected) -> Expected:
         """Return the product, rounded once more."""
         radius = np.abs(self.values) * other.radius + np.abs(other.values) * self.radius + self.radius * other.radius
-        return _rounded(self.values * other.values, radius)
+        found = _rounded(self.values * other.values, radius)
+        is_open = self._may_vanish & np.isinf(other.values) | other._may_vanish & np.isinf(self.values)
+        return Expected(np.where(is_open, np.nan, found.values), np.where(is_open, np.inf, found.radius))
+
+    @property
+    def _may_vanish(self) -> NDArray[np.bool_]:
+        """Say which values a kernel may take for 0, whose product with an infinity is a NaN."""
+        return np.asarray((np.abs(self.values) <= self.radius) & (self.values != 0), np.bool_)
 
     def map(self, function: Callable[[Array], Array], slope: float, error: float) -> Expected:
         """Return a function's values.

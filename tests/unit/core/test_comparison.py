@@ -97,6 +97,12 @@ def test_what_is_not_finite_is_compared_by_kind(operation):
         assert f"(0, {column})" in compare(operation, bits(operation, wrong), expected).fault
 
 
+def test_what_is_open_may_be_anything():
+    expected = Expected(np.array([[np.nan, 1.0]]), np.array([[np.inf, 0.0]]))
+    for value in (np.nan, np.inf, -np.inf, 3.0):
+        assert compare(Operation.BF16_KK_SWIGLU, bits(BF16, [[value, 1.0]]), expected).fault == ""
+
+
 def test_a_sum_that_float16_does_not_hold_is_infinite():
     expected = expect(np.array([[70000.0, 65519.0]]), 0.0)
     for operation in (FP16, Operation.FP16_KK_SILU):

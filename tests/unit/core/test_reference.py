@@ -109,6 +109,16 @@ def test_activations_of_what_is_not_finite_are_torchs_on_a_gpu():
     assert np.isnan([special(x, np.nan) for x in (relu, gelu, silu)]).all()
 
 
+def test_an_infinity_times_what_a_kernel_may_take_for_zero_is_open():
+    """silu(-20) is -4e-8, and 0 where tanh of the hardware is -1; silu(2) and 0 itself are not in doubt."""
+    found = reference(
+        Operation.BF16_KK_SWIGLU, {A: np.array([[1.0]]), B: np.array([[-20.0], [2.0], [0.0], *[[np.inf]] * 3])}
+    )
+    assert np.isinf(found.radius).tolist() == [[True, False, False]]
+    assert found.values[0, 1] == np.inf
+    assert np.isnan(found.values[0, [0, 2]]).all()
+
+
 def cut(values, bits):
     """Cut values below 2^-bits of the largest power of two in each column's greatest magnitude, towards 0."""
     largest = np.abs(values).max(axis=0, keepdims=True)
