@@ -80,30 +80,47 @@ def _limits_by_radius(dtype: ElementType, expected: Expected) -> _Limits:
     return _Limits(low, high, np.inf)
 
 
-@np.errstate(invalid="ignore", over="ignore")
-def compare(operation: Operation, bits: Bits, expected: Expected) -> Comparison:
-    """Hold a result (m, n) against its reference.
+class Check:
+    """What a result (m, n) of an operation is held against, computed once for all kernels.
 
     An element must lie where its reference's radius, rounded to D's type, lets it (`aot.core.reference`); be a NaN
     where the reference is, and infinite where that is. An element of a product of 16-bit operands has the bound of its
     type instead, and so has the Frobenius norm of all errors: one wrong element among millions does not move the norm.
     """
-    dtype, values = operation.d, decode(operation.d, bits)
-    largest = float(np.abs(round_to(dtype, np.array(np.inf))))  # where a type saturates, what is more is no error
-    exact = np.clip(expected.values, -largest, largest)
-    is_number = np.isfinite(exact) & np.isfinite(values)
-    norm = max(_norm(exact[is_number]), np.finfo(np.float64).tiny)
-    is_simple = is_16_bit_product(operation)
-    limits = _limits_by_type(dtype, expected, norm) if is_simple else _limits_by_radius(dtype, expected)
-    bad = is_bad(dtype, bits) & np.isfinite(limits.low) & np.isfinite(limits.high)
-    if bad.any():
-        return Comparison(1.0, _not_finite(dtype, bits, values, bad))
-    relative = _norm((values - exact)[is_number]) / norm
-    is_inside = (values >= limits.low) & (values <= limits.high)
-    wrong = ~(is_inside | (np.isnan(values) & np.isnan(exact)) | np.isinf(expected.radius))
-    if relative <= limits.relative and not wrong.any():
-        return Comparison(relative)
-    return Comparison(relative, _wrong(values, exact, limits, wrong, relative))
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def __init__(self, operation: Operation, expected: Expected) -> None:
+        self._dtype = dtype = operation.d
+        largest = float(np.abs(round_to(dtype, np.array(np.inf))))  # where a type saturates, what is more is no error
+        self._exact = np.clip(expected.values, -largest, largest)
+        self._norm = max(_norm(self._exact[np.isfinite(self._exact)]), np.finfo(np.float64).tiny)
+        is_simple = is_16_bit_product(operation)
+        by_radius = None if is_simple else _limits_by_radius(dtype, expected)
+        self._limits = by_radius or _limits_by_type(dtype, expected, self._norm)
+        self._must_be_finite = np.isfinite(self._limits.low) & np.isfinite(self._limits.high)
+        self._is_any_right = np.isinf(expected.radius)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def compare(self, bits: Bits) -> Comparison:
+        """Hold a result's bits against the reference."""
+        values, exact, limits = decode(self._dtype, bits), self._exact, self._limits
+        bad = is_bad(self._dtype, bits) & self._must_be_finite
+        if bad.any():
+            return Comparison(1.0, _not_finite(self._dtype, bits, values, bad))
+        error = values - exact
+        relative = _norm(np.where(np.isfinite(error), error, 0.0)) / self._norm
+        is_inside = (values >= limits.low) & (values <= limits.high)
+        wrong = ~is_inside
+        if wrong.any():  # what is not finite is compared by kind
+            wrong &= ~((np.isnan(values) & np.isnan(exact)) | self._is_any_right)
+        if relative <= limits.relative and not wrong.any():
+            return Comparison(relative)
+        return Comparison(relative, _wrong(values, exact, limits, wrong, relative))
+
+
+def compare(operation: Operation, bits: Bits, expected: Expected) -> Comparison:
+    """Hold one result (m, n) against its reference, as `Check` does."""
+    return Check(operation, expected).compare(bits)
 
 
 def _wrong(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.comparison import compare
+from aot.core.comparison import Check
 from aot.core.errors import VerificationError
 from aot.core.numerics import bits_type, is_bad, poison_byte, unit_roundoff
 from aot.core.operands import Arrangement, GemmCall, Tensor, operands
@@ -72,7 +72,7 @@ class Sample:
         values: dict[Argument, NDArray[np.float64]] = {
             x: tilings[x].values(places[x].positions(*indices[x])) for x in places if x is not Argument.D
         }
-        self.expected = reference(operation, values)
+        self._check = Check(operation, reference(operation, values))
         self._bits: Bits = np.empty((len(self.rows), problem.n), bits_type(operation.d))
 
     def _read(self, gpu: Gpu, d: int) -> Bits:
@@ -96,7 +96,7 @@ class Sample:
         Raises:
             VerificationError: an element of the rows is not written or not finite, or a sampled one is wrong.
         """
-        outcome = compare(self._problem.operation, self._read(gpu, d), self.expected)
+        outcome = self._check.compare(self._read(gpu, d))
         if outcome.fault:
             raise VerificationError(f"wrong result on sampled rows: {outcome.fault}")
         return outcome.relative_error
@@ -107,9 +107,8 @@ class Sample:
         Raises:
             VerificationError: an element of the rows is not written or not finite, or they are wrong.
         """
-        operation = self._problem.operation
-        relative = compare(operation, self._read(gpu, d), self.expected).relative_error
-        bound = NEAR * max(unit_roundoff(operation.d), LEAST_ROUNDOFF)
+        relative = self._check.compare(self._read(gpu, d)).relative_error
+        bound = NEAR * max(unit_roundoff(self._problem.operation.d), LEAST_ROUNDOFF)
         if not relative <= bound:
             raise VerificationError(f"wrong result on sampled rows: relative error {relative:.2e}, bound {bound:.2e}")
         return relative

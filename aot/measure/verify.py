@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.comparison import compare
+from aot.core.comparison import Check
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byte
 from aot.core.operands import GemmCall, Matrix, Tensor, element_of, operands
@@ -61,7 +61,7 @@ class EdgeCase:
         rows, columns = (np.arange(x, dtype=np.int64) for x in (shape.problem.m, shape.problem.n))
         indices = needed(shape.problem, rows, columns, arrangement)
         values = {x: decode(element_of(operation, x), y[np.ix_(*indices[x])]) for x, y in bits.items()}
-        self.expected = reference(operation, values)
+        self.check = Check(operation, reference(operation, values))
         call = GemmCall(shape.problem, tensors, arrangement.is_interleaved and operation.gate is not None)
         self.bound: Handle = kernels.bind(call)
         self.promised: Handle = kernels.bind(call, b_is_constant=True)
@@ -139,7 +139,7 @@ class Verifier:
 
     def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, float]:
         result = self._run(index, case, bound)
-        outcome = compare(case.problem.operation, result, case.expected)
+        outcome = case.check.compare(result)
         if outcome.fault:
             raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
         return result, outcome.relative_error
