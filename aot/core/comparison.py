@@ -9,7 +9,7 @@ import numpy as np
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.numerics import decode, is_bad, is_integer, poison, round_to
+from aot.core.numerics import decode, is_bad, is_integer, max_finite, poison, round_to, saturates
 from aot.core.types import Scale
 
 if TYPE_CHECKING:
@@ -68,11 +68,14 @@ class _Limits:
 
 def _limits_by_type(dtype: ElementType, expected: Expected, norm: float) -> _Limits:
     """Allow each element ERROR_BOUND times its own magnitude plus the reference's root mean square."""
-    wanted, bound = round_to(dtype, expected.values), ERROR_BOUND[dtype]
-    allowed = bound * (np.abs(expected.values) + norm / np.sqrt(wanted.size))
-    low, high = expected.values - allowed, expected.values + allowed
-    is_number = np.isfinite(wanted)
-    return _Limits(np.where(is_number, low, wanted), np.where(is_number, high, wanted), bound)
+    values, bound = expected.values, ERROR_BOUND[dtype]
+    magnitude = np.abs(values)
+    allowed = bound * (magnitude + norm / np.sqrt(values.size))
+    low, high = values - allowed, values + allowed
+    if not (magnitude <= max_finite(dtype)).all():
+        wanted = round_to(dtype, values)
+        low, high = (np.where(np.isfinite(wanted), x, wanted) for x in (low, high))
+    return _Limits(low, high, bound)
 
 
 def _limits_by_radius(dtype: ElementType, expected: Expected) -> _Limits:
@@ -91,7 +94,7 @@ class Check:
     @np.errstate(invalid="ignore", over="ignore")
     def __init__(self, operation: Operation, expected: Expected) -> None:
         self._dtype = dtype = operation.d
-        largest = float(np.abs(round_to(dtype, np.array(np.inf))))  # where a type saturates, what is more is no error
+        largest = max_finite(dtype) if saturates(dtype) else np.inf  # what is more is no error then
         self._exact = np.clip(expected.values, -largest, largest)
         self._norm = max(_norm(self._exact[np.isfinite(self._exact)]), np.finfo(np.float64).tiny)
         is_simple = is_16_bit_product(operation)

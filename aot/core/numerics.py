@@ -100,6 +100,16 @@ def unit_roundoff(dtype: ElementType) -> float:
     return 2.0 ** -_FLOATS[dtype].significand_bits
 
 
+def max_finite(dtype: ElementType) -> float:
+    """Return the largest number of a type."""
+    return float(np.iinfo(_INTEGERS[dtype][0]).max) if is_integer(dtype) else _FLOATS[dtype].max_finite
+
+
+def saturates(dtype: ElementType) -> bool:
+    """Say whether what is larger than a type's largest number becomes that, and not infinity."""
+    return is_integer(dtype) or _FLOATS[dtype].saturates
+
+
 def round_to(dtype: ElementType, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round values to those that a type has, to nearest, ties to even; NaN stays NaN.
 

@@ -3,7 +3,18 @@ import pytest
 import torch
 
 from aot.core.element import ElementType
-from aot.core.numerics import bits_type, decode, encode, is_bad, poison, round_to, special_bits, unit_roundoff
+from aot.core.numerics import (
+    bits_type,
+    decode,
+    encode,
+    is_bad,
+    max_finite,
+    poison,
+    round_to,
+    saturates,
+    special_bits,
+    unit_roundoff,
+)
 from aot.core.operation import ELEMENTS
 from tests.unit.torch_twin import bits_of, tensor_of
 
@@ -118,6 +129,13 @@ def test_what_nobody_wrote_is_no_number():
         assert is_bad(dtype, unwritten).all()
     assert poison(ElementType.INT32) - (1 << 32) == -2139062144
     assert is_bad(ElementType.INT32, np.uint32([poison(ElementType.INT32), 5])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_the_largest_number_and_what_is_above_it(dtype):
+    largest = max_finite(dtype)
+    assert round_to(dtype, np.float64([largest, -largest])).tolist() == [largest, -largest]
+    assert round_to(dtype, np.float64([2 * largest, np.inf])).tolist() == [largest if saturates(dtype) else np.inf] * 2
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -33,6 +33,7 @@ def verify(operation, product=None, *, is_fallback=False):
         assert gpu.num_allocations == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", NEW, ids=lambda x: x.tag)
 @pytest.mark.parametrize("is_fallback", [False, True], ids=["aligned", "fallback"])
 @pytest.mark.filterwarnings("error")
