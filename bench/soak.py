@@ -29,7 +29,7 @@ import aot_gemm
 import torch
 from aot_gemm import _library
 
-from aot.core.comparison import is_16_bit_product
+from aot.core.reference import is_16_bit_product
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct, operation_of
 from tests.device.reference import error_bound
 

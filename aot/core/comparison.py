@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.element import ElementType
-from aot.core.epilogue import Epilogue
 from aot.core.numerics import decode, is_bad, is_integer, max_finite, poison, round_to, saturates
-from aot.core.types import Scale
+from aot.core.reference import is_16_bit_product
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,13 +47,6 @@ def _not_finite(dtype: ElementType, bits: Bits, values: NDArray[np.float64], bad
     what = "was not written" if int(bits[row, column]) == poison(dtype) else f"is {values[row, column]}"
     state = "not written" if is_integer(dtype) else "not finite"
     return f"{int(bad.sum())} of {bad.size} elements are {state}; the first, ({row}, {column}), {what}"
-
-
-def is_16_bit_product(operation: Operation) -> bool:
-    """Say whether an operation is a product of 16-bit operands, with or without a bias, which has ERROR_BOUND."""
-    types = operation.types
-    is_plain = operation.epilogue in (Epilogue.NONE, Epilogue.BIAS) and types.scale is Scale.NONE
-    return is_plain and types.d in ERROR_BOUND and types.a is types.b is types.d
 
 
 @dataclass(frozen=True)

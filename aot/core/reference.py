@@ -33,9 +33,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from aot.core.element import ElementType
-from aot.core.epilogue import Step
+from aot.core.epilogue import Epilogue, Step
 from aot.core.numerics import is_integer, round_to, unit_roundoff
 from aot.core.operands import OPERANDS, operands
+from aot.core.operation import ELEMENTS
 from aot.core.signature import Argument
 from aot.core.types import SCALE_BLOCK, Scale
 
@@ -174,6 +175,16 @@ def _run_error(bits: int, length: int, step: int) -> float:
     return lost * (SIGMAS * math.sqrt(length / 3) + 2 * math.ceil(length / step))
 
 
+def is_16_bit_product(operation: Operation) -> bool:
+    """Say whether an operation is a product of 16-bit operands, with or without a bias.
+
+    Those, which were first, have a bound of their type (aot.core.comparison.ERROR_BOUND), and no radius is computed.
+    """
+    types = operation.types
+    is_plain = operation.epilogue in (Epilogue.NONE, Epilogue.BIAS) and types.scale is Scale.NONE
+    return is_plain and types.d in ELEMENTS and types.a is types.b is types.d
+
+
 def sum_error(operation: Operation, k: int) -> float:
     """Return how far a kernel's sum of k random products may lie from the exact one, over Q."""
     if is_integer(operation.accumulator):
@@ -225,6 +236,8 @@ def needed(
 def _product(operation: Operation, values: Values) -> Expected:
     """Sum the products, those of blocks times their factors."""
     a, b = values[Argument.A], values[Argument.B]
+    if is_16_bit_product(operation):
+        return _exact(a @ b.T)
     k = a.shape[1]
     total, squares = np.zeros((len(a), len(b))), np.zeros((len(a), len(b)))
     is_blocked = operation.types.scale is Scale.BLOCK

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from aot.core.comparison import is_16_bit_product
 from aot.core.element import ElementType
+from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
 from aot.measure.protocol import timed_arrangement
 

@@ -8,11 +8,11 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import SplitK
-from aot.core.comparison import is_16_bit_product
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.operands import PLAIN, Arrangement
 from aot.core.problem import Problem
+from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
 
 if TYPE_CHECKING:

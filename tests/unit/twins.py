@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.comparison import is_16_bit_product
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.measurement import Conditions
@@ -19,6 +18,7 @@ from aot.core.numerics import bits_type, decode, encode
 from aot.core.operands import element_of
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
+from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument
 from aot.measure.baselines import baseline_of
 from aot.measure.gpu import OutOfMemoryError

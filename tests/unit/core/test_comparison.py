@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from aot.core.comparison import ERROR_BOUND, compare, is_16_bit_product
+from aot.core.comparison import ERROR_BOUND, compare
 from aot.core.element import ElementType
 from aot.core.numerics import encode
 from aot.core.operation import Operation
-from aot.core.reference import Expected
+from aot.core.reference import Expected, is_16_bit_product
 
 BF16, FP16 = Operation.BF16_KK, Operation.FP16_KK
 
