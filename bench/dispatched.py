@@ -15,11 +15,13 @@ REFUSALS = (2, 3, 4)
 
 
 class SelectionStruct(ctypes.Structure):
-    """`aot_gemm_selection_t`, as far as its `exchanged`: the library writes no more than `struct_bytes` says."""
+    """`aot_gemm_selection_t`."""
 
     _fields_ = (
         ("struct_bytes", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
+        *((name, ctypes.c_int64) for name in "mnk"),
+        *((name, ctypes.c_int32) for name in ("table", "reserved")),
     )
 
 

@@ -40,6 +40,8 @@ MAX_FAULTS = 5
 CHECK_SHARE = 0.6
 """Share of the time that checking may take; timing has the rest."""
 
+NO_TORCH = "none, so that nothing is timed"
+
 Report = Callable[[str], None]
 
 
@@ -161,6 +163,15 @@ def run(
         report(f"timed m{size[0]} n{size[1]} k{size[2]}")
 
 
+def torch_version() -> str:
+    """Return torch's version; NO_TORCH where it cannot be imported."""
+    try:
+        import torch
+    except ImportError:
+        return NO_TORCH
+    return str(torch.__version__)
+
+
 def operations(text: str) -> list[Operation]:
     """Read tags of operations, or parts of them, between commas, `all` or `none`; raise ValueError for others."""
     if text in ("all", "none"):
@@ -195,15 +206,13 @@ def main() -> int:
 
     start = time.monotonic()
     result: dict[str, Any] = {"description": __doc__, "seed": values.seed, "checks": [], "rows": [], "failures": []}
-    result |= {"torch": "none", "missing": [], "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    result |= {"torch": NO_TORCH, "missing": [], "date": time.strftime("%Y-%m-%d", time.gmtime())}
     try:
         properties = read_properties()
         library = Dispatched(library_of(values.package))
         result |= {"device": properties.name, "wheel": getattr(sys.modules[values.package], "__version__", "unknown")}
-        if values.times:
-            import torch
-
-            result["torch"] = torch.__version__
+        result["torch"] = torch_version()
+        values.times = values.times if result["torch"] != NO_TORCH else []
         run(
             result,
             library,

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from aot.measure.inputs import RandomPools, Tiling
     from aot.measure.protocol import TimingPlan
 
-NEAR, LEAST_ROUNDOFF = 8, 2.0**-11
+NEAR, LEAST_ROUNDOFF = 8, 2.0**-8
 """Roundings of D's type that the errors of a library's product may amount to, and the least that a rounding is taken
-for: a library may round the sum, and what each step of an epilogue gives, and cut more of FP8's and TF32's sums."""
+for: a library may round the sum and what each step of an epilogue gives, and need not promote FP8's sums. What this
+finds is a baseline of other operands or another formula, whose errors are as large as D."""
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ import pytest
 
 from aot.core.errors import VerificationError
 from aot.core.numerics import bits_type
-from aot.core.operands import element_of
+from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.core.types import Scale
 from aot.measure import edge_shapes as cases
 from aot.measure.verify import Verifier
-from bench.dispatched import Dispatched
+from bench.dispatched import Dispatched, RefusedError
 from tests.runtime.host import Library
 from tests.unit.torch_twin import compute
-from tests.unit.twins import TwinGpu, kernel_of
+from tests.unit.twins import TwinGpu, kernel_of, problem_of
 
 ONE_LAYOUT = [x for x in Operation if x.layout.value == "kk"]
 
@@ -137,3 +137,14 @@ def test_a_kernel_that_is_called_with_another_operand_is_found(recorded, monkeyp
     shape = next(x for x in shapes_of(Operation.INT8_BF16_KK) if x.problem.m > 1 and x.arrangement.has_scales_of_a)
     with pytest.raises(VerificationError, match="wrong result on int8_bf16_kk"):
         verifier.run_once(shape)
+
+
+def test_the_wheels_choice_is_named_and_a_refusal_is_told_from_a_failure(recorded):
+    problem = problem_of(64, 64, 64, Operation.E4M3_BF16_KK)
+    tensors = {x: Tensor((i + 1) << 30, y) for i, (x, y) in enumerate(operands(problem).items())}
+    bound = recorded.bind(GemmCall(problem, tensors))
+    assert recorded.kernel(bound).startswith("e4m3_bf16_kk_")
+    assert recorded.has(Operation.E4M3_BF16_KK)
+    onto_a = GemmCall(problem, tensors | {Argument.D: tensors[Argument.A]})
+    with pytest.raises(RefusedError, match=r"the (launch|workspace query) gave status 4: "):
+        Dispatched.launch(recorded, 0, recorded.bind(onto_a), 0, recorded.workspace_bytes(0, bound), 7)

@@ -210,7 +210,7 @@ class Timed(Wheel):
         return f"kernel_{bound.problem.m}"
 
     def launch(self, kernel, bound, workspace, workspace_bytes, stream):
-        self._compute(bound, "")
+        self._compute(bound, self._fault(self.names[0], bound.problem.m))
 
 
 @pytest.fixture
@@ -273,3 +273,33 @@ def test_without_a_gpu_or_a_wheel_one_line_says_so(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         operands.main()
     assert "error: no usable NVIDIA driver" in capsys.readouterr().err
+
+
+def test_torch_is_not_needed_to_check(monkeypatch):
+    assert operands.torch_version() == torch.__version__
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert operands.torch_version() == operands.NO_TORCH
+
+
+def test_the_program_writes_what_it_prints(on_cpu, monkeypatch, tmp_path, capsys):
+    from aot.measure import device
+
+    monkeypatch.setattr(operands, "SIZES", ((32, 48, 64),))
+    gpu, _ = wheel(Operation.BF16_KK_SILU)
+    library = Timed(gpu, [kernel_of(operation=Operation.BF16_KK_SILU)])
+    monkeypatch.setattr(device, "read_properties", lambda: types.SimpleNamespace(name="A GPU"))
+    monkeypatch.setattr(device, "CudaGpu", lambda _properties: gpu)
+    monkeypatch.setattr(operands, "library_of", lambda package: package)
+    monkeypatch.setattr(operands, "Dispatched", lambda _path: library)
+    monkeypatch.setitem(sys.modules, "a_wheel", types.ModuleType("a_wheel"))
+    out = tmp_path / "x.json"
+    command = ["operands.py", "--package", "a_wheel", "--problems", "4", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", command)
+    assert operands.main() == 0
+    written = json.loads(out.read_text())
+    assert (written["device"], written["wheel"], len(written["missing"])) == ("A GPU", "unknown", len(ALL) - 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("bf16_kk_silu             2 of 4 right, 2 refused, largest relative error")
+    assert lines[-1] == "bf16_kk_silu             over eager mm: 1.250x, worst 1.250x of 1"
+    library.faults = {library.names[0]: ("wrong", 0)}
+    assert operands.main() == 1
