@@ -220,7 +220,8 @@ class Specials:
     infinity: int
     """Of E4M3, which has none, the largest number."""
     least: int
-    """The least number above 0: a subnormal one."""
+    """The least number above 0, a subnormal one; of 32-bit types the least normal one, since a kernel may take float32
+    numbers below it for 0, whose product with an infinity is a NaN."""
     large: int
     """The largest number, or 2^60 where the square of that is more than float32 has."""
     lowest: int
@@ -237,5 +238,5 @@ def special_bits(dtype: ElementType) -> Specials:
     large = min(_FLOATS[dtype].max_finite, 2.0**60)
     values = np.array([np.nan, np.inf, large, -large], np.float32)
     nan, infinity, high, low = encode(dtype, values).tolist()
-    least = 1 << 13 if dtype is ElementType.TFLOAT32 else 1
+    least = 1 << 23 if dtype.num_bytes == 4 else 1
     return Specials(nan, _E5M2_INFINITY if dtype is ElementType.E5M2 else infinity, least, high, low)
