@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
     return start, end
 
 
-def capture(call: Call, sets: Sequence[Operands], graph_us: float = GRAPH_US) -> Captured:
+def capture(call: Callable[..., object], sets: Sequence[tuple[Any, ...]], graph_us: float = GRAPH_US) -> Captured:
     """Capture enough calls to last `graph_us`, each set at least once; give the graph, replayed, and their number."""
     start, end = _events()
     for operands in sets[:2]:

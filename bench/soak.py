@@ -1,4 +1,4 @@
-"""Launch every kernel of the installed wheel millions of times, and notice a hang or a result that is wrong.
+"""Launch every 16-bit kernel of the installed wheel millions of times, and notice a hang or a result that is wrong.
 
     PYTHONPATH=. python bench/soak.py --launches 10000000 --seconds 480
 
@@ -29,6 +29,7 @@ import aot_gemm
 import torch
 from aot_gemm import _library
 
+from aot.core.reference import is_16_bit_product
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct, operation_of
 from tests.device.reference import error_bound
 
@@ -49,13 +50,11 @@ NOT_TAKEN = {3, 4}
 
 GRAPH_US = 1500.0
 """How long one graph is to run."""
-MAX_IN_GRAPH = 256
-MIXED = 6
-"""Launches of how many kinds are mixed in a graph."""
+MAX_IN_GRAPH, MIXED = 256, 6
+"""Launches of one kind in a graph, at the most, and how many kinds a mixed one has."""
 REPLAY_MS = 12.0
 """How long each graph is replayed."""
-HANG_S = 20.0
-REPORT_S = 10.0
+HANG_S, REPORT_S = 20.0, 10.0
 LOADS = ("", "", "matmul", "copy", "products")
 """What the second stream does, by how often it is drawn."""
 
@@ -363,7 +362,8 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     aot_gemm.preload()
     kernels = Kernels()
-    chosen = [(i, name) for i, name in enumerate(kernels.names) if options.kernels in name]
+    named = [(i, x) for i, x in enumerate(kernels.names) if options.kernels in x]
+    chosen = [(i, x) for i, x in named if is_16_bit_product(operation_of(x))]
     entries: list[Entry] = []
     watchdog = Watchdog(lambda: print(table(entries, num_hangs=1), flush=True))
     for (kernel, name), shape, flags in ((x, y, z) for y in SHAPES for x in chosen for z in (0, B_CONSTANT)):

@@ -185,7 +185,8 @@ class LibraryTime:
     """Time of a library's own product on one problem, by the same protocol and in the same rounds as the kernels'."""
 
     library: str
-    """Name and version, such as `torch 2.11.0+cu130`."""
+    """Name and version, such as `torch 2.11.0+cu130`; behind them the calls, where they are others than torch.mm or
+    torch.addmm of 16-bit operands: `torch 2.11.0+cu130 _scaled_mm + silu`."""
     problem: Problem
     median_us: float
     low_us: float

@@ -1,9 +1,10 @@
-"""Bits of bf16 and fp16, the float64 reference of a product, and the bounds that a result must keep."""
+"""Bits of every element type: rounding values to them, reading them, and what memory holds that nobody wrote."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -12,93 +13,230 @@ from aot.core.element import ElementType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Bits: TypeAlias = "NDArray[np.uint16]"
-"""Elements of bf16 or fp16 as their 16 bits."""
+Bits: TypeAlias = "NDArray[Any]"
+"""Elements as unsigned integers of their width: uint8, uint16 or uint32."""
 
-ERROR_BOUND = {ElementType.BFLOAT16: 5e-3, ElementType.FLOAT16: 1e-3}
-"""Largest error allowed, relative to the reference, in the Frobenius norm and (see `compare`) for each element.
+POISON_BYTE = 0xFF
+"""What every byte of an output is before a launch, and of what lies around operands: a NaN in every floating-point
+type, so that an element that was not written shows, and a read outside an operand gives NaN."""
 
-Derivation: D is rounded once, which changes an element by at most the unit roundoff: 2^-8 = 3.9e-3 for bf16 (8
-significant bits), 2^-11 = 4.9e-4 for fp16 (11 bits). Accumulating k products in float32 adds about sqrt(k) * 2^-24,
-under 2e-5 up to k = 65536. Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2
-and section 3.1. A correctly rounded random result lies near 1.6e-3 and 2e-4.
-"""
-
-POISON = 0xFFFF
-"""Bits that D holds before a launch: a NaN in both types, so an element that was not written shows."""
-
-EXPONENT = {ElementType.BFLOAT16: np.uint16(0x7F80), ElementType.FLOAT16: np.uint16(0x7C00)}
-"""Bits of the exponent, all set in infinities and NaNs alone. Source: IEEE 754-2019, section 3.4."""
-
-
-def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
-    """Round float32 values to the type's bits, to nearest, ties to even."""
-    if dtype is ElementType.FLOAT16:
-        return values.astype(np.float16).view(np.uint16)
-    bits = values.view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-    quiet_nan = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(values), quiet_nan, rounded).astype(np.uint16)
-
-
-def decode(dtype: ElementType, bits: Bits) -> NDArray[np.float64]:
-    """Return the values that the bits stand for."""
-    if dtype is ElementType.FLOAT16:
-        return np.ascontiguousarray(bits).view(np.float16).astype(np.float64)
-    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-
-
-def reference(
-    a: NDArray[np.float64], b: NDArray[np.float64], bias: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
-    """Compute A (m, k) @ B (n, k)^T in float64, and add a bias (n) to each row."""
-    product = a @ b.T
-    return product if bias is None else product + bias
-
-
-def _norm(values: NDArray[np.float64]) -> float:
-    """Return the Frobenius norm. np.linalg.norm wakes BLAS threads for it, which cost more than the sum does."""
-    return float(np.sqrt(np.square(values).sum()))
+INTEGER_POISON_BYTE = 0x80
+"""The same for integers, which have no NaN: -128 in int8, which random operands never hold, and -2139062144 in int32,
+which no sum of int8 products reaches below k = 130,560."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Outcome of a check: the relative error, and what is wrong, empty when nothing is."""
+class _Float:
+    """A binary floating-point format.
 
-    relative_error: float
-    fault: str = ""
-
-
-def _not_finite(bits: Bits, values: NDArray[np.float64]) -> str:
-    bad = ~np.isfinite(values)
-    row, column = (int(i) for i in np.argwhere(bad)[0])
-    what = "was not written" if int(bits[row, column]) == POISON else f"is {values[row, column]}"
-    return f"{int(bad.sum())} of {bad.size} elements are not finite; the first, ({row}, {column}), {what}"
-
-
-def compare(dtype: ElementType, bits: Bits, expected: NDArray[np.float64]) -> Comparison:
-    """Hold a result (m, n) against its float64 reference.
-
-    The Frobenius norm of the error stays under ERROR_BOUND times the reference's; and no element is off by more than
-    ERROR_BOUND times (its own magnitude plus the reference's root mean square), since one wrong element among
-    millions does not move the norm.
+    Source: IEEE 754-2019, section 3; PTX ISA, alternate floating-point formats; Open Compute Project, OCP 8-bit
+    Floating Point Specification (OFP8), table 1.
     """
-    values = decode(dtype, bits)
-    if not np.isfinite(values).all():
-        return Comparison(1.0, _not_finite(bits, values))
-    error = np.abs(values - expected)
-    norm = max(_norm(expected), np.finfo(np.float64).tiny)
-    relative = _norm(error) / norm
-    bound = ERROR_BOUND[dtype]
-    allowed = bound * (np.abs(expected) + norm / np.sqrt(expected.size))
-    wrong = error > allowed
-    if relative <= bound and not wrong.any():
-        return Comparison(relative)
-    row, column = (int(i) for i in np.unravel_index(int(np.argmax(error - allowed)), error.shape))
-    got, want = float(values[row, column]), float(expected[row, column])
-    return Comparison(
-        relative,
-        f"relative error {relative:.2e}, bound {bound:.0e}; {int(wrong.sum())} of {wrong.size} elements are wrong, "
-        f"most at ({row}, {column}): got {got:.6g}, expected {want:.6g}",
-    )
+
+    significand_bits: int
+    """The leading bit, which is not stored, among them."""
+    min_exponent: int
+    """Exponent of the least normal number."""
+    max_finite: float
+    saturates: bool = False
+    """Whether what is larger becomes the largest number, infinities too, and not infinity. Source: PTX ISA, cvt with
+    .satfinite, the only conversion to FP8 that there is; torch._scaled_mm's outputs are of it."""
+
+
+_FLOATS = {
+    ElementType.BFLOAT16: _Float(8, -126, (2 - 2.0**-7) * 2.0**127),
+    ElementType.FLOAT16: _Float(11, -14, 65504.0),
+    ElementType.FLOAT32: _Float(24, -126, (2 - 2.0**-23) * 2.0**127),
+    ElementType.TFLOAT32: _Float(11, -126, (2 - 2.0**-10) * 2.0**127),
+    ElementType.E4M3: _Float(4, -6, 448.0, saturates=True),
+    ElementType.E5M2: _Float(3, -14, 57344.0, saturates=True),
+}
+
+_INTEGERS: dict[ElementType, tuple[type[Any], type[Any]]] = {
+    ElementType.INT8: (np.int8, np.uint8),
+    ElementType.INT32: (np.int32, np.uint32),
+}
+"""Each with the type of its bits."""
+
+_EXPONENT = {
+    ElementType.BFLOAT16: 0x7F80,
+    ElementType.FLOAT16: 0x7C00,
+    ElementType.FLOAT32: 0x7F800000,
+    ElementType.TFLOAT32: 0x7F800000,
+    ElementType.E4M3: 0x7F,
+    ElementType.E5M2: 0x7C,
+}
+"""Bits that are all set in infinities and NaNs alone: the exponent's, and of E4M3, which has no infinity, the
+significand's too. Source: as of `_Float`."""
+
+FLOAT32_BIAS = 127
+"""What is added to a float32's exponent where it is stored. Source: IEEE 754-2019, section 3.4."""
+
+_E4M3_NAN, _E5M2_NAN, _E5M2_INFINITY = 0x7F, 0x7E, 0x7C
+
+
+def is_integer(dtype: ElementType) -> bool:
+    """Say whether the type is one of whole numbers."""
+    return dtype in _INTEGERS
+
+
+def bits_type(dtype: ElementType) -> np.dtype[Any]:
+    """Return numpy's type of the bits of an element."""
+    return np.dtype(f"u{dtype.num_bytes}")
+
+
+def poison_byte(dtype: ElementType) -> int:
+    """Return what every byte of an output is before a launch, and around operands."""
+    return INTEGER_POISON_BYTE if is_integer(dtype) else POISON_BYTE
+
+
+def poison(dtype: ElementType) -> int:
+    """Return the bits of an element that nobody wrote."""
+    return int.from_bytes(bytes([poison_byte(dtype)]) * dtype.num_bytes, "little")
+
+
+def unit_roundoff(dtype: ElementType) -> float:
+    """Return the largest relative error of rounding to a floating-point type, within its normal numbers."""
+    return 2.0 ** -_FLOATS[dtype].significand_bits
+
+
+def max_finite(dtype: ElementType) -> float:
+    """Return the largest number of a type."""
+    return float(np.iinfo(_INTEGERS[dtype][0]).max) if is_integer(dtype) else _FLOATS[dtype].max_finite
+
+
+def saturates(dtype: ElementType) -> bool:
+    """Say whether what is larger than a type's largest number becomes that, and not infinity."""
+    return is_integer(dtype) or _FLOATS[dtype].saturates
+
+
+def round_to(dtype: ElementType, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round values to those that a type has, to nearest, ties to even; NaN stays NaN.
+
+    Beyond its range FP8 saturates, as do the integers, and the others give infinity.
+    """
+    if is_integer(dtype):
+        limits = np.iinfo(_INTEGERS[dtype][0])
+        return np.clip(np.rint(values), limits.min, limits.max)
+    form = _FLOATS[dtype]
+    with np.errstate(invalid="ignore", over="ignore"):
+        _, exponent = np.frexp(values)  # values = x * 2^exponent, x in [0.5, 1)
+        quantum = np.maximum(exponent, form.min_exponent + 1) - form.significand_bits
+        rounded = np.ldexp(np.rint(np.ldexp(values, -quantum)), quantum)
+        limit = form.max_finite if form.saturates else np.inf
+        return np.where(np.abs(rounded) > form.max_finite, np.copysign(limit, values), rounded)
+
+
+@cache
+def _fp8_values(dtype: ElementType) -> NDArray[np.float64]:
+    """Return the value of each of the 256 codes."""
+    codes = np.arange(256)
+    form = _FLOATS[dtype]
+    stored = form.significand_bits - 1
+    exponent, fraction = (codes & 0x7F) >> stored, codes & (2**stored - 1)
+    significand = np.where(exponent > 0, 2**stored, 0) + fraction
+    values = np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - 1 + form.min_exponent - stored)
+    top = codes & 0x7F
+    if dtype is ElementType.E4M3:
+        values[top == _E4M3_NAN] = np.nan
+    else:
+        values[top == _E5M2_INFINITY] = np.inf
+        values[top > _E5M2_INFINITY] = np.nan
+    signed: NDArray[np.float64] = np.where(codes & 0x80, -values, values)
+    return signed
+
+
+def _cut(values: NDArray[np.float32], num_bits: int) -> NDArray[np.uint32]:
+    """Round float32 values to their upper bits, ties to even, and return those, the lower ones zero; NaNs stay NaNs."""
+    bits = values.view(np.uint32)
+    low = np.uint32(2**num_bits - 1)
+    rounded = bits + ((low >> np.uint32(1)) + ((bits >> np.uint32(num_bits)) & np.uint32(1)))
+    return np.where(np.isnan(values), bits | np.uint32(1 << 22), rounded) & ~low
+
+
+def _encode_fp8(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
+    """Round to codes, which ascend with the magnitude.
+
+    Those of normal numbers are float32's upper bits less the exponents that FP8 lacks; those of others, how many times
+    the least number they are.
+    """
+    form = _FLOATS[dtype]
+    stored = form.significand_bits - 1
+    least = form.min_exponent - stored
+    is_nan = np.isnan(values)
+    magnitude = np.minimum(np.where(is_nan, np.float32(0), np.abs(values)), np.float32(form.max_finite))
+    missing = (FLOAT32_BIAS + form.min_exponent - 1) << stored
+    normal = (_cut(magnitude, 23 - stored) >> np.uint32(23 - stored)).astype(np.int32) - missing
+    is_normal = magnitude >= np.float32(2.0**form.min_exponent)
+    code = np.where(is_normal, normal, np.rint(np.ldexp(np.where(is_normal, 0, magnitude), -least)).astype(np.int32))
+    code = np.where(is_nan, _E4M3_NAN if dtype is ElementType.E4M3 else _E5M2_NAN, code)
+    return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
+
+
+def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
+    """Round float32 values to the type's bits, to nearest, ties to even, as `round_to` does."""
+    values = np.ascontiguousarray(values, np.float32)
+    if is_integer(dtype):
+        signed, unsigned = _INTEGERS[dtype]
+        return round_to(dtype, values.astype(np.float64)).astype(signed).view(unsigned)
+    if dtype is ElementType.BFLOAT16:
+        return (_cut(values, 16) >> np.uint32(16)).astype(np.uint16)
+    if dtype is ElementType.FLOAT16:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    if dtype is ElementType.FLOAT32:
+        return values.view(np.uint32)
+    return _cut(values, 13) if dtype is ElementType.TFLOAT32 else _encode_fp8(dtype, values)
+
+
+def decode(dtype: ElementType, bits: Bits) -> NDArray[np.float64]:
+    """Return the values that the bits stand for. TFLOAT32 is float32 in memory: no bit is cut."""
+    bits = np.ascontiguousarray(bits)
+    if dtype.num_bytes == 1 and not is_integer(dtype):
+        return np.take(_fp8_values(dtype), bits)
+    if dtype is ElementType.BFLOAT16:
+        bits = bits.astype(np.uint32) << np.uint32(16)
+    kinds: dict[ElementType, type[Any]] = {
+        ElementType.FLOAT16: np.float16,
+        **{x: signed for x, (signed, _) in _INTEGERS.items()},
+    }
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return np.asarray(bits.view(kinds.get(dtype, np.float32)), np.float64)
+
+
+def is_bad(dtype: ElementType, bits: Bits) -> NDArray[np.bool_]:
+    """Say which elements are not finite, or of an integer type not written."""
+    if is_integer(dtype):
+        return np.asarray(bits == bits.dtype.type(poison(dtype)), np.bool_)
+    exponent = bits.dtype.type(_EXPONENT[dtype])
+    return np.asarray((bits & exponent) == exponent, np.bool_)
+
+
+@dataclass(frozen=True)
+class Specials:
+    """Bits of what arithmetic treats in its own way."""
+
+    nan: int
+    infinity: int
+    """Of E4M3, which has none, the largest number."""
+    least: int
+    """The least number above 0, a subnormal one; of 32-bit types the least normal one, since a kernel may take float32
+    numbers below it for 0, whose product with an infinity is a NaN."""
+    large: int
+    """The largest number, or 2^60 where the square of that is more than float32 has."""
+    lowest: int
+    """The same, negative."""
+    zero: int = 0
+
+
+def special_bits(dtype: ElementType) -> Specials:
+    """Return a type's special numbers. Of an integer type, NaN and infinity are the lowest number."""
+    if is_integer(dtype):
+        limits = np.iinfo(_INTEGERS[dtype][0])
+        lowest = 1 << (dtype.bits - 1)
+        return Specials(lowest, lowest, 1, int(limits.max), lowest)
+    large = min(_FLOATS[dtype].max_finite, 2.0**60)
+    values = np.array([np.nan, np.inf, large, -large], np.float32)
+    nan, infinity, high, low = encode(dtype, values).tolist()
+    least = 1 << 23 if dtype.num_bytes == 4 else 1
+    return Specials(nan, _E5M2_INFINITY if dtype is ElementType.E5M2 else infinity, least, high, low)

@@ -1,21 +1,35 @@
-"""Where A, B and D of a problem lie in memory: sizes, strides and alignment."""
+"""Where the operands of a problem lie in memory: sizes, strides and alignment, and which of them there are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import ALIGNMENT_BYTES
+from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.signature import Argument, signature_of
+from aot.core.types import SCALE_BLOCK, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Indices: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One operand, logically (num_rows, num_columns); strides in elements, one of them 1."""
+    """One operand, logically (num_rows, num_columns); strides in elements, one of them 1.
+
+    A vector of factors is one of a single column, whose row stride is 0 where there is one factor for all rows.
+    """
 
     num_rows: int
     num_columns: int
@@ -27,20 +41,72 @@ class Matrix:
         """Count the elements from the first to the last, padding between them included."""
         return (self.num_rows - 1) * self.row_stride + (self.num_columns - 1) * self.column_stride + 1
 
+    def positions(self, rows: Indices, columns: Indices) -> Indices:
+        """Return where elements lie, (rows, columns), counted from the first."""
+        return rows[:, None] * self.row_stride + columns * self.column_stride
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """What a caller may choose of the operands that an operation has beside A and B."""
+
+    has_bias: bool = True
+    """Whether a bias is there; an operation that must have one has it in any case."""
+    has_scales_of_a: bool = True
+    """Whether each row of A has a factor of its own, and not all the same one."""
+    has_scales_of_b: bool = True
+    has_row_major_blocks: bool = True
+    """Whether factors of blocks lie row by row, and not column by column."""
+    is_interleaved: bool = False
+    """Whether a gate's rows of B, its bias and its factors alternate with the linear ones, and do not stand before."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An operand at an address on the device."""
+
+    address: int
+    matrix: Matrix
+
 
 @dataclass(frozen=True)
 class GemmCall:
-    """One call of the C API: sizes and strides in elements, addresses on the device."""
+    """One call of the C API: its operands on the device; sizes and strides are in elements."""
 
     problem: Problem
-    a: int
-    b: int
-    d: int
-    a_matrix: Matrix
-    b_matrix: Matrix
-    d_matrix: Matrix
-    bias: int = 0
-    """Address of the n elements of the bias; 0 where the operation adds none."""
+    tensors: Mapping[Argument, Tensor]
+    """Of A, B, D and what else there is."""
+    is_interleaved: bool = False
+
+    @property
+    def d(self) -> int:
+        """Return the address of D."""
+        return self.tensors[Argument.D].address
+
+
+OPERANDS = (
+    Argument.A,
+    Argument.B,
+    Argument.D,
+    Argument.SCALE_A,
+    Argument.SCALE_B,
+    Argument.BIAS,
+    Argument.RESIDUAL,
+    Argument.SCALE_D,
+)
+"""The arguments that are a caller's tensors."""
+
+
+def element_of(operation: Operation, argument: Argument) -> ElementType:
+    """Return the element type of an operand."""
+    types = {
+        Argument.A: operation.a.element,
+        Argument.B: operation.b.element,
+        Argument.D: operation.d,
+        Argument.RESIDUAL: operation.d,
+        Argument.BIAS: operation.bias,
+    }
+    return types.get(argument, ElementType.FLOAT32)
 
 
 def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -> Matrix:
@@ -50,13 +116,45 @@ def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -
 
 
 def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix]:
-    """Return A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent."""
-    operation = problem.operation
+    """Return A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent.
+
+    With a gate B is (2 n, k).
+    """
+    operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
     return (
         _matrix(problem.m, problem.k, row_major=operation.a.is_k_major, padding=padding),
-        _matrix(problem.n, problem.k, row_major=operation.b.is_k_major, padding=padding),
+        _matrix(rows, problem.k, row_major=operation.b.is_k_major, padding=padding),
         _matrix(problem.m, problem.n, row_major=True, padding=padding),
     )
+
+
+PLAIN = Arrangement()
+
+
+def operands(problem: Problem, padding: int = 0, arrangement: Arrangement = PLAIN) -> dict[Argument, Matrix]:
+    """Return the matrices of all operands, in the order of OPERANDS.
+
+    Args:
+        problem: what is computed.
+        padding: elements by which each leading stride is longer than its extent; vectors have none.
+        arrangement: what the caller chose.
+    """
+    operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
+    a, b, d = matrices(problem, padding)
+    blocks = -(-problem.k // SCALE_BLOCK)
+    if operation.types.scale is Scale.BLOCK:
+        is_row_major = arrangement.has_row_major_blocks
+        scale_a = _matrix(problem.m, blocks, row_major=is_row_major, padding=padding)
+        scale_b = _matrix(-(-rows // SCALE_BLOCK), blocks, row_major=is_row_major, padding=padding)
+    else:
+        scale_a = Matrix(problem.m, 1, int(arrangement.has_scales_of_a), 1)
+        scale_b = Matrix(rows, 1, int(arrangement.has_scales_of_b), 1)
+    bias, one = Matrix(1, rows, 0, 1), Matrix(1, 1, 1, 1)
+    found = dict(zip(OPERANDS, (a, b, d, scale_a, scale_b, bias, d, one), strict=True))
+    taken = set(signature_of(operation, has_workspace=False, prefetches_b=False))
+    if not arrangement.has_bias and operation.epilogue is not Epilogue.BIAS:
+        taken.discard(Argument.BIAS)
+    return {argument: matrix for argument, matrix in found.items() if argument in taken}
 
 
 def _is_taken(matrix: Matrix, element_bytes: int, *, row_major: bool) -> bool:
@@ -103,7 +201,7 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
                 and _is_taken(left, operation.a.element.num_bytes, row_major=operation.a.is_k_major)
                 and _is_taken(right, operation.b.element.num_bytes, row_major=operation.b.is_k_major)
             ):
-                return Problem(operation, left.num_rows, right.num_rows, problem.k)
+                return Problem(operation, left.num_rows, result.num_columns, problem.k)
     return None
 
 
@@ -116,16 +214,20 @@ def misalignment(problem: Problem) -> str:
     """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
     operation = problem.operation
     names = ("k" if operation.a.is_k_major else "m", "k" if operation.b.is_k_major else "n", "n")
+    elements = (operation.a.element, operation.b.element, operation.d)
     a, b, d = matrices(problem)
     taken = (
-        _is_taken(a, operation.a.element.num_bytes, row_major=operation.a.is_k_major),
-        _is_taken(b, operation.b.element.num_bytes, row_major=operation.b.is_k_major),
-        _is_stored(d, operation.d.num_bytes),
+        _is_taken(a, elements[0].num_bytes, row_major=operation.a.is_k_major),
+        _is_taken(b, elements[1].num_bytes, row_major=operation.b.is_k_major),
+        _is_stored(d, elements[2].num_bytes),
     )
-    refused = {name for name, is_taken in zip(names, taken, strict=True) if not is_taken}
-    if not refused:
-        return ""
+    steps: dict[str, int] = {}
+    for name, element, is_taken in zip(names, elements, taken, strict=True):
+        if not is_taken:
+            steps[name] = max(steps.get(name, 1), ALIGNMENT_BYTES // element.num_bytes)
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
-    wrong = [f"{name} {extent}" for name, extent in extents.items() if name in refused]
-    step = ALIGNMENT_BYTES // operation.a.element.num_bytes
-    return f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not a multiple of {step}"
+    parts = []
+    for step in sorted(set(steps.values())):
+        wrong = [f"{name} {extent}" for name, extent in extents.items() if steps.get(name) == step]
+        parts.append(f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not a multiple of {step}")
+    return ", and ".join(parts)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import time
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.comparison import Check
 from aot.core.errors import VerificationError
-from aot.core.numerics import EXPONENT, POISON, compare, decode, reference
-from aot.core.operands import GemmCall, Matrix, matrices
-from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_starts, quartiles
+from aot.core.numerics import bits_type, is_bad, poison_byte, unit_roundoff
+from aot.core.operands import Arrangement, GemmCall, Tensor, operands
+from aot.core.reference import needed, reference
+from aot.core.signature import Argument
+from aot.measure.baselines import Agreement
+from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles, timed_arrangement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
     from aot.core.problem import Problem
     from aot.measure.gpu import Gpu, Handle, Kernels
-    from aot.measure.inputs import RandomPool, Tiling
+    from aot.measure.inputs import RandomPools, Tiling
     from aot.measure.protocol import TimingPlan
+
+NEAR, LEAST_ROUNDOFF = 8, 2.0**-8
+"""Roundings of D's type that the errors of a library's product may amount to, and the least that a rounding is taken
+for: a library may round the sum and what each step of an epilogue gives, and need not promote FP8's sums. What this
+finds is a baseline of other operands or another formula, whose errors are as large as D."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +55,41 @@ class Sample:
     """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels."""
 
     def __init__(
-        self, problem: Problem, tiling: Tiling, starts: Sequence[int], plan: TimingPlan, rng: np.random.Generator
+        self,
+        problem: Problem,
+        tilings: Mapping[Argument, Tiling],
+        arrangement: Arrangement,
+        plan: TimingPlan,
+        rng: np.random.Generator,
     ) -> None:
-        """Take a sample of the first set, whose operands start at `starts`, in elements: A, B, D and the bias."""
-        a, b, _ = matrices(problem)
-        self._dtype = problem.operation.d
+        """Take a sample of the first set, whose operands are tiled so."""
+        self._problem = problem
         self._num_columns = problem.n
         self.rows = _pick(rng, problem.m, plan.sample_rows)
         self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
-        steps = np.arange(problem.k, dtype=np.int64)
+        places = operands(problem, 0, arrangement)
+        indices = needed(problem, self.rows, self.columns, arrangement)
+        operation = problem.operation
+        values: dict[Argument, NDArray[np.float64]] = {
+            x: tilings[x].values(places[x].positions(*indices[x])) for x in places if x is not Argument.D
+        }
+        self._check = Check(operation, reference(operation, values))
+        self._bits: Bits = np.empty((len(self.rows), problem.n), bits_type(operation.d))
 
-        def gather(matrix: Matrix, start: int, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-            positions = start + chosen[:, None] * matrix.row_stride + steps * matrix.column_stride
-            return decode(self._dtype, tiling.gather(positions))
+    def _read(self, gpu: Gpu, d: int) -> Bits:
+        """Read the rows of a D (m, n) at an address, and return the sampled columns.
 
-        bias = None
-        if problem.operation.has_bias:
-            bias = decode(self._dtype, tiling.gather(starts[3] + self.columns))
-        self.expected = reference(gather(a, 0, self.rows), gather(b, starts[1], self.columns), bias)
-        self._bits: Bits = np.empty((len(self.rows), problem.n), np.uint16)
+        Raises:
+            VerificationError: an element of the rows is not written or not finite.
+        """
+        dtype = self._problem.operation.d
+        for i, row in enumerate(self.rows.tolist()):
+            gpu.download(d + dtype.size_of(row * self._num_columns), self._bits[i])
+        num_bad = int(is_bad(dtype, self._bits).sum())
+        if num_bad:
+            raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
+        sampled: Bits = self._bits[:, self.columns]
+        return sampled
 
     def check(self, gpu: Gpu, d: int) -> float:
         """Read the rows of a D (m, n) at an address and give the relative error.
@@ -71,35 +97,70 @@ class Sample:
         Raises:
             VerificationError: an element of the rows is not written or not finite, or a sampled one is wrong.
         """
-        for i, row in enumerate(self.rows.tolist()):
-            gpu.download(d + self._dtype.size_of(row * self._num_columns), self._bits[i])
-        exponent = EXPONENT[self._dtype]
-        num_bad = int(((self._bits & exponent) == exponent).sum())
-        if num_bad:
-            raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
-        outcome = compare(self._dtype, self._bits[:, self.columns], self.expected)
+        outcome = self._check.compare(self._read(gpu, d))
         if outcome.fault:
             raise VerificationError(f"wrong result on sampled rows: {outcome.fault}")
         return outcome.relative_error
+
+    def check_near(self, gpu: Gpu, d: int) -> float:
+        """Do the same for what rounds between its steps too: all errors together keep NEAR roundings of D's type.
+
+        Raises:
+            VerificationError: an element of the rows is not written or not finite, or they are wrong.
+        """
+        relative = self._check.compare(self._read(gpu, d)).relative_error
+        bound = NEAR * max(unit_roundoff(self._problem.operation.d), LEAST_ROUNDOFF)
+        if not relative <= bound:
+            raise VerificationError(f"wrong result on sampled rows: relative error {relative:.2e}, bound {bound:.2e}")
+        return relative
 
 
 class Operands:
     """The operands of a problem on the device, in as many sets as exceed L2, and the sample of their first product."""
 
     def __init__(
-        self, gpu: Gpu, pool: RandomPool, arena: int, problem: Problem, plan: TimingPlan, rng: np.random.Generator
+        self, gpu: Gpu, pools: RandomPools, arena: int, problem: Problem, plan: TimingPlan, rng: np.random.Generator
     ) -> None:
         """Fill an arena, an address with room for the sets, with random numbers."""
-        self._gpu, self.problem = gpu, problem
-        operation = problem.operation
-        sets, starts = num_sets(problem, gpu.l2_bytes, plan), operand_starts(problem)
-        tiling = pool.tile(arena, sets * starts[-1] // operation.element.num_bytes)
-        self.calls = []
-        for i in range(sets):
-            a, b, d, *rest = (arena + i * starts[-1] + start for start in starts[:-1])
-            self.calls.append(GemmCall(problem, a, b, d, *matrices(problem), *rest))
-        elements = [start // operation.element.num_bytes for start in starts]
-        self.sample = Sample(problem, tiling, elements, plan, rng)
+        self._gpu, self.problem, self._plan, self._rng = gpu, problem, plan, rng
+        layout, self._sets = operand_set(problem), []
+        self._tilings: list[dict[Argument, Tiling]] = []
+        for i in range(num_sets(problem, gpu.l2_bytes, plan)):
+            places = {x: arena + i * layout.num_bytes + start for x, start in layout.starts.items()}
+            self._sets.append(places)
+            inputs = {x: matrix.num_elements for x, matrix in layout.matrices.items() if x is not Argument.D}
+            self._tilings.append({x: pools.of(problem.operation, x).tile(places[x], y) for x, y in inputs.items()})
+        self._arrange(timed_arrangement(problem.operation))
+
+    def _arrange(self, arrangement: Arrangement) -> None:
+        self.arrangement = arrangement
+        placed = operands(self.problem, 0, arrangement)
+        self.calls = [
+            GemmCall(self.problem, {x: Tensor(places[x], matrix) for x, matrix in placed.items()})
+            for places in self._sets
+        ]
+        self.sample = Sample(self.problem, self._tilings[0], arrangement, self._plan, self._rng)
+
+    def arranged(self, arrangement: Arrangement) -> Operands:
+        """Return the same memory read in another way, such as with one factor for all rows."""
+        if arrangement == self.arrangement:
+            return self
+        other = copy(self)
+        other._arrange(arrangement)  # noqa: SLF001
+        return other
+
+    def run(self, multiply: Callable[[], None]) -> int:
+        """Let something compute the first product over a poisoned D; return D's address.
+
+        Raises:
+            DeviceError: the launch failed.
+        """
+        d, problem = self.calls[0].d, self.problem
+        dtype = problem.operation.d
+        self._gpu.fill(d, poison_byte(dtype), dtype.size_of(problem.m * problem.n))
+        multiply()
+        self._gpu.synchronize()
+        return d
 
     def check(self, multiply: Callable[[], None]) -> float:
         """Let something compute the first product over a poisoned D; give the relative error of the sampled rows.
@@ -108,11 +169,7 @@ class Operands:
             VerificationError: the result is wrong or incomplete.
             DeviceError: the launch failed.
         """
-        d, problem = self.calls[0].d, self.problem
-        self._gpu.fill(d, POISON & 0xFF, problem.operation.d.size_of(problem.m * problem.n))
-        multiply()
-        self._gpu.synchronize()
-        return self.sample.check(self._gpu, d)
+        return self.sample.check(self._gpu, self.run(multiply))
 
 
 def separator_us(gpu: Gpu, plan: TimingPlan) -> float:
@@ -171,9 +228,9 @@ class ProblemBench:
         """Return the sets of operands, the fewest launches of a graph."""
         return len(self._bound)
 
-    def beside(self, kernels: Kernels) -> ProblemBench:
-        """Return what times other kernels, which need no workspace, on the same operands."""
-        own = (self._operands, Workspace(0, 0), self._plan)
+    def beside(self, kernels: Kernels, arrangement: Arrangement) -> ProblemBench:
+        """Return what times other kernels, which need no workspace, on the same operands, read in another way."""
+        own = (self._operands.arranged(arrangement), Workspace(0, 0), self._plan)
         return ProblemBench(self._gpu, kernels, *own, flush=self._flush, separator_us=self._separator_us)
 
     def workspace_bytes(self, kernel: int) -> int:
@@ -194,6 +251,19 @@ class ProblemBench:
             DeviceError: the launch failed.
         """
         return self._operands.check(lambda: self._launch(kernel, 1))
+
+    def check_baseline(self, agreement: Agreement) -> None:
+        """Run a library's only kernel once over a poisoned D, and look at its result as far as it agrees.
+
+        Raises:
+            VerificationError: the result is wrong or incomplete.
+            DeviceError: the launch failed.
+        """
+        d = self._operands.run(lambda: self._launch(0, 1))
+        if agreement is Agreement.EXACT:
+            self._operands.sample.check(self._gpu, d)
+        elif agreement is Agreement.NEAR:
+            self._operands.sample.check_near(self._gpu, d)
 
     def _flushed_us(self, kernel: int) -> float:
         """Time launches that each follow a flush."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from aot.core.numerics import Bits
     from aot.core.operands import GemmCall
+    from aot.core.operation import Operation
+    from aot.measure.baselines import Baseline
 
 Handle: TypeAlias = Any
 """What the device or the library gives to be handed back to it: a graph, a bound call."""
@@ -108,3 +110,10 @@ class Kernels(Protocol):
         Raises:
             DeviceError: the library refused the call or the launch failed.
         """
+
+
+class Library(Kernels, Protocol):
+    """A library whose own product is timed beside the kernels: its only kernel."""
+
+    def baseline(self, operation: Operation) -> Baseline | None:
+        """Return what it has for an operation; None where it has nothing."""

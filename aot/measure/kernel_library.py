@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import DeviceError
 from aot.core.operation import Operation
+from aot.core.signature import Argument
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aot.core.operands import GemmCall, Matrix
+    from aot.core.operands import GemmCall, Tensor
 
 
 class TensorStruct(ctypes.Structure):
@@ -79,8 +80,15 @@ def operation_of(kernel: str) -> Operation:
     return max((x for x in Operation if kernel.startswith(f"{x.tag}_")), key=lambda x: len(x.tag))
 
 
-def _strides(matrix: Matrix) -> tuple[int, int]:
-    return matrix.row_stride, matrix.column_stride
+def _struct(tensor: Tensor | None) -> TensorStruct:
+    """Return a tensor as the library takes it; one that is not there is all zero."""
+    if tensor is None:
+        return TensorStruct()
+    return TensorStruct(tensor.address, (tensor.matrix.row_stride, tensor.matrix.column_stride))
+
+
+_FIELDS = (Argument.BIAS, Argument.SCALE_A, Argument.SCALE_B, Argument.RESIDUAL, Argument.SCALE_D)
+"""The tensors behind the flags, in the struct's order."""
 
 
 class KernelLibrary:
@@ -124,7 +132,8 @@ class KernelLibrary:
         Raises:
             DeviceError: the library has no kernels of the call's operation.
         """
-        problem = call.problem
+        problem, tensors = call.problem, call.tensors
+        flags = (B_CONSTANT if b_is_constant else 0) | (GATE_INTERLEAVED if call.is_interleaved else 0)
         return ProblemStruct(
             ctypes.sizeof(ProblemStruct),
             self.operation(problem.operation.call),
@@ -132,11 +141,9 @@ class KernelLibrary:
             problem.m,
             problem.n,
             problem.k,
-            TensorStruct(call.a, _strides(call.a_matrix)),
-            TensorStruct(call.b, _strides(call.b_matrix)),
-            TensorStruct(call.d, _strides(call.d_matrix)),
-            B_CONSTANT if b_is_constant else 0,
-            TensorStruct(call.bias, (0, 1)) if problem.operation.has_bias else TensorStruct(),
+            *(_struct(tensors[x]) for x in (Argument.A, Argument.B, Argument.D)),
+            flags,
+            *(_struct(tensors.get(x)) for x in _FIELDS),
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:

@@ -19,7 +19,7 @@ LIBRARY = -1
 
 
 class LibraryBench:
-    """The library on one problem; where there is none, or it fails, `numbers` is empty and nothing is stored.
+    """The library on one problem; `numbers` is empty, and nothing is stored, where it fails or has nothing.
 
     Args:
         session: what is measured with.
@@ -29,6 +29,7 @@ class LibraryBench:
     def __init__(self, session: Session, bench: ProblemBench) -> None:
         self._session, self._bench = session, bench
         self._own: ProblemBench | None = None
+        self._name = ""
         self.numbers: tuple[int, ...] = ()
 
     def screen(self) -> None:
@@ -38,15 +39,17 @@ class LibraryBench:
             DeviceError: it took the context with it.
         """
         library = self._session.library
-        if library is None:
+        baseline = library.baseline(self._bench.problem.operation) if library is not None else None
+        if library is None or baseline is None:
             return
         try:
-            self._own = self._bench.beside(library)
-            self._own.check(0)
+            self._own = self._bench.beside(library, baseline.arrangement)
+            self._own.check_baseline(baseline.agreement)
             self._own.screen_us(0, None)
         except (DeviceError, VerificationError) as error:
             self._fail(error)
             return
+        self._name = baseline.name(library.names[0])
         self.numbers = (LIBRARY,)
 
     def _fail(self, error: Exception) -> None:
@@ -73,11 +76,11 @@ class LibraryBench:
 
     def store(self, times_us: Sequence[float]) -> None:
         """Store the rounds' quartiles."""
-        library, session = self._session.library, self._session
-        if library is None or not self.numbers or not times_us:
+        session = self._session
+        if not self.numbers or not times_us:
             return
         low, median, high = quartiles(times_us)
-        found = LibraryTime(library.names[0], self._bench.problem, median, low, high, len(times_us))
+        found = LibraryTime(self._name, self._bench.problem, median, low, high, len(times_us))
         session.store.add_library_time(session.run, found)
 
     def close(self) -> None:

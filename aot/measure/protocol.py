@@ -35,11 +35,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.operands import matrices
+from aot.core.epilogue import Epilogue
+from aot.core.operands import Arrangement, Matrix, element_of, operands
+from aot.core.signature import Argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aot.core.operation import Operation
     from aot.core.problem import Problem
 
 PROTOCOL = "graph-cold-l2-mixed-v3"
@@ -138,18 +141,36 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // SET_ALIGNMENT) * SET_ALIGNMENT
 
 
-def operand_starts(problem: Problem) -> list[int]:
-    """List where A, B, D and the bias, if there is one, start in a set of operands, in bytes; the last is its size."""
+@dataclass(frozen=True)
+class OperandSet:
+    """How a problem's operands lie in one set of them."""
+
+    matrices: Mapping[Argument, Matrix]
+    starts: Mapping[Argument, int]
+    """In bytes from the set's start, each aligned."""
+    num_bytes: int
+
+
+def timed_arrangement(operation: Operation) -> Arrangement:
+    """Return what of an operation's optional operands is there when its kernels are timed, as where it is used most.
+
+    A bias is there before an activation, and not before a gate or beside a residual; rows have factors of their own.
+    """
+    return Arrangement(has_bias=operation.epilogue is Epilogue.BIAS or operation.activation is not None)
+
+
+def operand_set(problem: Problem) -> OperandSet:
+    """Lay out a set of a problem's operands, packed."""
     operation = problem.operation
-    elements = (operation.a.element, operation.b.element, operation.d)
-    sizes = [element.size_of(x.num_elements) for element, x in zip(elements, matrices(problem), strict=True)]
-    sizes += [operation.d.size_of(problem.n)] if operation.has_bias else []
-    return list(accumulate(map(_aligned, sizes), initial=0))
+    matrices = operands(problem, 0, timed_arrangement(operation))
+    sizes = [_aligned(element_of(operation, x).size_of(y.num_elements)) for x, y in matrices.items()]
+    *starts, num_bytes = accumulate(sizes, initial=0)
+    return OperandSet(matrices, dict(zip(matrices, starts, strict=True)), num_bytes)
 
 
 def set_bytes(problem: Problem) -> int:
     """Count the bytes of one set of operands, each aligned."""
-    return operand_starts(problem)[-1]
+    return operand_set(problem).num_bytes
 
 
 def num_sets(problem: Problem, l2_bytes: int, plan: TimingPlan) -> int:

@@ -13,7 +13,7 @@ from aot.search.strategy import EXHAUSTIVE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.measure.gpu import Gpu, Kernels
+    from aot.measure.gpu import Gpu, Kernels, Library
     from aot.measure.store import Store
     from aot.measure.tuning_set import TuningSet
 
@@ -42,7 +42,7 @@ class Session:
     """Told what a person should know."""
     strategy: str = EXHAUSTIVE
     """How kernels are searched on each problem, one of `aot.search.strategy.NAMES`."""
-    library: Kernels | None = None
+    library: Library | None = None
     """A library whose own product is timed beside the kernels, if any: its only kernel."""
     search_budget: float = 1.0
     """Share of a problem's kernels that the search may measure."""

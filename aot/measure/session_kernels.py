@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.errors import DeviceError, StoreError, VerificationError
 from aot.core.measurement import OK, Measurement, Outcome, Status
-from aot.core.operands import GemmCall, matrices
+from aot.core.operands import GemmCall, Tensor, operands
+from aot.measure.edge_shapes import edge_shapes
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.protocol import quartiles
-from aot.measure.verify import edge_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,8 +96,9 @@ class SessionKernels:
 
         def ask() -> int | None:
             # Addresses that are aligned and never read: nothing is launched.
-            bound = kernels.bind(GemmCall(problem, 1 << 20, 2 << 20, 3 << 20, *matrices(problem), 5 << 20))
-            return kernels.max_active_clusters(number, bound, 4 << 20, kernels.workspace_bytes(number, bound))
+            tensors = {x: Tensor((i + 1) << 20, y) for i, (x, y) in enumerate(operands(problem).items())}
+            bound = kernels.bind(GemmCall(problem, tensors))
+            return kernels.max_active_clusters(number, bound, 1 << 30, kernels.workspace_bytes(number, bound))
 
         if self.is_sound(number) and self.launch(number, "asking for its clusters", ask) == 0:
             candidate = self.tuned[number].key.candidate
@@ -113,7 +114,8 @@ class SessionKernels:
         if number in self._unfit:
             return 0, self._unfit[number]
         try:
-            need = kernels.workspace_bytes(number, kernels.bind(GemmCall(problem, 0, 0, 0, *matrices(problem))))
+            call = GemmCall(problem, {x: Tensor(0, y) for x, y in operands(problem).items()})
+            need = kernels.workspace_bytes(number, kernels.bind(call))
         except DeviceError as error:
             return 0, Status(Outcome.REFUSED, str(error))
         if need > limit:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aot.core.operands import operands
+from aot.core.problem import Problem
+from aot.core.signature import Argument
 from aot.measure.bench import Operands, ProblemBench, Workspace, separator_us
 from aot.measure.gpu import OutOfMemoryError
-from aot.measure.inputs import RandomPool
-from aot.measure.protocol import num_sets, set_bytes
+from aot.measure.inputs import RandomPools
+from aot.measure.protocol import num_sets, set_bytes, timed_arrangement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy as np
 
-    from aot.core.element import ElementType
-    from aot.core.problem import Problem
     from aot.measure.gpu import Kernels
     from aot.measure.session import Session
 
@@ -27,20 +28,17 @@ class SessionMemory:
         self._session, self._rng = session, rng
         self._gpu, self._plan = session.gpu, session.plan
         # No more random numbers than the largest problem can be filled with, twice over for the offset.
-        self._source_elements = min(session.source_elements, max(map(self.arena_bytes, problems)))
-        self._pools: dict[ElementType, RandomPool] = {}
-        for problem in problems:
-            self._pool(problem.operation.element)
+        num_elements = min(session.source_elements, max(map(self.arena_bytes, problems)))
+        self._pools = RandomPools(self._gpu, rng, num_elements)
+        for operation in dict.fromkeys(problem.operation for problem in problems):
+            needed = set(operands(Problem(operation, 1, 1, 1), 0, timed_arrangement(operation))) - {Argument.D}
+            for argument in sorted(needed):
+                self._pools.of(operation, argument)
         self._flush = self._gpu.alloc(self._plan.flush_bytes) if self._plan.flush_bytes else 0
         self._separator_us = 0.0
         if not self._plan.flush_bytes:
             self._separator_us = separator_us(self._gpu, self._plan)
             session.store.add_separator_time(session.run, self._separator_us)
-
-    def _pool(self, dtype: ElementType) -> RandomPool:
-        if dtype not in self._pools:
-            self._pools[dtype] = RandomPool(self._gpu, dtype, self._rng, self._source_elements)
-        return self._pools[dtype]
 
     def arena_bytes(self, problem: Problem) -> int:
         """Count the bytes of a problem's operands, in as many copies as exceed L2."""
@@ -80,15 +78,14 @@ class SessionMemory:
 
     def bench(self, problem: Problem, arena: int, workspace: Workspace) -> ProblemBench:
         """Return what times kernels on a problem, with operands in an arena of `arena_bytes`."""
-        pool = self._pool(problem.operation.element)
-        operands = Operands(self._gpu, pool, arena, problem, self._plan, self._rng)
-        return self._bench(self._session.kernels, operands, workspace)
+        made = Operands(self._gpu, self._pools, arena, problem, self._plan, self._rng)
+        return self._bench(self._session.kernels, made, workspace)
 
-    def _bench(self, kernels: Kernels, operands: Operands, workspace: Workspace) -> ProblemBench:
+    def _bench(self, kernels: Kernels, made: Operands, workspace: Workspace) -> ProblemBench:
         return ProblemBench(
             self._gpu,
             kernels,
-            operands,
+            made,
             workspace,
             self._plan,
             flush=self._flush,

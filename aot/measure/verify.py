@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.candidate import SplitK
+from aot.core.comparison import Check
 from aot.core.errors import VerificationError
-from aot.core.numerics import POISON, compare, decode, encode, reference
-from aot.core.operands import GemmCall, Matrix, matrices
-from aot.core.problem import Problem
+from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byte
+from aot.core.operands import GemmCall, Matrix, Tensor, element_of, operands
+from aot.core.reference import needed, reference
+from aot.core.signature import Argument
+from aot.measure.edge_operands import edge_operands
+from aot.measure.edge_shapes import EdgeShape, edge_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
     from aot.measure.gpu import Gpu, Handle, Kernels
@@ -25,164 +25,85 @@ if TYPE_CHECKING:
 GUARD_ELEMENTS = 2048
 """Elements of poison before and after each operand: 4 KiB, more than the 256 columns of the widest tile."""
 
-ALIGNED_STEP = 8
-"""Elements in dispatch.ALIGNMENT_BYTES: contiguous extents of aligned shapes are multiples of it."""
 
-ALIGNED_SHAPES = (
-    (1, 8, 8, 0),
-    (2, 136, 64, 8),
-    (7, 24, 520, 0),
-    (17, 520, 40, 16),
-    (63, 520, 136, 0),
-    (64, 16, 136, 8),
-    (65, 264, 72, 8),
-    (129, 72, 16, 0),
-    (255, 264, 64, 0),
-    (300, 520, 520, 8),
-    (650, 1032, 328, 0),
-)
-"""(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way."""
-
-TAIL_TILES = ((15, 10), (18, 12))
-"""Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with
-clusters of 1 or 2, one or half a whole wave or more and a tail that is split over one wave, and over two."""
-
-TAIL_K = 200
-"""k of those shapes: with 64 elements a stage, too few stages for all splits, and the last one not full."""
-
-FALLBACK_SHAPES = (
-    (1, 1, 1, 0),
-    (7, 3, 5, 0),
-    (16, 8, 16, 0),
-    (17, 31, 70, 1),
-    (33, 70, 69, 0),
-    (64, 64, 64, 3),
-    (65, 1, 33, 0),
-    (70, 67, 13, 5),
-)
-"""(m, n, k, padding) of odd extents and strides, run in every layout at addresses that are not aligned."""
-
-
-@dataclass(frozen=True)
-class EdgeShape:
-    """One case: a problem, the padding of its leading strides, and an offset of its addresses, in elements."""
-
-    problem: Problem
-    padding: int
-    offset: int
-    is_own: bool = False
-    """Whether it is one kernel's alone: its operands are freed after it, since a wave of tiles has many elements."""
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
-    """List the cases of whole waves and a tail, the last tile of each axis not full; none for most kernels."""
-    candidate = kernel.key.candidate
-    if candidate.split_k_mode != SplitK.TAIL:
-        return []
-    shapes = []
-    for tiles_m, tiles_n in TAIL_TILES:
-        rows, columns = tiles_m * candidate.tile_m - ALIGNED_STEP, tiles_n * candidate.tile_n - ALIGNED_STEP
-        m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
-        shapes.append(EdgeShape(Problem(kernel.key.operation, m, n, TAIL_K), 0, 0, is_own=True))
-    return shapes
-
-
-def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
-    """List the cases of a kernel, extents rounded up to what it needs."""
-    operation = kernel.key.operation
-    if kernel.is_fallback:
-        return [
-            EdgeShape(Problem(layout, m, n, k), padding, 1)
-            for layout in operation.layouts
-            for m, n, k, padding in FALLBACK_SHAPES
-        ]
-    m_step = 1 if operation.a.is_k_major else ALIGNED_STEP
-    aligned = [
-        EdgeShape(
-            Problem(
-                operation,
-                _round_up(m, int(np.lcm(m_step, kernel.m_multiple))),
-                _round_up(n, int(np.lcm(ALIGNED_STEP, kernel.n_multiple))),
-                k,
-            ),
-            padding,
-            0,
-        )
-        for m, n, k, padding in ALIGNED_SHAPES
-    ]
-    return aligned + _tail_shapes(kernel)
-
-
-def _positions(matrix: Matrix) -> NDArray[np.int64]:
-    """Return where each element of a matrix lies, counted from its first."""
-    rows = np.arange(matrix.num_rows, dtype=np.int64)[:, None] * matrix.row_stride
-    return rows + np.arange(matrix.num_columns, dtype=np.int64) * matrix.column_stride
+def _view(region: Bits, matrix: Matrix) -> Bits:
+    """Return a matrix's elements, which a region starts with."""
+    strides = (region.itemsize * matrix.row_stride, region.itemsize * matrix.column_stride)
+    return np.lib.stride_tricks.as_strided(region, (matrix.num_rows, matrix.num_columns), strides)
 
 
 class EdgeCase:
     """A case on the device: operands between guards, padding poisoned, and the float64 reference on the host.
 
-    Padding and guards hold NaN, so that a kernel that reads past an operand's extent gives NaN.
+    Padding and guards hold NaN, or of integers what operands do not hold, so that a kernel that reads past an operand's
+    extent gives a wrong result.
     """
 
-    def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator) -> None:
-        self._gpu = gpu
-        self.problem = shape.problem
-        dtype = shape.problem.operation.element
-        operation = shape.problem.operation
-        a, b, d = matrices(shape.problem, shape.padding)
-        bias = [Matrix(1, shape.problem.n, shape.problem.n, 1)] if operation.has_bias else []
-        values, addresses = [], []
-        self._owned: list[int] = []
-        for matrix in (a, b, *bias, d):
+    def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator, num_guards: int) -> None:
+        self._gpu, self.problem = gpu, shape.problem
+        operation, arrangement = shape.problem.operation, shape.arrangement
+        matrices = operands(shape.problem, shape.padding, arrangement)
+        bits, tensors = edge_operands(shape, matrices, rng), {}
+        self._owned: dict[Argument, int] = {}
+        for argument, matrix in matrices.items():
+            dtype = element_of(operation, argument)
             # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
-            num_elements = GUARD_ELEMENTS + shape.offset + matrix.num_elements + GUARD_ELEMENTS
-            region = np.full(num_elements, POISON, np.uint16)
-            places = _positions(matrix) + GUARD_ELEMENTS + shape.offset
-            if matrix is not d:
-                bits = encode(dtype, rng.standard_normal(places.shape, dtype=np.float32))
-                region[places] = bits
-                values.append(decode(dtype, bits))
-            address = gpu.alloc(region.nbytes)
+            start = num_guards + shape.offset
+            region = np.full(start + matrix.num_elements + num_guards, poison(dtype), bits_type(dtype))
+            if argument is Argument.D:
+                self._region, self._d = region, _view(region[start:], matrix)
+            else:
+                _view(region[start:], matrix)[:] = bits[argument]
+                bits[argument] = _view(region[start:], matrix)
+            address = self._owned[argument] = gpu.alloc(region.nbytes)
             gpu.upload(address, region)
-            self._owned.append(address)
-            addresses.append(address + dtype.size_of(GUARD_ELEMENTS + shape.offset))
-        self._region = region
-        start = region[GUARD_ELEMENTS + shape.offset :]
-        strides = (dtype.size_of(d.row_stride), dtype.size_of(d.column_stride))
-        self._d: Bits = np.lib.stride_tricks.as_strided(start, (d.num_rows, d.num_columns), strides)
-        self.expected = reference(*values)
-        call = GemmCall(shape.problem, addresses[0], addresses[1], addresses[-1], a, b, d, *addresses[2:-1])
+            tensors[argument] = Tensor(address + dtype.size_of(start), matrix)
+        rows, columns = (np.arange(x, dtype=np.int64) for x in (shape.problem.m, shape.problem.n))
+        indices = needed(shape.problem, rows, columns, arrangement)
+        values = {x: decode(element_of(operation, x), y[np.ix_(*indices[x])]) for x, y in bits.items()}
+        self.check = Check(operation, reference(operation, values))
+        call = GemmCall(shape.problem, tensors, arrangement.is_interleaved and operation.gate is not None)
         self.bound: Handle = kernels.bind(call)
         self.promised: Handle = kernels.bind(call, b_is_constant=True)
 
     def poison(self) -> None:
-        """Fill D, its padding and its guards with NaN."""
-        self._gpu.fill(self._owned[-1], POISON & 0xFF, self._region.nbytes)
+        """Fill D, its padding and its guards with what shows that it was not written."""
+        self._gpu.fill(self._owned[Argument.D], poison_byte(self.problem.operation.d), self._region.nbytes)
 
     def read(self) -> tuple[Bits, int]:
         """Return D's bits (m, n), and the number of elements around it that are no longer poison."""
-        self._gpu.download(self._owned[-1], self._region)
-        result = self._d.copy()
-        num_poisoned = int((self._region == POISON).sum()) - int((result == POISON).sum())
+        self._gpu.download(self._owned[Argument.D], self._region)
+        result, unwritten = self._d.copy(), poison(self.problem.operation.d)
+        num_poisoned = int((self._region == unwritten).sum()) - int((result == unwritten).sum())
         return result, self._region.size - result.size - num_poisoned
 
     def free(self) -> None:
         """Free the device memory."""
-        for address in self._owned:
+        for address in self._owned.values():
             self._gpu.free(address)
 
 
 class Verifier:
-    """Runs kernels on their edge cases, which kernels of the same extents share."""
+    """Runs kernels on their edge cases, which kernels of the same extents share.
+
+    Args:
+        gpu: the device.
+        kernels: what is run.
+        rng: draws the operands.
+        tick: called after each case.
+        num_guards: elements before and after each operand, a multiple of 256; 0 where a memory checker watches, which
+            would take a guard for a part of the operand.
+    """
 
     def __init__(
-        self, gpu: Gpu, kernels: Kernels, rng: np.random.Generator, tick: Callable[[], None] = lambda: None
+        self,
+        gpu: Gpu,
+        kernels: Kernels,
+        rng: np.random.Generator,
+        tick: Callable[[], None] = lambda: None,
+        num_guards: int = GUARD_ELEMENTS,
     ) -> None:
+        self._num_guards = num_guards
         self._gpu = gpu
         self._kernels = kernels
         self._rng = rng
@@ -193,7 +114,7 @@ class Verifier:
 
     def _case(self, shape: EdgeShape) -> EdgeCase:
         if shape not in self._cases:
-            self._cases[shape] = EdgeCase(self._gpu, self._kernels, shape, self._rng)
+            self._cases[shape] = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
         return self._cases[shape]
 
     def _reserve(self, num_bytes: int) -> None:
@@ -208,13 +129,39 @@ class Verifier:
         case.poison()
         if num_bytes:
             # The library sets what must be zero; a kernel that relies on more reads NaN.
-            self._gpu.fill(self._workspace, POISON & 0xFF, num_bytes)
+            self._gpu.fill(self._workspace, POISON_BYTE, num_bytes)
         self._kernels.launch(index, bound, self._workspace, num_bytes, self._gpu.stream)
         self._gpu.synchronize()
         result, num_touched = case.read()
         if num_touched:
             raise VerificationError(f"wrote {num_touched} elements outside D on {case.problem.name}")
         return result
+
+    def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, float]:
+        result = self._run(index, case, bound)
+        outcome = case.check.compare(result)
+        if outcome.fault:
+            raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
+        return result, outcome.relative_error
+
+    def run_once(self, shape: EdgeShape, index: int = 0, *, promises: bool = False) -> float:
+        """Run a kernel once on a case that is made for it, and return the relative error.
+
+        Args:
+            shape: the case.
+            index: of the kernel in the library.
+            promises: whether to promise that B is constant.
+
+        Raises:
+            VerificationError: the result is wrong or incomplete, or memory around D was written.
+            DeviceError: the library refused the case, or the launch failed.
+        """
+        case = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
+        try:
+            return self._checked(index, case, shape, case.promised if promises else case.bound)[1]
+        finally:
+            if not self._gpu.is_lost():
+                case.free()
 
     def verify(self, kernel: TunedKernel, index: int) -> float:
         """Run a kernel twice on each of its edge cases and give the largest relative error.
@@ -232,16 +179,12 @@ class Verifier:
         largest = 0.0
         for shape in edge_shapes(kernel):
             case = self._case(shape)
-            where = f"{case.problem.name}, strides padded by {shape.padding}"
-            result = self._run(index, case, case.bound)
-            outcome = compare(case.problem.operation.element, result, case.expected)
-            if outcome.fault:
-                raise VerificationError(f"wrong result on {where}: {outcome.fault}")
+            result, error = self._checked(index, case, shape, case.bound)
             again = self._run(index, case, case.promised)
             if kernel.is_reproducible and not np.array_equal(result, again):
                 num = int((result != again).sum())
-                raise VerificationError(f"two runs differ in {num} of {result.size} elements on {where}")
-            largest = max(largest, outcome.relative_error)
+                raise VerificationError(f"two runs differ in {num} of {result.size} elements on {shape}")
+            largest = max(largest, error)
             if shape.is_own:
                 self._cases.pop(shape).free()
             self._tick()

@@ -6,7 +6,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from aot.measure import verify
+from aot.measure import edge_shapes
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session, deadline_stop
 from aot.measure.store import open_store
@@ -23,7 +23,7 @@ def main():
     path, faults = Path(sys.argv[1]), json.loads(sys.argv[2])
     end_with_parent()
     stop = deadline_stop(float(sys.argv[3]) if len(sys.argv) > 3 else None, interrupt_flag())
-    verify.ALIGNED_SHAPES = verify.ALIGNED_SHAPES[:2]
+    edge_shapes.ALIGNED_SHAPES = edge_shapes.ALIGNED_SHAPES[:2]
     gpu = TwinGpu()
     kernels = TwinKernels(gpu, list(KERNELS), faults={name: tuple(fault) for name, fault in faults.items()})
     os.write(1, b"a kernel printed this\n")

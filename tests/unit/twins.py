@@ -14,9 +14,13 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.measurement import Conditions
-from aot.core.numerics import decode, encode
+from aot.core.numerics import bits_type, decode, encode
+from aot.core.operands import element_of
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
+from aot.core.reference import is_16_bit_product
+from aot.core.signature import Argument
+from aot.measure.baselines import baseline_of
 from aot.measure.gpu import OutOfMemoryError
 from aot.measure.tuning_set import TunedKernel
 
@@ -36,8 +40,9 @@ def problem_of(m: int, n: int, k: int, operation: Operation = BF16) -> Problem:
     return Problem(operation, m, n, k)
 
 
-def memory(address: int, num_elements: int) -> np.ndarray:
-    return np.ctypeslib.as_array((ctypes.c_uint16 * num_elements).from_address(address))
+def memory(address: int, num_elements: int, dtype: ElementType = ElementType.BFLOAT16) -> np.ndarray:
+    flat = np.ctypeslib.as_array((ctypes.c_uint8 * (num_elements * dtype.num_bytes)).from_address(address))
+    return flat.view(bits_type(dtype))
 
 
 class TwinGpu:
@@ -142,6 +147,9 @@ class TwinKernels:
     def names(self):
         return tuple(kernel.name for kernel in self.kernels)
 
+    def baseline(self, operation):
+        return baseline_of(operation)
+
     def bind(self, call, *, b_is_constant=False):
         self.promised.append(b_is_constant)
         return call
@@ -179,28 +187,40 @@ class TwinKernels:
             time.sleep(0.02)
         self._compute(bound, fault)
 
+    def product(self, operation, operands, is_interleaved):
+        """Compute D's bits; those of 16-bit operands alone without torch, which takes a second to load."""
+        if not is_16_bit_product(operation):
+            from tests.unit.torch_twin import compute
+
+            return compute(operation, operands, is_interleaved=is_interleaved)
+        values = {x: decode(operation.d, y) for x, y in operands.items()}
+        total = values[Argument.A] @ values[Argument.B].T + values.get(Argument.BIAS, 0.0)
+        return encode(operation.d, total.astype(np.float32))
+
     def _compute(self, call, fault):
-        dtype = call.problem.operation.element
-
-        def view(address, matrix):
-            flat = memory(address, matrix.num_elements)
-            strides = (2 * matrix.row_stride, 2 * matrix.column_stride)
-            return np.lib.stride_tricks.as_strided(flat, (matrix.num_rows, matrix.num_columns), strides)
-
-        a, b = (decode(dtype, view(*operand)) for operand in ((call.a, call.a_matrix), (call.b, call.b_matrix)))
-        bits = encode(dtype, (a @ b.T).astype(np.float32))
+        operation, dtype = call.problem.operation, call.problem.operation.d
+        operands = {x: matrix_bits(element_of(operation, x), y) for x, y in call.tensors.items()}
+        d = operands.pop(Argument.D)
+        bits = self.product(operation, operands, call.is_interleaved)
         if fault == "wrong":
             bits[-1, -1] = encode(dtype, np.float32([1e3]))[0]
         if fault == "unstable":
-            bits[0, 0] ^= np.uint16(len(self.launches) & 1)
-        d = view(call.d, call.d_matrix)
-        d[: -1 if fault == "unwritten" and call.problem.m > 1 else None] = bits[
-            : -1 if fault == "unwritten" and call.problem.m > 1 else None
-        ]
+            bits[0, 0] ^= bits.dtype.type(len(self.launches) & 1)
+        written = slice(-1 if fault == "unwritten" and call.problem.m > 1 else None)
+        d[written] = bits[written]
+        stride = call.tensors[Argument.D].matrix.row_stride
         if fault == "guards":
-            memory(call.d - 2, 1)[0] = 0
-        if fault == "padding" and call.d_matrix.row_stride > call.problem.n and call.problem.m > 1:
-            memory(call.d + 2 * call.problem.n, 1)[0] = 0
+            memory(call.d - dtype.num_bytes, 1, dtype)[0] = 0
+        if fault == "padding" and stride > call.problem.n and call.problem.m > 1:
+            memory(call.d + dtype.num_bytes * call.problem.n, 1, dtype)[0] = 0
+
+
+def matrix_bits(dtype, tensor):
+    """Return the elements of an operand in memory, (rows, columns)."""
+    matrix = tensor.matrix
+    flat = memory(tensor.address, matrix.num_elements, dtype)
+    strides = (dtype.num_bytes * matrix.row_stride, dtype.num_bytes * matrix.column_stride)
+    return np.lib.stride_tricks.as_strided(flat, (matrix.num_rows, matrix.num_columns), strides)
 
 
 ALL_LAYOUTS = [Operation.of(dtype, layout) for dtype in ELEMENTS for layout in Layout]

@@ -1,8 +1,18 @@
 import pytest
 
 from aot.core.element import ElementType
-from aot.core.operands import Matrix, as_launched, is_aligned, matrices, misalignment
+from aot.core.operands import (
+    Arrangement,
+    Matrix,
+    as_launched,
+    element_of,
+    is_aligned,
+    matrices,
+    misalignment,
+    operands,
+)
 from aot.core.operation import Layout, Operation
+from aot.core.signature import Argument
 from tests.unit.twins import problem_of
 
 
@@ -79,3 +89,61 @@ def test_the_extents_that_are_not_aligned_are_named(layout, text):
     m_major = Operation.of(ElementType.BFLOAT16, Layout.MK)
     assert misalignment(problem_of(3, 64, 64, m_major)) == "m 3 is not a multiple of 8"
     assert misalignment(problem_of(3, 1, 65)) == "n 1 and k 65 are not a multiple of 8"
+
+
+@pytest.mark.parametrize(
+    ("operation", "sizes", "text"),
+    [
+        (Operation.E4M3_BF16_KK, (5, 24, 48), ""),
+        (Operation.E4M3_BF16_KK, (5, 12, 24), "n 12 is not a multiple of 8, and k 24 is not a multiple of 16"),
+        (Operation.E4M3_E4M3_KK, (5, 24, 48), "n 24 is not a multiple of 16"),
+        (Operation.E4M3_FP32_KK, (5, 12, 48), ""),
+        (Operation.INT8_INT32_KK, (5, 10, 24), "n 10 is not a multiple of 4, and k 24 is not a multiple of 16"),
+        (Operation.TF32_KK, (5, 6, 10), "n 6 and k 10 are not a multiple of 4"),
+        (Operation.BF16_KK_SWIGLU, (5, 12, 16), "n 12 is not a multiple of 8"),
+    ],
+)
+def test_each_extent_has_the_step_of_its_type(operation, sizes, text):
+    assert misalignment(problem_of(*sizes, operation)) == text
+    assert is_aligned(problem_of(*sizes, operation)) == (text == "")
+
+
+def test_a_gate_doubles_the_rows_of_b_and_nothing_of_d():
+    problem = problem_of(5, 16, 32, Operation.E4M3_BF16_KK_SWIGLU)
+    found = operands(problem, 16)
+    assert found == {
+        Argument.A: Matrix(5, 32, 48, 1),
+        Argument.B: Matrix(32, 32, 48, 1),
+        Argument.D: Matrix(5, 16, 32, 1),
+        Argument.SCALE_A: Matrix(5, 1, 1, 1),
+        Argument.SCALE_B: Matrix(32, 1, 1, 1),
+        Argument.BIAS: Matrix(1, 32, 0, 1),
+    }
+    assert as_launched(problem, [problem.operation]) == problem
+    assert found[Argument.BIAS].num_elements == 32
+
+
+def test_factors_are_of_blocks_of_128():
+    problem = problem_of(5, 130, 300, Operation.E4M3_BF16_BLOCK_KK)
+    found = operands(problem, 4)
+    assert (found[Argument.SCALE_A], found[Argument.SCALE_B]) == (Matrix(5, 3, 7, 1), Matrix(2, 3, 7, 1))
+    found = operands(problem, 4, Arrangement(has_row_major_blocks=False))
+    assert (found[Argument.SCALE_A], found[Argument.SCALE_B]) == (Matrix(5, 3, 1, 9), Matrix(2, 3, 1, 6))
+
+
+def test_what_a_caller_leaves_away_is_not_there():
+    bare = Arrangement(has_bias=False, has_scales_of_a=False)
+    found = operands(problem_of(5, 16, 32, Operation.E4M3_E4M3_KK), 0, bare)
+    assert Argument.BIAS not in found
+    assert found[Argument.SCALE_A] == Matrix(5, 1, 0, 1)
+    assert found[Argument.SCALE_A].num_elements == 1
+    assert found[Argument.SCALE_D].num_elements == 1
+    # An operation whose epilogue is the bias has one in any case.
+    assert Argument.BIAS in operands(problem_of(5, 16, 32, Operation.BF16_KK_BIAS), 0, bare)
+
+
+def test_the_type_of_each_operand():
+    operation = Operation.E4M3_E4M3_KK
+    found = {x: element_of(operation, x).tag for x in operands(problem_of(5, 16, 32, operation))}
+    assert list(found.values()) == ["e4m3", "e4m3", "e4m3", "fp32", "fp32", "bf16", "fp32"]
+    assert element_of(Operation.FP16_KK_RESIDUAL, Argument.RESIDUAL) is ElementType.FLOAT16

@@ -4,7 +4,7 @@ import pytest
 from aot.core.errors import VerificationError
 from aot.measure import bench as measure
 from aot.measure.bench import Operands, ProblemBench, Workspace, separator_us
-from aot.measure.inputs import RandomPool
+from aot.measure.inputs import RandomPools
 from aot.measure.protocol import TimingPlan, num_launches, num_sets, plan_for, set_bytes
 from tests.unit.twins import SEPARATOR, TwinGpu, TwinKernels, kernel_of, problem_of
 
@@ -18,9 +18,9 @@ def bench_of(faults=None, times_us=None, problem=None, num_kernels=2):
     kernels = TwinKernels(gpu, tuned, times_us or {}, faults or {})
     rng = np.random.default_rng(7)
     problem = problem or problem_of(40, 64, 48)
-    pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
+    pools = RandomPools(gpu, rng, 1 << 14)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, PLAN) * set_bytes(problem))
-    operands = Operands(gpu, pool, arena, problem, PLAN, rng)
+    operands = Operands(gpu, pools, arena, problem, PLAN, rng)
     bench = ProblemBench(gpu, kernels, operands, Workspace(0, 0), PLAN, separator_us=gpu.separator_us)
     return gpu, kernels, bench
 
@@ -106,9 +106,9 @@ def test_sample_of_a_large_problem_is_bounded_and_has_the_corners():
     kernels = TwinKernels(gpu, [kernel_of()])
     rng = np.random.default_rng(8)
     problem = problem_of(40, 64, 48)
-    pool = RandomPool(gpu, problem.operation.element, rng, num_elements=1 << 14)
+    pools = RandomPools(gpu, rng, 1 << 14)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
-    operands = Operands(gpu, pool, arena, problem, plan, rng)
+    operands = Operands(gpu, pools, arena, problem, plan, rng)
     bench = ProblemBench(gpu, kernels, operands, Workspace(0, 0), plan)
     sample = operands.sample
     assert (len(sample.rows), sample.rows[0], sample.rows[-1]) == (16, 0, 39)
@@ -121,10 +121,10 @@ def test_each_launch_follows_a_flush(us, count):
     kernel, problem = kernel_of(64), problem_of(8, 16, 16)
     gpu = TwinGpu()
     kernels = TwinKernels(gpu, [kernel], {kernel.name: us})
-    pool = RandomPool(gpu, problem.operation.element, np.random.default_rng(1), 1 << 12)
+    pools = RandomPools(gpu, np.random.default_rng(1), 1 << 12)
     plan = plan_for(THOR_L2, integrated=True)
     arena = gpu.alloc(num_sets(problem, gpu.l2_bytes, plan) * set_bytes(problem))
-    operands = Operands(gpu, pool, arena, problem, plan, np.random.default_rng(1))
+    operands = Operands(gpu, pools, arena, problem, plan, np.random.default_rng(1))
     bench = ProblemBench(gpu, kernels, operands, Workspace(0, 0), plan, flush=77)
     assert bench.screen_us(0, None) == pytest.approx(us)
     assert bench.round_us(0) == pytest.approx(us)

@@ -2,14 +2,13 @@ import _ctypes
 import ctypes
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
-from aot.core.operands import GemmCall, matrices
+from aot.core.operands import Arrangement, GemmCall, Tensor, operands
 from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import KernelLibrary, ProblemStruct, TensorStruct, operation_of
 from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
@@ -23,7 +22,9 @@ static size_t last_bytes;
 static void *last_workspace, *last_stream;
 int32_t aot_gemm_num_kernels(void) { return 2; }
 int32_t aot_gemm_operation(const char* tag) {
-  return strcmp(tag, "bf16") == 0 ? 70 : strcmp(tag, "fp16") == 0 ? 71 : strcmp(tag, "bf16_bias") == 0 ? 72 : -2;
+  return strcmp(tag, "bf16") == 0 ? 70 : strcmp(tag, "fp16") == 0 ? 71 : strcmp(tag, "bf16_bias") == 0 ? 72 :
+         strcmp(tag, "e4m3_e4m3") == 0 ? 73 : strcmp(tag, "e4m3_bf16_block") == 0 ? 74 :
+         strcmp(tag, "bf16_residual") == 0 ? 75 : strcmp(tag, "e4m3_bf16_swiglu") == 0 ? 76 : -2;
 }
 const char* aot_gemm_kernel_name(int32_t i) { return i == 0 ? "first" : i == 1 ? "second" : 0; }
 const char* aot_gemm_last_error(void) { return "k is odd"; }
@@ -45,6 +46,7 @@ aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_
   return AOT_GEMM_OK;
 }
 int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
+int twin_interleaved(void) { return (int)AOT_GEMM_GATE_INTERLEAVED; }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
 int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
 """
@@ -62,8 +64,10 @@ def path(tmp_path_factory):
     return folder / "twin.so"
 
 
-def call_of(problem):
-    return GemmCall(problem, 1 << 40, 2 << 40, 3 << 40, *matrices(problem, 8))
+def call_of(problem, arrangement=Arrangement(), is_interleaved=False):  # noqa: B008
+    placed = operands(problem, 8, arrangement)
+    tensors = {x: Tensor((i + 1) << 40, matrix) for i, (x, matrix) in enumerate(placed.items())}
+    return GemmCall(problem, tensors, is_interleaved)
 
 
 def test_library_tells_its_kernels(path):
@@ -101,12 +105,53 @@ def test_every_value_arrives(path):
 def test_a_bias_arrives(path):
     library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
     problem = problem_of(5, 6, 8, Operation.BF16_KK_BIAS)
-    library.launch(0, library.bind(replace(call_of(problem), bias=5 << 40)), 4096, 99, 1 << 45)
+    library.launch(0, library.bind(call_of(problem)), 4096, 99, 1 << 45)
     twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
     last = twin.twin_last().contents
-    assert (last.operation, last.bias.data, list(last.bias.strides)) == (72, 5 << 40, [0, 1])
+    assert (last.operation, last.bias.data, list(last.bias.strides)) == (72, 4 << 40, [0, 1])
     library.launch(0, library.bind(call_of(problem_of(5, 6, 8))), 4096, 99, 1 << 45)
     assert (last.operation, last.bias.data, list(last.bias.strides)) == (70, None, [0, 0])
+
+
+def launched(path, operation, *arrangement):
+    """Return the struct that the library gets of a problem (5, 256, 384)."""
+    library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
+    library.launch(0, library.bind(call_of(problem_of(5, 256, 384, operation), *arrangement)), 0, 0, 7)
+    twin.twin_last.restype = ctypes.POINTER(ProblemStruct)
+    return twin, twin.twin_last().contents
+
+
+def told(tensor):
+    return tensor.data and tensor.data >> 40, list(tensor.strides)
+
+
+def test_factors_arrive_as_columns_whose_row_stride_is_1_or_0(path):
+    _, last = launched(path, Operation.E4M3_E4M3_KK)
+    found = [told(x) for x in (last.scale_a, last.scale_b, last.bias, last.residual, last.scale_d)]
+    assert found == [(4, [1, 1]), (5, [1, 1]), (6, [0, 1]), (None, [0, 0]), (7, [1, 1])]
+    one_for_all = Arrangement(has_bias=False, has_scales_of_a=False, has_scales_of_b=False)
+    _, last = launched(path, Operation.E4M3_E4M3_KK, one_for_all)
+    found = [told(x) for x in (last.scale_a, last.scale_b, last.bias, last.scale_d)]
+    assert found == [(4, [0, 1]), (5, [0, 1]), (None, [0, 0]), (6, [1, 1])]
+
+
+def test_factors_of_blocks_arrive_by_rows_or_by_columns(path):
+    _, last = launched(path, Operation.E4M3_BF16_BLOCK_KK)
+    assert [told(x) for x in (last.scale_a, last.scale_b)] == [(4, [11, 1]), (5, [11, 1])]
+    _, last = launched(path, Operation.E4M3_BF16_BLOCK_KK, Arrangement(has_row_major_blocks=False))
+    assert [told(x) for x in (last.scale_a, last.scale_b)] == [(4, [1, 13]), (5, [1, 10])]
+
+
+def test_a_residual_arrives(path):
+    _, last = launched(path, Operation.BF16_KK_RESIDUAL)
+    assert [told(x) for x in (last.d, last.bias, last.residual)] == [(3, [264, 1]), (4, [0, 1]), (5, [264, 1])]
+
+
+def test_interleaved_gates_have_their_flag(path):
+    twin, last = launched(path, Operation.E4M3_BF16_KK_SWIGLU, Arrangement(), True)
+    assert last.flags == twin.twin_interleaved()
+    _, last = launched(path, Operation.E4M3_BF16_KK_SWIGLU)
+    assert last.flags == 0
 
 
 def test_an_operation_that_the_library_lacks_is_refused(path):

@@ -1,11 +1,14 @@
 import pytest
 
+from aot.core.operation import Operation
+from aot.core.signature import Argument
 from aot.measure.protocol import (
     POWER_LIMITED_TOLERANCE,
     TimingPlan,
     middle_mean,
     num_launches,
     num_sets,
+    operand_set,
     plan_for,
     quartiles,
     set_bytes,
@@ -72,3 +75,30 @@ def test_an_integrated_gpu_gets_another_protocol():
 def test_middle_mean_leaves_out_what_was_disturbed():
     assert middle_mean([5.0, 4.5, 5.0, 90.0, 4.0, 5.5, 5.0, 0.0]) == pytest.approx(4.875)
     assert middle_mean([3.0]) == 3.0
+
+
+def test_a_set_has_all_operands_aligned_and_apart():
+    problem = problem_of(3, 48, 32, Operation.E4M3_E4M3_KK)
+    found = operand_set(problem)
+    # A has 96 bytes, B 1536, D 144; the factors 12 and 192; that of D 4. No bias is timed without an activation.
+    sizes = {"a": 256, "b": 1536, "d": 256, "scale_a": 256, "scale_b": 256, "scale_d": 256}
+    assert {x.value: start for x, start in found.starts.items()} == dict(
+        zip(sizes, (0, 256, 1792, 2048, 2304, 2560), strict=True)
+    )
+    assert found.num_bytes == sum(sizes.values()) == set_bytes(problem)
+
+
+@pytest.mark.parametrize(
+    ("operation", "has_bias"),
+    [
+        (Operation.BF16_KK_BIAS, True),
+        (Operation.BF16_KK_GELU, True),
+        (Operation.E4M3_BF16_KK_SILU, True),
+        (Operation.E4M3_BF16_KK, False),
+        (Operation.BF16_KK_SWIGLU, False),
+        (Operation.BF16_KK_RESIDUAL, False),
+        (Operation.BF16_KK, False),
+    ],
+)
+def test_a_bias_is_timed_where_it_stands_before_an_activation(operation, has_bias):
+    assert (Argument.BIAS in operand_set(problem_of(8, 16, 16, operation)).matrices) == has_bias

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.measure import verify
+from aot.measure import edge_shapes
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session, StoppedError
 from aot.measure.store import open_store
@@ -22,7 +22,7 @@ TIMES = {name: 20.0 + 4.0 * i for i, name in enumerate(NAMES)}
 
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch):
-    monkeypatch.setattr(verify, "ALIGNED_SHAPES", verify.ALIGNED_SHAPES[:1])
+    monkeypatch.setattr(edge_shapes, "ALIGNED_SHAPES", edge_shapes.ALIGNED_SHAPES[:1])
 
 
 class Kernels(TwinKernels):

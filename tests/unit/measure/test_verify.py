@@ -5,8 +5,9 @@ from aot.core.candidate import Workspace
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.operands import is_aligned
 from aot.core.operation import Layout
-from aot.measure import verify
-from aot.measure.verify import Verifier, edge_shapes
+from aot.measure import edge_shapes as cases
+from aot.measure.edge_shapes import edge_shapes
+from aot.measure.verify import Verifier
 from tests.unit.twins import ALL_LAYOUTS, TwinGpu, TwinKernels, kernel_of
 
 
@@ -57,7 +58,7 @@ def test_launch_error_is_passed_on():
 @pytest.mark.parametrize("operation", ALL_LAYOUTS, ids=lambda operation: operation.tag)
 def test_aligned_shapes_keep_alignment_and_multiples(operation):
     shapes = edge_shapes(kernel_of(operation=operation, m_multiple=64, n_multiple=48))
-    assert len(shapes) == len(verify.ALIGNED_SHAPES)
+    assert len(shapes) == len(cases.ALIGNED_SHAPES)
     for shape in shapes:
         assert is_aligned(shape.problem)
         assert (shape.problem.m % 64, shape.problem.n % 48, shape.padding % 8, shape.offset) == (0, 0, 0, 0)
@@ -76,7 +77,7 @@ def test_a_split_tail_is_verified_behind_whole_waves(swap_ab, m_and_n):
     kernel = kernel_of(64, 48, family="sm90_stream_k", split_k=4, split_k_mode="tail", swap_ab=swap_ab)
     shapes = edge_shapes(kernel)
     own = [x.problem for x in shapes if x.is_own]
-    assert len(shapes) == len(verify.ALIGNED_SHAPES) + 2
+    assert len(shapes) == len(cases.ALIGNED_SHAPES) + 2
     assert (own[0].m, own[0].n, own[0].k) == (*m_and_n, 200)
     workspace = Workspace("tail", 4, 64, 48, swap_ab=swap_ab, num_clusters=132)
     for problem, num_tiles, splits in zip(own, (150, 216), (4, 3), strict=True):

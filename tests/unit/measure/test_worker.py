@@ -4,7 +4,9 @@ import pytest
 
 from aot.core.errors import DeviceError, StoreError
 from aot.core.measurement import LibraryTime, Outcome, Status
-from aot.measure import verify
+from aot.core.operation import Operation
+from aot.measure import edge_shapes
+from aot.measure.baselines import baseline_of
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.session import Session, StoppedError, deadline_stop
@@ -23,7 +25,7 @@ TIMES = {name: 10.0 * (1 + i) for i, name in enumerate(NAMES)}
 
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch):
-    monkeypatch.setattr(verify, "ALIGNED_SHAPES", verify.ALIGNED_SHAPES[:3])
+    monkeypatch.setattr(edge_shapes, "ALIGNED_SHAPES", edge_shapes.ALIGNED_SHAPES[:3])
 
 
 class Rig:
@@ -243,7 +245,7 @@ def test_a_kernel_that_is_verified_on_waves_of_tiles_is_asked_for_its_clusters_o
     monkeypatch.setattr(TwinKernels, "max_active_clusters", lambda _, number, call, *__: asked.append((number, call)))
     rig.run()
     (call,) = [call for number, call in asked if number == len(KERNELS)]
-    places = [(call.a, call.a_matrix), (call.b, call.b_matrix), (call.d, call.d_matrix)]
+    places = [(x.address, x.matrix) for x in call.tensors.values()]
     assert all(address + 2 * matrix.num_elements <= address + (1 << 20) for address, matrix in places)
     assert len({address for address, _ in places}) == 3
 
@@ -296,3 +298,40 @@ def test_deadline():
     assert deadline_stop(None, lambda: True)()
     assert deadline_stop(0.0, lambda: False)()
     assert not deadline_stop(100.0, lambda: False)()
+
+
+@pytest.mark.parametrize("operation", [Operation.E4M3_BF16_KK, Operation.INT8_FP16_KK, Operation.FP16_KK_SWIGLU])
+def test_kernels_of_any_operation_are_verified_and_timed_beside_torchs_calls(tmp_path, operation):
+    kernels = tuple(kernel_of(16 * (i + 1), operation=operation) for i in range(3))
+    rig = Rig(tmp_path / "r", kernels=kernels, library=("", 0))
+    problems = (problem_of(40, 32, 64, operation), problem_of(24, 48, 32, operation))
+    rig.tuning = replace(rig.tuning, problems=problems)
+    rig.kernels.times_us = {kernel.name: 10.0 + i for i, kernel in enumerate(kernels)}
+    rig.run()
+    assert rig.warnings == []
+    name = baseline_of(operation).name(LIBRARY.name)
+    assert rig.library_times() == {x: LibraryTime(name, x, *[pytest.approx(30.0)] * 3, 7) for x in problems}
+    for problem in problems:
+        rows = rig.rows(problem)
+        assert [rows[x.name].median_us for x in kernels] == pytest.approx([10.0, 11.0, 12.0])
+        assert all(row.ok and 0 < row.relative_error < 4e-3 for row in rows.values())
+    assert rig.quarantined() == {}
+    assert rig.gpu.graphs == {}
+
+
+def test_a_wrong_kernel_of_another_operation_is_quarantined_with_its_reason(tmp_path):
+    operation = Operation.E4M3_BF16_BLOCK_KK
+    kernels = tuple(kernel_of(16 * (i + 1), operation=operation) for i in range(2))
+    rig = Rig(tmp_path / "r", kernels=kernels, faults={kernels[0].name: ("wrong", 0)}, library=("", 0))
+    problem = problem_of(40, 32, 256, operation)
+    rig.tuning = replace(rig.tuning, problems=(problem,))
+    rig.kernels.times_us = {kernel.name: 10.0 for kernel in kernels}
+    rig.run()
+    ((name, reason),) = rig.quarantined().items()
+    assert name == kernels[0].name
+    assert reason.startswith(
+        "verifying: wrong result on e4m3_bf16_block_kk m1 n8 k16, strides padded by 0: relative error"
+    )
+    assert rig.rows(problem)[kernels[1].name].ok
+    # torch has no call for factors of blocks: nothing is recorded, and nothing is warned of.
+    assert (rig.library_times(), rig.warnings) == ({}, [])

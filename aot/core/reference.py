@@ -1,0 +1,290 @@
+"""The float64 reference of every operation, and how far from it a right kernel's float32 arithmetic may lead.
+
+Each value goes with a radius: what a kernel computes in float32, before it rounds to D's type, lies within it. The
+radius is that of the sum, grown by each step of the epilogue. `aot.core.comparison` then rounds both of its ends to D's
+type: since rounding never changes the order of two numbers, a right kernel's element lies between the two, and needs no
+other allowance, whether it is subnormal, saturated or infinite.
+
+The sum. A tensor core adds products, which are exact, to a running sum, some at a time; it shifts all to the largest's
+exponent and cuts what is below its last bit, 2^-p of the largest: p is 23 in float32 accumulators, 13 in Hopper's FP8.
+Source: M. Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 7:e330 (2021), section 4;
+DeepSeek-V3 technical report, section 3.5.2, "14 bits". Let Q be the root of the sum of the products' squares. Random
+products have signs of their own, so that sums run about as a random walk whose end has a standard deviation of Q, and
+whose mean square on the way is Q^2 / 2: the largest addend is taken as 2 Q. (Where products of one sign make the sum
+larger than that, half of the sum is taken for Q.) Then
+
+- each product loses up to 2^-p 2 Q, of its own sign: over L products an error of mean 0 and of a standard deviation of
+  sqrt(L / 3) 2^-p 2 Q, of which six are allowed;
+- the running sum loses up to 2^-p 2 Q, always towards 0, at each of L / c steps of c products: L / c 2^-p 2 Q in all,
+  of which twice as much is allowed.
+
+Where FP8 sums are promoted, L is 128: each run has its own Q, their squares add up to the whole's, and their errors
+have signs of their own, so that the same expression with L = 128 holds for the whole; additions of p = 23 come on top.
+A kernel that adds in another order, or splits k, stays below: shorter runs lose less. Integer sums are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue, Step
+from aot.core.numerics import is_integer, round_to, unit_roundoff
+from aot.core.operands import OPERANDS, operands
+from aot.core.operation import ELEMENTS
+from aot.core.signature import Argument
+from aot.core.types import SCALE_BLOCK, Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from aot.core.operands import Arrangement, Indices
+    from aot.core.operation import Operation
+    from aot.core.problem import Problem
+
+    Array: TypeAlias = NDArray[np.float64]
+
+Values: TypeAlias = "Mapping[Argument, Array]"
+"""Operands by argument: A (m, k), B (rows, k), BIAS (1, rows), RESIDUAL (m, n), SCALE_A (m, 1) and SCALE_B (rows, 1)
+or, of blocks, (m, k / 128) and (rows, k / 128), SCALE_D (1, 1). With a gate rows are 2 n, the gate's first."""
+
+SIGMAS = 6.0
+"""Standard deviations that an error of mean 0 may have: one in 5e8 is larger."""
+
+WALK = 2.0
+"""The largest addend of a sum over Q."""
+
+FLOAT32_BITS = 23
+"""p of a sum in float32."""
+
+FP8_BITS = 13
+"""p of a sum of FP8 products in Hopper's tensor cores."""
+
+FLOAT32_STEP, FP8_STEP = 4, 32
+"""Products that one step adds at the least: the k of TF32's smallest mma, and of FP8's. Source: PTX ISA, mma."""
+
+PROMOTED_RUN = 128
+"""Elements of k whose FP8 products the tensor core adds up between two additions in float32. Source:
+aot.core.types.Types.is_fast."""
+
+TANH_ERROR = 2.0**-11
+"""Relative error of tanh.approx.f32. Source: PTX ISA, tanh."""
+
+ERF_ERROR = 2.0**-21
+"""Error of erf where its argument, of a magnitude of up to 4, was rounded twice, and its result is off by two units in
+the last place. Source: CUDA C++ Programming Guide, mathematical functions, erff; the slope of erf is at most 1.13."""
+
+SLOPE = 1.13
+"""Largest slope of the activations: GELU's 1.129, SiLU's 1.0998."""
+
+ULP = unit_roundoff(ElementType.FLOAT32)
+
+LEAST_NORMAL = 2.0**-126
+"""Least normal number of float32: what is below it, a kernel may take for 0."""
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Exact results before they are rounded to D's type, and how far from them a kernel's may lie; both (m, n)."""
+
+    values: Array
+    radius: Array
+    """Infinite where any result is right: an infinity times what a kernel may take for 0."""
+
+    def __add__(self, other: Expected) -> Expected:
+        """Return the sum, rounded once more."""
+        values = self.values + other.values
+        return _rounded(values, self.radius + other.radius)
+
+    def __mul__(self, other: Expected) -> Expected:
+        """Return the product, rounded once more."""
+        radius = np.abs(self.values) * other.radius + np.abs(other.values) * self.radius + self.radius * other.radius
+        found = _rounded(self.values * other.values, radius)
+        is_open = self._may_vanish & np.isinf(other.values) | other._may_vanish & np.isinf(self.values)
+        return Expected(np.where(is_open, np.nan, found.values), np.where(is_open, np.inf, found.radius))
+
+    @property
+    def _may_vanish(self) -> NDArray[np.bool_]:
+        """Say which values a kernel may take for 0, whose product with an infinity is a NaN."""
+        return np.asarray((np.abs(self.values) <= self.radius) & (self.values != 0), np.bool_)
+
+    def map(self, function: Callable[[Array], Array], slope: float, error: float) -> Expected:
+        """Return a function's values.
+
+        Args:
+            function: of a magnitude of at most its argument's.
+            slope: its largest.
+            error: of a kernel's function, over its argument.
+        """
+        size = np.where(np.isfinite(self.values), np.abs(self.values), 0.0)
+        return _within(function(self.values), slope * self.radius + error * size)
+
+
+def _within(values: Array, radius: Array) -> Expected:
+    """Return values with their radius, which what is not finite has none of."""
+    return Expected(values, np.where(np.isfinite(values), radius, 0.0))
+
+
+def _rounded(values: Array, radius: Array | float = 0.0) -> Expected:
+    return _within(values, radius + ULP * np.abs(values) + LEAST_NORMAL)
+
+
+def _exact(values: Array) -> Expected:
+    return Expected(values, np.zeros_like(values))
+
+
+def _gelu(x: Array) -> Array:
+    erf = np.asarray(_ERF(x / math.sqrt(2)), np.float64)
+    return np.asarray(x * (1 + erf) / 2)
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
+
+
+def _silu(x: Array) -> Array:
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+ROUNDINGS = 4 * ULP
+"""What the float32 operations of an activation add to its error, over its argument."""
+
+_ACTIVATIONS: Mapping[Step, Callable[[Expected], Expected]] = {
+    Step.RELU: lambda x: x.map(lambda v: np.maximum(v, 0.0), 1.0, 0.0),
+    Step.GELU: lambda x: x.map(_gelu, SLOPE, ERF_ERROR / 2 + ROUNDINGS),
+    Step.GELU_TANH: lambda x: x.map(_gelu_tanh, SLOPE, TANH_ERROR / 2 + ROUNDINGS),
+    Step.SILU: lambda x: x.map(_silu, SLOPE, TANH_ERROR / 2 + ROUNDINGS),
+}
+"""SiLU is x (1 + tanh(x / 2)) / 2, which kernels compute as they do GELU by tanh; by exp its error is less."""
+
+_GATES = {Step.SWIGLU: Step.SILU, Step.GEGLU: Step.GELU_TANH}
+
+
+def _run_error(bits: int, length: int, step: int) -> float:
+    """Return the error of a sum over Q, of runs of `length` products."""
+    lost = WALK * 2.0**-bits
+    return lost * (SIGMAS * math.sqrt(length / 3) + 2 * math.ceil(length / step))
+
+
+def is_16_bit_product(operation: Operation) -> bool:
+    """Say whether an operation is a product of 16-bit operands, with or without a bias.
+
+    Those, which were first, have a bound of their type (aot.core.comparison.ERROR_BOUND), and no radius is computed.
+    """
+    types = operation.types
+    is_plain = operation.epilogue in (Epilogue.NONE, Epilogue.BIAS) and types.scale is Scale.NONE
+    return is_plain and types.d in ELEMENTS and types.a is types.b is types.d
+
+
+def sum_error(operation: Operation, k: int) -> float:
+    """Return how far a kernel's sum of k random products may lie from the exact one, over Q."""
+    if is_integer(operation.accumulator):
+        return 0.0
+    error = _run_error(FLOAT32_BITS, k, FLOAT32_STEP)
+    if operation.a.element.num_bytes > 1:
+        return error
+    return error + _run_error(FP8_BITS, k if operation.types.is_fast else min(k, PROMOTED_RUN), FP8_STEP)
+
+
+def _input_error(a: Array, b: Array, total: Array, root: Array) -> Array:
+    """Return what the tensor cores' TF32 changes of float32 inputs, which they cut or round to 10 bits.
+
+    Each loses up to 2^-10 of itself, always towards 0 where it is cut, so that a product loses up to 2^-9. Where no
+    input has more bits, nothing is lost.
+    """
+    if all(np.array_equal(round_to(ElementType.TFLOAT32, x), x, equal_nan=True) for x in (a, b)):
+        return np.zeros_like(total)
+    return 2.0**-9 * (np.abs(total) + SIGMAS * root)
+
+
+def needed(
+    problem: Problem, rows: Indices, columns: Indices, arrangement: Arrangement
+) -> dict[Argument, tuple[Indices, Indices]]:
+    """Return the rows and columns of each operand that some rows and columns of D are made of.
+
+    They are in the order of `Values`: a gate's rows of B before the linear ones, and factors of blocks for each row.
+    """
+    n, k = problem.n, problem.k
+    of_b, zero = columns, np.zeros(1, np.int64)
+    if problem.operation.gate is not None:
+        of_b = np.concatenate((2 * columns, 2 * columns + 1) if arrangement.is_interleaved else (columns, n + columns))
+    steps, factors, block = np.arange(k, dtype=np.int64), zero, 1
+    if problem.operation.types.scale is Scale.BLOCK:
+        factors, block = np.arange(-(-k // SCALE_BLOCK), dtype=np.int64), SCALE_BLOCK
+    found = (
+        (rows, steps),
+        (of_b, steps),
+        (rows, columns),
+        (rows, factors),
+        (of_b // block, factors),
+        (zero, of_b),
+        (rows, columns),
+        (zero, zero),
+    )
+    return {x: y for x, y in zip(OPERANDS, found, strict=True) if x in operands(problem, 0, arrangement)}
+
+
+def _product(operation: Operation, values: Values) -> Expected:
+    """Sum the products, those of blocks times their factors."""
+    a, b = values[Argument.A], values[Argument.B]
+    if is_16_bit_product(operation):
+        return _exact(a @ b.T)
+    k = a.shape[1]
+    total, squares = np.zeros((len(a), len(b))), np.zeros((len(a), len(b)))
+    is_blocked = operation.types.scale is Scale.BLOCK
+    for i, start in enumerate(range(0, k, SCALE_BLOCK if is_blocked else max(k, 1))):
+        taken = slice(start, start + SCALE_BLOCK if is_blocked else k)
+        part, square = a[:, taken] @ b[:, taken].T, a[:, taken] ** 2 @ (b[:, taken] ** 2).T
+        if is_blocked:
+            factor = values[Argument.SCALE_A][:, i : i + 1] * values[Argument.SCALE_B][:, i]
+            part, square = part * factor, square * factor**2
+        total += part
+        squares += square
+    root = np.maximum(np.sqrt(squares), np.abs(total) / WALK)
+    radius = sum_error(operation, k) * root
+    if operation.a.element is ElementType.TFLOAT32:
+        radius += _input_error(a, b, total, root)
+    return _within(total, radius + k * LEAST_NORMAL)
+
+
+def _scaled(operation: Operation, values: Values) -> Expected:
+    """Return the sum with its vectors of scales and its bias."""
+    found = _product(operation, values)
+    if is_integer(operation.accumulator) and not is_integer(operation.d):
+        found = _rounded(found.values, found.radius)
+    if operation.types.scale is Scale.VECTOR:
+        found *= _rounded(values[Argument.SCALE_A] * values[Argument.SCALE_B].T)
+    if Argument.BIAS in values:
+        found += _exact(values[Argument.BIAS])
+    return found
+
+
+def reference(operation: Operation, values: Values) -> Expected:
+    """Compute what an operation gives, in float64.
+
+    Args:
+        operation: what is computed.
+        values: its operands. A bias that is not there is not added.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = _scaled(operation, values)
+        if operation.gate is not None:
+            n = found.values.shape[1] // 2
+            gate, linear = (Expected(found.values[:, x], found.radius[:, x]) for x in (slice(n), slice(n, None)))
+            found = _ACTIVATIONS[_GATES[operation.gate]](gate) * linear
+        elif operation.activation is not None:
+            found = _ACTIVATIONS[operation.activation](found)
+        if Argument.RESIDUAL in values:
+            found += _exact(values[Argument.RESIDUAL])
+        if Argument.SCALE_D in values:
+            found *= _exact(values[Argument.SCALE_D])
+    return found

@@ -1,0 +1,189 @@
+"""The cases that a kernel is verified on: extents at and past tiles' edges, and what a caller may choose besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import lcm
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import SplitK
+from aot.core.dispatch import ALIGNMENT_BYTES
+from aot.core.element import ElementType
+from aot.core.operands import PLAIN, Arrangement
+from aot.core.problem import Problem
+from aot.core.reference import is_16_bit_product
+from aot.core.types import Scale
+
+if TYPE_CHECKING:
+    from aot.core.operation import Operation
+    from aot.measure.tuning_set import TunedKernel
+
+ALIGNED_SHAPES = (
+    (1, 8, 8, 0),
+    (2, 136, 64, 8),
+    (7, 24, 520, 0),
+    (17, 520, 40, 16),
+    (63, 520, 136, 0),
+    (64, 16, 136, 8),
+    (65, 264, 72, 8),
+    (129, 72, 16, 0),
+    (255, 264, 64, 0),
+    (300, 520, 520, 8),
+    (650, 1032, 328, 0),
+)
+"""(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way. They are
+rounded up to what the types' alignment needs."""
+
+TAIL_TILES = ((15, 10), (18, 12))
+"""Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with
+clusters of 1 or 2, one or half a whole wave or more and a tail that is split over one wave, and over two."""
+
+TAIL_K = 200
+"""k of those shapes: with 64 elements a stage, too few stages for all splits, and the last one not full."""
+
+FALLBACK_SHAPES = (
+    (1, 1, 1, 0),
+    (7, 3, 5, 0),
+    (16, 8, 16, 0),
+    (17, 31, 70, 1),
+    (33, 70, 69, 0),
+    (64, 64, 64, 3),
+    (65, 1, 33, 0),
+    (70, 67, 13, 5),
+)
+"""(m, n, k, padding) of odd extents and strides, run in every layout at addresses that are not aligned."""
+
+SPECIAL_SHAPE = (40, 136, 200, 0)
+"""(m, n, k, padding) of the case with NaNs, infinities and the least and largest numbers, and of that with all bits."""
+
+
+class Content(Enum):
+    """What the operands of a case hold."""
+
+    RANDOM = "random"
+    SPECIAL = "special"
+    """Among random elements NaNs, infinities, zeros, subnormal and the largest numbers."""
+    ALL_BITS = "all bits"
+    """float32 elements of more bits than TF32 keeps."""
+
+
+@dataclass(frozen=True)
+class EdgeShape:
+    """One case: a problem, the padding of its leading strides, and an offset of its addresses, in elements."""
+
+    problem: Problem
+    padding: int
+    offset: int
+    is_own: bool = False
+    """Whether it is one kernel's alone: its operands are freed after it, since a wave of tiles has many elements."""
+    arrangement: Arrangement = PLAIN
+    content: Content = Content.RANDOM
+
+    def __str__(self) -> str:
+        """Return the text of messages."""
+        operation, arranged = self.problem.operation, self.arrangement
+        is_scaled = operation.types.scale is Scale.VECTOR
+        facts = {
+            f"with {self.content.value} values": self.content is Content.SPECIAL,
+            "with values of all bits": self.content is Content.ALL_BITS,
+            "without a bias": operation.has_bias and not arranged.has_bias,
+            "with one factor for all of A": is_scaled and not arranged.has_scales_of_a,
+            "with one factor for all of B": is_scaled and not arranged.has_scales_of_b,
+            "with factors by columns": operation.types.scale is Scale.BLOCK and not arranged.has_row_major_blocks,
+            "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
+        }
+        return ", ".join(
+            [
+                f"{self.problem.name}, strides padded by {self.padding}",
+                *(text for text, is_so in facts.items() if is_so),
+            ]
+        )
+
+
+ARRANGEMENTS = (
+    Arrangement(),
+    Arrangement(has_bias=False, is_interleaved=True, has_row_major_blocks=False),
+    Arrangement(has_scales_of_a=False, has_scales_of_b=False),
+    Arrangement(has_scales_of_a=False, is_interleaved=True),
+    Arrangement(has_bias=False, has_scales_of_b=False, has_row_major_blocks=False),
+)
+"""What the cases take in turn: five of them and eleven shapes, so that no choice falls on small shapes alone."""
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def steps(operation: Operation) -> tuple[int, int, int]:
+    """Return what m, n and k of aligned shapes are multiples of."""
+    of_a, of_b, of_d = (ALIGNMENT_BYTES // x.num_bytes for x in (operation.a.element, operation.b.element, operation.d))
+    a_is_k_major, b_is_k_major = operation.a.is_k_major, operation.b.is_k_major
+    n = lcm(MIN_STEP, of_d, 1 if b_is_k_major else of_b)
+    k = lcm(MIN_STEP, of_a if a_is_k_major else 1, of_b if b_is_k_major else 1)
+    return 1 if a_is_k_major else of_a, n, k
+
+
+def rounded(problem: Problem, m_multiple: int = 1, n_multiple: int = 1) -> Problem:
+    """Round a problem's extents up to what its operation's types need, and a kernel besides."""
+    m, n, k = steps(problem.operation)
+    extents = ((problem.m, lcm(m, m_multiple)), (problem.n, lcm(n, n_multiple)), (problem.k, k))
+    return Problem(problem.operation, *(_round_up(extent, step) for extent, step in extents))
+
+
+MIN_STEP = 8
+"""What n and k of aligned shapes are multiples of in any case."""
+
+
+def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
+    """List the cases of whole waves and a tail, the last tile of each axis not full; none for most kernels."""
+    candidate = kernel.key.candidate
+    if candidate.split_k_mode != SplitK.TAIL:
+        return []
+    shapes = []
+    for tiles_m, tiles_n in TAIL_TILES:
+        rows, columns = tiles_m * candidate.tile_m - MIN_STEP, tiles_n * candidate.tile_n - MIN_STEP
+        m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+        shapes.append(EdgeShape(rounded(Problem(kernel.key.operation, m, n, TAIL_K)), 0, 0, is_own=True))
+    return shapes
+
+
+def _contents(operation: Operation) -> list[Content]:
+    """List what the operands of a further case each hold. Products of 16-bit operands have none, as ever."""
+    if is_16_bit_product(operation):
+        return []
+    has_all_bits = operation.a.element is ElementType.TFLOAT32
+    return [Content.SPECIAL, *([Content.ALL_BITS] if has_all_bits else [])]
+
+
+def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
+    is_varied = not is_16_bit_product(operation)
+    found = []
+    for layout in operation.layouts:
+        for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
+            arrangement = ARRANGEMENTS[i % len(ARRANGEMENTS)] if is_varied else PLAIN
+            found.append(EdgeShape(Problem(layout, m, n, k), padding, 1, arrangement=arrangement))
+        found += [
+            EdgeShape(Problem(layout, *SPECIAL_SHAPE[:3]), 1, 1, content=content) for content in _contents(operation)
+        ]
+    return found
+
+
+def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
+    """List the cases of a kernel, extents rounded up to what it and its operation's types need."""
+    operation = kernel.key.operation
+    if kernel.is_fallback:
+        return _fallback_shapes(operation)
+    step = max(ALIGNMENT_BYTES // min(operation.a.element.num_bytes, operation.d.num_bytes), MIN_STEP)
+
+    def shape(extents: tuple[int, int, int, int], arrangement: Arrangement, content: Content) -> EdgeShape:
+        m, n, k, padding = extents
+        problem = rounded(Problem(operation, m, n, k), kernel.m_multiple, kernel.n_multiple)
+        return EdgeShape(problem, _round_up(padding, step), 0, arrangement=arrangement, content=content)
+
+    arrangements = (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS
+    aligned = [
+        shape(extents, arrangements[i % len(arrangements)], Content.RANDOM) for i, extents in enumerate(ALIGNED_SHAPES)
+    ]
+    special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
+    return aligned + special + _tail_shapes(kernel)

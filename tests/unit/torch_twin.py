@@ -1,0 +1,95 @@
+"""Every operation by torch on the CPU, in float32 step by step: a second statement of what aot.core.reference says."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from aot.core.element import ElementType
+from aot.core.operands import element_of
+from aot.core.signature import Argument
+
+F = torch.nn.functional
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": lambda x: x * torch.special.ndtr(x),  # torch's own gives NaN for infinity on a CPU, and infinity on a GPU
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "swiglu": F.silu,
+    "geglu": lambda x: F.gelu(x, approximate="tanh"),
+}
+SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
+
+def dtype_of(element):
+    return torch.float32 if element is ElementType.TFLOAT32 else getattr(torch, element.value)
+
+
+def tensor_of(element, bits):
+    """Return bits, an array of unsigned integers, as torch's tensor of the element type."""
+    signed = np.ascontiguousarray(bits).view(f"i{bits.itemsize}")
+    return torch.from_numpy(signed.copy()).view(dtype_of(element))
+
+
+def bits_of(tensor):
+    """Return a tensor's bits."""
+    size = tensor.element_size()
+    return tensor.contiguous().view(SIGNED[size]).numpy().view(f"u{size}")
+
+
+def _cast(values, element):
+    """Round float32 values as a kernel does: FP8 saturates, infinities too."""
+    if element is ElementType.E4M3:
+        values = values.clamp(-448, 448)
+    return values.to(dtype_of(element))
+
+
+def _blocks(a, b, scale_a, scale_b):
+    total = torch.zeros(len(a), len(b))
+    for i in range(scale_a.shape[1]):
+        taken = slice(128 * i, 128 * i + 128)
+        rows = scale_b[:, i].repeat_interleave(128)[: len(b)]
+        total += (a[:, taken] @ b[:, taken].T) * scale_a[:, i, None] * rows
+    return total
+
+
+def _halves(x, is_interleaved):
+    """Return the columns of the gate and the linear ones."""
+    return (x[:, 0::2], x[:, 1::2]) if is_interleaved else x.chunk(2, dim=1)
+
+
+def compute(operation, bits, *, is_interleaved=False, activation=None):
+    """Return D's bits (m, n).
+
+    Args:
+        operation: what is computed.
+        bits: of each operand as it lies in memory, (rows, columns).
+        is_interleaved: whether a gate's rows alternate with the linear ones.
+        activation: another one than the operation's, as of a kernel that is wrong.
+    """
+    tensors = {x: tensor_of(element_of(operation, x), y) for x, y in bits.items()}
+    a, b = tensors[Argument.A], tensors[Argument.B]
+    if operation.d is ElementType.INT32:
+        return bits_of(torch._int_mm(a, b.T) if len(a) > 16 else (a.int() @ b.int().T))
+    if operation.a.element is ElementType.INT8:
+        total = (a.double() @ b.double().T).float()
+    elif operation.types.scale.value == "block":
+        total = _blocks(a.float(), b.float(), tensors[Argument.SCALE_A], tensors[Argument.SCALE_B])
+    else:
+        total = a.float() @ b.float().T
+    if operation.types.scale.value == "vector":
+        total = total * tensors[Argument.SCALE_A] * tensors[Argument.SCALE_B].T
+    if Argument.BIAS in tensors:
+        total = total + tensors[Argument.BIAS].float()
+    own = operation.activation or operation.gate
+    step = activation or (own.value if own else "")
+    if operation.gate is not None:
+        gate, linear = _halves(total, is_interleaved)
+        total = ACTIVATIONS[step](gate) * linear
+    elif step:
+        total = ACTIVATIONS[step](total)
+    if Argument.RESIDUAL in tensors:
+        total = total + tensors[Argument.RESIDUAL].float()
+    if Argument.SCALE_D in tensors:
+        total = total * tensors[Argument.SCALE_D]
+    return bits_of(_cast(total, operation.d))
