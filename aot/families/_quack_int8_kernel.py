@@ -1,0 +1,44 @@
+"""quack's Hopper GEMM on int8 operands, with exact int32 sums. Imports CUTLASS and quack.
+
+quack's Hopper GEMM holds its sums in registers of float32. The instruction for int8 adds int32 to the same registers.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from functools import partial
+from typing import Any
+
+from cutlass import Float32, Int32
+
+from aot.families._arguments import seen_as
+from aot.families._quack_sm90_kernel import GemmSplitSm90
+
+
+class GemmInt8Sm90(GemmSplitSm90):
+    """quack's GEMM of int8 A and B, whose epilogue gets the int32 sums as float32.
+
+    Where D is of int32 the sums are not converted: the epilogue, which must have no steps then, moves their bits.
+    """
+
+    moves_bits = False
+    """Whether D is of int32."""
+
+    def __call__(self, a: Any, b: Any, d: Any, *args: Any, **kwargs: Any) -> None:
+        """Launch as quack does."""
+        self.moves_bits = d.element_type is Int32
+        super().__call__(a, b, seen_as(d, Float32) if self.moves_bits else d, *args, **kwargs)
+
+    def _setup_tiled_mma(self) -> None:
+        self.acc_dtype = Int32
+        super()._setup_tiled_mma()
+        self.acc_dtype = Float32
+
+    def mma(self, ab_pipeline: Any, ab_read_state: Any, mma_fn: Any, acc: Any, *args: Any) -> Any:
+        """Multiply as quack does, with the sums as int32, and convert them."""
+        tiled_mma, _, *fragments = mma_fn.args
+        sums = seen_as(acc, Int32)
+        multiply = partial(mma_fn.func, tiled_mma, sums, *fragments)
+        state = super().mma(ab_pipeline, ab_read_state, multiply, sums, *args)
+        if not self.moves_bits:
+            acc.store(sums.load().to(Float32))
+        return state
