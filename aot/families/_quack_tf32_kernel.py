@@ -1,8 +1,8 @@
 """quack's Hopper GEMM on float32 operands, multiplied as tf32. Imports CUTLASS and quack.
 
-quack's Hopper GEMM refuses operands of 32 bits, and CuTe DSL has no Hopper operation for them, though its compiler takes
-one. So quack is given the operands as if they had 16 bits, and they are named by their own type where the instruction,
-the shared memory and the loads are described.
+quack's Hopper GEMM refuses operands of 32 bits, and CuTe DSL has no Hopper operation for them, though its compiler
+takes one. So quack is given the operands as if they had 16 bits, and they are named by their own type where the
+instruction, the shared memory and the loads are described.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -22,7 +22,7 @@ STEPS = 4
 """Instructions to a stage, as quack has it for the other types: 128 bytes of k."""
 
 
-class MmaTf32Op(MmaF16BF16Op):  # type: ignore[misc]
+class MmaTf32Op(MmaF16BF16Op):
     """The Hopper instruction for tf32: as that for 16 bits, but for the types and the extent of k."""
 
     def _verify(self) -> None:
@@ -31,6 +31,9 @@ class MmaTf32Op(MmaF16BF16Op):  # type: ignore[misc]
 
 class GemmTf32Sm90(GemmSplitSm90):
     """quack's GEMM of float32 A and B, multiplied as tf32 and added up in float32."""
+
+    tiled_mma: Any
+    cta_tile_shape_mnk: Any
 
     def __init__(self, accumulator: Any, element: Any, *args: Any, **kwargs: Any) -> None:
         """Configure as quack does; `element` is TFloat32."""
