@@ -24,12 +24,12 @@ from aot.families._arguments import epilogue_arguments
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
 from aot.families._quack import MAX_SWIZZLE
 
-ROWS_OF_A_THREAD = 2
-"""Rows of each 64 of a tile of which a thread holds sums. Source: PTX ISA, wgmma, registers of D."""
+ATOM_ROWS, ATOM_COLUMNS = 2, 2
+"""Rows and columns of which a thread holds sums, of each 64 rows and 8 columns of a tile; the columns come first.
+Source: PTX ISA, wgmma, registers of D."""
 
 COLUMNS_OF_AN_ATOM = 8
-"""Columns of a tile after which the pattern of a thread's sums repeats; they lie in one block of B's factors. Source:
-the same."""
+"""Columns of a tile after which the pattern of a thread's sums repeats; they lie in one block of B's factors."""
 
 
 class Factors(NamedTuple):
@@ -119,11 +119,11 @@ class GemmBlockScaleSm90(GemmPartialTileSm90):
         if const_expr(self.pingpong):
             thread %= self.num_threads_per_warp_group
         part = tiled_mma.get_slice(thread).partition_C(cute.make_identity_tensor((tile_m, tile_n)))
-        rows = cute.make_rmem_tensor((ROWS_OF_A_THREAD, cute.size(part, mode=[1])), Int32)
+        rows = cute.make_rmem_tensor((ATOM_ROWS, cute.size(part, mode=[1])), Int32)
         last_row, last_block = cute.size(parameters.scale_a, mode=[0]) - 1, cute.size(parameters.scale_b, mode=[0]) - 1
         for i in cutlass.range_constexpr(cute.size(part, mode=[1])):
-            for r in cutlass.range_constexpr(ROWS_OF_A_THREAD):
-                rows[r, i] = cutlass.min(tile[0] * tile_m + part[(0, r, 0), i, 0][0], last_row)
+            for r in cutlass.range_constexpr(ATOM_ROWS):
+                rows[r, i] = cutlass.min(tile[0] * tile_m + part[ATOM_COLUMNS * r, i, 0][0], last_row)
         first = tile[1] * tile_n
         blocks = [cutlass.min(first // SCALE_BLOCK + i, last_block) for i in range(num_blocks(tile_n))]
         boundary = SCALE_BLOCK - first % SCALE_BLOCK
@@ -142,16 +142,18 @@ class GemmBlockScaleSm90(GemmPartialTileSm90):
 
     @cute.jit
     def _add(self, total: Any, sums: Any, scales: Any, boundary: Int32) -> None:
-        """Add a stage's sums, ((2, 2, atoms of columns), atoms of rows, 1), times their factors."""
+        """Add a stage's sums, (of an atom, column by column; atoms of rows; 1), times their factors."""
+        size = const_expr(ATOM_ROWS * ATOM_COLUMNS)
         for i in cutlass.range_constexpr(cute.size(sums, mode=[1])):
-            for r in cutlass.range_constexpr(ROWS_OF_A_THREAD):
-                for atom in cutlass.range_constexpr(cute.size(sums.shape[0][2])):
-                    scale = scales[0, r + ROWS_OF_A_THREAD * i]
+            for atom in cutlass.range_constexpr(cute.size(sums, mode=[0]) // size):
+                for r in cutlass.range_constexpr(ATOM_ROWS):
+                    scale = scales[0, r + ATOM_ROWS * i]
                     if const_expr(cute.size(scales, mode=[0]) > 1):
-                        second = scales[1, r + ROWS_OF_A_THREAD * i]
+                        second = scales[1, r + ATOM_ROWS * i]
                         scale = second if atom * COLUMNS_OF_AN_ATOM >= boundary else scale
-                    for c in cutlass.range_constexpr(2):
-                        total[(c, r, atom), i, 0] = total[(c, r, atom), i, 0] + sums[(c, r, atom), i, 0] * scale
+                    for c in cutlass.range_constexpr(ATOM_COLUMNS):
+                        e = const_expr(c + ATOM_COLUMNS * r + size * atom)
+                        total[e, i, 0] = total[e, i, 0] + sums[e, i, 0] * scale
 
 
 def num_blocks(tile_n: int) -> int:
