@@ -12,7 +12,7 @@ from typing import Any
 from cutlass import Float32, Int32
 
 from aot.families._arguments import seen_as
-from aot.families._epilogue_kernel import EpilogueMixin, GemmEpilogueSm100
+from aot.families._epilogue_kernel import GemmEpilogueSm90, GemmEpilogueSm100
 from aot.families._quack_sm90_kernel import GemmSplitSm90
 
 
@@ -47,7 +47,7 @@ class GemmInt8Sm90(GemmSplitSm90):
         return state
 
 
-class GemmEpilogueInt8Sm90(EpilogueMixin, GemmInt8Sm90):
+class GemmEpilogueInt8Sm90(GemmEpilogueSm90, GemmInt8Sm90):
     """The same with an operation's epilogue."""
 
 

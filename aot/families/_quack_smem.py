@@ -62,3 +62,22 @@ def _gate_fault(candidate: Candidate, gate: Step, mode: SplitK) -> str | None:
     if mode is not SplitK.NONE:
         return f"{mode.value} split-K's workspace holds n columns, {gate.value} sums 2 n; take no split"
     return None
+
+
+SLICED_ROWS = 32
+"""Rows of 32-bit operands of which there must be a multiple, or half as many. Source: where a stage of B is not a
+multiple of 1024 elements, and more than 512, the compiler of nvidia-cutlass-dsl 4.8.1 aborts on slicing it (quack
+gemm_sm90.py and gemm_sm100.py, `__call__`; 2026-11-22)."""
+
+
+def wide_fault(operation: Operation, rows: int) -> str | None:
+    """Say why operands of 32 bits cannot be held in stages.
+
+    Args:
+        operation: whose operands they are.
+        rows: of the kernel's B that a CTA holds.
+    """
+    if operation.a.element.bits < ElementType.FLOAT32.bits or rows % SLICED_ROWS == 0 or 2 * rows == SLICED_ROWS:
+        return None
+    takes = f"{SLICED_ROWS // 2} columns of a tile to a CTA, or a multiple of {SLICED_ROWS}"
+    return f"{operation.types.tag} takes {takes}, got {rows}"

@@ -8,7 +8,7 @@ from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources
 from aot.core.epilogue import Epilogue
 from aot.core.types import BF16, FP16, TF32
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
-from aot.families._quack_smem import epilogue_fault, vector_bytes
+from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
 from aot.families._split_k import split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import ALIGNMENT_BYTES, BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
@@ -89,6 +89,7 @@ class Sm100Quack:
             return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
         for reason, fault in (
             (Reason.TILE, _gate_fault(candidate, operation)),
+            (Reason.TILE, wide_fault(operation, candidate.tile_n // (2 if candidate.use_2cta else 1))),
             (Reason.COMBINATION, epilogue_fault(candidate, operation)),
         ):
             if fault:

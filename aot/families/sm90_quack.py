@@ -10,7 +10,7 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
-from aot.families._quack_smem import epilogue_fault
+from aot.families._quack_smem import epilogue_fault, wide_fault
 from aot.families._ragged import MATRIX_COLUMNS
 from aot.families._sm90_smem import EpilogueSmem
 from aot.families._sm90_tiles import (
@@ -71,18 +71,6 @@ def _split_fault(candidate: Candidate) -> str | None:
 def is_promoted(operation: Operation) -> bool:
     """Say whether FP8 sums are added up outside the tensor cores every 128 of k."""
     return operation.types.a.bits == 8 and operation.accumulator is ElementType.FLOAT32 and not operation.types.is_fast
-
-
-def _wide_fault(candidate: Candidate, operation: Operation) -> str | None:
-    """Say why a tile's operands of 32 bits cannot be held in stages.
-
-    Source: where a stage of B is not a multiple of 1024 elements, and more than 512, the compiler of
-    nvidia-cutlass-dsl 4.8.1 aborts on slicing it (gemm_sm90.py, `__call__`).
-    """
-    if operation.a.element.bits < 32 or candidate.tile_n in (MATRIX_COLUMNS, *range(32, 257, 32)):
-        return None
-    tile = f"{candidate.tile_m}x{candidate.tile_n}"
-    return f"{operation.types.tag} takes tile_n {MATRIX_COLUMNS} and multiples of 32, got {tile}"
 
 
 def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
@@ -146,7 +134,7 @@ class Sm90Quack:
         for reason, fault in (
             (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
             (Reason.TILE, _gate_fault(candidate, operation)),
-            (Reason.TILE, _wide_fault(candidate, operation)),
+            (Reason.TILE, wide_fault(operation, candidate.tile_n)),
             (Reason.COMBINATION, _split_fault(candidate) or epilogue_fault(candidate, operation)),
             (Reason.REGISTERS, register_fault(candidate, is_promoted=is_promoted(operation))),
         ):
