@@ -13,10 +13,10 @@ from cutlass import Float32, Int32
 
 from aot.families._arguments import seen_as
 from aot.families._epilogue_kernel import GemmEpilogueSm90, GemmEpilogueSm100
-from aot.families._quack_sm90_kernel import GemmSplitSm90
+from aot.families._quack_internals import InstructionSm90
 
 
-class GemmInt8Sm90(GemmSplitSm90):
+class GemmInt8Sm90(InstructionSm90):
     """quack's GEMM of int8 A and B, whose epilogue gets the int32 sums as float32.
 
     Where D is of int32 the sums are not converted: the epilogue, which must have no steps then, moves their bits.
@@ -31,9 +31,12 @@ class GemmInt8Sm90(GemmSplitSm90):
         self.moves_bits = d.element_type is Int32
         super().__call__(a, b, seen_as(d, Float32) if self.moves_bits else d, *args, **kwargs)
 
-    def _setup_tiled_mma(self) -> None:
+    def before_instruction(self) -> None:
+        """Have sums of int32."""
         self.acc_dtype = Int32
-        super()._setup_tiled_mma()
+
+    def after_instruction(self) -> None:
+        """Have an epilogue of float32."""
         self.acc_dtype = Float32
 
     def mma(self, ab_pipeline: Any, ab_read_state: Any, mma_fn: Any, acc: Any, *args: Any) -> Any:

@@ -28,6 +28,25 @@ REPLACED_SM100 = {"_setup_attributes": ["self", "epilogue_args", "varlen_args"]}
 """The same of `GemmSm100`."""
 
 
+REPLACED_INSTRUCTION = {"_setup_tiled_mma": ["self"]}
+"""The private methods of `GemmSm90` that are overridden for other instructions than quack's, with their parameters."""
+
+
+class InstructionSm90(GemmSplitSm90):
+    """quack's GEMM, of which a subclass may change what is known before and after the instruction is chosen."""
+
+    def before_instruction(self) -> None:
+        """Do nothing before quack chooses the instruction, of the types and layouts of a call."""
+
+    def after_instruction(self) -> None:
+        """Do nothing after that; nothing of shared memory has been chosen yet."""
+
+    def _setup_tiled_mma(self) -> None:
+        self.before_instruction()
+        super()._setup_tiled_mma()
+        self.after_instruction()
+
+
 class PieceSm90(GemmSplitSm90):
     """quack's GEMM, of which a subclass may say how many columns are stored at once."""
 

@@ -13,7 +13,7 @@ from cutlass import BFloat16, Float32, TFloat32, cute
 from cutlass.cute.nvgpu.warpgroup import MmaF16BF16Op
 
 from aot.families._arguments import seen_as
-from aot.families._quack_sm90_kernel import GemmSplitSm90
+from aot.families._quack_internals import InstructionSm90
 
 MMA_K = 8
 """Elements of k that one instruction multiplies. Source: PTX ISA, wgmma.mma_async with .tf32."""
@@ -29,7 +29,7 @@ class MmaTf32Op(MmaF16BF16Op):
         """Check nothing: the base class refuses every type but its own."""
 
 
-class GemmTf32Sm90(GemmSplitSm90):
+class GemmTf32Sm90(InstructionSm90):
     """quack's GEMM of float32 A and B, multiplied as tf32 and added up in float32."""
 
     tiled_mma: Any
@@ -44,8 +44,8 @@ class GemmTf32Sm90(GemmSplitSm90):
         """Launch as quack does."""
         super().__call__(seen_as(a, BFloat16), seen_as(b, BFloat16), *args, **kwargs)
 
-    def _setup_tiled_mma(self) -> None:
-        super()._setup_tiled_mma()
+    def after_instruction(self) -> None:
+        """Take the instruction for tf32 in place of that for 16 bits, and name the operands' type."""
         self.a_dtype = self.b_dtype = self.a_smem_dtype = self.b_smem_dtype = TFloat32
         narrow = self.tiled_mma
         shape = (*narrow.op.shape_mnk[:2], MMA_K)
