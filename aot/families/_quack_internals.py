@@ -12,9 +12,9 @@ from typing import Any
 
 from cutlass import cute
 from cutlass.tensor_utils import LayoutEnum
-from quack.gemm_default_epi import GemmDefaultSm100
 
 from aot.families._quack_sm90_kernel import GemmSplitSm90
+from aot.families._quack_sm100_kernel import GemmSplitSm100
 
 CALLED = {"_setup_attributes": ["self", "epilogue_args"]}
 """The private methods of `GemmSm90` that are called here, with their parameters."""
@@ -58,7 +58,7 @@ class PieceSm90(GemmSplitSm90):
         return rows, self.piece_columns or columns
 
 
-class MixedSm100(GemmDefaultSm100):
+class MixedSm100(GemmSplitSm100):
     """quack's Blackwell GEMM, for operands of two types of 8 bits too.
 
     quack asks for one type of A and B, where the instruction takes two. So B is given to it as of A's type, and named

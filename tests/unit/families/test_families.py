@@ -73,7 +73,7 @@ def test_families_are_found_by_their_modules():
                 "sm90_stream_k",
             ],
         ),
-        ("thor", ["simt", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
+        ("thor", ["cluster_split_k", "simt", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
     ],
 )
 def test_families_of_a_target(target, names):

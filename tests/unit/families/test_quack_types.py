@@ -11,6 +11,7 @@ from aot.families._epilogue_kernel import GemmEpilogueSm90, GemmEpilogueSm100
 from aot.families._quack_classes import sm90_class, sm100_class
 from aot.families._quack_int8_kernel import GemmEpilogueInt8Sm90, GemmEpilogueInt8Sm100, GemmInt8Sm90
 from aot.families._quack_sm90_kernel import GemmSplitSm90
+from aot.families._quack_sm100_kernel import GemmSplitSm100
 from aot.families._quack_tf32_kernel import GemmTf32Sm90
 
 CLASSES = {
@@ -20,7 +21,7 @@ CLASSES = {
     Operation.INT8_INT32_KK: (GemmInt8Sm90, GemmDefaultSm100),
     Operation.INT8_BF16_KK: (GemmEpilogueInt8Sm90, GemmEpilogueInt8Sm100),
     Operation.INT8_FP16_KK: (GemmEpilogueInt8Sm90, GemmEpilogueInt8Sm100),
-    Operation.TF32_KK: (GemmTf32Sm90, GemmDefaultSm100),
+    Operation.TF32_KK: (GemmTf32Sm90, GemmSplitSm100),
 }
 TAKEN = [
     (GemmDefaultSm90, "make_tma_load_atoms_and_tensors", ["self", "mA", "mB", "a_smem_layout", "b_smem_layout"]),
