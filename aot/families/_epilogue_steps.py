@@ -57,7 +57,7 @@ def silu(x: Float32) -> Float32:
     return _times_logistic(x, x)
 
 
-_FUNCTIONS: dict[Step, Callable[[Float32], Float32]] = {
+FUNCTIONS: dict[Step, Callable[[Float32], Float32]] = {
     Step.RELU: relu,
     Step.GELU: gelu,
     Step.GELU_TANH: gelu_tanh,
@@ -65,6 +65,7 @@ _FUNCTIONS: dict[Step, Callable[[Float32], Float32]] = {
     Step.SWIGLU: silu,
     Step.GEGLU: gelu_tanh,
 }
+"""What is applied to a sum; of a gate's two, to the gate's."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,11 @@ def finish(sums: tuple[Any, ...], row: Int32, column: Int32, operands: EpilogueO
         return sums[0]
     if operation.gate is not None:
         gate, linear = (_scaled(x, half, row, column, operands, operation) for half, x in enumerate(sums))
-        value = _FUNCTIONS[operation.gate](gate) * linear
+        value = FUNCTIONS[operation.gate](gate) * linear
     else:
         value = _scaled(sums[0], None, row, column, operands, operation)
         if operation.activation is not None:
-            value = _FUNCTIONS[operation.activation](value)
+            value = FUNCTIONS[operation.activation](value)
         if operation.has_residual:
             value = value + operands.residual[row, column].to(Float32)
     return value * operands.scale_d[0] if operation.types.scales_d else value

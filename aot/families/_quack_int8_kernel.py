@@ -1,6 +1,7 @@
 """quack's GEMMs on int8 operands, with exact int32 sums. Imports CUTLASS and quack.
 
-quack's Hopper GEMM holds its sums in registers of float32. The instruction for int8 adds int32 to the same registers.
+quack's Hopper GEMM holds its sums in registers of float32. The instruction for int8 adds int32 to the same registers;
+CuTe DSL's saturates where a sum leaves int32, which takes a k of more than 131,071 (2^31 / 128^2).
 Its Blackwell GEMM can have int32 sums in tensor memory, but hands them to the epilogue as they are.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
