@@ -104,3 +104,8 @@ def transpose(tensor: Any) -> Any:
 def batched(tensor: Any) -> Any:
     """View a matrix as one of a batch of one, batch last; to be called while tracing."""
     return cute.make_tensor(tensor.iterator, cute.append(tensor.layout, cute.make_layout(1, stride=0)))
+
+
+def seen_as(tensor: Any, element: Any) -> Any:
+    """View a tensor as if its elements were of another of CUTLASS's types, whatever its size; while tracing."""
+    return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=element), tensor.layout)

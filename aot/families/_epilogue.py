@@ -26,6 +26,8 @@ FP8 = (
 )
 """FP8 with vectors of scales."""
 
+INT8 = (types.INT8_INT32, types.INT8_BF16, types.INT8_FP16)
+
 _LOG2_E = math.log2(math.e)
 _GELU_CUBE = 0.044715
 """Source: torch.nn.functional.gelu with approximate="tanh"."""

@@ -273,15 +273,6 @@ class GemmEpilogueSm90(EpilogueMixin, GemmSplitSm90):
 class GemmEpilogueSm100(EpilogueMixin, MixedSm100):
     """quack's Blackwell GEMM with an operation's epilogue, and with operands of two types of 8 bits."""
 
-    def epilogue_split_k(self, *args: Any, **kwargs: Any) -> Any:
-        """Store a tile or its sums as quack does, where there are splits after a wait for the kernel in front.
-
-        A split without k tiles has no loads that would have waited, but writes to the workspace.
-        """
-        if self.split_k > 1:
-            cute.arch.griddepcontrol_wait()
-        return super().epilogue_split_k(*args, **kwargs)
-
     @classmethod
     def epi_smem_bytes(cls, *args: Any, **kwargs: Any) -> Any:
         """Count the vectors with what aligns the stages behind them, which quack leaves out."""

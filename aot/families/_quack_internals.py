@@ -12,9 +12,9 @@ from typing import Any
 
 from cutlass import cute
 from cutlass.tensor_utils import LayoutEnum
-from quack.gemm_default_epi import GemmDefaultSm100
 
 from aot.families._quack_sm90_kernel import GemmSplitSm90
+from aot.families._quack_sm100_kernel import GemmSplitSm100
 
 CALLED = {"_setup_attributes": ["self", "epilogue_args"]}
 """The private methods of `GemmSm90` that are called here, with their parameters."""
@@ -28,6 +28,25 @@ REPLACED_SM100 = {"_setup_attributes": ["self", "epilogue_args", "varlen_args"]}
 """The same of `GemmSm100`."""
 
 
+REPLACED_INSTRUCTION = {"_setup_tiled_mma": ["self"]}
+"""The private methods of `GemmSm90` that are overridden for other instructions than quack's, with their parameters."""
+
+
+class InstructionSm90(GemmSplitSm90):
+    """quack's GEMM, of which a subclass may change what is known before and after the instruction is chosen."""
+
+    def before_instruction(self) -> None:
+        """Do nothing before quack chooses the instruction, of the types and layouts of a call."""
+
+    def after_instruction(self) -> None:
+        """Do nothing after that; nothing of shared memory has been chosen yet."""
+
+    def _setup_tiled_mma(self) -> None:
+        self.before_instruction()
+        super()._setup_tiled_mma()
+        self.after_instruction()
+
+
 class PieceSm90(GemmSplitSm90):
     """quack's GEMM, of which a subclass may say how many columns are stored at once."""
 
@@ -39,7 +58,7 @@ class PieceSm90(GemmSplitSm90):
         return rows, self.piece_columns or columns
 
 
-class MixedSm100(GemmDefaultSm100):
+class MixedSm100(GemmSplitSm100):
     """quack's Blackwell GEMM, for operands of two types of 8 bits too.
 
     quack asks for one type of A and B, where the instruction takes two. So B is given to it as of A's type, and named

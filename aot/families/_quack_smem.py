@@ -11,6 +11,7 @@ from aot.families._epilogue import has_own_epilogue
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
+    from aot.core.epilogue import Step
     from aot.core.operation import Operation
 
 
@@ -45,15 +46,38 @@ def vector_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
 def epilogue_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a candidate cannot have an operation's epilogue, on any architecture."""
     mode = SplitK(candidate.split_k_mode)
+    if operation.accumulator is ElementType.INT32 and mode is not SplitK.NONE:
+        return f"{mode.value} split-K adds up in float32, {operation.tag} in int32; take no split"
     if not has_own_epilogue(operation):
         return None
     if mode is SplitK.SEPARATE:
         adds = f"the kernel that adds up {mode.value} split-K's sums adds a bias at most"
         return f"{adds}, {operation.tag} has more; take {SplitK.SERIAL.value} split-K"
-    if operation.gate is None:
-        return None
+    return _gate_fault(candidate, operation.gate, mode) if operation.gate else None
+
+
+def _gate_fault(candidate: Candidate, gate: Step, mode: SplitK) -> str | None:
     if candidate.swap_ab:
-        return f"{operation.gate.value} multiplies neighbouring columns, which swap_ab would make rows; take no swap"
+        return f"{gate.value} multiplies neighbouring columns, which swap_ab would make rows; take no swap"
     if mode is not SplitK.NONE:
-        return f"{mode.value} split-K's workspace holds n columns, {operation.gate.value} sums 2 n; take no split"
+        return f"{mode.value} split-K's workspace holds n columns, {gate.value} sums 2 n; take no split"
     return None
+
+
+SLICED_ROWS = 32
+"""Rows of 32-bit operands of which there must be a multiple, or half as many. Source: where a stage of B is not a
+multiple of 1024 elements, and more than 512, the compiler of nvidia-cutlass-dsl 4.8.1 aborts on slicing it (quack
+gemm_sm90.py and gemm_sm100.py, `__call__`; 2026-11-22)."""
+
+
+def wide_fault(operation: Operation, rows: int) -> str | None:
+    """Say why operands of 32 bits cannot be held in stages.
+
+    Args:
+        operation: whose operands they are.
+        rows: of the kernel's B that a CTA holds.
+    """
+    if operation.a.element.bits < ElementType.FLOAT32.bits or rows % SLICED_ROWS == 0 or 2 * rows == SLICED_ROWS:
+        return None
+    takes = f"{SLICED_ROWS // 2} columns of a tile to a CTA, or a multiple of {SLICED_ROWS}"
+    return f"{operation.types.tag} takes {takes}, got {rows}"

@@ -6,13 +6,15 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any
 
 from cuda.bindings import driver as cuda
-from cutlass import Float32, Int32, const_expr, cute, memory, range_constexpr
+from cutlass import Constexpr, Int32, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
 from aot.core.operation import Operation
-from aot.core.signature import Signature
-from aot.families._arguments import cutlass_type, optional_arguments
-from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K
+from aot.core.signature import Argument, Signature
+from aot.core.types import SCALE_BLOCK, Scale
+from aot.families._arguments import cutlass_type
+from aot.families._epilogue_steps import EpilogueOperands, finish
+from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K, num_halves
 
 SIDE = 4
 """Rows and columns of D a thread holds."""
@@ -21,77 +23,149 @@ THREADS_ACROSS = TILE // SIDE
 LOADS = TILE * TILE_K // NUM_THREADS
 ROW = TILE + PAD
 
+IN_MEMORY = {ElementType.TFLOAT32: ElementType.FLOAT32}
+"""Element types that are another in memory. They are multiplied as they are there: exactly, here."""
+
 
 @cute.jit
-def _stage(source: cute.Tensor, staged: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
-    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory as float32, zero outside."""
+def _stage(
+    source: cute.Tensor,
+    staged: cute.Tensor,
+    first_row: Int32,
+    first_k: Int32,
+    thread: Int32,
+    scale: cute.Tensor | None,
+    rows_of_scale: Constexpr[int],
+) -> None:
+    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside.
+
+    A factor of `scale` serves `rows_of_scale` rows, and SCALE_BLOCK elements along k.
+    """
     for i in range_constexpr(LOADS):
         element = thread + i * NUM_THREADS
         k = element % TILE_K
         row = element // TILE_K
-        value = Float32(0.0)
+        value = staged.element_type(0)
         if first_row + row < source.shape[0] and first_k + k < source.shape[1]:
-            value = source[first_row + row, first_k + k].to(Float32)
+            value = source[first_row + row, first_k + k].to(staged.element_type)
+            if const_expr(scale is not None):
+                value = value * scale[(first_row + row) // rows_of_scale, (first_k + k) // SCALE_BLOCK]
         staged[k, row] = value
 
 
+@cute.jit
+def _multiply(staged_a: cute.Tensor, staged_b: cute.Tensor, sums: cute.Tensor, row: Int32, column: Int32) -> None:
+    """Multiply a thread's rows and columns of two staged tiles, to its sums."""
+    for k in range_constexpr(TILE_K):
+        for i in range_constexpr(SIDE):
+            for j in range_constexpr(SIDE):
+                sums[i, j] = sums[i, j] + staged_a[k, row + i] * staged_b[k, column + j]
+
+
 @cute.kernel
-def _kernel(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, bias: cute.Tensor | None) -> None:
+def _kernel(
+    a: cute.Tensor,
+    b: cute.Tensor,
+    d: cute.Tensor,
+    bias: cute.Tensor | None,
+    *,
+    scale_a: cute.Tensor | None,
+    scale_b: cute.Tensor | None,
+    residual: cute.Tensor | None,
+    scale_d: cute.Tensor | None,
+    operation: Constexpr[Operation],
+) -> None:
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     tiles_n = cute.ceil_div(d.shape[1], TILE)
     block_m, block_n = block // tiles_n, block % tiles_n
     shared = memory.SmemAllocator()
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
-    staged_a = shared.allocate_tensor(Float32, layout, 16)
-    staged_b = shared.allocate_tensor(Float32, layout, 16)
+    accumulator = cutlass_type(operation.accumulator)
+    halves = num_halves(operation)
+    is_blocked = operation.types.scale is Scale.BLOCK
+    staged_a = shared.allocate_tensor(accumulator, layout, 16)
+    staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
+    parts_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
     first_m, first_n = block_m * TILE, block_n * TILE
     row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
-    sums = cute.make_rmem_tensor((SIDE, SIDE), Float32)
-    sums.fill(0.0)
+    sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
+    for half in range_constexpr(halves):
+        sums[half].fill(accumulator(0))
     for step in range(cute.ceil_div(a.shape[1], TILE_K)):
-        _stage(a, staged_a, first_m, step * TILE_K, thread)
-        _stage(b, staged_b, first_n, step * TILE_K, thread)
+        _stage(a, staged_a, first_m, step * TILE_K, thread, scale_a if const_expr(is_blocked) else None, 1)
+        for half in range_constexpr(halves):
+            factors = scale_b if const_expr(is_blocked) else None
+            _stage(parts_b[half], staged_b[half], first_n, step * TILE_K, thread, factors, SCALE_BLOCK)
         cute.arch.sync_threads()
-        for k in range_constexpr(TILE_K):
-            for i in range_constexpr(SIDE):
-                for j in range_constexpr(SIDE):
-                    sums[i, j] = sums[i, j] + staged_a[k, row + i] * staged_b[k, column + j]
-        cute.arch.sync_threads()
+        for half in range_constexpr(halves):
+            _multiply(staged_a, staged_b[half], sums[half], row, column)
+            cute.arch.sync_threads()  # keeps one half's loads behind the other's multiplication too: fewer registers
+    operands = EpilogueOperands(scale_a, scale_b, bias, residual, scale_d)
     for i in range_constexpr(SIDE):
         for j in range_constexpr(SIDE):
             if first_m + row + i < d.shape[0] and first_n + column + j < d.shape[1]:
-                value = sums[i, j]
-                if const_expr(bias is not None):
-                    value = value + bias[first_n + column + j].to(Float32)
+                totals = tuple(sums[half][i, j] for half in range(halves))
+                value = finish(totals, first_m + row + i, first_n + column + j, operands, operation)
                 d[first_m + row + i, first_n + column + j] = value.to(d.element_type)
 
 
-@cute.jit
-def entry(
-    a: cute.Tensor,
-    b: cute.Tensor,
-    d: cute.Tensor,
-    bias: cute.Tensor | None,
-    _workspace: None,
-    _prefetch_b: None,
-    stream: cuda.CUstream,
-) -> None:
-    """Launch one block for each TILE by TILE piece of D, all along x: only x takes more than 65,535 blocks."""
-    grid = (cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(d.shape[1], TILE), 1, 1)
-    _kernel(a, b, d, bias).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
+def make_entry(operation: Operation) -> Any:
+    """Make the entry, which launches one block for each TILE by TILE piece of D.
+
+    All blocks lie along x: only x takes more than 65,535.
+    """
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        residual: cute.Tensor | None,
+        scale_d: cute.Tensor | None,
+        stream: cuda.CUstream,
+    ) -> None:
+        grid = (cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(d.shape[1], TILE), 1, 1)
+        _kernel(
+            a,
+            b,
+            d,
+            bias,
+            scale_a=scale_a,
+            scale_b=scale_b,
+            residual=residual,
+            scale_d=scale_d,
+            operation=operation,
+        ).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
+
+    return entry
+
+
+def _tensor(element: ElementType, rank: int, *, is_contiguous: bool = False) -> Any:
+    """Make a fake tensor of any sizes and strides, aligned to an element."""
+    shape = tuple(cute.sym_int() for _ in range(rank))
+    strides = (1,) if is_contiguous else tuple(cute.sym_int64() for _ in range(rank))
+    element = IN_MEMORY.get(element, element)
+    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
 
 
 def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
-    """Make a (m, k), b (n, k), d (m, n) of any strides, the bias, all aligned to an element, and the stream."""
-    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
-
-    def matrix(element: ElementType, shape: tuple[Any, Any]) -> Any:
-        strides = (cute.sym_int64(), cute.sym_int64())
-        return cute.runtime.make_fake_tensor(
-            cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes
-        )
-
-    a, b, d = operation.a.element, operation.b.element, operation.d
-    tensors = (matrix(a, (m, k)), matrix(b, (n, k)), matrix(d, (m, n)))
-    return (*tensors, *optional_arguments(signature, operation, d.num_bytes), cute.runtime.make_fake_stream())
+    """Make the arguments of the entry, each None where the signature has none: a kernel of it has no such parameter."""
+    factor = ElementType.FLOAT32
+    has_gate = operation.gate is not None
+    rank = 2 if operation.types.scale is Scale.BLOCK else 1
+    made = {
+        Argument.A: _tensor(operation.a.element, 2),
+        Argument.B: _tensor(operation.b.element, 3 if has_gate else 2),
+        Argument.D: _tensor(operation.d, 2),
+        Argument.SCALE_A: _tensor(factor, rank),
+        Argument.SCALE_B: _tensor(factor, 2 if has_gate else rank),
+        Argument.BIAS: _tensor(operation.bias, 2) if has_gate else _tensor(operation.bias, 1, is_contiguous=True),
+        Argument.RESIDUAL: _tensor(operation.d, 2),
+        Argument.SCALE_D: _tensor(factor, 1, is_contiguous=True),
+        Argument.STREAM: cute.runtime.make_fake_stream(),
+    }
+    return tuple(x if argument in signature else None for argument, x in made.items())

@@ -79,7 +79,7 @@ class MultiplySm90(RaggedSm90):
             if warp >= GROUP_WARPS:
                 state, scheduler, work = self._skip_tile(lengths, all_k_tiles, state, scheduler, work)
         while work.is_valid_tile:
-            state = self._multiply_tile(lengths, pipeline, state, multiply_stage, sums, scheduler, work, group)
+            state = self.multiply_tile(epilogue, pipeline, state, multiply_stage, sums, scheduler, work, group)
             self._store_tile(tiled_mma, sums, product, epilogue, store_pipeline, scheduler, work, thread, group, stores)
             state, scheduler, work = self._next_tile(lengths, all_k_tiles, state, scheduler)
         self.end_multiplication()
@@ -103,9 +103,9 @@ class MultiplySm90(RaggedSm90):
                 self.pingpong_barrier_arrive(0, stage="epi")
 
     @cute.jit
-    def _multiply_tile(
+    def multiply_tile(
         self,
-        lengths: Any,
+        epilogue: Any,
         pipeline: Any,
         state: Any,
         multiply_stage: Any,
@@ -115,7 +115,7 @@ class MultiplySm90(RaggedSm90):
         group: Int32,
     ) -> Any:
         """Multiply the stages of a tile, in turn with the other group; the sums of a split without k tiles are zero."""
-        _, k_tiles = self.range_of_k_tiles(lengths, scheduler, work)
+        _, k_tiles = self.range_of_k_tiles(epilogue[2], scheduler, work)
         if const_expr(self.pingpong):
             self.pingpong_barrier_sync(group, stage="mma")
         promoted = cute.make_rmem_tensor(sums.shape, self.acc_dtype) if const_expr(self.fp8_slow_accum) else None

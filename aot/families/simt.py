@@ -1,7 +1,8 @@
 """Our own kernel for what the tensor-core families do not take: any size, alignment, layout and stride.
 
-A plain shared-memory GEMM in float32 on the CUDA cores. It makes dispatch total; it is not meant to be fast, and an
-aligned problem never gets it.
+A plain shared-memory GEMM on the CUDA cores, in float32, or in int32 where the accumulator is that. It makes dispatch
+total for every operation of the catalogue; it is not meant to be fast, and an aligned problem never gets it where a
+tensor-core family has the operation. tf32 is multiplied as the float32 that it is in memory, exactly.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
 from aot.core.epilogue import Epilogue
-from aot.core.types import BF16, FP16
-from aot.families._simt_tile import NUM_THREADS, SMEM_BYTES, TILE
+from aot.core.operation import Operation
+from aot.families._simt_tile import NUM_THREADS, TILE, smem_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
 
@@ -30,8 +30,8 @@ class Simt:
     is_fallback = True
     loads_outside = True
     prefetches_b = False
-    types = (BF16, FP16)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    types = tuple(dict.fromkeys(x.types for x in Operation))
+    epilogues = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""
@@ -45,9 +45,10 @@ class Simt:
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count the two staged tiles."""
-        del candidate, operation, target
-        return Resources(SMEM_BYTES, stage_bytes=SMEM_BYTES, num_threads=NUM_THREADS, num_stages=1)
+        """Count the staged tiles."""
+        del candidate, target
+        staged = smem_bytes(operation)
+        return Resources(staged, stage_bytes=staged, num_threads=NUM_THREADS, num_stages=1)
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Need none."""
@@ -62,10 +63,10 @@ class Simt:
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""
         from aot.families import Entry, signature
-        from aot.families._simt_kernel import arguments, entry
+        from aot.families._simt_kernel import arguments, make_entry
 
         del target
-        return Entry(entry, arguments(signature(KernelKey(operation, candidate)), operation))
+        return Entry(make_entry(operation), arguments(signature(KernelKey(operation, candidate)), operation))
 
 
 FAMILY = Simt()

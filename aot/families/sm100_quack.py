@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
-from aot.core.types import BF16, FP16
-from aot.families._epilogue import FP8, has_own_epilogue
-from aot.families._quack_smem import epilogue_fault, vector_bytes
+from aot.core.types import BF16, FP16, TF32
+from aot.families._epilogue import FP8, INT8, has_own_epilogue
+from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
 from aot.families._split_k import split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import ALIGNMENT_BYTES, BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
@@ -50,7 +49,7 @@ class Sm100Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
-    types = (BF16, FP16, *FP8)
+    types = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -90,6 +89,7 @@ class Sm100Quack:
             return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
         for reason, fault in (
             (Reason.TILE, _gate_fault(candidate, operation)),
+            (Reason.TILE, wide_fault(operation, candidate.tile_n // (2 if candidate.use_2cta else 1))),
             (Reason.COMBINATION, epilogue_fault(candidate, operation)),
         ):
             if fault:
@@ -141,20 +141,13 @@ class Sm100Quack:
     def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Make the GEMM that a candidate describes."""
         del target
-        from quack.gemm_default_epi import GemmDefaultSm100
-
         from aot.families._arguments import cutlass_type
-        from aot.families._quack import ACCUMULATOR, quack_split_k
+        from aot.families._quack import quack_split_k
+        from aot.families._quack_classes import sm100_class
 
-        a, b = (operation.b, operation.a) if candidate.swap_ab else (operation.a, operation.b)
-        make: Any = GemmDefaultSm100
-        if has_own_epilogue(operation):
-            from aot.families._epilogue_kernel import GemmEpilogueSm100
-
-            named = {"operation": operation, "swap_ab": candidate.swap_ab, "element_b": cutlass_type(b.element)}
-            make = partial(GemmEpilogueSm100, **named)
-        return make(
-            ACCUMULATOR,
+        a = operation.b if candidate.swap_ab else operation.a
+        return sm100_class(operation, swap_ab=candidate.swap_ab)(
+            cutlass_type(operation.accumulator),
             cutlass_type(a.element),
             (candidate.tile_m, candidate.tile_n),
             (candidate.cluster_m, candidate.cluster_n, 1),

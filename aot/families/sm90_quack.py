@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.types import BF16, FP16, Types
-from aot.families._epilogue import FP8, has_own_epilogue
-from aot.families._quack_smem import epilogue_fault
+from aot.core.types import BF16, FP16, TF32, Types
+from aot.families._epilogue import FP8, INT8, has_own_epilogue
+from aot.families._quack_smem import epilogue_fault, wide_fault
 from aot.families._ragged import MATRIX_COLUMNS
 from aot.families._sm90_smem import EpilogueSmem
 from aot.families._sm90_tiles import (
@@ -102,7 +101,7 @@ class Sm90Quack:
     prefetches_b = False
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
-    types: tuple[Types, ...] = (BF16, FP16, *FP8)
+    types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -135,6 +134,7 @@ class Sm90Quack:
         for reason, fault in (
             (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
             (Reason.TILE, _gate_fault(candidate, operation)),
+            (Reason.TILE, wide_fault(operation, candidate.tile_n)),
             (Reason.COMBINATION, _split_fault(candidate) or epilogue_fault(candidate, operation)),
             (Reason.REGISTERS, register_fault(candidate, is_promoted=is_promoted(operation))),
         ):
@@ -167,15 +167,11 @@ class Sm90Quack:
         return split_k_multiples(candidate)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
-        """Return the class that `configure` calls: quack's, whose splits wait for the kernel in front."""
+        """Return the class that `configure` calls, for the operation's types and epilogue."""
         del target
-        if has_own_epilogue(operation):
-            from aot.families._epilogue_kernel import GemmEpilogueSm90
+        from aot.families._quack_classes import sm90_class
 
-            return partial(GemmEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab)
-        from aot.families._quack_sm90_kernel import GemmSplitSm90
-
-        return GemmSplitSm90
+        return sm90_class(operation, swap_ab=candidate.swap_ab)
 
     def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Make the GEMM that a candidate describes."""
@@ -190,7 +186,7 @@ class Sm90Quack:
             (candidate.cluster_m, candidate.cluster_n, 1),
             pingpong=candidate.schedule == PINGPONG,
             is_persistent=True,
-            fp8_fast_accum=operation.types.is_fast,
+            fp8_fast_accum=not is_promoted(operation),
             **quack_split_k(candidate),
         )
 

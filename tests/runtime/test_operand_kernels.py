@@ -1,4 +1,4 @@
-"""Kernels of FP8, activations, residuals and gates, compiled for both architectures: what their entries launch.
+"""Kernels of FP8, int8, tf32, activations, residuals and gates, for both architectures: what their entries launch.
 
 Objects for sm_110a are compiled for this host here, so that their entries run; device code is the same for every host.
 """
@@ -16,11 +16,14 @@ from aot.core.candidate import Candidate, KernelKey, SplitK
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
+from aot.core.types import Scale
 from tests.objects import STORE, cubin, parameter_sizes, small_manifest
 from tests.runtime.host import Library, compile_library
 
 M, N, K = 304, 528, 272
 """Multiples of 16 elements, of no tile."""
+BLOCKS_OF_N, BLOCKS_OF_K = 5, 3
+"""Blocks of 128, the last ones partial."""
 A, B, D, SCALE_A, SCALE_B, BIAS, RESIDUAL, SCALE_D, WORKSPACE, STREAM = (0x7F0000000000 + i * 2**32 for i in range(10))
 STEP_A, STEP_B = 0x11111111, 0x22222222
 """Strides of the vectors of scales; no kernel reads here."""
@@ -34,6 +37,10 @@ def sm90(tile_m, tile_n, schedule="pingpong", **fields):
 
 def early(tile_m, tile_n, schedule="pingpong", **fields):
     return Candidate("sm90_prefetch_b", tile_m, tile_n, schedule=schedule, **fields)
+
+
+def sm90_block(tile_m, tile_n, schedule="pingpong", **fields):
+    return Candidate("sm90_block_scale", tile_m, tile_n, schedule=schedule, **fields)
 
 
 def sm100(tile_m, tile_n, schedule="clc", **fields):
@@ -62,6 +69,17 @@ KERNELS = [
     (Operation.E4M3_E4M3_KK, early(64, 88, "cooperative")),
     (Operation.BF16_KK_SILU, early(64, 64, **SERIAL)),
     (Operation.FP16_KK_GELU, early(128, 104, "cooperative", cluster_m=2)),
+    (Operation.INT8_INT32_KK, sm90(256, 208, "cooperative")),
+    (Operation.INT8_INT32_KK, sm90(64, 16, swap_ab=True)),
+    (Operation.INT8_BF16_KK, sm90(128, 208)),
+    (Operation.INT8_FP16_KK, sm90(320, 160, "cooperative", swap_ab=True)),
+    (Operation.TF32_KK, sm90(192, 192, "cooperative", cluster_m=2)),
+    (Operation.TF32_KK, sm90(64, 32, **SERIAL)),
+    (Operation.TF32_KK, sm90(64, 16, swap_ab=True)),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(128, 128, "cooperative")),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(128, 96)),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(64, 8, cluster_m=2)),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(192, 96, "cooperative")),
     (Operation.E4M3_BF16_KK, sm100(128, 256, **PAIR)),
     (Operation.BF16_KK_BIAS, sm100(128, 96)),
     (Operation.E4M3_BF16_KK_SILU, sm100(64, 32, "static", swap_ab=True)),
@@ -73,6 +91,11 @@ KERNELS = [
     (Operation.BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
     (Operation.BF16_KK_GEGLU, sm100(128, 64, **PAIR)),
     (Operation.E4M3_BF16_KK_SWIGLU, sm100(128, 256)),
+    (Operation.INT8_INT32_KK, sm100(256, 256, **PAIR)),
+    (Operation.INT8_BF16_KK, sm100(128, 256, "static")),
+    (Operation.INT8_FP16_KK, sm100(64, 32, swap_ab=True)),
+    (Operation.TF32_KK, sm100(128, 160, **SERIAL)),
+    (Operation.TF32_KK, sm100(256, 192, swap_ab=True, **PAIR)),
 ]
 
 
@@ -120,11 +143,15 @@ def arguments(operation, *, halves=True, bias=True):
         b, bias_of_none = struct_of(B, (2, N, K), rows), struct_of(0, (2, 0), (0, 1))
         scale_b = struct_of(SCALE_B, (2, N), (N, STEP_B))
         biases = struct_of(BIAS, (2, N), (N, 1) if halves else (1, 2))
+    scale_a = struct_of(SCALE_A, (M,), (STEP_A,))
+    if operation.types.scale is Scale.BLOCK:
+        scale_a = struct_of(SCALE_A, (M, BLOCKS_OF_K), (STEP_A, STEP_B))
+        scale_b = struct_of(SCALE_B, (BLOCKS_OF_N, BLOCKS_OF_K), (STEP_B, STEP_A))
     return {
         Argument.A: struct_of(A, (M, K), (K,)),
         Argument.B: b,
         Argument.D: struct_of(D, (M, N), (N,)),
-        Argument.SCALE_A: struct_of(SCALE_A, (M,), (STEP_A,)),
+        Argument.SCALE_A: scale_a,
         Argument.SCALE_B: scale_b,
         Argument.BIAS: biases if bias else bias_of_none,
         Argument.RESIDUAL: struct_of(RESIDUAL, (M, N), (N,)),
@@ -237,16 +264,25 @@ def test_descriptors_are_of_the_operands(each, library):
 def test_vectors_keep_their_strides(each, library):
     operation = each.kernel.operation
     _, parameters = launch(library, each, arguments(operation))
-    if operation.types.is_scaled:
+    if operation.types.scale is Scale.VECTOR:
         assert vector(parameters, SCALE_A) == (M, (STEP_A,))
         assert vector(parameters, SCALE_B) == (N, (STEP_B,) if operation.gate is None else (N, STEP_B))
-    assert vector(parameters, BIAS) == (N, () if operation.gate is None else (N, 1))
+    if operation.has_bias:
+        assert vector(parameters, BIAS) == (N, () if operation.gate is None else (N, 1))
     assert any(x.startswith(struct.pack("<Q", SCALE_D)) for x in parameters) == operation.types.scales_d
+
+
+def test_blocks_of_scales_keep_their_strides(compiled, library):
+    for each in (x for x in compiled.values() if x.kernel.operation.types.scale is Scale.BLOCK):
+        _, parameters = launch(library, each, arguments(each.kernel.operation))
+        assert struct_of(SCALE_A, (M, BLOCKS_OF_K), (STEP_A, STEP_B)) in parameters
+        assert struct_of(SCALE_B, (BLOCKS_OF_N, BLOCKS_OF_K), (STEP_B, STEP_A)) in parameters
 
 
 def test_an_absent_bias_has_no_elements(each, library):
     parameters = launch(library, each, arguments(each.kernel.operation, bias=False))[1]
-    assert vector(parameters, 0)[0] == 0
+    if each.kernel.operation.has_bias:
+        assert vector(parameters, 0)[0] == 0
     assert not any(x.startswith(struct.pack("<Q", BIAS)) for x in parameters)
 
 

@@ -11,6 +11,7 @@ from quack.gemm_sm100 import GemmSm100
 from aot.core.operation import Operation
 from aot.families._epilogue_kernel import EpilogueMixin, GemmEpilogueSm90, GemmEpilogueSm100, RowVector
 from aot.families._quack_internals import REPLACED_SM100
+from aot.families._quack_sm100_kernel import GemmSplitSm100
 from tests.unit.families.test_quack_internals import OF_THE_EPILOGUE, OF_THE_SCHEDULER
 
 OVERRIDDEN = {
@@ -39,7 +40,8 @@ def test_the_private_method_takes_what_it_took(name, parameters):
 
 @pytest.mark.parametrize("base", [GemmDefaultSm90, GemmDefaultSm100])
 def test_our_names_are_none_of_quacks(base):
-    ours = {name for x in (EpilogueMixin, GemmEpilogueSm90, GemmEpilogueSm100) for name in vars(x)} - OF_PYTHON
+    classes = (EpilogueMixin, GemmEpilogueSm90, GemmEpilogueSm100, GemmSplitSm100)
+    ours = {name for x in classes for name in vars(x)} - OF_PYTHON
     ours |= {"operation", "swap_ab", "element_a", "element_b"}
     instance = base(Float32, BFloat16, (128, 64), (1, 1, 1))
     assert {name for name in ours if hasattr(instance, name)} == {*OVERRIDDEN, *DESCRIBED}

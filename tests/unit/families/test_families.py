@@ -65,6 +65,7 @@ def test_families_are_found_by_their_modules():
             [
                 "cluster_split_k",
                 "simt",
+                "sm90_block_scale",
                 "sm90_cluster_split_k",
                 "sm90_partial_tile",
                 "sm90_prefetch_b",

@@ -21,7 +21,7 @@ from aot.families import (
 )
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
 from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
-from aot.families._quack_internals import CALLED, REPLACED, choose_layouts
+from aot.families._quack_internals import CALLED, REPLACED, REPLACED_INSTRUCTION, InstructionSm90, choose_layouts
 
 MODULES = (
     _quack_sm90_kernel,
@@ -101,7 +101,7 @@ def not_set(call, cls, ours):
     )
 
 
-@pytest.mark.parametrize(("name", "parameters"), [*CALLED.items(), *REPLACED.items()])
+@pytest.mark.parametrize(("name", "parameters"), [*CALLED.items(), *REPLACED.items(), *REPLACED_INSTRUCTION.items()])
 def test_the_private_methods_take_what_they_took(name, parameters):
     assert list(inspect.signature(getattr(GemmSm90, name)).parameters) == parameters, f"quack changed GemmSm90.{name}"
 
@@ -115,8 +115,8 @@ def test_the_overridden_methods_take_what_they_took(name, parameters):
 def test_the_private_methods_are_the_stated_ones():
     called = {x for x in attributes(tree(choose_layouts), "gemm", ast.Load) if x.startswith("_")}
     assert called == set(CALLED)
-    replaced = {x for x in vars(_quack_internals.PieceSm90) if x.startswith("_") and not x.startswith("__")}
-    assert replaced == set(REPLACED)
+    for ours, stated in ((_quack_internals.PieceSm90, REPLACED), (InstructionSm90, REPLACED_INSTRUCTION)):
+        assert {x for x in vars(ours) if x.startswith("_") and not x.startswith("__")} == set(stated)
 
 
 def test_everything_that_quacks_methods_read_of_a_call_is_set():
@@ -151,12 +151,12 @@ def our_classes():
 
 def test_our_names_are_none_of_quacks():
     ours = [x for x in our_classes() if x.__module__.startswith("aot.")]
-    assert len(ours) == 8
+    assert len(ours) == 9
     names = {name for x in ours for name in vars(x)} - {"__module__", "__doc__", "__firstlineno__"}
     instance = GemmDefaultSm90(Float32, BFloat16, (64, 64), (1, 1, 1))
     clashes = {name for name in names if hasattr(instance, name)}
     assert (
-        clashes - OVERRIDDEN - set(REPLACED) - {"EpilogueParams"} == set()
+        clashes - OVERRIDDEN - {*REPLACED, *REPLACED_INSTRUCTION} - {"EpilogueParams"} == set()
     )  # EpilogueParams: quack makes one for every subclass
 
 

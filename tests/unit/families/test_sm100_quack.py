@@ -63,6 +63,9 @@ def test_a_workspace_region_is_one_ctas():
         (Operation.BF16_KK_RESIDUAL, "128x160_c1x1_clc_swap", 226304, 5, 512),
         (Operation.BF16_KK_GEGLU, "128x256_c1x1_clc", 230400, 4, 512),
         (Operation.E4M3_BF16_KK_SWIGLU, "128x64_c2x1_clc_2cta", 230400, 18, 64),
+        (Operation.INT8_BF16_KK, "256x256_c2x1_clc_2cta", 231424, 6, 512),
+        (Operation.INT8_INT32_KK, "64x32_c1x1_clc_swap", 225280, 17, 32),
+        (Operation.TF32_KK, "128x96_c1x2_clc_separate8", 221184, 6, 256),
     ],
 )
 def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(
@@ -95,6 +98,18 @@ SEPARATE = "the kernel that adds up separate split-K's sums adds a bias at most"
             "128x64_c1x1_clc_separate4",
             Reason.COMBINATION,
             f"{SEPARATE}, e4m3_bf16_kk has more; take serial split-K",
+        ),
+        (
+            Operation.INT8_BF16_KK,
+            "128x64_c1x1_clc_serial4",
+            Reason.COMBINATION,
+            "serial split-K adds up in float32, int8_bf16_kk in int32; take no split",
+        ),
+        (
+            Operation.TF32_KK,
+            "256x96_c2x1_clc_2cta",
+            Reason.TILE,
+            "tf32 takes 16 columns of a tile to a CTA, or a multiple of 32, got 48",
         ),
     ],
 )

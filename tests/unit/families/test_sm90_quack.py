@@ -118,6 +118,24 @@ COMBINATIONS = [
         Reason.COMBINATION,
         f"{SEPARATE}, bf16_kk_gelu has more; take serial split-K",
     ),
+    (
+        Operation.INT8_INT32_KK,
+        {"split_k": 4, "split_k_mode": "separate"},
+        Reason.COMBINATION,
+        "separate split-K adds up in float32, int8_int32_kk in int32; take no split",
+    ),
+    (
+        Operation.INT8_FP16_KK,
+        {"split_k": 2, "split_k_mode": "serial"},
+        Reason.COMBINATION,
+        "serial split-K adds up in float32, int8_fp16_kk in int32; take no split",
+    ),
+    (
+        Operation.TF32_KK,
+        {"tile_n": 80},
+        Reason.TILE,
+        "tf32 takes 16 columns of a tile to a CTA, or a multiple of 32, got 80",
+    ),
 ]
 
 
@@ -144,7 +162,8 @@ def test_fast_sums_have_the_registers_of_16_bits():
 def test_what_derives_from_this_family_keeps_its_own_operations():
     taken = {x.name: (x.types, x.epilogues) for x in families().values() if isinstance(x, Sm90Quack)}
     plain = (BF16, FP16), (Epilogue.NONE, Epilogue.BIAS)
-    assert {name for name, what in taken.items() if what != plain} == {"sm90_quack", "sm90_prefetch_b"}
+    others = {"sm90_quack", "sm90_prefetch_b", "sm90_block_scale"}
+    assert {name for name, what in taken.items() if what != plain} == others
     assert set(FAMILY.epilogues) == set(Epilogue)
 
 

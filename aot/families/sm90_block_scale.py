@@ -1,0 +1,85 @@
+"""A Hopper GEMM of FP8 operands with a float32 factor for each 128 of k of a row of A, and for 128 by 128 of B."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, SplitK
+from aot.core.epilogue import Epilogue
+from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
+from aot.families._sm90_tiles import warpgroup_grid
+from aot.families.sm90_partial_tile import Sm90PartialTile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.families import Entry
+
+
+MAX_SUMS = 192
+"""Registers for sums that leave room for the factors. Source: ptxas 13.4 compiles 256x96 and 128x96 pingpong without
+spills, and spills 56 bytes at 256x104 and 128x104 pingpong, of 208 (nvidia-cutlass-dsl 4.8.1, 2026-11-22)."""
+
+
+class Sm90BlockScale(Sm90PartialTile):
+    """The family `sm90_block_scale`: the space, limits and resources of `sm90_partial_tile`, without swap and split.
+
+    A tile has at most 128 columns, so that they lie in two blocks of B's factors at most.
+    """
+
+    name = "sm90_block_scale"
+    types = (E4M3_BF16_BLOCK,)
+    epilogues = (Epilogue.NONE,)
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate every tile of at most 128 columns, all schedules and the target's clusters."""
+        for candidate in super().candidates(operation, target):
+            if _fault(candidate) is None:
+                yield candidate
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply `sm90_partial_tile`'s limits and the kernel's own."""
+        fault = _fault(candidate)
+        if fault:
+            return Rejected(Reason.COMBINATION, fault)
+        sums = 2 * candidate.tile_m * candidate.tile_n // (128 * math.prod(warpgroup_grid(candidate)))
+        if sums > MAX_SUMS:
+            tile = f"{candidate.tile_m}x{candidate.tile_n}"
+            text = f"{tile} needs {sums} registers a thread for the sums of a stage and of the tile"
+            return Rejected(Reason.REGISTERS, f"{text}; {MAX_SUMS} fit beside the factors")
+        return super().check(candidate, operation, target)
+
+    def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
+        """Return the class that `configure` calls: our own, which multiplies each stage by its factors."""
+        del candidate, operation, target
+        from aot.families._block_scale_kernel import GemmBlockScaleSm90
+
+        return GemmBlockScaleSm90
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure the GEMM and make its entry."""
+        from aot.families._block_scale_kernel import block_scale_entry
+
+        gemm = self.configure(candidate, operation, target)
+        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        return block_scale_entry(gemm, KernelKey(operation, candidate), clusters)
+
+
+def _fault(candidate: Candidate) -> str | None:
+    """Say why the kernel cannot multiply a tile's stages by their factors."""
+    if candidate.swap_ab:
+        return "the kernel's rows are A's, which have a factor each; take no swap"
+    if SplitK(candidate.split_k_mode) is not SplitK.NONE:
+        return f"the kernel has no {SplitK(candidate.split_k_mode).value} split-K; take no split"
+    if candidate.tile_n > SCALE_BLOCK:
+        return f"the kernel takes tile_n up to {SCALE_BLOCK}, got {candidate.tile_n}"
+    if warpgroup_grid(candidate)[1] > 1:
+        tile = f"{candidate.tile_m}x{candidate.tile_n}"
+        return f"the kernel's warpgroups share rows of a tile, those of a {tile} tile its columns"
+    return None
+
+
+FAMILY = Sm90BlockScale()
