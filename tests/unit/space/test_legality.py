@@ -78,8 +78,18 @@ def test_a_device_with_less_shared_memory_takes_fewer():
             x.family: (x.num_accepted, x.num_rejected.get(Reason.SMEM, 0)) for x in census(BF16, target, Patterns())
         }
 
-    assert counts(THOR) == {"sm100_persistent": (1152, 0), "sm100_quack": (3360, 0), "sm100_tgv": (12, 3)}
-    assert counts(SMALL) == {"sm100_persistent": (1104, 288), "sm100_quack": (3048, 888), "sm100_tgv": (3, 12)}
+    assert counts(THOR) == {
+        "cluster_split_k": (120, 0),
+        "sm100_persistent": (1152, 0),
+        "sm100_quack": (3360, 0),
+        "sm100_tgv": (12, 3),
+    }
+    assert counts(SMALL) == {
+        "cluster_split_k": (92, 0),
+        "sm100_persistent": (1104, 288),
+        "sm100_quack": (3048, 888),
+        "sm100_tgv": (3, 12),
+    }
 
 
 @pytest.mark.parametrize(
