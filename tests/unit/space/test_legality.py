@@ -79,7 +79,7 @@ def test_a_device_with_less_shared_memory_takes_fewer():
         }
 
     assert counts(THOR) == {
-        "cluster_split_k": (80, 0),
+        "cluster_split_k": (120, 0),
         "sm100_persistent": (1152, 0),
         "sm100_quack": (3360, 0),
         "sm100_tgv": (12, 3),
