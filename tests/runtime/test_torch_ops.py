@@ -148,6 +148,29 @@ def test_fake_tensors_get_what_the_library_says(module, every_package, operators
     assert min(outcomes.values()) > 5, outcomes
 
 
+OUTS = {
+    "shape": ((M, N + 1), BF16, {}),
+    "dims": ((1, M, N), BF16, {}),
+    "dtype": ((M, N), torch.float64, {}),
+    "two types": ((M, N), BF16, {"out_dtype": F16}),
+    "a type that there is no product of": ((M, N), torch.int32, {}),
+}
+
+
+@pytest.mark.parametrize("case", OUTS)
+def test_an_out_that_does_not_fit_is_refused_as_by_the_package(module, every_package, operators, framework, case):
+    shape, dtype, options = OUTS[case]
+    stated = [framework.Tensor(*x) for x in (((M, K),), ((N, K),), (shape, GPU_DTYPES[dtype]))]
+    with pytest.raises(every_package.AotGemmError) as expected:
+        every_package.linear(*stated[:2], out=stated[2], **options)
+    with FakeTensorMode():
+        x, weight = (torch.empty(*x, dtype=BF16, device="cuda") for x in ((M, K), (N, K)))
+        out = torch.empty(shape, dtype=dtype, device="cuda")
+        with pytest.raises(type(expected.value)) as found:
+            operators.linear.out(x, weight, out=out, **options)
+    assert str(found.value) == str(expected.value)
+
+
 def test_tensors_of_two_devices_and_of_none_are_refused(module, every_package, operators):
     with FakeTensorMode():
         x, weight = torch.empty(M, K, dtype=BF16, device="cuda:0"), torch.empty(N, K, dtype=BF16, device="cuda:1")

@@ -300,6 +300,13 @@ def test_a_transform_within_a_compiled_function_is_torchs(module, calls, case):
     assert calls == []
 
 
+def test_a_patched_layer_that_is_moved_off_the_gpu_is_torchs(module):
+    layer, x = nn.Linear(32, 16, dtype=BF16), random_tensor(4, 32)
+    expected = layer(x)
+    layer.__class__ = module.Linear
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=0)
+
+
 def test_a_model_that_is_said_to_be_on_a_gpu_is_exported_with_operators(module):
     with FakeTensorMode(allow_non_fake_inputs=True):
         layer = nn.Linear(32, 16, device="meta", dtype=BF16)
