@@ -377,6 +377,16 @@ def test_a_gradient_that_there_is_none_of_is_refused(module, every_package, call
         assert module.linear(x, weight, **REFUSED[case]).shape == (M, N)
 
 
+def test_a_compiler_says_what_the_package_refuses(module, calls):
+    x, weight = random_tensor(M, K, grad=True), random_tensor(N, K)
+    compiled = torch.compile(lambda x: module.linear(x, weight, activation="relu"), backend="eager")
+    with pytest.raises(RuntimeError, match=r"GradientError.*recorded of plain products and a bias alone"):
+        compiled(x)
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match=r"ShapeError.*linear: x \(4, 7\) has k 7, weight \(6, 8\) has k 8"):
+        compiled(x.detach()[:, 1:])
+
+
 def test_more_gradients_that_are_refused(module, every_package, calls):
     x, weight, out = random_tensor(M, K, grad=True), random_tensor(2 * N, K), random_tensor(M, N)
     with pytest.raises(every_package.GradientError, match="gated_linear: an operand requires a gradient"):
