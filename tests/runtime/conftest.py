@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
 from aot.core.operation import Operation
 from tests.golden.manifest import golden_manifest
-from tests.runtime import host
+from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
@@ -104,3 +105,15 @@ def tensor(request, framework, monkeypatch):
     names = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, "float8_e4m3fn": E4M3, "int32": INT32}
     cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {**names, "uint8": UINT8}.get(dtype, dtype))
     return cupy.ndarray
+
+
+@pytest.fixture(scope="session")
+def module(every_package):
+    """Give what the package of every operation has for torch."""
+    return import_module(f"{every_package.__name__}.torch")
+
+
+@pytest.fixture
+def calls(module, every_package, monkeypatch):
+    """Have torch compute on the CPU what that package's functions would on a GPU; give which are called."""
+    return torch_reference.stand_in(every_package, monkeypatch)

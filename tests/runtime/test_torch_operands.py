@@ -232,7 +232,8 @@ def test_a_gradient_that_would_be_lost_is_refused(package, library, place):
     shape = ((M, K), (N, K), (M, N))[place]
     assert str(caught.value) == (
         f"linear: an operand of shape {shape} requires a gradient, which this would not record; run it under "
-        "torch.no_grad() or torch.inference_mode(), or pass tensor.detach()"
+        "torch.no_grad() or torch.inference_mode(), or pass tensor.detach(); "
+        f"{package.__name__}.torch.linear records it"
     )
     assert (library.fake_launches(), out._version) == ([], 0)
     with torch.no_grad():

@@ -103,17 +103,23 @@ def main():
             promised = package.ConstantWeight(weight, weight.data_ptr())
             parameter = torch.nn.Parameter(weight, requires_grad=False)
             direct = package._products.linear
+            for_torch = import_module(f"{package.__name__}.torch").linear
+            is_served = package._torch_modules._is_served
+            package._torch_modules.DEVICES.append("cpu")
             calls = {
                 "the loop": lambda: None,
                 "linear(x, w, out=)": lambda: package.linear(x, weight, out=out),
                 "the binding's linear": lambda: direct(x, weight, None, out),
+                "torch.linear(x, w, out=)": lambda: for_torch(x, weight, out=out),
+                "torch.linear(x, constant, out=)": lambda: for_torch(x, promised, out=out),
+                "torch.Linear's own checks": lambda: is_served(x, weight, None),
                 "linear(x, parameter, out=)": lambda: package.linear(x, parameter, out=out),
                 "linear(x, constant, out=)": lambda: package.linear(x, promised, out=out),
             }
             for name, call in calls.items():
                 if arguments.only in name:
                     least, median = best_ns(call, arguments.seconds)
-                    print(f"{name:28} {least:7.0f} ns at least, {median:7.0f} in the median", flush=True)
+                    print(f"{name:32} {least:7.0f} ns at least, {median:7.0f} in the median", flush=True)
 
 
 if __name__ == "__main__":

@@ -119,8 +119,8 @@ def operation(tag: str) -> int:
     return number
 
 
-def device_table() -> tuple[int, str]:
-    """Return the index of the dispatch table that answers on the current GPU, and why.
+def device_table(device: int = -1) -> tuple[int, str]:
+    """Return the index of the dispatch table that answers on a GPU (-1: the current one), and why.
 
     Raises:
         CorruptLibraryError: the library does not load.
@@ -129,7 +129,7 @@ def device_table() -> tuple[int, str]:
         CudaError: CUDA failed.
     """
     table, reason = ctypes.c_int32(), ctypes.c_char_p()
-    check(library().aot_gemm_device_table(ctypes.c_int32(-1), ctypes.byref(table), ctypes.byref(reason)))
+    check(library().aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason)))
     return table.value, (reason.value or b"").decode()
 
 

@@ -201,9 +201,10 @@ def check_gradient(product: str, tensor: Any) -> None:
             "trace; trace with torch's own product"
         )
     if tensor.requires_grad and torch.is_grad_enabled():
+        recording = f"; {__package__}.torch.{product} records it" if product in ("linear", "matmul") else ""
         raise errors.GradientError(
             f"{product}: an operand of shape {tuple(tensor.shape)} requires a gradient, which this would not record; "
-            "run it under torch.no_grad() or torch.inference_mode(), or pass tensor.detach()"
+            f"run it under torch.no_grad() or torch.inference_mode(), or pass tensor.detach(){recording}"
         )
     if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         raise errors.GradientError(

@@ -1,0 +1,222 @@
+"""Models under the wheel: nn.Linear's that have their forward through `linear`, and the report of which have not."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from . import _library, errors
+from ._table import plan
+from ._torch_products import PLAIN, is_plain, is_transformed, linear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEVICES = ["cuda"]
+"""Where the weights are that are served."""
+_DTYPES = (torch.bfloat16, torch.float16)
+_ALIGNMENT = 16
+"""Bytes that a weight's address is to be a multiple of, without which the fallback answers."""
+_ROWS = (1, 16, 256, 4096)
+"""Numbers of rows that a weight is to be served at."""
+
+
+_is_autocast_enabled = torch.is_autocast_enabled
+_is_compiling = torch.compiler.is_compiling
+_is_deterministic = torch.are_deterministic_algorithms_enabled
+
+
+class Linear(nn.Linear):
+    """An nn.Linear whose product is this package's, and torch's own wherever that would refuse or differ.
+
+    Parameters, names, state dicts and hooks are those of nn.Linear. Torch computes what is not bfloat16 or float16 of
+    one type in GPU memory, what is under an autocast to another type, under a transform of torch.func or with tangents
+    of forward mode, and all products while deterministic algorithms are asked for.
+    """
+
+    def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
+        """Compute input @ weight^T + bias for an input (..., in_features)."""
+        weight, bias = self.weight, self.bias
+        if _is_served(input, weight, bias):
+            return linear(input, weight, bias)
+        return nn.functional.linear(input, weight, bias)
+
+
+def _is_served(x: Any, weight: Any, bias: Any) -> bool:
+    """Say whether a call is one that the package computes as torch would."""
+    dtype = weight.dtype
+    if dtype not in _DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
+        return False
+    device = x.device.type
+    if device not in DEVICES or x.layout is not torch.strided or x.is_nested or _is_deterministic():
+        return False
+    if is_transformed() or (_is_autocast_enabled(device) and torch.get_autocast_dtype(device) is not dtype):
+        return False
+    if _is_compiling():
+        return _is_traced(x) and _is_traced(weight)
+    return is_plain(x) and is_plain(weight)
+
+
+def _is_traced(tensor: Any) -> bool:
+    """Say whether a tensor of a trace stands for a plain one: those of torch.compile have the type of the real one."""
+    return type(tensor) in PLAIN or isinstance(tensor, (FakeTensor, FunctionalTensor))
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What `patch` did, by the names of modules."""
+
+    swapped: tuple[str, ...]
+    """Those that have their forward through the package since this call."""
+    already: tuple[str, ...]
+    """Those that had it before."""
+    left: dict[str, str]
+    """The other nn.Linear's, and why each was left as it is."""
+
+    def __str__(self) -> str:
+        """Write one line of numbers, and one for each module that was left."""
+        head = f"{len(self.swapped)} swapped, {len(self.already)} were already, {len(self.left)} left"
+        return "\n".join([head, *(f"  {name or 'the model itself'}: {reason}" for name, reason in self.left.items())])
+
+
+def patch(model: Any, *, where: Callable[[str, Any], bool] | None = None) -> PatchReport:
+    """Have every nn.Linear of a model that this wheel has tuned kernels for compute by `linear`.
+
+    Only the class of a module changes, to a subclass of nn.Linear: parameters, names, state dicts, hooks, isinstance,
+    copies and torch.compile are as before. A model that is pickled whole needs this package where it is loaded; unpatch
+    it before that, and before torch.jit.script. A weight that is shared, as with an embedding, is served too: nothing
+    is promised of weights (`constant`), so that they may be written at any time. Neighbours are not fused. Calling it
+    again changes nothing.
+
+    Args:
+        model: an nn.Module whose weights are in GPU memory.
+        where: a function of a module's name and the module that says whether it may be swapped; all by default.
+
+    Returns:
+        Which modules were swapped, and which were left, and why.
+
+    Raises:
+        OperandError: the model is no nn.Module.
+        CorruptLibraryError: a file of the package is damaged.
+    """
+    _check_model("patch", model)
+    swapped, already, left = [], [], {}
+    for name, module in model.named_modules():
+        if type(module) is Linear:
+            already.append(name)
+        elif isinstance(module, nn.Linear):
+            chosen = where is None or where(name, module)
+            reason = _why_left(module) if chosen else "where= does not choose it"
+            if reason is None:
+                module.__class__ = Linear
+                swapped.append(name)
+            else:
+                left[name] = reason
+    return PatchReport(tuple(swapped), tuple(already), left)
+
+
+def unpatch(model: Any) -> tuple[str, ...]:
+    """Make every nn.Linear of a model that `patch` swapped what it was; return their names.
+
+    Raises:
+        OperandError: the model is no nn.Module.
+    """
+    _check_model("unpatch", model)
+    found = [(name, module) for name, module in model.named_modules() if type(module) is Linear]
+    for _, module in found:
+        module.__class__ = nn.Linear
+    return tuple(name for name, _ in found)
+
+
+@contextmanager
+def patched(model: Any, *, where: Callable[[str, Any], bool] | None = None) -> Iterator[PatchReport]:
+    """Patch a model for a block of code; behind it, what this call swapped is as it was.
+
+    Arguments and errors are those of `patch`, whose report the block gets.
+    """
+    report = patch(model, where=where)
+    names = set(report.swapped)
+    modules = [module for name, module in model.named_modules() if name in names]
+    try:
+        yield report
+    finally:
+        for module in modules:
+            module.__class__ = nn.Linear
+
+
+def _check_model(function: str, model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise errors.OperandError(f"{function}: got a {type(model).__name__}; expected a torch.nn.Module")
+
+
+def _why_left(module: Any) -> str | None:
+    """Say why an nn.Linear is left as it is; None where it is not."""
+    kind = type(module)
+    if kind is not nn.Linear:
+        return f"it is a {kind.__module__}.{kind.__qualname__}, whose forward may be its own; expected nn.Linear itself"
+    if "forward" in vars(module):
+        return "its forward was replaced on the module itself"
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")  # noqa: SLF001
+    if weight is None:
+        return "its weight is no parameter, but computed, as weight_norm and wrappers do"
+    if bias is None and module.bias is not None:
+        return "its bias is no parameter, but computed"
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        reason = None if tensor is None else _why_not_served(name, tensor, weight)
+        if reason is not None:
+            return reason
+    return _why_not_tuned(weight, bias)
+
+
+def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
+    kind = type(tensor)
+    reason = None
+    if not (is_plain(tensor) or isinstance(tensor, FakeTensor)):
+        reason = f"is a {kind.__module__}.{kind.__qualname__}, no plain tensor, as quantised ones"
+    elif tensor.dtype not in _DTYPES:
+        reason = f"is {tensor.dtype}; expected torch.bfloat16 or torch.float16"
+    elif tensor.dtype != weight.dtype:
+        reason = f"is {tensor.dtype}, its weight {weight.dtype}; expected one type"
+    elif tensor.device.type not in DEVICES:
+        reason = f"is on {tensor.device}; expected a GPU; move the model there first"
+    elif not tensor.is_contiguous():
+        reason = f"of shape {tuple(tensor.shape)} has the strides {tensor.stride()}; expected a contiguous one"
+    elif name == "weight" and not isinstance(tensor, FakeTensor) and tensor.data_ptr() % _ALIGNMENT != 0:
+        reason = f"has an address that is not a multiple of {_ALIGNMENT} bytes"
+    return None if reason is None else f"its {name} {reason}"
+
+
+def _why_not_tuned(weight: Any, bias: Any) -> str | None:
+    if not isinstance(weight, FakeTensor):
+        reason = _why_not_here(weight.device.index)
+        if reason is not None:
+            return reason
+    n, k = weight.shape
+    try:
+        tiers = [plan(m, n, k, weight.dtype, bias=bias is not None).tier for m in _ROWS]
+    except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError) as error:
+        return str(error)
+    if "fallback" not in tiers:
+        return None
+    return f"n {n} and k {k} get the fallback; expected rows of weight and result of multiples of {_ALIGNMENT} bytes"
+
+
+def _why_not_here(device: int | None) -> str | None:
+    """Say why the kernels do not run on a GPU; None where they do."""
+    try:
+        _device_table(-1 if device is None else device)
+    except (errors.NoGpuError, errors.ArchitectureError, errors.CudaError) as error:
+        return str(error)
+    return None
+
+
+@cache
+def _device_table(device: int) -> None:
+    _library.device_table(device)

@@ -1,0 +1,249 @@
+"""The products as operators of torch: schemas, kernels, what they give of fake tensors, and gradients.
+
+They are registered in a namespace of the package's import name, so that two wheels do not meet. A kernel is one call of
+the package's own function, on torch's current stream and with memory of torch's allocator; so a CUDA graph captures it
+as it captures that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from . import _operations, errors
+from ._torch_result import Product, result_of
+
+NAMESPACE = (__package__ or "").replace(".", "_")
+_OPTIONS = "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False"
+_LINEAR = (
+    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, Tensor? residual=None, "
+    f"Tensor? scale_out=None, *, {_OPTIONS}"
+)
+_GATED = (
+    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, *, "
+    'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None'
+)
+_MATMUL = "Tensor a, Tensor b"
+SCHEMAS = {
+    "linear": f"({_LINEAR}) -> Tensor",
+    "linear.out": f"({_LINEAR}, Tensor(a!) out) -> ()",
+    "gated_linear": f"({_GATED}) -> Tensor",
+    "gated_linear.out": f"({_GATED}, Tensor(a!) out) -> ()",
+    "matmul": f"({_MATMUL}) -> Tensor",
+    "matmul.out": f"({_MATMUL}, *, Tensor(a!) out) -> ()",
+}
+"""By operator. Tensors go by position, as torch records gradients of those alone; what writes `out` gives nothing."""
+_ADVICE = {
+    "linear": "linear(x, weight, bias) in bfloat16 or float16, and what follows it by torch",
+    "gated_linear": "linear(x, weight, bias) in bfloat16 or float16, and the gate by torch",
+    "matmul": "bfloat16 or float16 operands, or torch's own product",
+}
+RECORDED = (torch.bfloat16, torch.float16)
+"""Element types that gradients are recorded of."""
+
+
+def _linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    residual: Any = None,
+    scale_out: Any = None,
+    *,
+    out: Any = None,
+    **options: Any,
+) -> Any:
+    tensors = {"scale_x": scale_x, "scale_w": scale_w, "residual": residual, "scale_out": scale_out}
+    given = {name: value for name, value in (tensors | options).items() if value is not None and value is not False}
+    return _operations.linear(x, weight, bias, out=out, **given)
+
+
+def _gated_linear(
+    x: Any, weight: Any, bias: Any = None, scale_x: Any = None, scale_w: Any = None, *, out: Any = None, **options: Any
+) -> Any:
+    return _operations.gated_linear(x, weight, bias, scale_x=scale_x, scale_w=scale_w, out=out, **options)
+
+
+def _matmul(a: Any, b: Any, *, out: Any = None) -> Any:
+    return _operations.matmul(a, b, out=out)
+
+
+def _product_of(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Product:
+    """Put an operator's arguments together; those that are as by default may have been left away."""
+    known = {"activation": "silu"} if name == "gated_linear" else {}
+    known |= {key: value for key, value in options.items() if key != "interleaved"}
+    return Product(name, *operands, **known)
+
+
+def _fake(name: str) -> Any:
+    def give(*operands: Any, **options: Any) -> Any:
+        shape, dtype = result_of(_product_of(name, operands, options))
+        return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
+
+    return give
+
+
+def _fake_out(name: str) -> Any:
+    def give(*operands: Any, **options: Any) -> None:
+        result_of(_product_of(name, operands, options))
+
+    return give
+
+
+def _refuse_out(name: str) -> Any:
+    """Return what torch calls in front of an operator that writes `out` where it might record a gradient."""
+    operator = getattr(getattr(torch.ops, NAMESPACE), name).out
+
+    def check(keys: Any, *operands: Any, **options: Any) -> None:
+        tensors = [x for x in (*operands, *options.values()) if isinstance(x, torch.Tensor)]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            raise errors.GradientError(
+                f"{name}: an operand requires a gradient, and torch records none of a product that writes out=; leave "
+                "out= away, or run it under torch.no_grad()"
+            )
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
+            operator.redispatch(keys & torch._C._after_autograd_keyset, *operands, **options)  # noqa: SLF001
+
+    return check
+
+
+def check_recordable(product: Product) -> None:
+    """Refuse a product that torch is to record a gradient of, and cannot: all but plain ones and those with a bias.
+
+    Raises:
+        GradientError: there is no gradient of it.
+    """
+    added = product.scale_x, product.scale_w, product.residual, product.scale_out, product.activation
+    is_plain = product.name != "gated_linear" and all(x is None for x in added)
+    if is_plain and product.x.dtype in RECORDED and product.out_dtype in (None, product.x.dtype):
+        return
+    raise errors.GradientError(
+        f"{product.name}: an operand requires a gradient, which is recorded of plain products and a bias alone, in "
+        f"bfloat16 and float16; run it under torch.no_grad(), or compose it: {_ADVICE[product.name]}"
+    )
+
+
+def _save(name: str) -> Any:
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
+        check_recordable(_product_of(name, inputs, keyword_only_inputs or {}))
+        needs_left, needs_right = ctx.needs_input_grad[:2]
+        left, right = inputs[:2]
+        ctx.save_for_backward(left if needs_right else None, right if needs_left else None)
+        ctx.shapes = left.shape, right.shape
+
+    return save
+
+
+def _as_rows(tensor: Any) -> Any:
+    """Join leading dimensions; one of no elements too, whose extents do not follow from each other."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def _linear_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    needs = ctx.needs_input_grad  # of the operands that the call gave: torch leaves those by default away
+    rows = _as_rows(gradient)
+    of_x = torch.matmul(gradient, weight) if needs[0] else None
+    of_weight = torch.mm(rows.t(), _as_rows(x)) if needs[1] else None
+    of_bias = rows.sum(0) if len(needs) > 2 and needs[2] else None
+    gradients = of_x, of_weight, of_bias, None, None, None, None
+    return gradients[: len(needs)]
+
+
+def _matmul_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    a, b = ctx.saved_tensors
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    _, shape = ctx.shapes
+    is_vector = len(shape) == 1
+    columns = gradient.unsqueeze(-1) if is_vector else gradient
+    of_a = of_b = None
+    if needs_a:
+        of_a = torch.matmul(columns, (b.unsqueeze(-1) if is_vector else b).t())
+    if needs_b:
+        of_b = torch.mm(_as_rows(a).t(), _as_rows(columns)).reshape(shape)
+    return of_a, of_b
+
+
+def _batched(name: str) -> Any:
+    """Return what torch.vmap does with an operator: one product where x alone is batched, else torch's own for all."""
+
+    def call(info: Any, in_dims: tuple[Any, ...], *operands: Any, **options: Any) -> tuple[Any, int]:
+        in_dims = in_dims[: len(operands)]
+        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(operands, in_dims, strict=True)]
+        others = [x for x in moved[_NUM_PLAIN[name] :] if x is not None]
+        if in_dims[0] is not None and all(x is None for x in in_dims[1:]) and not others:
+            return getattr(getattr(torch.ops, NAMESPACE), name).default(*moved, **options), 0
+        if others or any(value is not None and value is not False for value in options.values()):
+            raise errors.UnsupportedError(
+                f"{name}: under torch.vmap there are plain products and a bias alone; call it outside of vmap, whose "
+                "leading dimensions it takes as they are"
+            )
+        pairs = zip(moved, in_dims, strict=True)
+        whole = [x if x is None or dim is not None else x.expand(info.batch_size, *x.shape) for x, dim in pairs]
+        return _TORCHS[name](*whole), 0
+
+    return call
+
+
+def _linear_of_batches(x: Any, weight: Any, bias: Any = None) -> Any:
+    result = torch.einsum("b...k,bnk->b...n", x, weight)
+    return result if bias is None else result + bias.reshape(bias.shape[0], *(1,) * (x.ndim - 2), bias.shape[1])
+
+
+def _matmul_of_batches(a: Any, b: Any) -> Any:
+    return torch.einsum("b...k,bkn->b...n" if b.ndim == 3 else "b...k,bk->b...", a, b)
+
+
+_TORCHS: dict[str, Any] = {"linear": _linear_of_batches, "matmul": _matmul_of_batches}
+"""Torch's own products, all of whose operands have the batch in front."""
+_NUM_PLAIN = {"linear": 3, "matmul": 2}
+"""How many of an operator's tensors these take."""
+
+
+def _no_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:  # noqa: ARG001
+    raise errors.GradientError("gated_linear: there is no gradient of it")
+
+
+_KERNELS = {"linear": _linear, "gated_linear": _gated_linear, "matmul": _matmul}
+_BACKWARD = {"linear": _linear_backward, "gated_linear": _no_backward, "matmul": _matmul_backward}
+
+
+def _write_out(kernel: Any) -> Any:
+    def write(*operands: Any, **options: Any) -> None:
+        kernel(*operands, **options)
+
+    return write
+
+
+def register() -> torch.library.Library:
+    """Register the operators; they are there as long as what this returns is.
+
+    Their kernel is that of every device: the package's function refuses what is not in GPU memory. Compilers keep the
+    strides of operands as they are in the program, since kernels are chosen by them.
+
+    Raises:
+        UnsupportedError: this torch is too old.
+    """
+    if not hasattr(torch.library, "register_vmap"):
+        raise errors.UnsupportedError(f"torch {torch.__version__} is too old for operators; expected 2.5 or newer")
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+    for operator, schema in SCHEMAS.items():
+        library.define(f"{operator}{schema}", tags=(torch.Tag.pt2_compliant_tag, strides))
+    for name, kernel in _KERNELS.items():
+        qualified = f"{NAMESPACE}::{name}"
+        library.impl(name, kernel, "CompositeExplicitAutograd")
+        library.impl(f"{name}.out", _write_out(kernel), "CompositeExplicitAutograd")
+        torch.library.register_fake(qualified, _fake(name), lib=library)
+        torch.library.register_fake(f"{qualified}.out", _fake_out(name), lib=library)
+        torch.library.register_autograd(qualified, _BACKWARD[name], setup_context=_save(name), lib=library)
+        library.impl(f"{name}.out", _refuse_out(name), "Autograd", with_keyset=True)
+    for name in _TORCHS:
+        torch.library.register_vmap(f"{NAMESPACE}::{name}", _batched(name), lib=library)
+    return library
+
+
+LIBRARY = register()

@@ -1,0 +1,122 @@
+"""The products for torch: the package's own functions, or its operators where torch is to know of the call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _operations
+from ._constant import ConstantWeight
+from ._dtypes import dtype_name
+from ._torch_operators import LIBRARY
+
+_operators: Any = getattr(torch.ops, LIBRARY.ns)
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_num_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - no public function says whether a mode is on
+_interpreters = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 - nor whether torch.func transforms
+_Interpreter = torch._C._functorch.CInterpreter  # noqa: SLF001
+_forward_ad = torch.autograd.forward_ad
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_WEIGHTS = (*PLAIN, ConstantWeight)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Say whether a tensor is handled by torch's own code."""
+    kind = type(tensor)
+    return kind in PLAIN or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def is_transformed() -> bool:
+    """Say whether torch.func transforms the code that runs, or tangents are carried forward."""
+    if isinstance(_interpreters(), _Interpreter):  # a comparison with None is one that torch.compile takes for false
+        return True
+    return _forward_ad._current_level >= 0  # noqa: SLF001
+
+
+def _is_recorded(*operands: Any) -> bool:
+    """Say whether torch is to know of a call: it records a gradient, or traces or counts operators."""
+    if _num_modes() or _interpreters() is not None:
+        return True
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    if _is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return True
+    return not all(map(is_plain, tensors))
+
+
+def _dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
+    """Call an operator where torch is to know of it, else the package's function."""
+    is_traced = _is_compiling()
+    if not is_traced and not (
+        isinstance(operands[0], torch.Tensor) and _is_recorded(*map(_tensor_of, operands), out, *options.values())
+    ):
+        return direct(*operands, out=out, **options)
+    operands = tuple(map(_tensor_of, operands))
+    if options.get("out_dtype") is not None:
+        options = {**options, "out_dtype": _torch_dtype(options["out_dtype"])}
+    operator = getattr(_operators, name)
+    if out is None:
+        return operator.default(*operands, **options)
+    operator.out(*operands, **options, out=out)
+    return out
+
+
+def _tensor_of(operand: Any) -> Any:
+    """Return a weight that is promised to be constant without the promise, which operators do not carry."""
+    return operand.tensor if isinstance(operand, ConstantWeight) else operand
+
+
+def _torch_dtype(dtype: Any) -> Any:
+    return dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype_name("out_dtype", dtype))
+
+
+def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
+    """Compute activation(x @ weight^T + bias) + residual: the package's `linear`, under torch.compile and autograd too.
+
+    Arguments, result and errors are those of the package's `linear`, whose operands are torch's tensors here. Where a
+    compiler or a dispatch mode traces, or a gradient is recorded, torch's dispatcher is given an operator; else the
+    package's function is called at once.
+
+    Gradients are recorded of x, weight and bias in bfloat16 and float16, without further arguments. The backward pass
+    is torch's own products: a wheel has tuned kernels for what a forward pass needs. Other recorded products raise
+    GradientError. An autocast is not heeded. The promise of `constant` holds in eager calls alone.
+    """
+    if (
+        not (options or _is_compiling())
+        and type(x) in PLAIN
+        and type(weight) in _WEIGHTS
+        and not _num_modes()
+        and _interpreters() is None
+        and not (
+            _is_grad_enabled()
+            and (x.requires_grad or getattr(weight, "requires_grad", True) or getattr(bias, "requires_grad", False))
+        )
+    ):
+        return _operations.linear(x, weight, bias, out=out)
+    return _dispatch("linear", _operations.linear, (x, weight, bias), out, options)
+
+
+def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
+    """Compute activation(gate) * linear: the package's `gated_linear`, under torch.compile too.
+
+    Arguments, result and errors are those of the package's `gated_linear`. No gradient is recorded: GradientError.
+    """
+    return _dispatch("gated_linear", _operations.gated_linear, (x, weight, bias), out, options)
+
+
+def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
+    """Compute a @ b: the package's `matmul`, under torch.compile and autograd too, as `linear` is here.
+
+    Arguments, result and errors are those of the package's `matmul`.
+    """
+    if (
+        not _is_compiling()
+        and type(a) in PLAIN
+        and type(b) in PLAIN
+        and not _num_modes()
+        and _interpreters() is None
+        and not (_is_grad_enabled() and (a.requires_grad or b.requires_grad))
+    ):
+        return _operations.matmul(a, b, out=out)
+    return _dispatch("matmul", _operations.matmul, (a, b), out, {})

@@ -1,0 +1,25 @@
+"""The products as torch knows them: operators for compilers, gradients, and models whose nn.Linear's are swapped.
+
+Importing this imports torch, and registers the operators `linear`, `gated_linear` and `matmul`, each with an overload
+`out`, in a namespace of torch.ops that is the package's import name. The functions of this module call them where a
+compiler or a dispatch mode traces or a gradient is recorded, and the package's own functions elsewhere, so that an
+eager call costs hardly more than without this module.
+
+    import aot_gemm.torch
+
+    y = aot_gemm.torch.linear(x, weight, bias)  # in a function that torch.compile compiles, too
+    print(aot_gemm.torch.patch(model))  # every nn.Linear that the wheel has tuned kernels for
+
+torch.compile and torch.export take the operators without a graph break. A graph that was exported, or that AOTInductor
+compiled, needs this module imported in the process that runs it: the kernels are called through Python.
+"""
+
+from __future__ import annotations
+
+from ._torch_modules import Linear, PatchReport, patch, patched, unpatch
+from ._torch_products import gated_linear, linear, matmul
+
+__all__ = ["Linear", "PatchReport", "gated_linear", "linear", "matmul", "patch", "patched", "unpatch"]
+
+Linear.__module__ = __name__  # where pickles look for it
+PatchReport.__module__ = __name__

@@ -1,0 +1,73 @@
+"""What the package's functions compute, by torch on any device: in float32, rounded once; and a package that does."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+def wide(tensor):
+    """Return a tensor in float32, or float64 where it is of it."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def random_tensor(*shape, dtype=torch.bfloat16, grad=False):
+    return torch.randn(shape).to(dtype).requires_grad_(grad)
+
+
+def give(values, dtype, out):
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if out is None:
+        return values.to(dtype).contiguous()
+    return out.copy_(values)
+
+
+def linear(
+    x, weight, bias=None, *, activation=None, scale_x=None, scale_w=None, residual=None, out=None, out_dtype=None, **_
+):
+    sums = wide(x).detach() @ wide(weight).detach().t()
+    if scale_x is not None:
+        sums = sums * scale_x.reshape(-1, 1) * scale_w.reshape(1, -1)
+    sums = sums if bias is None else sums + bias.detach()
+    values = ACTIVATIONS[activation](sums)
+    values = values if residual is None else values + residual.detach()
+    return give(values, out_dtype or (torch.bfloat16 if scale_x is not None else x.dtype), out)
+
+
+def gated_linear(x, weight, bias=None, *, activation="silu", interleaved=False, out=None, out_dtype=None, **_):
+    sums = x.float() @ weight.float().t()
+    sums = sums if bias is None else sums + bias
+    gate, line = (sums[..., ::2], sums[..., 1::2]) if interleaved else sums.chunk(2, -1)
+    return give(ACTIVATIONS[activation](gate) * line, out_dtype or x.dtype, out)
+
+
+def matmul(a, b, *, out=None):
+    return give(torch.matmul(wide(a).detach(), wide(b).detach()), a.dtype, out)
+
+
+def stand_in(package, monkeypatch):
+    """Have torch compute on the CPU what a package's functions would on a GPU; give the names of what is called."""
+    names = []
+
+    def standing_in(name):
+        def function(*operands, **options):
+            names.append(name)
+            return globals()[name](*operands, **options)
+
+        return function
+
+    for name in ("linear", "gated_linear", "matmul"):
+        monkeypatch.setattr(package._operations, name, standing_in(name))
+    monkeypatch.setattr(package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
+    monkeypatch.setattr(package._torch_modules, "DEVICES", ["cpu"])
+    monkeypatch.setattr(package._torch_modules, "_why_not_here", lambda device: None)
+    torch._dynamo.reset()
+    return names
