@@ -11,7 +11,6 @@ ALIGNMENT = 8
 """Elements of 16 bits in the 16 bytes that TMA and vector loads need rows to be a multiple of."""
 
 
-
 @dataclass(frozen=True)
 class Attention:
     """Attention by heads of one size, with as many key-value heads or fewer."""
@@ -29,6 +28,24 @@ class Attention:
     def shared(self, ways: int) -> Attention:
         """Return what one of several GPUs has; key-value heads fewer than those are repeated."""
         return replace(self, heads=self.heads // ways, kv_heads=max(self.kv_heads // ways, 1))
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """Attention to what another tower computed: keys and values are fused, queries stand apart from them."""
+
+    heads: Extent
+    head_dim: Extent
+
+    def weights(self, hidden: int) -> list[Weight]:
+        """List the projections, keys and values apart and fused."""
+        q = self.heads * self.head_dim
+        sizes = {"q": q, "k": q, "v": q, "kv": 2 * q}
+        return [Weight(f"cross {name}", n, hidden) for name, n in sizes.items()] + [Weight("cross o", hidden, q)]
+
+    def shared(self, ways: int) -> CrossAttention:
+        """Return what one of several GPUs has."""
+        return replace(self, heads=self.heads // ways)
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,10 @@ class LatentAttention:
         down = [Weight("q_a", self.q_rank, hidden), Weight("q_a and kv_a", self.q_rank + kv_a, hidden)]
         return [*down, Weight("q_b", q, self.q_rank), *found]
 
+    def shared(self, ways: int) -> LatentAttention:
+        """Return what one of several GPUs has: its heads, and all of the projections down to the ranks."""
+        return replace(self, heads=self.heads // ways)
+
 
 @dataclass(frozen=True)
 class FeedForward:
@@ -82,6 +103,30 @@ class Experts:
     count: Extent
     width: Extent
     shared_width: Extent | None = None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The projection to a vocabulary's logits."""
+
+    size: Extent
+
+    def weights(self, hidden: int) -> list[Weight]:
+        """List the one Linear."""
+        return [Weight("lm_head", self.size, hidden)]
+
+    def shared(self, ways: int) -> Vocabulary:
+        """Return what one of several GPUs has."""
+        return replace(self, size=self.size // ways)
+
+
+FUSED = {
+    "qkv": ("q", "k", "v"),
+    "cross kv": ("cross k", "cross v"),
+    "q_a and kv_a": ("q_a", "kv_a"),
+    "gate_up": ("gate", "up"),
+}
+"""The weights that are computed as one, by the name of that one."""
 
 
 def is_aligned(weight: Weight) -> bool:

@@ -20,7 +20,7 @@ from aot.core.shape_set import Weight
 from aot.core.strict_json import DecodeError
 from aot.core.strict_toml import TomlError, parse_toml, toml_string
 from aot.core.whole_file import write_whole
-from aot.models.blocks import ALIGNMENT, Attention, Experts, FeedForward, LatentAttention, is_aligned
+from aot.models.blocks import ALIGNMENT, Attention, Experts, FeedForward, LatentAttention, Vocabulary, is_aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +89,8 @@ class Stack:
                 for weight in block.shared(ways).weights(hidden) if block else ():
                     yield "m", replace(weight, name=prefix + weight.name)
             if self.vocabulary is not None:
-                yield "logits", Weight(f"{prefix}lm_head", self.vocabulary // ways, hidden)
+                shared = Vocabulary(self.vocabulary).shared(ways).weights(hidden)
+                yield from (("logits", replace(weight, name=prefix + weight.name)) for weight in shared)
         if self.latent_attention is not None:
             yield from (("m", weight) for weight in self.latent_attention.weights(hidden))
         if self.experts is not None:
