@@ -16,7 +16,7 @@ from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
 from aot.models import families, walk
 from aot.models.configuration import Configuration, read_configuration
-from aot.models.linears import linears
+from aot.models.linears import linears, listed_whole
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.select.coverage import untuned
 from aot.studies.atlas import load_architectures
@@ -157,6 +157,9 @@ def from_config(config: Path, output: Path, **values: Any) -> None:
             "transformers installed they are",
             err=True,
         )
+    for block in listed_whole(parts) if values["tensor_parallel"] > 1 else ():
+        text = f"{block.name} {block.n} x {block.k}"
+        click.echo(f"listed whole, since it is in no block that several GPUs are known to share: {text}", err=True)
     for weight in unaligned(found):
         click.echo(f"left out: {weight} is no multiple of 8, which the fallback serves", err=True)
     how = "built empty with transformers" if is_walked else "by the table of families"

@@ -33,6 +33,10 @@ class Rows:
 SEQUENCES, BATCHES, EXPERTS = Rows(), Rows(is_batch=True), Rows(is_expert=True)
 
 
+REPLICATED = ("router", "shared_expert_gate", "classifier", "pooler", "head", "visual_projection", "text_projection")
+"""Small weights that stand for themselves, and that no serving shares."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Blocks of one kind and size."""
@@ -84,6 +88,12 @@ def _shared(block: Block, ways: int) -> Block:
     if isinstance(block, Attention) and ways % block.kv_heads:
         _divide(block.kv_heads, ways, "key-value heads")
     return block.shared(ways)
+
+
+def listed_whole(parts: Iterable[Part]) -> list[Weight]:
+    """List the weights of which every GPU has all, though tensor parallelism might share them."""
+    found = (part.block for part in parts if isinstance(part.block, Weight) and part.block.name not in REPLICATED)
+    return list(dict.fromkeys(found))
 
 
 def _weights(part: Part, ways: int) -> Iterable[Weight]:

@@ -19,7 +19,7 @@ from aot.core.errors import ShapeFileError
 from aot.core.shape_set import Weight
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
 from aot.models.linears import BATCHES, EXPERTS, SEQUENCES, Block, Part, Rows
-from aot.models.towers import VISION, WITHOUT_CLASS
+from aot.models.towers import VISION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ _ALIASES = {
     "q": "q_proj query q_lin q",
     "k": "k_proj key k_lin k",
     "v": "v_proj value v_lin v",
-    "qkv": "qkv_proj c_attn query_key_value Wqkv qkv in_proj",
+    "qkv": "qkv_proj c_attn query_key_value Wqkv qkv",
     "o": "o_proj out_proj out_lin o proj",
     "gate": "gate_proj wi_0 w1",
     "up": "up_proj wi_1 w3 fc1 wi c_fc lin1 dense_h_to_4h",
@@ -40,7 +40,7 @@ _ALIASES = {
     "q_b": "q_b_proj",
     "kv_a": "kv_a_proj_with_mqa",
     "kv_b": "kv_b_proj",
-    "lm_head": "lm_head proj_out embed_out",
+    "lm_head": "lm_head proj_out embed_out decoder",
 }
 _ROLES = {alias: role for role, aliases in _ALIASES.items() for alias in aliases.split()}
 """What transformers' modules call the weights of blocks."""
@@ -56,7 +56,7 @@ _ONE_EXPERT = re.compile(r"\.experts\.\d+(\.|$)")
 _SHARED_EXPERT = re.compile(r"\.shared_experts?(\.|$)")
 
 
-_AUTO = ("ForCausalLM", "ForImageTextToText", "ForSeq2SeqLM", "ForSpeechSeq2Seq", "")
+_AUTO = ("ForImageTextToText", "ForCausalLM", "ForSeq2SeqLM", "ForSpeechSeq2Seq", "")
 """Which class a model has whose configuration names none, by the end of transformers' name for the choice."""
 
 
@@ -105,6 +105,8 @@ def _empty(config: Configuration) -> tuple[Any, Any]:
     try:
         found = transformers.CONFIG_MAPPING[kind].from_dict(dict(config.values))
         made = getattr(transformers, architecture, None) if architecture else None
+        if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
+            made = None
         mappings = [getattr(transformers, f"AutoModel{name}") for name in _AUTO]
         auto = next((x for x in mappings if type(found) in x._model_mapping), mappings[-1])  # noqa: SLF001
         with torch.device("meta"):
@@ -172,6 +174,10 @@ def _groups(model: Any) -> Iterator[tuple[str, _Group, int]]:
         role = _ROLES.get(leaf, leaf)
         if leaf == "dense" and parent.endswith("pooler"):
             role = "pooler"
+        elif leaf == "dense" and "qkv" in group.sizes:
+            role = "o"
+        elif leaf.isdigit():
+            role = ".".join(named.rsplit(".", 2)[-2:])
         elif leaf == "c_proj":
             role = "down" if "up" in group.sizes else "o"
         group.sizes["router" if "router" in type(module).__name__.lower() or leaf == "router" else role] = size
@@ -237,7 +243,7 @@ def _biased(group: _Group, names: set[str], prefix: str = "") -> frozenset[str]:
     return frozenset(prefix + x for name in found for x in whole.get(name, (name,)))
 
 
-def _place(path: str, towers: dict[str, Any], whole: Any) -> tuple[Rows, str]:
+def _place(path: str, towers: dict[str, Any], whole: Any, with_class: set[int]) -> tuple[Rows, str]:
     """Return which rows the weights of a module meet, and its tower."""
     inside = [x for x in towers if path == x or path.startswith(f"{x}.") or not x]
     config = towers[max(inside, key=len)] if inside else whole
@@ -251,8 +257,9 @@ def _place(path: str, towers: dict[str, Any], whole: Any) -> tuple[Rows, str]:
         config = next((x for x in towers.values() if hasattr(x, "image_size") and hasattr(x, "patch_size")), config)
     image, patch = (getattr(config, key, None) for key in ("image_size", "patch_size"))
     if type(image) is int and type(patch) is int and patch > 0:
-        patches = max((image // patch) ** 2, 1)
-        return Rows(num_tokens=patches + (config.model_type not in WITHOUT_CLASS)), VISION
+        return Rows(num_tokens=max((image // patch) ** 2, 1) + (id(config) in with_class)), VISION
+    if any(x.startswith(("vision", "visual")) for x in words):
+        return SEQUENCES, VISION
     is_beside = "text_model" in words or config.model_type in ("siglip_text_model", "clip_text_model")
     return SEQUENCES, "text " if is_beside else ""
 
@@ -297,10 +304,12 @@ def parts_of(config: Configuration) -> list[Part]:
     """
     model, whole = _empty(config)
     towers = {x: m.config for x, m in model.named_modules() if hasattr(m, "config") and hasattr(m, "post_init")}
+    tokens = [x for x, _ in model.named_parameters() if x.endswith(("cls_token", "class_embedding"))]
+    with_class = {id(config) for x, config in towers.items() if any(token.startswith(x) for token in tokens)}
     frames = Rows(num_tokens=getattr(whole, "max_source_positions", 0) or 0)
     counts: Counter[Part] = Counter()
     for path, group, count in _groups(model):
-        rows, tower = _place(path, towers, whole)
+        rows, tower = _place(path, towers, whole, with_class)
         for part in _parts(path, group, count, rows, tower):
             is_crossing = isinstance(part.block, CrossAttention) and tower == "decoder "
             counts[replace(part, count=1, context=frames if is_crossing else part.context)] += part.count
