@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from aot.core.constraints import MAX_EXTENT, one_line
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
+from aot.core.operation import Operation
 from aot.core.shape_set import Weight
 from aot.core.strict_toml import toml_string
 from aot.models.blocks import ALIGNMENT, is_aligned
@@ -93,10 +94,10 @@ def shape_text(name: str, source: str, found: Sequence[Linear], ladder: Ladder, 
 
 def _model(name: str, x: Linear, ladder: Ladder, element: ElementType) -> str:
     m, label = ladder.of(x.rows), one_line(x.name, MAX_LABEL)
-    epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
+    operation = Operation.of(element, epilogue=Epilogue.BIAS if x.has_bias else Epilogue.NONE)
     return (
         f"[[model]]\nname = {toml_string(one_line(name, MAX_LABEL))}\n"
-        f'dtypes = ["{element.value}"]\nlayouts = ["kk"]\nepilogues = ["{epilogue.value}"]\n'
+        f'operations = ["{operation.tag}"]\n'
         f"weights = [{{ name = {toml_string(label)}, n = {x.n}, k = {x.k} }}]\n"
         f"m = {list(m)}\ncounts = {[x.count] * len(m)}\n"
     )

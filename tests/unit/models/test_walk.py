@@ -1,13 +1,15 @@
 """Walking a model's modules: with transformers itself where it is installed, and with a stand-in for it."""
 
+import os
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from aot.core.errors import ShapeFileError
 from aot.models import walk
 from aot.models.configuration import Configuration
+from tests.unit.models import stand_in
 from tests.unit.models.cases import CASES, configuration, listed
 
 
@@ -19,89 +21,10 @@ def test_transformers_still_builds_what_was_noted(name):
     assert listed(parts, 2) == CASES[name]["halves"]
 
 
-class Mapping(dict):
-    """AutoModel of the stand-in."""
-
-    @property
-    def _model_mapping(self):
-        return self
-
-    def from_config(self, config, *, trust_remote_code):
-        assert trust_remote_code is False
-        return self[type(config)](config)
-
-
-class Found:
-    """A configuration of the stand-in."""
-
-    model_type = "fake"
-
-    def __init__(self, values):
-        vars(self).update(values)
-
-    from_dict = classmethod(lambda cls, values: cls(values))
-
-
 @pytest.fixture
 def transformers(monkeypatch):
-    """Stand in for transformers with one family, of the manners in which models hold their weights."""
-    torch = pytest.importorskip("torch")
-    nn = torch.nn
-
-    class Conv1D(nn.Module):
-        def __init__(self, n, k):
-            super().__init__()
-            self.weight, self.bias = nn.Parameter(torch.empty(k, n)), nn.Parameter(torch.empty(n))
-
-    class TopKRouter(nn.Module):
-        def __init__(self, n, k):
-            super().__init__()
-            self.weight = nn.Parameter(torch.empty(n, k))
-
-    class Experts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.gate_up_proj = nn.Parameter(torch.empty(4, 64, 48))
-            self.down_proj = nn.Parameter(torch.empty(4, 24, 64))
-
-    class PreTrainedModel(nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.config = config
-
-        def post_init(self):
-            pass
-
-    def module(**children):
-        found = nn.Module()
-        for name, child in children.items():
-            setattr(found, name, child)
-        return found
-
-    class FakeForCausalLM(PreTrainedModel):
-        def __init__(self, config):
-            super().__init__(config)
-            if config.hidden != 64:
-                raise ZeroDivisionError(f"hidden {config.hidden}\nis not 64")
-            attention = module(c_attn=Conv1D(192, 64), c_proj=Conv1D(64, 64))
-            attention.head_dim = 16
-            mlp = module(router=TopKRouter(4, 64), experts=Experts())
-            plain = module(c_fc=Conv1D(256, 64), c_proj=Conv1D(64, 256))
-            crossing = module(
-                crossattention=module(**{x: nn.Linear(64, 64, bias=False) for x in ("query", "key", "value", "o")})
-            )
-            self.layers = nn.ModuleList([module(attn=attention, mlp=mlp), module(mlp=plain), crossing])
-            self.pooling = nn.MultiheadAttention(64, 4)
-            self.odd = nn.Linear(64, 7)
-            self.lm_head = nn.Linear(64, 1000, bias=False)
-            self.same_head = self.lm_head
-            assert next(self.parameters()).device.type == "meta"
-
-    fake = ModuleType("transformers")
-    fake.__version__, fake.PreTrainedModel, fake.CONFIG_MAPPING = "0.0", PreTrainedModel, {"fake": Found}
-    fake.FakeForCausalLM, fake.pipeline = FakeForCausalLM, lambda *_: pytest.fail("no class of a model")
-    for name in walk._AUTO:
-        setattr(fake, f"AutoModel{name}", Mapping({Found: FakeForCausalLM} if name == "ForCausalLM" else {}))
+    """Stand in for transformers with one family."""
+    fake = stand_in.module()
     monkeypatch.setitem(sys.modules, "transformers", fake)
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TRANSFORMERS_VERBOSITY"):
         monkeypatch.setenv(name, "x")
@@ -150,8 +73,6 @@ def test_what_transformers_refuses_is_said_in_one_line(transformers):
 
 def test_transformers_is_told_to_stay_off_the_network(transformers, monkeypatch):
     walk.parts_of(of())
-    import os
-
     assert (os.environ["HF_HUB_OFFLINE"], os.environ["TRANSFORMERS_OFFLINE"]) == ("1", "1")
 
 
