@@ -131,8 +131,8 @@ def _element(config: Configuration, dtype: str | None) -> ElementType:
     help="GPUs that share each layer.",
 )
 @option("--dtype", type=click.Choice(list(DTYPES)), help="Default: the configuration's, or else bfloat16.")
-@option("--fused", is_flag=True, help="Only what is computed as one as one, such as query, key and value.")
-@option("--unfused", is_flag=True, help="Only the parts of these; both are listed by default.")
+@option("--fused", is_flag=True, help="Of what can be computed as one, such as query, key and value, only the whole.")
+@option("--unfused", is_flag=True, help="Only the parts of it; both are listed by default.")
 def from_config(config: Path, output: Path, **values: Any) -> None:
     """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
 

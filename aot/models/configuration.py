@@ -148,18 +148,22 @@ class Configuration:
 
     def check_repeats(self) -> None:
         """Refuse numbers of layers, experts and labels that no model has, wherever they stand (ShapeFileError)."""
-        _check_repeats(self, self.values, ())
+        left: list[tuple[Place, Any]] = [((), self.values)]
+        while left:
+            place, value = left.pop()
+            if isinstance(value, dict):
+                left += [((*place, key), item) for key, item in value.items()]
+            elif isinstance(value, list):
+                left += [((*place, i), item) for i, item in enumerate(value)]
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                self._check_number(place, value)
 
-
-def _check_repeats(whole: Configuration, value: object, place: Place) -> None:
-    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        named = next((x for x in reversed((*place, key)) if isinstance(x, str)), "")
-        is_number = isinstance(item, int | float) and not isinstance(item, bool)
-        if is_number and named.endswith(_REPEATS) and not -1 <= item <= MAX_REPEATS:
-            problem = f"expected at most {MAX_REPEATS}, got {shown(item)}"
-            raise ShapeFileError(f"{whole.where}: {DecodeError(problem, (*place, key))}; {MEND}")
-        _check_repeats(whole, item, (*place, key))
+    def _check_number(self, place: Place, value: float) -> None:
+        named = next((x for x in reversed(place) if isinstance(x, str)), "")
+        # Some configurations write -1 for none.
+        if named.endswith(_REPEATS) and not -1 <= value <= MAX_REPEATS:
+            problem = DecodeError(f"expected at most {MAX_REPEATS}, got {shown(value)}", place)
+            raise ShapeFileError(f"{self.where}: {problem}; {MEND}")
 
 
 def read_configuration(path: Path) -> Configuration:

@@ -76,4 +76,8 @@ def test_no_model_stands_for_millions_of_layers(values, message):
     with pytest.raises(ShapeFileError) as caught:
         Configuration(values, "c.json").check_repeats()
     assert str(caught.value).startswith(f"c.json: {message}")
+    deep = {"num_layers": 2}
+    for _ in range(5000):
+        deep = {"x": deep}
+    Configuration(deep, "c.json").check_repeats()
     Configuration({"vocab_size": 10**6, "num_layers": 80, "use_layers": True}, "c.json").check_repeats()
