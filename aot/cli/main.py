@@ -36,7 +36,7 @@ COMMANDS = {
     "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
     "search": ("aot.cli.search:search", "Compare search strategies on recorded times."),
     "select": ("aot.cli.select:select_command", "Choose the kernels to ship and their dispatch table."),
-    "shapes": ("aot.cli.space:shapes", "List a shape set."),
+    "shapes": ("aot.cli.shapes:shapes", "List a shape set."),
     "smem": ("aot.cli.smem:smem_command", "Count a kernel's shared memory, and say what fits."),
     "space": ("aot.cli.space:space", "Show the candidates, and why others are out."),
     "targets": ("aot.cli.space:targets", "List the targets: device, host and limits."),

@@ -1,8 +1,7 @@
-"""The commands that look at what there is: targets, shape sets, candidates."""
+"""The commands that look at what there is: targets and candidates."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,21 +11,14 @@ from aot.cli.options import (
     ASKED_OPERATIONS,
     KERNELS,
     OPERATIONS_AXIS,
-    OUTPUT_FILE,
-    SHAPES,
     TARGET,
     Axis,
     Command,
     asked_operations,
-    is_given,
     option,
     options,
 )
-from aot.core.miss_log import load_miss_log
-from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
 from aot.core.target import load_target, target_names
-from aot.core.whole_file import write_whole
-from aot.select.coverage import untuned
 from aot.space.enumeration import Patterns, census, judge
 
 if TYPE_CHECKING:
@@ -43,34 +35,6 @@ def _form(values: Mapping[str, Any]) -> str:
 def targets() -> None:
     """List the targets: device, host and limits."""
     click.echo(tables.targets_table([load_target(name) for name in target_names()]))
-
-
-@click.group(invoke_without_command=True)
-@SHAPES
-@click.option("--problems", is_flag=True, help="List every problem rather than the models.")
-@click.pass_context
-def shapes(context: click.Context, shapes: str, problems: bool) -> None:
-    """List a shape set: models, weights and the ladder of m."""
-    if context.invoked_subcommand is not None:
-        given = next((x for x in context.command.params if is_given(context, x.name or "")), None)
-        if given is not None:
-            raise click.UsageError(f"{given.opts[-1]} means nothing with {context.invoked_subcommand}; leave it out")
-        return
-    shape_set = load_shape_set(shapes)
-    click.echo(tables.problems_table(shape_set) if problems else tables.shapes_table(shape_set))
-    for reason, count in untuned(shape_set.operations, shape_set).items():
-        click.echo(f"{count} of them by the slow general kernel, whatever is tuned: {reason}")
-    click.echo(f"shipped shape sets: {', '.join(shape_set_names())}", err=True)
-
-
-@shapes.command("from-misses")
-@click.argument("log", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
-def from_misses(log: Path, output: Path) -> None:
-    """Make a shape set of LOG, a miss log that a wheel wrote for AOT_GEMM_MISSES."""
-    text = load_miss_log(log)
-    write_whole(output, text)
-    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}")
 
 
 @click.command(cls=Command, axes=(Axis((LISTED, COUNTED), _form), OPERATIONS_AXIS))

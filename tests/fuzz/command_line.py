@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import json
 import os
 import resource
 import shutil
@@ -59,6 +60,7 @@ from aot.studies import calibrate
 from aot.tune.remote import Link, LinkError
 from tests.golden.manifest import kernel
 from tests.seeds import MISS_LOG
+from tests.unit.models.cases import CASES
 
 OPERATION = Operation.of(ElementType.BFLOAT16)
 PROBLEM = Problem(OPERATION, 16, 4096, 4096)
@@ -130,6 +132,8 @@ FILES = (
         "misses.log",
         "c.toml",
         "x.whl",
+        "config.json",
+        "model",
         "folder",
         "bundle",
         "link",
@@ -207,6 +211,9 @@ def make_files(folder):
     (folder / "deep.toml").write_text("a = " + "[" * 3000)
     (folder / "c.toml").write_text('version = 1\ntarget = "h200"\nsource = "x"\n[constants]\n')
     (folder / "x.whl").write_bytes(b"PK\x05\x06" + bytes(18))
+    (folder / "config.json").write_text(json.dumps(CASES["qwen2"]["config"]))
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(CASES["siglip"]["config"]))
     (folder / "folder").mkdir()
     (folder / "bundle").mkdir()
     (folder / "bundle" / "run.py").write_text("")
@@ -279,6 +286,7 @@ def replaced(folder):
         mock.patch("aot.cli.report.RECORDS", records),
         mock.patch("aot.studies.census.legal_keys", lambda operation, target: [fallback_key(operation, target)]),
         mock.patch("aot.studies.census.count", _count),
+        mock.patch("aot.models.walk.is_installed", return_value=False),
         mock.patch("aot.cli.prior._checks", return_value=[]),
         mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),
     ]
@@ -312,6 +320,16 @@ def _count(_operations, target, toolchain, _lookup):
     return Census(CENSUS_VERSION, target.name, target.arch, toolchain, ())
 
 
+LADDERS = ("1", "1-256", "2,4,8", "333,500-5000", "1-2147483647")
+FITTING = {
+    "operations": ("bf16_kk", "default", "bf16_kk*,-*glu", "fp8", "-*_kk*"),
+    "kernels": ("", "*", "sm100_*", "-*256x256*", "sm90_*,-*_c1x1_*"),
+    "config": ("config.json", "model"),
+    **dict.fromkeys(("m", "batch", "sequence"), LADDERS),
+}
+"""Values of parameters that are texts, by the parameter's name."""
+
+
 def values_of(parameter):
     """Draw a value for an option or argument: fitting ones more often than others."""
     kind = parameter.type
@@ -326,10 +344,8 @@ def values_of(parameter):
         fitting = st.sampled_from(target_names())
     elif parameter.name in ("shapes", "heldout"):
         fitting = st.sampled_from([*shape_set_names(), "shapes.toml", "odd.toml"])
-    elif parameter.name == "operations":
-        fitting = st.sampled_from(["bf16_kk", "default", "bf16_kk*,-*glu", "fp8", "-*_kk*"])
-    elif parameter.name == "kernels":
-        fitting = st.sampled_from(["", "*", "sm100_*", "-*256x256*", "sm90_*,-*_c1x1_*"])
+    elif parameter.name in FITTING:
+        fitting = st.sampled_from(FITTING[parameter.name])
     other = st.one_of(st.sampled_from(HOSTILE), st.sampled_from(FILES), NUMBERS.map(str), WORDS)
     return st.integers(0, 3).flatmap(lambda x: other if x == 0 else fitting)
 

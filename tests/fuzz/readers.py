@@ -17,12 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from aot.core.errors import StoreError
+from aot.core.element import ElementType
+from aot.core.errors import ShapeFileError, StoreError
+from aot.core.shape_set import parse_shape_set
 from aot.measure.store import open_store, read_store
+from aot.models.configuration import read_configuration
+from aot.models.families import parts_of
+from aot.models.linears import linears
+from aot.models.shape_text import Ladder, shape_text
 from aot.select.record import from_store, read_record
 from aot.select.selection import read_selection
 from tests.fuzz.mutations import anything, damaged_bytes, damaged_document
-from tests.seeds import SEEDS, store_bytes
+from tests.seeds import SEEDS, json_bytes, store_bytes
+from tests.unit.models.cases import CASES
 
 COMPRESSED = {"selection": ("s.json.gz", read_selection), "record": ("r.jsonl.gz", read_record)}
 """What is read compressed where its name says so."""
@@ -121,9 +128,24 @@ def read_all(opened, folder):
         return use(store, None)
 
 
+def read_damaged_configuration(random, _, folder):
+    """Damage a model's configuration, and make a shape set of it."""
+    document = random.choice(list(CASES.values()))["config"]
+    content = json_bytes(damaged_document(random, document))
+    if random.randrange(4) == 0:
+        content = damaged_bytes(random, content)
+    (folder / "config.json").write_bytes(content)
+    config = read_configuration(folder)
+    config.check_repeats()
+    found = linears(parts_of(config), ways=random.choice((1, 1, 2)))
+    element = config.element or ElementType.BFLOAT16
+    return parse_shape_set(shape_text(config.model_type, config.where, found, Ladder((1,), (333,), (3,)), element), "x")
+
+
 READERS = {
     **{name: (read_document, seed.error) for name, seed in SEEDS.items()},
     "store": (read_damaged_store, StoreError),
+    "configuration": (read_damaged_configuration, ShapeFileError),
 }
 
 

@@ -1,0 +1,166 @@
+"""The command `aot shapes`: shape sets, and what they are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.cli import tables
+from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given, option
+from aot.core.constraints import MAX_EXTENT
+from aot.core.element import ElementType
+from aot.core.miss_log import load_miss_log
+from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
+from aot.core.whole_file import write_whole
+from aot.models import families, walk
+from aot.models.configuration import Configuration, read_configuration
+from aot.models.linears import linears, listed_whole
+from aot.models.shape_text import Ladder, shape_text, unaligned
+from aot.select.coverage import untuned
+from aot.studies.atlas import load_architectures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WITH_M, WITHOUT_M = "with --m", "without --m"
+MAX_NUMBERS = 200
+"""Most m of a Linear: far more than a dispatch table has edges."""
+
+
+class _Numbers(click.ParamType[tuple[int, ...]]):
+    """Whole numbers: `1,16,333`, or `1-256` for 1 and its doublings up to 256."""
+
+    name = "NUMBERS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        found = set[int]()
+        for part in value.split(","):
+            low, dash, high = part.partition("-")
+            if not (_is_number(low) and (_is_number(high) if dash else not high)):
+                self.fail(
+                    f"{part!a:.80} is neither a number from 1 to {MAX_EXTENT} nor a range of doublings, such as 1-256",
+                    param,
+                    ctx,
+                )
+            number = int(low)
+            if dash and number > int(high):
+                self.fail(f"{part}: the range goes down; expected the smaller number first", param, ctx)
+            while number <= int(high or low):
+                found.add(number)
+                number *= 2
+        if len(found) > MAX_NUMBERS:
+            self.fail(f"{len(found)} numbers; expected at most {MAX_NUMBERS}", param, ctx)
+        return tuple(sorted(found))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= MAX_EXTENT
+
+
+NUMBERS = _Numbers()
+
+
+@click.group(invoke_without_command=True)
+@SHAPES
+@click.option("--problems", is_flag=True, help="List every problem rather than the models.")
+@click.pass_context
+def shapes(context: click.Context, shapes: str, problems: bool) -> None:
+    """List a shape set: models, weights and the ladder of m."""
+    if context.invoked_subcommand is not None:
+        given = next((x for x in context.command.params if is_given(context, x.name or "")), None)
+        if given is not None:
+            raise click.UsageError(f"{given.opts[-1]} means nothing with {context.invoked_subcommand}; leave it out")
+        return
+    shape_set = load_shape_set(shapes)
+    click.echo(tables.problems_table(shape_set) if problems else tables.shapes_table(shape_set))
+    for reason, count in untuned(shape_set.operations, shape_set).items():
+        click.echo(f"{count} of them by the slow general kernel, whatever is tuned: {reason}")
+    click.echo(f"shipped shape sets: {', '.join(shape_set_names())}", err=True)
+
+
+@shapes.command("from-misses")
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+def from_misses(log: Path, output: Path) -> None:
+    """Make a shape set of LOG, a miss log that a wheel wrote for AOT_GEMM_MISSES."""
+    text = load_miss_log(log)
+    write_whole(output, text)
+    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}")
+
+
+def _mode(values: Mapping[str, Any]) -> str:
+    return WITH_M if values["m"] else WITHOUT_M
+
+
+def _ladder(m: tuple[int, ...], batch: tuple[int, ...], sequence: tuple[int, ...]) -> Ladder:
+    """Return the m that were asked for, and the atlas's of a language model where none were."""
+    rows = load_architectures().rows["language"]
+    batches = rows.logits or rows.m
+    sequences = tuple(x for x in rows.m if x not in batches)
+    return Ladder(batch or batches, sequence or sequences, rows.expert or rows.m, m)
+
+
+def _element(config: Configuration, dtype: str | None) -> ElementType:
+    """Return the type that was asked for, or the configuration's; say so where it is neither."""
+    if dtype is not None:
+        return ElementType(dtype)
+    if config.element is None:
+        stated = config.stated_dtype
+        why = f"the configuration's {stated!a:.80} is no type of these kernels" if stated else "it states no type"
+        click.echo(f"{config.where}: {why}; the shape set is for bfloat16; --dtype says another", err=True)
+    return config.element or ElementType.BFLOAT16
+
+
+@shapes.command("from-config", cls=Command, axes=(Axis((WITH_M, WITHOUT_M), _mode),))
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@option("--m", type=NUMBERS, help="Rows that every Linear meets, such as 1,16,512; a range 1-256 is its doublings.")
+@option("--batch", only=[WITHOUT_M], type=NUMBERS, help="Sequences decoded, or images, at once; default 1-256.")
+@option(
+    "--sequence", only=[WITHOUT_M], type=NUMBERS, help="Tokens prefilled at once; default the atlas's, 333 to 16384."
+)
+@option(
+    "--tensor-parallel",
+    type=click.IntRange(1, 4096),
+    default=1,
+    show_default=True,
+    help="GPUs that share each layer.",
+)
+@option("--dtype", type=click.Choice(list(DTYPES)), help="Default: the configuration's, or else bfloat16.")
+@option("--fused", is_flag=True, help="Of what can be computed as one, such as query, key and value, only the whole.")
+@option("--unfused", is_flag=True, help="Only the parts of it; both are listed by default.")
+def from_config(config: Path, output: Path, **values: Any) -> None:
+    """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
+
+    Where transformers is installed, it builds the model empty, of any architecture that it knows; else the families
+    that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
+    """
+    read = read_configuration(config)
+    is_walked = walk.is_installed()
+    parts = walk.parts_of(read) if is_walked else families.parts_of(read)
+    both = values["fused"] == values["unfused"]
+    found = linears(
+        parts, ways=values["tensor_parallel"], fused=values["fused"] or both, unfused=values["unfused"] or both
+    )
+    element = _element(read, values["dtype"])
+    ladder = _ladder(*(values[key] or () for key in ("m", "batch", "sequence")))
+    text = shape_text(read.model_type or "model", read.where, found, ladder, element)
+    counts = tables.problem_counts(parse_shape_set(text, str(output)))
+    write_whole(output, text)
+    if not is_walked and families.is_joined(read):
+        click.echo(
+            f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
+            "transformers installed they are",
+            err=True,
+        )
+    for block in listed_whole(parts) if values["tensor_parallel"] > 1 else ():
+        text = f"{block.name} {block.n} x {block.k}"
+        click.echo(f"listed whole, since it is in no block that several GPUs are known to share: {text}", err=True)
+    for weight in unaligned(found):
+        click.echo(f"left out: {weight} is no multiple of 8, which the fallback serves", err=True)
+    how = "built empty with transformers" if is_walked else "by the table of families"
+    click.echo(f"{output}: {counts}; {len(found) - len(unaligned(found))} sizes of weights, {how}")

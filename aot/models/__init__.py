@@ -1,0 +1,1 @@
+"""Models of the field: how their configurations become weights."""

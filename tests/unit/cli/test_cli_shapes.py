@@ -1,0 +1,182 @@
+"""`aot shapes from-config`: a configuration becomes a shape set that the other commands take."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
+from aot.core.shape_set import load_shape_set
+from aot.models import walk
+from tests.unit.invoked import aot, succeed
+
+VIT = {
+    "architectures": ["ViTForImageClassification"],
+    "model_type": "vit",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 14,
+    "id2label": {"0": "a", "1": "b"},
+    "torch_dtype": "float16",
+}
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(walk, "is_installed", lambda: False)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN))
+    (tmp_path / "vit.json").write_text(json.dumps(VIT))
+    return tmp_path
+
+
+def made(*arguments):
+    """Make a shape set; return the m, the count and the epilogue of each weight, and its operations."""
+    succeed("shapes", "from-config", *arguments, "-o", "x.toml")
+    found = {}
+    for model in load_shape_set("x.toml").models:
+        (weight,), (count,), (operation,) = model.weights, set(model.counts), model.operations
+        found[weight.name, weight.n, weight.k] = (model.m, count, operation.epilogue, operation.element)
+    return found
+
+
+BF16, FP16 = ElementType.BFLOAT16, ElementType.FLOAT16
+
+
+def test_every_linear_has_its_m_its_count_and_its_bias():
+    prefill = (1, 2, 64, 512)
+    assert made("model", "--batch", "1-2", "--sequence", "64,512") == {
+        ("q", 64, 64): (prefill, 3, Epilogue.BIAS, BF16),
+        ("k, v", 32, 64): (prefill, 6, Epilogue.BIAS, BF16),
+        ("qkv", 128, 64): (prefill, 3, Epilogue.BIAS, BF16),
+        ("o", 64, 64): (prefill, 3, Epilogue.NONE, BF16),
+        ("gate, up", 128, 64): (prefill, 6, Epilogue.NONE, BF16),
+        ("gate_up", 256, 64): (prefill, 3, Epilogue.NONE, BF16),
+        ("down", 64, 128): (prefill, 3, Epilogue.NONE, BF16),
+        ("lm_head", 1000, 64): ((1, 2), 1, Epilogue.NONE, BF16),
+    }
+
+
+def test_by_default_m_is_the_atlass_and_what_is_said_and_written_agree():
+    line = succeed("shapes", "from-config", "model", "-o", "x.toml")
+    # Three sizes with a bias and four without meet the 9 batches and 13 lengths of prompts; the head meets the batches.
+    assert line == (
+        "x.toml: 97 problems of bf16_kk, 66 problems of bf16_kk_bias; 8 sizes of weights, by the table of families\n"
+    )
+    assert load_shape_set("x.toml").models[0].m == (
+        *(1, 2, 4, 8, 16, 32, 64, 128, 256, 333, 500, 512, 900),
+        *(1024, 2048, 2500, 3000, 4096, 5000, 8192, 12000, 16384),
+    )
+    assert (
+        succeed("shapes", "--shapes", "x.toml").splitlines()[-1]
+        == "97 problems of bf16_kk, 66 problems of bf16_kk_bias"
+    )
+
+
+def test_images_meet_their_patches_and_what_the_fallback_serves_is_left_out_and_said():
+    result = aot("shapes", "from-config", "vit.json", "-o", "x.toml", "--batch", "1,2,64")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "left out: classifier 2 x 64 is no multiple of 8, which the fallback serves\n",
+    )
+    found = load_shape_set("x.toml")
+    assert {model.m for model in found.models} == {(5, 10)}
+    assert {operation.element for operation in found.operations} == {FP16}
+    text = Path("x.toml").read_text()
+    assert (
+        "# Left out, since n or k is no multiple of 8, so that the fallback serves it:\n#   classifier 2 x 64\n" in text
+    )
+
+
+def test_options_for_m_type_forms_and_gpus():
+    found = made("model", "--m", "16,1-3", "--dtype", "float16", "--fused", "--tensor-parallel", "2")
+    assert found == {
+        ("qkv", 64, 64): ((1, 2, 16), 3, Epilogue.BIAS, FP16),
+        ("o", 64, 32): ((1, 2, 16), 3, Epilogue.NONE, FP16),
+        ("gate_up", 128, 64): ((1, 2, 16), 3, Epilogue.NONE, FP16),
+        ("down", 64, 64): ((1, 2, 16), 3, Epilogue.NONE, FP16),
+        # 1000 / 2 is no multiple of 8.
+    }
+    both = made("model", "--m", "1", "--fused", "--unfused")
+    assert both == made("model", "--m", "1")
+    assert {name for name, *_ in both} - {name for name, *_ in made("model", "--m", "1", "--unfused")} == {
+        "qkv",
+        "gate_up",
+    }
+
+
+def test_a_type_without_kernels_becomes_bfloat16_and_is_said(workplace):
+    (workplace / "vit.json").write_text(json.dumps({**VIT, "torch_dtype": "float32"}))
+    result = aot("shapes", "from-config", "vit.json", "-o", "x.toml")
+    assert result.stderr.splitlines()[0] == (
+        "vit.json: the configuration's 'float32' is no type of these kernels; the shape set is for bfloat16; --dtype "
+        "says another"
+    )
+    assert {operation.element for operation in load_shape_set("x.toml").operations} == {BF16}
+
+
+def test_what_joins_towers_is_said_to_be_missing(workplace):
+    (workplace / "llava.json").write_text(json.dumps({"model_type": "llava", "text_config": QWEN}))
+    result = aot("shapes", "from-config", "llava.json", "-o", "x.toml")
+    assert result.stderr == (
+        "llava.json: the Linears that join the towers of 'llava' are not listed; with transformers installed they are\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["model"], 2, "Missing option '-o' / '--output'"),
+        (["org/model", "-o", "x"], 3, "org/model: No such file or directory; give the path of a config.json or of its"),
+        (
+            ["none.json", "-o", "x"],
+            3,
+            'none.json: model_type: expected the name of a family, such as "llama", got None',
+        ),
+        (
+            ["odd.json", "-o", "x"],
+            3,
+            "odd.json: no Linear has n and k that are multiples of 8; nothing is to tune: the",
+        ),
+        (["model", "-o", "x", "--m", "1", "--batch", "2"], 2, "--batch means nothing with --m; leave it out, or use"),
+        (["model", "-o", "x", "--m", "0"], 2, "'0' is neither a number from 1 to 2147483647 nor a range of"),
+        (["model", "-o", "x", "--m", "8-4"], 2, "8-4: the range goes down; expected the smaller number first"),
+        (
+            ["model", "-o", "x", "--m", "1,,2"],
+            2,
+            "'' is neither a number from 1 to 2147483647 nor a range of doublings",
+        ),
+        (["model", "-o", "x", "--m", "1-"], 2, "'1-' is neither a number from 1 to 2147483647 nor a range of"),
+        (["model", "-o", "x", "--m", ",".join(map(str, range(1, 202)))], 2, "201 numbers; expected at most 200"),
+        (["model", "-o", "x", "--tensor-parallel", "3"], 3, "--tensor-parallel 3 does not divide the model's 4 heads"),
+        (
+            ["vit.json", "-o", "x", "--batch", "2147483647"],
+            3,
+            "5 rows an input make 10737418235 in all; expected at most",
+        ),
+        (["model", "-o", "model"], 15, "cannot write model: it is a folder; give the path of a file"),
+    ],
+)
+def test_what_makes_no_shape_set_is_refused_and_nothing_is_written(workplace, arguments, code, message):
+    (workplace / "none.json").write_text("{}")
+    odd = {**QWEN, "hidden_size": 36, "head_dim": 9, "vocab_size": 9}
+    (workplace / "odd.json").write_text(json.dumps(odd))
+    result = aot("shapes", "from-config", *arguments)
+    assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
+    assert not (workplace / "x").exists()

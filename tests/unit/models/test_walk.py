@@ -1,0 +1,87 @@
+"""Walking a model's modules: with transformers itself where it is installed, and with a stand-in for it."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from aot.core.errors import ShapeFileError
+from aot.models import walk
+from aot.models.configuration import Configuration
+from tests.unit.models import stand_in
+from tests.unit.models.cases import CASES, configuration, listed
+
+
+@pytest.mark.skipif(not walk.is_installed(), reason="transformers is not installed")
+@pytest.mark.parametrize("name", CASES)
+def test_transformers_still_builds_what_was_noted(name):
+    parts = walk.parts_of(configuration(name))
+    assert listed(parts) == CASES[name]["linears"]
+    assert listed(parts, 2) == CASES[name]["halves"]
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    """Stand in for transformers with one family."""
+    fake = stand_in.module()
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TRANSFORMERS_VERBOSITY"):
+        monkeypatch.setenv(name, "x")
+    return fake
+
+
+def of(**values):
+    return Configuration({"model_type": "fake", "hidden": 64, **values}, "c.json")
+
+
+WALKED = [
+    [["cross k", "cross o", "cross q", "cross v"], 64, 64, False, False, 0, False, 4],
+    [["cross kv"], 128, 64, False, False, 0, False, 1],
+    [["down"], 64, 256, False, False, 0, True, 1],
+    [["expert down"], 64, 24, False, True, 0, False, 4],
+    [["expert gate", "expert up"], 24, 64, False, True, 0, False, 8],
+    [["expert gate_up"], 48, 64, False, True, 0, False, 4],
+    [["k", "o", "q", "v"], 64, 64, False, False, 0, True, 8],
+    [["lm_head"], 1000, 64, True, False, 0, False, 1],
+    [["odd"], 7, 64, False, False, 0, True, 1],
+    [["qkv"], 192, 64, False, False, 0, True, 2],
+    [["router"], 4, 64, False, False, 0, False, 1],
+    [["up"], 256, 64, False, False, 0, True, 1],
+]
+
+
+@pytest.mark.parametrize("architectures", [["FakeForCausalLM"], ["pipeline"], ["CodeOfTheModel"], []])
+def test_every_manner_of_holding_weights_is_walked(transformers, architectures):
+    assert listed(walk.parts_of(of(architectures=architectures))) == WALKED
+
+
+def test_what_transformers_refuses_is_said_in_one_line(transformers):
+    with pytest.raises(ShapeFileError) as caught:
+        walk.parts_of(of(hidden=3))
+    assert str(caught.value) == (
+        "c.json: transformers 0.0 cannot build the model: ZeroDivisionError: hidden 3 is not 64; mend the "
+        "configuration, or install the version of transformers that its key transformers_version names"
+    )
+    with pytest.raises(ShapeFileError, match=r"c.json: num_layers: expected at most 10000, got 10000000"):
+        walk.parts_of(of(num_layers=10**7))
+    with pytest.raises(
+        ShapeFileError, match=r"transformers 0.0 does not know the family 'other'; a newer one may; code"
+    ):
+        walk.parts_of(of(model_type="other"))
+
+
+def test_transformers_is_told_to_stay_off_the_network(transformers, monkeypatch):
+    walk.parts_of(of())
+    assert (os.environ["HF_HUB_OFFLINE"], os.environ["TRANSFORMERS_OFFLINE"]) == ("1", "1")
+
+
+def test_rows_of_towers():
+    image, plain = SimpleNamespace(image_size=28, patch_size=14), SimpleNamespace(model_type="x")
+    towers = {"": plain, "vision_tower": image}
+    assert walk._place("vision_tower.layers.0", towers, plain, {id(image)})[0].num_tokens == 5
+    assert walk._place("multi_modal_projector", towers, plain, set())[0].num_tokens == 4
+    assert walk._place("layers.0", towers, plain, set()) == (walk.SEQUENCES, "")
+    speech = SimpleNamespace(is_encoder_decoder=True, max_source_positions=1500)
+    assert walk._place("model.encoder.layers.0", {"": speech}, speech, set())[0].num_tokens == 1500
+    assert walk._place("model.decoder.layers.0", {"": speech}, speech, set()) == (walk.BATCHES, "decoder ")
