@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quack.gemm_default_epi import GemmDefaultSm100
-
 from aot.core import types as t
 from aot.core.element import ElementType
 from aot.families._arguments import cutlass_type
@@ -32,7 +30,7 @@ def sm90_class(operation: Operation, *, swap_ab: bool) -> Any:
 def sm100_class(operation: Operation, *, swap_ab: bool) -> Any:
     """Return quack's Blackwell GEMM for an operation, to be called with quack's own arguments."""
     if not has_own_epilogue(operation):
-        return GemmSplitSm100 if operation.types == t.TF32 else GemmDefaultSm100
+        return GemmSplitSm100
     made = GemmEpilogueInt8Sm100 if operation.accumulator is ElementType.INT32 else GemmEpilogueSm100
     element_b = cutlass_type((operation.a if swap_ab else operation.b).element)
     return partial(made, operation=operation, swap_ab=swap_ab, element_b=element_b)
