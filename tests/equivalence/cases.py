@@ -17,7 +17,7 @@ MAX_STRIDE = 2**39 - STEP
 """Elements: a descriptor's stride is below 2^40 bytes."""
 MAX_BLOCKS = 65535
 """Blocks along y and z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
-TILES = (8, 16, 32, 64, 128, 256)
+TILES = (8, 16, *range(32, 257, 32))
 MAX_ELEMENTS = 2**39
 """Of D, 1 TiB: tiles are counted in 32 bits, and 2^31 of the smallest would be more memory than there is."""
 MAX_REACH = 2**41

@@ -17,6 +17,7 @@ from functools import cache
 import pytest
 
 from aot.core.errors import ManifestError, StoreError
+from aot.core.operation import Operation
 from aot.measure.store import read_store
 from aot.package.build import read_templates
 from aot.package.manifest import WheelTable, from_json
@@ -101,7 +102,9 @@ def check_rendered(manifest):
     assert [x.decode() for x in literals if x not in (b"kernel.h", b"aot_gemm.h", b"C")] == texts
     (table,) = manifest.tables
     named = [unescaped_cpp(x.group()).decode() for x in CPP_LITERAL.finditer(files["src/table.cc"].decode())]
-    expected = ["dispatch.h", "operation.h", *table.device_names, table.target, *manifest.element_bits]
+    types = {operation.call: operation.types.tag for operation in Operation}
+    expected = ["dispatch.h", "operation.h", *table.device_names, table.target]
+    expected += [x for call in manifest.element_bits for x in (call, types[call])]
     assert named == expected
     record, times = readme_values(files["README.md"].decode())
     assert record == table.record
