@@ -15,10 +15,10 @@ from aot.families._quack_sm100_kernel import GemmSplitSm100
 from aot.families._quack_tf32_kernel import GemmTf32Sm90
 
 CLASSES = {
-    Operation.BF16_KK: (GemmSplitSm90, GemmDefaultSm100),
+    Operation.BF16_KK: (GemmSplitSm90, GemmSplitSm100),
     Operation.BF16_KK_GELU: (GemmEpilogueSm90, GemmEpilogueSm100),
     Operation.E4M3_BF16_KK: (GemmEpilogueSm90, GemmEpilogueSm100),
-    Operation.INT8_INT32_KK: (GemmInt8Sm90, GemmDefaultSm100),
+    Operation.INT8_INT32_KK: (GemmInt8Sm90, GemmSplitSm100),
     Operation.INT8_BF16_KK: (GemmEpilogueInt8Sm90, GemmEpilogueInt8Sm100),
     Operation.INT8_FP16_KK: (GemmEpilogueInt8Sm90, GemmEpilogueInt8Sm100),
     Operation.TF32_KK: (GemmTf32Sm90, GemmSplitSm100),
