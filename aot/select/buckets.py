@@ -6,12 +6,14 @@ known, measured) time of the one kernel that then serves all over that of the be
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -74,19 +76,21 @@ def coarsen(
         if left[i] <= settled and left[i] not in kept:
             rows[i : i + 2] = [rows[i] + rows[i + 1]]
             del left[i]
-    least = [float(row.min()) for row in rows]
+    steps = np.stack(rows)
+    least: list[float] = steps.min(axis=1).tolist()
 
     def cost(i: int) -> float:
         """Return what merging a step with the next adds."""
         if left[i] in kept:
-            return float("inf")
+            return inf
         return float((rows[i] + rows[i + 1]).min()) - least[i] - least[i + 1]
 
-    costs = [cost(i) for i in range(len(left) - 1)]
+    joined = (steps[:-1] + steps[1:]).min(axis=1).tolist()
+    costs = [inf if left[i] in kept else joined[i] - least[i] - least[i + 1] for i in range(len(left) - 1)]
     spent = 0.0
     while costs:
-        i = min(range(len(costs)), key=lambda j: (costs[j], j))
-        if costs[i] == float("inf") or (spent + costs[i]) / num_shapes > max_cost:
+        i = costs.index(min(costs))
+        if costs[i] == inf or (spent + costs[i]) / num_shapes > max_cost:
             break
         spent += costs[i]
         rows[i : i + 2] = [rows[i] + rows[i + 1]]
