@@ -45,8 +45,7 @@ class Types:
         if self.a is ElementType.TFLOAT32:
             return self.a.tag
         names = [self.a.tag if self.a is self.b else self.a.tag + self.b.tag]
-        names += [] if self.d is self.a is self.b else [self.d.tag]
-        names += [] if self.a is not self.d or self.scale is Scale.NONE else [self.d.tag]
+        names += [] if self.d is self.a is self.b and not self.is_scaled else [self.d.tag]
         names += ["block"] if self.scale is Scale.BLOCK else []
         return "_".join([*names, *(["fast"] if self.is_fast else [])])
 

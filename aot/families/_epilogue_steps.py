@@ -5,8 +5,8 @@ a NaN stays one. Where the textbook's form loses digits, an equal form is used: 
 (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)).
 
 A D of 8 bits saturates: what is beyond the largest finite value, infinity too, becomes that value, and a NaN stays one.
-Source: PTX ISA, cvt.rn.satfinite.e4m3x2.f32, which is what `Float32.to` becomes. torch._scaled_mm does so, and casts of
-torch from 2.12 on (pytorch pull request 178817); older casts gave NaN.
+Source: PTX ISA, cvt.rn.satfinite.e4m3x2.f32, which is what `Float32.to` becomes. So do torch._scaled_mm and torch's
+casts, tried with torch 2.13 on a CPU; casts before pytorch's pull request 178817 gave NaN.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
 """

@@ -8,7 +8,7 @@ import pytest
 
 from aot.core.candidate import Candidate, SplitK
 from tests.equivalence.descriptor import NUM_BYTES, decode
-from tests.runtime.host import Library, compile_library
+from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import K, M, N, compile_beside_others, stated
 from tests.runtime.test_real_kernels import (
     B_CONSTANT,
@@ -21,6 +21,8 @@ from tests.runtime.test_real_kernels import (
     launch,
 )
 
+SHAPE = 3
+"""AOT_GEMM_ERROR_SHAPE."""
 PLAIN = {"use_tma_store": False, "split_k_mode": SplitK.CLUSTER}
 PAIR = Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **PLAIN)
 FOUR = Candidate("sm90_cluster_split_k", 128, 144, split_k=4, **PLAIN)
@@ -78,3 +80,15 @@ def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, can
 def test_b_is_prefetched_only_where_it_is_constant(real, built, candidate, flags, expected):
     _, _, parameters = launch(real, *built, candidate, stated(flags=flags))
     assert parameters[-1] == struct.pack("<i", expected)
+
+
+def test_a_grid_past_32_bits_is_refused(real, built):
+    """Tiles of D, 2^24 by 2^9, of two CTAs each: counted in 32 bits they would be 0, or any number of blocks."""
+    manifest, _ = built
+    (index,) = [i for i, x in enumerate(manifest.kernels) if x.candidate == PAIR]
+    m, n = 64 * 2**24, 96 * 2**9
+    wide = problem(m, n, 8, data=(1 << 50, 1 << 51, 1 << 40))  # D takes 2^47 bytes
+    real.c.recorder_reset()
+    assert real.launch_kernel(index, wide, 0, 0, 0) == SHAPE
+    assert f"{2**32 - 1} x 1 x 1 blocks for m {m} n {n}; CUDA launches at most" in real.error()
+    assert real.real_launches() == []
