@@ -1,0 +1,38 @@
+"""A compiled kernel of a row operation, as a manifest holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.core.constraints import Count, Identifier, KernelName, Sha256
+from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.core.row_operation import RowOperation
+from aot.core.row_signature import RowArgument
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """One kernel of a row operation that the wheel ships."""
+
+    name: KernelName
+    operation: RowOperation
+    candidate: RowCandidate
+    object_sha256: Sha256
+    object_bytes: Count
+    entry_symbol: Identifier
+    """The C entry that `export_to_c` made: `void entry(void** args, int32_t num_args)`."""
+    init_symbol: Identifier
+    load_symbol: Identifier
+    signature: tuple[RowArgument, ...]
+    """The entry's arguments, in order."""
+    limits: RowLimits
+    """What it asks of a problem."""
+    smem_bytes: Count
+    num_threads: Count
+    registers: Count
+    spill_bytes: Count
+
+    @property
+    def key(self) -> RowKernelKey:
+        """Return the kernel's operation and candidate."""
+        return RowKernelKey(self.operation, self.candidate)
