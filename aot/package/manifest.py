@@ -28,6 +28,9 @@ from aot.core.errors import CandidateError, ManifestError
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
+from aot.core.row_dispatch import RowTable, row_table_fault
+from aot.core.row_kernel import RowKernel
+from aot.core.row_signature import row_signature_of
 from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
@@ -96,6 +99,8 @@ class DeviceTable:
     num_sms: Extent
     nominal_bandwidth_bytes_per_s: Rate
     table: DispatchTable
+    row_table: RowTable = RowTable()
+    """Of row operations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +141,8 @@ class Library:
     kernels: tuple[Kernel, ...]
     tables: tuple[DeviceTable, ...]
     """The first answers where there is no device to ask for."""
+    row_kernels: tuple[RowKernel, ...] = ()
+    """Those of row operations, in the order of their index in the tables' row tables."""
 
     @property
     def module(self) -> str:
@@ -161,7 +168,7 @@ class Manifest(Library):
         return tuple((kernel.m_multiple, kernel.n_multiple) for kernel in self.kernels)
 
 
-def device_table(target: Target, table: DispatchTable) -> DeviceTable:
+def device_table(target: Target, table: DispatchTable, row_table: RowTable | None = None) -> DeviceTable:
     """Return the table of a target's device."""
     return DeviceTable(
         target=target.name,
@@ -169,6 +176,7 @@ def device_table(target: Target, table: DispatchTable) -> DeviceTable:
         num_sms=target.num_sms,
         nominal_bandwidth_bytes_per_s=target.nominal_bandwidth_bytes_per_s,
         table=table,
+        row_table=row_table or RowTable(),
     )
 
 
@@ -181,6 +189,16 @@ def _check_kernel(kernel: Kernel) -> None:
         expected = signature(kernel.key)
     except CandidateError as error:
         raise DecodeError(str(error)) from error
+    if kernel.signature != expected:
+        raise DecodeError(
+            f"the kernel {kernel.name} takes {', '.join(kernel.signature)}; expected {', '.join(expected)}"
+        )
+
+
+def _check_row_kernel(kernel: RowKernel) -> None:
+    if kernel.name != kernel.key.name:
+        raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
+    expected = row_signature_of(kernel.operation)
     if kernel.signature != expected:
         raise DecodeError(
             f"the kernel {kernel.name} takes {', '.join(kernel.signature)}; expected {', '.join(expected)}"
@@ -214,6 +232,7 @@ def _sms_fault(table: DeviceTable, kernels: Sequence[Kernel]) -> str:
 
 def _check_table(table: WheelTable, manifest: Manifest, names: set[str], calls: set[str]) -> None:
     fault = table_fault(table.table, manifest.kernels) or _sms_fault(table, manifest.kernels)
+    fault = fault or row_table_fault(table.row_table, manifest.row_kernels)
     if fault:
         raise DecodeError(f"the table of {table.target}: {fault}")
     if not table.device_names:
@@ -245,12 +264,15 @@ def _check(manifest: Manifest) -> None:
     """Refuse what no wheel can be built from (DecodeError)."""
     if not manifest.module.isidentifier() or keyword.iskeyword(manifest.module):
         raise DecodeError(f"the package {manifest.package} would be imported as {manifest.module}, a word of Python's")
-    names = [kernel.name for kernel in manifest.kernels]
+    every = (*manifest.kernels, *manifest.row_kernels)
+    names = [kernel.name for kernel in every]
     if len(set(names)) != len(names):
         raise DecodeError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")
     for kernel in manifest.kernels:
         _check_kernel(kernel)
-    symbols = [x for kernel in manifest.kernels for x in (kernel.entry_symbol, kernel.init_symbol, kernel.load_symbol)]
+    for row_kernel in manifest.row_kernels:
+        _check_row_kernel(row_kernel)
+    symbols = [x for kernel in every for x in (kernel.entry_symbol, kernel.init_symbol, kernel.load_symbol)]
     if len(set(symbols)) != len(symbols):
         raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
     bits = {kernel.operation.call: ElementBits.of(kernel.operation) for kernel in manifest.kernels}

@@ -21,7 +21,9 @@ from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.package.escape import FILTERS, EscapeError, finalize
+from aot.package.enumerator import enumerator
 from aot.package.manifest import Library, Manifest, to_json
+from aot.package.render_rows import row_variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,11 +192,6 @@ def library_name(library: Library) -> str:
     return f"lib{library.module}.so.{ABI_VERSION}"
 
 
-def enumerator(name: str) -> str:
-    """Return the name in C++ of an enumerator that Python names in snake case: `kPrefetchB` of `prefetch_b`."""
-    return "k" + "".join(word.capitalize() for word in name.split("_"))
-
-
 @dataclass(frozen=True)
 class _Call:
     """An operation whatever its layout, as table.cc.j2 writes it."""
@@ -280,6 +277,7 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "tables": _tables(library, sections, calls),
         "calls": calls,
         "number_of": lambda operation: numbers[operation.call],
+        **row_variables(library),
         "enumerators": lambda signature: [enumerator(argument.value) for argument in signature],
         "abi_version": ABI_VERSION,
     }

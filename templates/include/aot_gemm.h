@@ -168,6 +168,92 @@ typedef void* (*aot_gemm_allocate_t)(void* context, size_t num_bytes);
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem_t* problem,
                                                           aot_gemm_allocate_t allocate, void* context, void* stream);
 
+/* Operations on rows: what stands between products. Each row of Y (rows, cols) is made of a row of X, in float32, and each
+ * result is rounded once. An operation's tag has the element types of X and, where it is another, of Y, then the function:
+ *
+ *   rms_norm       z = x + residual, rounded to X's type; y = z / sqrt(mean(z^2) + eps) * (weight + weight_offset)
+ *   layer_norm     z likewise; y = (z - mean(z)) / sqrt(mean((z - mean(z))^2) + eps) * weight + bias
+ *   silu_mul, gelu_tanh_mul   activation(gate) * linear, where X has 2 cols columns: cols of the gate, then the linear ones
+ *   rotary         a rotary position embedding of X (rows, heads, cols): a row is a token, cols the elements of a head
+ *   quantize       x itself, in fewer bits
+ *
+ * A Y of 8 bits is of float8_e4m3fn, or int8 where the tag says so. It is x / scale, clamped: int8 rounded half to even. */
+typedef struct {
+  void* data;         /* device address; null in queries, and of an operand that there is not */
+  int64_t strides[3]; /* in elements, none below 0: from row to row, then from column to column; of a rotary embedding's x and
+                         y from token to token, head to head, then element to element */
+} aot_rows_tensor_t;
+
+/* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize.
+ * AOT_ROWS_INTERLEAVED: gate 2j stands before linear 2j + 1, and a rotary embedding turns the elements 2j and 2j + 1; without
+ * it those are j of two halves. */
+#define AOT_ROWS_SCALE_GIVEN UINT64_C(1)
+#define AOT_ROWS_INTERLEAVED UINT64_C(2)
+
+/* One operation on rows. Operands are of X's element type, but for y and scale.
+ *
+ *   residual      (rows, cols), of a norm, optional: it is added to x before all else.
+ *   residual_out  (rows, cols), optional: x + residual is written to it. It goes with a residual.
+ *   weight        (1, cols), of a norm, optional; columns that are adjacent, as of a bias.
+ *   bias          (1, cols), of a layer_norm, optional.
+ *   cos, sin      (positions, rotary_dim / 2), of a rotary embedding: token i takes the row i modulo `positions`.
+ *   scale         float32, of a Y of 8 bits: (rows, 1), or of a block_quantize (rows, ceil(cols / 128)). It is computed and
+ *                 written: the largest |y| of the row or block over the largest value of Y's type, and 1 where all are 0. With
+ *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows.
+ *
+ * The fast kernels need last strides of 1, and addresses and other strides that are multiples of 16 bytes (of a y of 8 bits,
+ * of 8); anything else is computed by the fallback kernel, slower. Rows or cols of 0 are no work: nothing is written.
+ *
+ * y may be x itself, of the same address and strides, unless X has 2 cols columns; residual_out may be the residual or x
+ * itself. What is written shares no element with itself or anything else. The struct's size is heeded as that of
+ * aot_gemm_problem_t. */
+typedef struct {
+  uint64_t struct_bytes; /* sizeof(aot_rows_problem_t) */
+  int32_t operation;     /* what aot_rows_operation returned in this process */
+  int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
+  int64_t rows, cols;    /* of Y; of a rotary embedding the tokens, and the elements of a head */
+  uint64_t flags;        /* of AOT_ROWS_SCALE_GIVEN and AOT_ROWS_INTERLEAVED; 0 for none */
+  float eps;             /* of a norm */
+  float weight_offset;   /* of a rms_norm: it is added to each weight; 0 for none */
+  aot_rows_tensor_t x, y;
+  aot_rows_tensor_t residual; /* this and all below: all 0 where there is none */
+  aot_rows_tensor_t residual_out;
+  aot_rows_tensor_t weight;
+  aot_rows_tensor_t bias;
+  aot_rows_tensor_t cos;
+  aot_rows_tensor_t sin;
+  aot_rows_tensor_t scale;
+  int64_t heads;      /* of a rotary embedding, and 0 of all others, as the two below */
+  int64_t positions;  /* at least 1 */
+  int64_t rotary_dim; /* how many elements of a head are turned, an even number; those behind them are copied */
+} aot_rows_problem_t;
+
+/* Return the number of a row operation by its tag, such as "bf16_rms_norm" or "bf16_e4m3_quantize"; otherwise as
+ * aot_gemm_operation. A library may have none. */
+AOT_GEMM_API int32_t aot_rows_operation(const char* tag);
+
+/* What the dispatch table says of a problem of rows. The caller sets `struct_bytes`; no more bytes than that are written. */
+typedef struct {
+  uint64_t struct_bytes; /* sizeof(aot_rows_selection_t) */
+  int32_t kernel;        /* index of the row kernel */
+  int32_t tier;          /* AOT_GEMM_TIER_GRID or AOT_GEMM_TIER_FALLBACK */
+  int32_t section;       /* index of the row operation's section of `table` */
+  int32_t index;         /* of the step among the section's; 0 of the fallback */
+  int64_t rows, cols;    /* that were looked up: of a rotary embedding rows * heads */
+  int32_t table;         /* index of the dispatch table that answered */
+  int32_t reserved;      /* 0 */
+} aot_rows_selection_t;
+
+/* Choose the kernel for a problem of rows. Needs no GPU, as aot_gemm_select. */
+AOT_GEMM_API aot_gemm_status_t aot_rows_select(const aot_rows_problem_t* problem, aot_rows_selection_t* selection);
+
+/* Enqueue an operation on rows on a stream (a cudaStream_t) of the problem's device. It needs no workspace. */
+AOT_GEMM_API aot_gemm_status_t aot_rows_launch(const aot_rows_problem_t* problem, void* stream);
+
+/* Count the kernels of row operations, and name one; null past the end. aot_gemm_preload loads them too. */
+AOT_GEMM_API int32_t aot_rows_num_kernels(void);
+AOT_GEMM_API const char* aot_rows_kernel_name(int32_t kernel);
+
 /* Count the dispatch tables, and name the target of one, such as "h200"; null past the end. */
 AOT_GEMM_API int32_t aot_gemm_num_tables(void);
 AOT_GEMM_API const char* aot_gemm_table_target(int32_t table);

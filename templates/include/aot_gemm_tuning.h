@@ -29,6 +29,9 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kerne
                                                                    void* workspace, size_t workspace_bytes,
                                                                    int32_t* num_clusters);
 
+/* Enqueue an operation on rows with one row kernel; the other arguments are those of aot_rows_launch. */
+AOT_GEMM_API aot_gemm_status_t aot_rows_launch_kernel(int32_t kernel, const aot_rows_problem_t* problem, void* stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -191,31 +191,36 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 
 }  // namespace
 
+aot_gemm_status_t copy_stated(const void* stated, uint64_t least_bytes, uint64_t own_bytes, void* storage) {
+  uint64_t num_bytes = 0;  // which both structs begin with
+  std::memcpy(&num_bytes, stated, sizeof(num_bytes));
+  if (num_bytes < least_bytes || num_bytes > kMostProblemBytes) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "struct_bytes of the problem is %" PRIu64 "; expected the struct's sizeof, %" PRIu64 " here and at "
+                "least %" PRIu64 "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
+                num_bytes, own_bytes, least_bytes, AOT_GEMM_ABI_VERSION);
+  }
+  const auto* bytes = static_cast<const unsigned char*>(stated);
+  for (uint64_t i = own_bytes; i < num_bytes; ++i) {
+    if (bytes[i] == 0) continue;
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "the problem has %" PRIu64 " bytes, and byte %" PRIu64 " of it, which this library does not know, is "
+                "not 0; expected %" PRIu64 " bytes, or zeros past them; use a library as new as the program's aot_gemm.h",
+                num_bytes, i, own_bytes);
+  }
+  std::memset(storage, 0, own_bytes);
+  std::memcpy(storage, stated, std::min(num_bytes, own_bytes));
+  std::memcpy(storage, &own_bytes, sizeof(own_bytes));
+  return AOT_GEMM_OK;
+}
+
 aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
                        const aot_gemm_problem_t** problem) {
   if (stated == nullptr) return fail(AOT_GEMM_ERROR_ARGUMENT, "`problem` is null; expected an address");
   *problem = stated;
-  const uint64_t num_bytes = stated->struct_bytes;
-  if (num_bytes == sizeof(*storage)) return AOT_GEMM_OK;
-  if (num_bytes < kLeastProblemBytes || num_bytes > kMostProblemBytes) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "struct_bytes of the problem is %" PRIu64 "; expected sizeof(aot_gemm_problem_t), %zu here and at "
-                "least %" PRIu64 "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
-                num_bytes, sizeof(*storage), kLeastProblemBytes, AOT_GEMM_ABI_VERSION);
-  }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(stated);
-  for (uint64_t i = sizeof(*storage); i < num_bytes; ++i) {
-    if (bytes[i] == 0) continue;
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "the problem has %" PRIu64 " bytes, and byte %" PRIu64 " of it, which this library does not know, is "
-                "not 0; expected %zu bytes, or zeros past them; use a library as new as the program's aot_gemm.h",
-                num_bytes, i, sizeof(*storage));
-  }
-  *storage = {};
-  std::memcpy(storage, stated, std::min<uint64_t>(num_bytes, sizeof(*storage)));
-  storage->struct_bytes = sizeof(*storage);
+  if (stated->struct_bytes == sizeof(*storage)) return AOT_GEMM_OK;
   *problem = storage;
-  return AOT_GEMM_OK;
+  return copy_stated(stated, kLeastProblemBytes, sizeof(*storage), storage);
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {

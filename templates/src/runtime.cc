@@ -112,26 +112,7 @@ aot_gemm_status_t load(int32_t index, int32_t device) {
   if (status != AOT_GEMM_OK) return status;
   const Kernel& kernel = kKernels[index];
   if (found->num_sms < kernel.resident_sms) return fail_residency(kernel, *found, device);
-  KernelState& state = kernel_states[index];
-  const uint64_t bit = uint64_t{1} << device;
-  const LoadLock lock;
-  if ((state.devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
-  const RelaxedCapture relaxed;
-  int32_t result = 0;
-  void** library = &state.library;
-  if (state.library == nullptr) {
-    void* arguments[] = {&library, &result};
-    kernel.init(arguments);
-    if (result != 0) {
-      state.library = nullptr;
-      return fail_cuda(result, "reading the binary of kernel", kernel.name, device);
-    }
-  }
-  void* arguments[] = {&library, &device, &result};
-  kernel.load(arguments);
-  if (result != 0) return fail_cuda(result, "loading kernel", kernel.name, device);
-  state.devices.fetch_or(bit, std::memory_order_release);
-  return AOT_GEMM_OK;
+  return load_binary(kernel.name, kernel.init, kernel.load, &kernel_states[index], device);
 }
 
 aot_gemm_status_t check_workspace(const Kernel& kernel, const Canonical& problem, const void* workspace,
@@ -195,6 +176,28 @@ DeviceScope::DeviceScope(int32_t device, int32_t current) : status_(AOT_GEMM_OK)
 DeviceScope::~DeviceScope() {
   // The device was current a moment ago, so that this cannot fail but by an error that the next call reports.
   if (previous_ >= 0) cuda::set_device(previous_);
+}
+
+aot_gemm_status_t load_binary(const char* name, Loader* init, Loader* set_up, KernelState* state, int32_t device) {
+  const uint64_t bit = uint64_t{1} << device;
+  const LoadLock lock;
+  if ((state->devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
+  const RelaxedCapture relaxed;
+  int32_t result = 0;
+  void** library = &state->library;
+  if (state->library == nullptr) {
+    void* arguments[] = {&library, &result};
+    init(arguments);
+    if (result != 0) {
+      state->library = nullptr;
+      return fail_cuda(result, "reading the binary of kernel", name, device);
+    }
+  }
+  void* arguments[] = {&library, &device, &result};
+  set_up(arguments);
+  if (result != 0) return fail_cuda(result, "loading kernel", name, device);
+  state->devices.fetch_or(bit, std::memory_order_release);
+  return AOT_GEMM_OK;
 }
 
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {

@@ -36,6 +36,10 @@ class DeviceScope {
 // and on one with fewer SMs than a kernel needs whose blocks wait for each other.
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device);
 
+// The same of any kernel that is not loaded there yet, by its functions and its state; the device is one that the kernels
+// run on.
+aot_gemm_status_t load_binary(const char* name, Loader* init, Loader* set_up, KernelState* state, int32_t device);
+
 // Enqueues a kernel on the current device. Entries take addresses of what they may write, which the problem then is not
 // looked at any more for.
 aot_gemm_status_t launch(int32_t kernel, Canonical* problem, void* workspace, size_t workspace_bytes,

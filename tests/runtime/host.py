@@ -26,6 +26,7 @@ from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selectio
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
+ROW_RECORDER = Path(__file__).with_name("row_recorder.cc")
 BINDING_SOURCES = {
     *("binding", "call", "exchange", "extras", "matrix", "operands"),
     *("python_state", "refusal", "request", "scales", "torch_guard"),
@@ -61,12 +62,14 @@ def stubs(manifest):
         "int32_t record_init(void**);",
         "int32_t record_load(void*, int32_t);",
     ]
-    lines += ["int32_t record_fake(int32_t, const char*, void**, int32_t);"]
-    for index, entry in enumerate(manifest.kernels):
+    recorders = ("record_fake", "record_rows")
+    lines += [f"int32_t {name}(int32_t, const char*, void**, int32_t);" for name in recorders]
+    of_both = zip(recorders, (manifest.kernels, manifest.row_kernels), strict=True)
+    for record, index, entry in ((name, i, x) for name, kernels in of_both for i, x in enumerate(kernels)):
         takes = f'"{" ".join(entry.signature)}"'
         lines += [
             f"void {entry.entry_symbol}(void** arguments, int32_t count) {{",
-            f"  *static_cast<int32_t*>(arguments[count - 1]) = record_fake({index}, {takes}, arguments, count);\n}}",
+            f"  *static_cast<int32_t*>(arguments[count - 1]) = {record}({index}, {takes}, arguments, count);\n}}",
             f"void {entry.init_symbol}(void** arguments) {{",
             "  *static_cast<int32_t*>(arguments[1]) = record_init(*static_cast<void***>(arguments[0]));\n}",
             f"void {entry.load_symbol}(void** arguments) {{",
@@ -85,7 +88,7 @@ def library_sources(manifest, directory, objects=None, *, binding=False):
         (directory / "stubs.cc").write_text(stubs(manifest))
         sources.append(directory / "stubs.cc")
     includes = [f"-I{directory}/include", f"-I{directory}/src", *([f"-I{dlpack_dir()}"] if binding else [])]
-    return [*includes, *sources, RECORDER, CHOOSER, *(objects or [])]
+    return [*includes, *sources, RECORDER, ROW_RECORDER, CHOOSER, *(objects or [])]
 
 
 def compile_library(manifest, directory, objects=None, *, binding=False, flags=()):

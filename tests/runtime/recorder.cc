@@ -182,6 +182,12 @@ int32_t record_init(void** library) {
 
 int32_t record_load(void*, int32_t) { return answer(kLoad); }
 
+// Answers a launch that row_recorder.cc keeps; says on which device it is.
+int32_t record_launch(int32_t* device) {
+  *device = current_device;
+  return is_query || is_paused ? 0 : answer(kLaunch);
+}
+
 // `signature` names the arguments as the manifest does, with spaces between them; the error comes behind them.
 int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int32_t num_arguments) {
   FakeLaunch launch{};

@@ -1,0 +1,228 @@
+// Where the operands of a row operation lie: strides, addresses, and what may share memory with what.
+#include <cinttypes>
+#include <cstring>
+
+#include "error.h"
+#include "lattice.h"
+#include "row_problem.h"
+
+namespace aot {
+
+namespace {
+
+constexpr int32_t kNumAxes = 3;
+
+// An operand as its elements lie: as a lattice where two axes are enough, else as all between its first and last byte.
+struct Place {
+  const char* name;
+  const aot_rows_tensor_t* tensor;  // null: there is none
+  Axis axes[kNumAxes];
+  int64_t element_bytes;
+  Lattice lattice;
+  bool is_exact;     // the lattice has the operand's elements alone
+  bool is_distinct;  // no two elements are one
+
+  bool is_there() const { return tensor != nullptr && tensor->data != nullptr; }
+};
+
+Place make_place(const char* name, const aot_rows_tensor_t& tensor, Axis first, Axis second, Axis third,
+                 int64_t element_bytes) {
+  return {name, &tensor, {first, second, third}, element_bytes, {}, true, true};
+}
+
+Place of_matrix(const char* name, const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns, int64_t element_bytes) {
+  return make_place(name, tensor, {rows, tensor.strides[0]}, {columns, tensor.strides[1]}, {1, 0}, element_bytes);
+}
+
+Place of_vector(const char* name, const aot_rows_tensor_t& tensor, int64_t columns, int64_t element_bytes) {
+  return make_place(name, tensor, {1, 0}, {columns, tensor.strides[1]}, {1, 0}, element_bytes);
+}
+
+Place of_heads(const char* name, const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem, int64_t element_bytes) {
+  return make_place(name, tensor, {problem.rows, tensor.strides[0]}, {problem.heads, tensor.strides[1]},
+                    {problem.cols, tensor.strides[2]}, element_bytes);
+}
+
+aot_gemm_status_t check_strides(Place* place) {
+  for (Axis& axis : place->axes) {
+    if (axis.extent <= 1) axis.stride = 0;
+    if (axis.stride >= 0) continue;
+    return fail(AOT_GEMM_ERROR_STRIDE, "%s has the strides (%" PRId64 ", %" PRId64 ", %" PRId64
+                "); expected none below 0; copy %s", place->name, place->tensor->strides[0], place->tensor->strides[1],
+                place->tensor->strides[2], place->name);
+  }
+  if (reinterpret_cast<uintptr_t>(place->tensor->data) % static_cast<uintptr_t>(place->element_bytes) == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s is at address %p; expected a multiple of %" PRId64 ", the bytes of its elements; "
+              "copy it", place->name, place->tensor->data, place->element_bytes);
+}
+
+// Joins an axis with the one inside it, where one stride steps through both.
+bool join(const Axis& outer, const Axis& inner, Axis* joined) {
+  if (outer.extent <= 1 || inner.extent <= 1) {
+    *joined = outer.extent <= 1 ? inner : outer;
+    return true;
+  }
+  int64_t whole = 0;
+  if (__builtin_mul_overflow(inner.extent, inner.stride, &whole) || whole != outer.stride) return false;
+  *joined = {outer.extent * inner.extent, inner.stride};  // both are up to 2^31
+  return true;
+}
+
+// Adds what an axis reaches to a number of elements. Says false where that is too many.
+bool add_reach(const Axis& axis, int64_t* count) {
+  int64_t reach = 0;
+  return !__builtin_mul_overflow(axis.extent - 1, axis.stride, &reach) && !__builtin_add_overflow(*count, reach, count);
+}
+
+// Finds the lattice of an operand of three axes. Says false where it does not lie within the address space.
+bool find_lattice(Place* place) {
+  const Axis* axes = place->axes;
+  const auto address = reinterpret_cast<uintptr_t>(place->tensor->data);
+  Axis joined;
+  Axis other;
+  bool are_two = true;
+  if (join(axes[1], axes[2], &joined)) {
+    other = axes[0];
+  } else if (join(axes[0], axes[1], &joined)) {
+    other = axes[2];
+  } else {
+    are_two = false;
+  }
+  if (are_two) {
+    if (!make_lattice(address, other, joined, place->element_bytes, &place->lattice)) return false;
+    place->is_distinct = is_distinct(place->lattice);
+    return true;
+  }
+  // Three axes that none of two are: heads within rows. Each must step over all that is inside it.
+  int64_t row = 1;
+  int64_t token = 0;
+  if (!add_reach(axes[2], &row)) return false;
+  token = row;
+  if (!add_reach(axes[1], &token)) return false;
+  int64_t all = token;
+  if (!add_reach(axes[0], &all)) return false;
+  place->is_exact = false;
+  place->is_distinct = axes[2].stride > 0 && axes[1].stride >= row && axes[0].stride >= token;
+  return make_lattice(address, {all, 1}, {1, 0}, place->element_bytes, &place->lattice);
+}
+
+aot_gemm_status_t locate(Place* place) {
+  const aot_gemm_status_t status = check_strides(place);
+  if (status != AOT_GEMM_OK || find_lattice(place)) return status;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s with strides (%" PRId64 ", %" PRId64 ", %" PRId64
+              ") at address %p reaches past the end of the address space; mend its strides", place->name,
+              place->tensor->strides[0], place->tensor->strides[1], place->tensor->strides[2], place->tensor->data);
+}
+
+// Says whether two operands are the same elements in the same order.
+bool are_same(const Place& a, const Place& b) {
+  bool equal = a.tensor->data == b.tensor->data && a.element_bytes == b.element_bytes;
+  for (int32_t i = 0; equal && i < kNumAxes; ++i) {
+    equal = a.axes[i].extent == b.axes[i].extent && a.axes[i].stride == b.axes[i].stride;
+  }
+  return equal;
+}
+
+// Checks that what is written shares no element with another operand, but for being it where that may be.
+aot_gemm_status_t check_apart(const Place& written, const Place& other, bool may_be_same) {
+  if (!written.is_there() || !other.is_there() || (may_be_same && are_same(written, other))) return AOT_GEMM_OK;
+  if (!overlap(written.lattice, other.lattice)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s at address %p overlaps %s at address %p; expected a %s that shares no element with "
+              "it%s; give it storage of its own", written.name, written.tensor->data, other.name, other.tensor->data,
+              written.name, may_be_same ? ", or that is it, of the same strides" : "");
+}
+
+aot_gemm_status_t check_distinct(const Place& written) {
+  if (written.is_distinct) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s with strides (%" PRId64 ", %" PRId64 ", %" PRId64
+              ") overlaps itself; expected distinct elements; give it storage of its own", written.name,
+              written.axes[0].stride, written.axes[1].stride, written.axes[2].stride);
+}
+
+enum Which { kPlaceX, kPlaceResidual, kPlaceWeight, kPlaceBias, kPlaceCos, kPlaceSin, kPlaceScale, kPlaceY, kPlaceOut, kNum };
+
+// The places of all operands, by Which.
+struct Places {
+  Place all[kNum];
+
+  // Checks one that is written against those before it in Which, that are read or written themselves.
+  aot_gemm_status_t check(Which which, Which same, Which also_same) const {
+    if (!all[which].is_there()) return AOT_GEMM_OK;
+    aot_gemm_status_t status = check_distinct(all[which]);
+    for (int32_t i = 0; i < which && status == AOT_GEMM_OK; ++i) {
+      status = check_apart(all[which], all[i], i == same || i == also_same);
+    }
+    return status;
+  }
+};
+
+Places places_of(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  const int64_t x = bytes_of(operation.x);
+  const int64_t y = bytes_of(operation.y);
+  const int64_t rows = problem.rows;
+  const int64_t cols = problem.cols;
+  Places places = {};
+  const Place none = make_place("", problem.scale, {0, 0}, {0, 0}, {0, 0}, 1);
+  for (Place& place : places.all) {
+    place = none;
+    place.tensor = nullptr;
+  }
+  const bool is_rotary = operation.is_rotary();
+  places.all[kPlaceX] = is_rotary ? of_heads("x", problem.x, problem, x)
+                                  : of_matrix("x", problem.x, rows, columns_of_x(problem, operation), x);
+  places.all[kPlaceY] = is_rotary ? of_heads("y", problem.y, problem, y) : of_matrix("y", problem.y, rows, cols, y);
+  if (problem.residual.data != nullptr) places.all[kPlaceResidual] = of_matrix("the residual", problem.residual, rows, cols, x);
+  if (problem.residual_out.data != nullptr) {
+    places.all[kPlaceOut] = of_matrix("residual_out", problem.residual_out, rows, cols, x);
+  }
+  if (problem.weight.data != nullptr) places.all[kPlaceWeight] = of_vector("the weight", problem.weight, cols, x);
+  if (problem.bias.data != nullptr) places.all[kPlaceBias] = of_vector("the bias", problem.bias, cols, x);
+  if (is_rotary) {
+    places.all[kPlaceCos] = of_matrix("cos", problem.cos, problem.positions, problem.rotary_dim / 2, x);
+    places.all[kPlaceSin] = of_matrix("sin", problem.sin, problem.positions, problem.rotary_dim / 2, x);
+  }
+  if (operation.has_scale()) {
+    places.all[kPlaceScale] = of_matrix("the scale", problem.scale, rows, scales_of_row(problem, operation), kFactorBytes);
+  }
+  return places;
+}
+
+// Checks that the elements of a weight or bias are adjacent.
+aot_gemm_status_t check_adjacent(const char* name, const aot_rows_tensor_t& tensor, int64_t cols) {
+  if (tensor.data == nullptr || cols <= 1 || tensor.strides[1] == 1) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " elements has the stride %" PRId64
+              "; expected 1, elements that are adjacent; copy it", name, cols, tensor.strides[1]);
+}
+
+aot_gemm_status_t check_address(const char* name, const aot_rows_tensor_t& tensor) {
+  if (tensor.data != nullptr) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s.data` is null; expected an address", name);
+}
+
+}  // namespace
+
+aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  aot_gemm_status_t status = check_adjacent("the weight", problem.weight, problem.cols);
+  if (status == AOT_GEMM_OK) status = check_adjacent("the bias", problem.bias, problem.cols);
+  Places places = places_of(problem, operation);
+  for (Place& place : places.all) {
+    if (status == AOT_GEMM_OK && place.tensor != nullptr) status = locate(&place);
+  }
+  if (status != AOT_GEMM_OK) return status;
+  // A computed scale is written after all that is read and before Y in the order of Which.
+  const bool writes_scale = operation.has_scale() && (problem.flags & AOT_ROWS_SCALE_GIVEN) == 0;
+  if (writes_scale) status = places.check(kPlaceScale, kNum, kNum);
+  if (status == AOT_GEMM_OK) status = places.check(kPlaceY, operation.is_pair() ? kNum : kPlaceX, kNum);
+  return status == AOT_GEMM_OK ? places.check(kPlaceOut, kPlaceX, kPlaceResidual) : status;
+}
+
+aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  aot_gemm_status_t status = check_address("x", problem.x);
+  if (status == AOT_GEMM_OK) status = check_address("y", problem.y);
+  const bool reads_angles = operation.is_rotary() && problem.rotary_dim > 0;
+  if (status == AOT_GEMM_OK && reads_angles) status = check_address("cos", problem.cos);
+  if (status == AOT_GEMM_OK && reads_angles) status = check_address("sin", problem.sin);
+  return status == AOT_GEMM_OK && operation.has_scale() ? check_address("scale", problem.scale) : status;
+}
+
+}  // namespace aot

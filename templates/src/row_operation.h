@@ -1,0 +1,44 @@
+// The row operations that the library has kernels for: the twin of aot.core.row_operation.
+#ifndef AOT_GEMM_ROW_OPERATION_H_
+#define AOT_GEMM_ROW_OPERATION_H_
+
+#include <cstdint>
+
+#include "aot_gemm.h"
+#include "operation.h"
+
+namespace aot {
+
+enum class RowFunction : int32_t { kRmsNorm, kLayerNorm, kSiluMul, kGeluTanhMul, kRotary, kQuantize };
+
+// What Y is divided by before it is rounded: nothing, a scale for each row, or one for each kScaleBlock columns of a row.
+enum class RowScale : int32_t { kNone, kRow, kBlock };
+
+struct RowOperation {
+  const char* tag;
+  RowFunction function;
+  Element x;  // and of all operands but Y and the scales
+  Element y;
+  RowScale scale;
+
+  bool is_norm() const { return function == RowFunction::kRmsNorm || function == RowFunction::kLayerNorm; }
+  // Says whether an element of Y is made of two of X, which then has 2 cols columns.
+  bool is_pair() const { return function == RowFunction::kSiluMul || function == RowFunction::kGeluTanhMul; }
+  bool is_rotary() const { return function == RowFunction::kRotary; }
+  bool has_bias() const { return function == RowFunction::kLayerNorm; }
+  bool has_scale() const { return scale != RowScale::kNone; }
+};
+
+// Written by row_table.cc, in the order of the catalogue; there may be none.
+extern const RowOperation* const kRowOperations;
+extern const int32_t kNumRowOperations;
+
+// Finds the index of a problem's operation, by the C API's number. Fails where there is none.
+aot_gemm_status_t find_row_operation(int32_t id, int32_t* index);
+
+// Finds the index of the operation of a function and types; -1 where the library has none.
+int32_t find_row_operation(RowFunction function, Element x, Element y, RowScale scale);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_ROW_OPERATION_H_

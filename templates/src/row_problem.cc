@@ -1,0 +1,194 @@
+#include "row_problem.h"
+
+#include <cinttypes>
+
+#include "error.h"
+
+namespace aot {
+
+namespace {
+
+constexpr int64_t kMaxExtent = INT32_MAX;
+
+aot_gemm_status_t check_flags(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  const bool takes_scale = operation.scale == RowScale::kRow;
+  const bool has_halves = operation.is_pair() || operation.is_rotary();
+  const uint64_t known = (takes_scale ? AOT_ROWS_SCALE_GIVEN : 0) | (has_halves ? AOT_ROWS_INTERLEAVED : 0);
+  if ((problem.flags & ~known) == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "flags are 0x%" PRIx64 "; %s takes of AOT_ROWS_SCALE_GIVEN (0x%" PRIx64 ") and AOT_ROWS_INTERLEAVED (0x%" PRIx64
+              ") those of 0x%" PRIx64,
+              problem.flags, operation.tag, AOT_ROWS_SCALE_GIVEN, AOT_ROWS_INTERLEAVED, known);
+}
+
+aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most = kMaxExtent) {
+  if (extent >= 0 && extent <= most) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE, "%s is %" PRId64 "; expected 0 to %" PRId64 "; split the problem", name, extent, most);
+}
+
+aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
+  aot_gemm_status_t status = check_extent("heads", problem.heads);
+  if (status == AOT_GEMM_OK && problem.heads > 0 && problem.rows > kMaxExtent / problem.heads) {
+    return fail(AOT_GEMM_ERROR_SHAPE,
+                "there are %" PRId64 " tokens of %" PRId64 " heads; expected up to %" PRId64 " heads in all; split the problem",
+                problem.rows, problem.heads, kMaxExtent);
+  }
+  const int64_t least = problem.rows > 0 ? 1 : 0;
+  if (status == AOT_GEMM_OK && (problem.positions < least || problem.positions > kMaxExtent)) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "positions is %" PRId64 "; expected 1 to %" PRId64 ", the rows of cos and sin",
+                problem.positions, kMaxExtent);
+  }
+  const bool is_legal = problem.rotary_dim >= 0 && problem.rotary_dim <= problem.cols && problem.rotary_dim % 2 == 0;
+  if (status != AOT_GEMM_OK || is_legal) return status;
+  return fail(AOT_GEMM_ERROR_SHAPE, "rotary_dim is %" PRId64 "; expected an even number up to the %" PRId64
+              " elements of a head", problem.rotary_dim, problem.cols);
+}
+
+aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  aot_gemm_status_t status = check_extent("rows", problem.rows);
+  if (status == AOT_GEMM_OK) status = check_extent("cols", problem.cols, operation.is_pair() ? kMaxExtent / 2 : kMaxExtent);
+  if (status != AOT_GEMM_OK) return status;
+  if (operation.is_rotary()) return check_heads(problem);
+  if (problem.heads == 0 && problem.positions == 0 && problem.rotary_dim == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "heads, positions and rotary_dim are %" PRId64 ", %" PRId64 " and %" PRId64 ", which %s does not take; expected 0",
+              problem.heads, problem.positions, problem.rotary_dim, operation.tag);
+}
+
+// Refuses an operand that the operation does not take: it would be left out.
+aot_gemm_status_t check_absent(const char* name, const aot_rows_tensor_t& tensor, bool is_taken,
+                               const RowOperation& operation) {
+  if (is_taken || tensor.data == nullptr) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation", name,
+              operation.tag);
+}
+
+aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  aot_gemm_status_t status = check_absent("a residual", problem.residual, operation.is_norm(), operation);
+  if (status == AOT_GEMM_OK) status = check_absent("residual_out", problem.residual_out, operation.is_norm(), operation);
+  if (status == AOT_GEMM_OK) status = check_absent("a weight", problem.weight, operation.is_norm(), operation);
+  if (status == AOT_GEMM_OK) status = check_absent("a bias", problem.bias, operation.has_bias(), operation);
+  if (status == AOT_GEMM_OK) status = check_absent("cos", problem.cos, operation.is_rotary(), operation);
+  if (status == AOT_GEMM_OK) status = check_absent("sin", problem.sin, operation.is_rotary(), operation);
+  if (status == AOT_GEMM_OK) status = check_absent("a scale", problem.scale, operation.has_scale(), operation);
+  if (status != AOT_GEMM_OK) return status;
+  if (problem.residual_out.data != nullptr && problem.residual.data == nullptr) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got residual_out and no residual, whose sum with x it is for; expected both, or none");
+  }
+  return AOT_GEMM_OK;
+}
+
+// The alignment and last stride of one operand, as `takes` asks for them.
+struct Alignment {
+  int64_t bytes;
+  int64_t element_bytes;
+
+  bool holds(const void* data) const { return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0; }
+  bool holds_stride(int64_t extent, int64_t stride) const { return extent <= 1 || stride * element_bytes % bytes == 0; }
+
+  // Says so of an operand of two dimensions, that there may not be.
+  bool holds(const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns) const {
+    return holds(tensor.data) && holds_stride(rows, tensor.strides[0]) && (columns <= 1 || tensor.strides[1] == 1);
+  }
+
+  bool holds_heads(const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem) const {
+    return holds(tensor.data) && holds_stride(problem.rows, tensor.strides[0]) &&
+           holds_stride(problem.heads, tensor.strides[1]) && (problem.cols <= 1 || tensor.strides[2] == 1);
+  }
+};
+
+bool takes_rotary(const RowLimits& limits, const aot_rows_problem_t& problem, const Alignment& alignment) {
+  const int64_t half = problem.rotary_dim / 2;
+  return half % limits.cols_multiple == 0 && alignment.holds_heads(problem.x, problem) &&
+         alignment.holds_heads(problem.y, problem) && alignment.holds(problem.cos, problem.positions, half) &&
+         alignment.holds(problem.sin, problem.positions, half);
+}
+
+Tensor matrix_of(const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns) {
+  return {tensor.data, {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {tensor.strides[0], tensor.strides[1]}};
+}
+
+RowOperand operand_of(const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns) {
+  RowOperand operand;
+  operand.matrix = matrix_of(tensor, rows, columns);
+  return operand;
+}
+
+RowOperand heads_of(const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem) {
+  const auto rows = static_cast<int32_t>(problem.rows);
+  const auto heads = static_cast<int32_t>(problem.heads);
+  RowOperand operand;
+  operand.heads = {tensor.data, {rows, heads, static_cast<int32_t>(problem.cols)},
+                   {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
+  return operand;
+}
+
+int32_t flags_of(const aot_rows_problem_t& problem) {
+  return (problem.residual.data != nullptr ? kHasResidual : 0) | (problem.weight.data != nullptr ? kHasWeight : 0) |
+         (problem.bias.data != nullptr ? kHasBias : 0) | (problem.residual_out.data != nullptr ? kHasResidualOut : 0) |
+         ((problem.flags & AOT_ROWS_SCALE_GIVEN) != 0 ? kScaleIsGiven : 0) |
+         ((problem.flags & AOT_ROWS_INTERLEAVED) != 0 ? kIsInterleaved : 0);
+}
+
+}  // namespace
+
+StatedRows::StatedRows(const aot_rows_problem_t* problem) : problem_(problem), status_(AOT_GEMM_OK) {
+  if (problem == nullptr) {
+    status_ = fail(AOT_GEMM_ERROR_ARGUMENT, "`problem` is null; expected an address");
+    return;
+  }
+  if (problem->struct_bytes == sizeof(storage_)) return;
+  status_ = copy_stated(problem, sizeof(storage_), sizeof(storage_), &storage_);
+  problem_ = &storage_;
+}
+
+aot_gemm_status_t check_rows(const aot_rows_problem_t& problem, int32_t* index) {
+  aot_gemm_status_t status = find_row_operation(problem.operation, index);
+  if (status != AOT_GEMM_OK) return status;
+  const RowOperation& operation = kRowOperations[*index];
+  status = check_flags(problem, operation);
+  if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
+  if (status == AOT_GEMM_OK) status = check_which(problem, operation);
+  if (status != AOT_GEMM_OK || is_empty(problem, operation)) return status;
+  return check_memory_of_rows(problem, operation);
+}
+
+bool takes(const RowLimits& limits, const aot_rows_problem_t& problem, const RowOperation& operation) {
+  if (problem.cols > limits.max_cols || problem.cols % limits.cols_multiple != 0) return false;
+  if (limits.alignment_bytes == 1) return true;
+  const int64_t x_bytes = bytes_of(operation.x);
+  const int64_t y_bytes = bytes_of(operation.y);
+  const Alignment alignment = {limits.alignment_bytes, x_bytes};
+  if (operation.is_rotary()) return takes_rotary(limits, problem, alignment);
+  const Alignment of_y = {limits.alignment_bytes / x_bytes * y_bytes, y_bytes};
+  return alignment.holds(problem.x, problem.rows, columns_of_x(problem, operation)) &&
+         of_y.holds(problem.y, problem.rows, problem.cols) &&
+         (problem.residual.data == nullptr || alignment.holds(problem.residual, problem.rows, problem.cols)) &&
+         (problem.residual_out.data == nullptr || alignment.holds(problem.residual_out, problem.rows, problem.cols)) &&
+         alignment.holds(problem.weight.data) && alignment.holds(problem.bias.data);
+}
+
+RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  RowOperands operands = {};
+  const auto cols = static_cast<int32_t>(problem.cols);
+  if (operation.is_rotary()) {
+    operands.x = heads_of(problem.x, problem);
+    operands.y = heads_of(problem.y, problem);
+    operands.cos = matrix_of(problem.cos, problem.positions, problem.rotary_dim / 2);
+    operands.sin = matrix_of(problem.sin, problem.positions, problem.rotary_dim / 2);
+  } else {
+    operands.x = operand_of(problem.x, problem.rows, columns_of_x(problem, operation));
+    operands.y = operand_of(problem.y, problem.rows, problem.cols);
+    operands.residual = operand_of(problem.residual, problem.rows, problem.cols);
+    operands.residual_out = operand_of(problem.residual_out, problem.rows, problem.cols);
+    operands.weight = {problem.weight.data, {cols}};
+    operands.bias = {problem.bias.data, {cols}};
+    operands.scale = matrix_of(problem.scale, problem.rows, scales_of_row(problem, operation));
+  }
+  operands.eps = problem.eps;
+  operands.weight_offset = problem.weight_offset;
+  operands.flags = flags_of(problem);
+  return operands;
+}
+
+}  // namespace aot

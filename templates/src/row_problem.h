@@ -1,0 +1,96 @@
+// A problem of a row operation as the caller states it, checked, and as the kernels take it.
+#ifndef AOT_GEMM_ROW_PROBLEM_H_
+#define AOT_GEMM_ROW_PROBLEM_H_
+
+#include <cstdint>
+
+#include "aot_gemm.h"
+#include "problem.h"
+#include "row_dispatch.h"
+#include "row_operation.h"
+
+namespace aot {
+
+// A matrix of heads: (tokens, heads, elements of a head).
+struct HeadsTensor {
+  void* data;
+  int32_t shape[3];
+  int64_t strides[3];
+};
+
+// What a kernel takes of a matrix; which of the two it is, the operation says. A kernel of vectors reads all strides but
+// the last, which is 1.
+union RowOperand {
+  Tensor matrix;
+  HeadsTensor heads;  // of a rotary embedding
+};
+
+// The operands as the C entries of the kernels read them.
+struct RowOperands {
+  RowOperand x;
+  RowOperand residual;
+  Vector weight;
+  Vector bias;
+  Tensor cos;
+  Tensor sin;
+  RowOperand y;
+  RowOperand residual_out;
+  Tensor scale;
+  float eps;
+  float weight_offset;
+  int32_t flags;  // of RowFlag
+};
+
+inline bool is_empty(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  return problem.rows == 0 || problem.cols == 0 || (operation.is_rotary() && problem.heads == 0);
+}
+
+// The rows that the table is asked for.
+inline int64_t num_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  return operation.is_rotary() ? problem.rows * problem.heads : problem.rows;
+}
+
+inline int64_t columns_of_x(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  return operation.is_pair() ? 2 * problem.cols : problem.cols;
+}
+
+// Scales of a row.
+inline int64_t scales_of_row(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  return operation.scale == RowScale::kBlock ? num_blocks(problem.cols) : 1;
+}
+
+// A problem as the caller states it, in the struct of this library's own header.
+class StatedRows {
+ public:
+  explicit StatedRows(const aot_rows_problem_t* problem);
+  StatedRows(const StatedRows&) = delete;
+  StatedRows& operator=(const StatedRows&) = delete;
+
+  aot_gemm_status_t status() const { return status_; }
+  const aot_rows_problem_t& operator*() const { return *problem_; }
+
+ private:
+  aot_rows_problem_t storage_;  // written only for a caller of another header
+  const aot_rows_problem_t* problem_;
+  aot_gemm_status_t status_;
+};
+
+// Checks operation, flags, extents, strides, which operands there are, and what shares memory with what. Finds the index of
+// the operation.
+aot_gemm_status_t check_rows(const aot_rows_problem_t& problem, int32_t* operation);
+
+// Checks the extents' and operands' memory: the last part of check_rows, of a problem that is not empty.
+aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation);
+
+// Checks that the operands that a launch reads and writes have addresses.
+aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation);
+
+// Says whether a kernel takes a checked problem.
+bool takes(const RowLimits& limits, const aot_rows_problem_t& problem, const RowOperation& operation);
+
+// Writes a checked problem as its kernels read it.
+RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& operation);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_ROW_PROBLEM_H_
