@@ -20,8 +20,8 @@ from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.enumerator import enumerator
+from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.manifest import Library, Manifest, to_json
 from aot.package.render_rows import row_variables
 
