@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import keyword
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import (
@@ -99,7 +99,7 @@ class DeviceTable:
     num_sms: Extent
     nominal_bandwidth_bytes_per_s: Rate
     table: DispatchTable
-    row_table: RowTable = RowTable()
+    row_table: RowTable = field(default_factory=RowTable)
     """Of row operations."""
 
 

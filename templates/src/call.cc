@@ -1,73 +1,15 @@
 #include "call.h"
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "extras.h"
+#include "reading.h"
 #include "refusal.h"
 #include "runtime.h"
 
 namespace aot {
 
 namespace {
-
-// One operand of a product: the Python object, and its tensor.
-struct Operand {
-  PyObject* object = nullptr;  // borrowed
-  PyObject* copy = nullptr;    // owned: what stands for an object that is not one matrix in memory
-  TensorType type = {nullptr, false};
-  HeldTensor tensor;
-  void* stream = nullptr;  // of its framework, where that is not the left operand's
-
-  Operand() = default;
-  ~Operand() {
-    tensor.release();
-    if (copy != nullptr) Py_DecRef(copy);
-  }
-  Operand(const Operand&) = delete;
-  Operand& operator=(const Operand&) = delete;
-
-  const DLTensor* view() const { return tensor.view(); }
-};
-
-// Has the framework's error, that a tensor is not to be read as plain memory, become one of ours, with it as the cause.
-int raise_unreadable(const State& state, Product product, PyObject* object) {
-  if (PyErr_ExceptionMatches(PyExc_Exception) == 0 || PyErr_ExceptionMatches(PyExc_MemoryError) != 0) return -1;
-  PyObject* kind = nullptr;
-  PyObject* value = nullptr;
-  PyObject* traceback = nullptr;
-  PyErr_Fetch(&kind, &value, &traceback);
-  PyErr_NormalizeException(&kind, &value, &traceback);
-  tell_route(state.refuse_unreadable, product, object, value);
-  for (PyObject* part : {kind, value, traceback}) {
-    if (part != nullptr) Py_DecRef(part);
-  }
-  return -1;
-}
-
-int refuse_operand(const State& state, Product product, const char* what) {
-  refuse("OperandError", "%s: %s", product_name(product), what);
-  raise_refusal(state);
-  return -1;
-}
-
-// Asks torch what its tensor's memory does not tell.
-int check_torch(const State& state, Product product, const Operand& operand) {
-  bool answer = false;
-  if (state.torch.is_without_memory(operand.object, *operand.view(), &answer) != 0) {
-    return raise_unreadable(state, product, operand.object);
-  }
-  if (answer) {
-    return refuse_operand(state, product, "got a tensor that has no memory, as functional and zero tensors; expected one "
-                          "in GPU memory; pass the tensor that it stands for");
-  }
-  if (state.torch.is_negated(operand.object, *operand.view(), &answer) != 0) {
-    return raise_unreadable(state, product, operand.object);
-  }
-  if (!answer) return 0;
-  return refuse_operand(state, product, "got a tensor whose memory holds the negative of its values (is_neg()); expected "
-                        "a plain one; pass tensor.resolve_neg()");
-}
 
 // The operands that a plain product has none of.
 struct Extras {
@@ -81,11 +23,11 @@ struct Extras {
   Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out};
 };
 
-// One call of a product: its operands, and the stream and allocator of the left operand's framework.
-class Call {
+// One call of a product, on the stream and with the allocator of the left operand's framework.
+class Call : private Reader {
  public:
   // `extras` may be null.
-  Call(State* state, Product product, Extras* extras) : state_(*state), product_(product), extras_(extras) {}
+  Call(State* state, Product product, Extras* extras) : Reader(state, product), extras_(extras) {}
 
   // Runs it. `bias` and `out` may be None. Gives a new reference, or null with a Python error set.
   PyObject* run(PyObject* left, PyObject* right, PyObject* bias, PyObject* out) {
@@ -104,7 +46,7 @@ class Call {
     const bool allocates = is_none(out);
     if (!allocates) {
       out_.object = out;
-      if (read_other(&out_) != 0 || check_out() != 0) return nullptr;
+      if (read_written(&out_, "out") != 0) return nullptr;
     }
     aot_gemm_problem_t problem;
     if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
@@ -132,47 +74,6 @@ class Call {
   }
 
  private:
-  int refused() const {
-    raise_refusal(state_);
-    return -1;
-  }
-
-  // Reads a tensor through the exchange API of its type.
-  int read(Operand* operand) {
-    if (operand->tensor.read(*operand->type.api, operand->object) != 0) {
-      return raise_unreadable(state_, product_, operand->object);
-    }
-    if (!operand->type.is_of_torch) return 0;
-    return check_gradient(*operand) == 0 ? check_torch(state_, product_, *operand) : -1;
-  }
-
-  // Refuses an operand whose gradient torch would record. Whether it records is asked once a call.
-  int check_gradient(const Operand& operand) {
-    if (!has_asked_) {
-      if (state_.torch.find_recording(&recording_) != 0) return -1;
-      has_asked_ = true;
-    }
-    bool requires_gradient = false;
-    if (recording_.gradients && state_.torch.requires_gradient(operand.object, &requires_gradient) != 0) {
-      return raise_unreadable(state_, product_, operand.object);
-    }
-    if (!requires_gradient && !recording_.always) return 0;
-    return tell_route(state_.check_gradient, product_, operand.object, nullptr);
-  }
-
-  int read_left() {
-    if (read(&left_) != 0) return -1;
-    if (check_left(product_, *left_.view()) != 0) return refused();
-    if (find_stream(*left_.type.api, left_.view()->device, &stream_) != 0) return -1;
-    if (is_matrix(*left_.view())) return 0;
-    original_ = span_of(*left_.view());
-    left_.copy = call_route(state_.compact, product_, left_.object);
-    if (left_.copy == nullptr) return -1;
-    left_.object = left_.copy;
-    left_.tensor.release();
-    return state_.find_type(left_.object, &left_.type) == 0 ? read(&left_) : -1;
-  }
-
   // Reads the right operand, which may be one that is promised to be constant. The promise is of the memory that the tensor
   // had when it was made.
   int read_right() {
@@ -210,36 +111,6 @@ class Call {
     return is_equal < 0 ? -1 : 1 - is_equal;
   }
 
-  // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch
-  // is to come after what that has enqueued.
-  int read_other(Operand* operand) {
-    if (state_.find_type(operand->object, &operand->type) != 0) return -1;
-    if (operand->type.api == nullptr) return read_capsule(operand);
-    if (read(operand) != 0) return -1;
-    if (operand->type.api == left_.type.api) return 0;
-    const DLDevice device = operand->view()->device;
-    if (device.device_type != left_.view()->device.device_type || device.device_id != left_.view()->device.device_id) {
-      return 0;  // which is refused later, with the reason
-    }
-    if (find_stream(*operand->type.api, device, &operand->stream) != 0) return -1;
-    return order(operand->stream, stream_);
-  }
-
-  // Reads the capsule of an operand without an exchange API: its framework is told the stream that is to wait for it.
-  int read_capsule(Operand* operand) {
-    PyObject* stream = PyLong_FromVoidPtr(stream_);
-    if (stream == nullptr) return -1;
-    PyObject* is_out = operand == &out_ ? operand->object : nullptr;  // any object that is true would do
-    PyObject* capsule = call_route(state_.capsule, product_, operand->object, stream, is_out);
-    Py_DecRef(stream);
-    if (capsule == nullptr) return -1;
-    if (is_capsule(capsule)) return operand->tensor.read_capsule(capsule);
-    Py_DecRef(capsule);
-    refuse("OperandError", "%s: the __dlpack__ of an operand gave no DLPack capsule; expected a tensor of a framework "
-           "that speaks DLPack", product_name(product_));
-    return refused();
-  }
-
   int read_extras() {
     if (read_options(state_, product_, extras_->tuple, &extras_->options) != 0) return -1;
     for (Py_ssize_t i = 0; i < kNumExtraTensors; ++i) {
@@ -258,34 +129,6 @@ class Call {
       if (operand->object != nullptr && release(*operand) != 0) return -1;
     }
     return 0;
-  }
-
-  int order(void* first, void* second) {
-    if (first == second) return 0;
-    const DeviceScope scope(left_.view()->device.device_id);
-    aot_gemm_status_t status = scope.status();
-    if (status == AOT_GEMM_OK) status = aot::order(first, second, scope.device());
-    if (status != AOT_GEMM_OK) raise_status(state_, status);
-    return status == AOT_GEMM_OK ? 0 : -1;
-  }
-
-  // Has the framework of an operand that is not the left one's wait for the launch, before it reads or frees the
-  // operand.
-  int release(const Operand& operand) {
-    if (operand.type.api == left_.type.api) return 0;
-    if (operand.type.api != nullptr) return order(stream_, operand.stream);
-    PyObject* stream = PyLong_FromVoidPtr(stream_);
-    if (stream == nullptr) return -1;
-    const int status = tell_route(state_.release, product_, operand.object, stream);
-    Py_DecRef(stream);
-    return status;
-  }
-
-  int check_out() const {
-    if (!out_.tensor.is_read_only()) return 0;
-    refuse("OperandError", "%s: out is read-only, as its framework says; expected one that may be written; leave out= "
-           "away", product_name(product_));
-    return refused();
   }
 
   // Checks the operands, allocates `out` where it is not there, and states the product.
@@ -336,21 +179,14 @@ class Call {
     return status == AOT_GEMM_OK ? 0 : -1;
   }
 
-  State& state_;
-  Product product_;
   Extras* extras_;
-  Operand left_;
   Operand right_;
   Operand bias_;
   Operand out_;
-  Span original_ = {0, 0};  // of a left operand that a copy stands for
   HeldTensor workspace_;
-  void* stream_ = nullptr;
   WithoutGil* without_gil_ = nullptr;
   bool right_is_constant_ = false;
   bool has_failed_ = false;
-  bool has_asked_ = false;  // what follows is known
-  TorchGuard::Recording recording_ = {false, false};
 };
 
 }  // namespace
