@@ -19,6 +19,7 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
+from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
 from aot.package.enumerator import enumerator
 from aot.package.escape import FILTERS, EscapeError, finalize
@@ -290,7 +291,9 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "catalogue": [x for x in Operation if x is x.layouts[0]],
-        "new_operations": sorted(calls - RUN_ON_A_GPU),
+        "row_catalogue": tuple(RowOperation),
+        "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
+        "new_operations": sorted((calls | {kernel.operation.tag for kernel in manifest.row_kernels}) - RUN_ON_A_GPU),
         "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),

@@ -17,6 +17,7 @@
 
 #include "aot_gemm.h"
 #include "call.h"
+#include "capsules.h"
 #include "exchange.h"
 #include "extras.h"
 #include "operands.h"
@@ -24,18 +25,12 @@
 #include "python_api.h"
 #include "python_state.h"
 #include "refusal.h"
+#include "row_binding.h"
 #include "runtime.h"
 
 namespace aot {
 
 namespace {
-
-bool has_arguments(const State& state, Py_ssize_t given, int expected) {
-  if (given == expected) return true;
-  refuse("AotGemmError", "got %zd arguments; expected %d", given, expected);
-  raise_refusal(state);
-  return false;
-}
 
 // Arguments: left, right, bias (or None), out (or None).
 template <Product product>
@@ -58,27 +53,6 @@ PyObject* settle(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
   State& state = State::of(self);
   if (!has_arguments(state, num_arguments, 1)) return nullptr;
   return settle_weight(&state, arguments[0]);
-}
-
-bool read_capsule(const State& state, const char* name, PyObject* object, HeldTensor* tensor) {
-  if (!is_capsule(object)) {
-    refuse("DtypeError", "%s is not a DLPack capsule, or one that was consumed", name);
-    raise_refusal(state);
-    return false;
-  }
-  Py_IncRef(object);
-  return tensor->read_capsule(object) == 0;
-}
-
-PyObject* make_tuple(const int64_t* values, Py_ssize_t num_values) {
-  PyObject* tuple = PyTuple_New(num_values);
-  for (Py_ssize_t i = 0; tuple != nullptr && i < num_values; ++i) {
-    PyObject* value = PyLong_FromLongLong(values[i]);
-    if (value != nullptr && PyTuple_SetItem(tuple, i, value) == 0) continue;  // which takes the reference
-    Py_DecRef(tuple);
-    tuple = nullptr;
-  }
-  return tuple;
 }
 
 // The tensors of capsules that the caller keeps.
@@ -254,8 +228,6 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   return make_tuple(values, 9);
 }
 
-using FastFunction = PyObject*(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);
-
 // CPython holds functions of every convention as one type, and casts back by the flags.
 PyMethodDef define(const char* name, FastFunction* function) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr};
@@ -275,6 +247,25 @@ PyMethodDef functions[] = {
     define("gated_linear_result", &describe_result<Product::kGatedLinear>),
     define("gated_linear_on", &run_on<Product::kGatedLinear>),
     define("gated_linear_workspace_bytes", &measure_workspace<Product::kGatedLinear>),
+    define("rms_norm", &run_rows<Product::kRmsNorm>),
+    define("rms_norm_result", &describe_rows<Product::kRmsNorm>),
+    define("rms_norm_on", &run_rows_on<Product::kRmsNorm>),
+    define("layer_norm", &run_rows<Product::kLayerNorm>),
+    define("layer_norm_result", &describe_rows<Product::kLayerNorm>),
+    define("layer_norm_on", &run_rows_on<Product::kLayerNorm>),
+    define("silu_mul", &run_rows<Product::kSiluMul>),
+    define("silu_mul_result", &describe_rows<Product::kSiluMul>),
+    define("silu_mul_on", &run_rows_on<Product::kSiluMul>),
+    define("gelu_tanh_mul", &run_rows<Product::kGeluTanhMul>),
+    define("gelu_tanh_mul_result", &describe_rows<Product::kGeluTanhMul>),
+    define("gelu_tanh_mul_on", &run_rows_on<Product::kGeluTanhMul>),
+    define("rotary", &run_rows<Product::kRotary>),
+    define("rotary_result", &describe_rows<Product::kRotary>),
+    define("rotary_on", &run_rows_on<Product::kRotary>),
+    define("quantize", &run_rows<Product::kQuantize>),
+    define("quantize_result", &describe_rows<Product::kQuantize>),
+    define("quantize_on", &run_rows_on<Product::kQuantize>),
+    define("rows_plan", &plan_rows),
     define("settle", &settle),
     define("order_streams", &order_streams),
     define("address", &address_of),

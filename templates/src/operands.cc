@@ -42,7 +42,19 @@ bool is_on_gpu(const DLTensor& tensor) {
   return tensor.device.device_type == kDLCUDA || tensor.device.device_type == kDLCUDAManaged;
 }
 
-// Checks device, element type and dimensions of a tensor.
+int check_element(Product product, const char* name, Element element, Element expected) {
+  if (element == expected) return 0;
+  return refuse("DtypeError", "%s: %s is %s; expected %s; convert it", product_name(product), name, type_of(element).name,
+                type_of(expected).name);
+}
+
+}  // namespace
+
+DLDataType dlpack_type(Element element) {
+  const ElementType& type = type_of(element);
+  return {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.bits), 1};
+}
+
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
   if (!is_on_gpu(tensor)) {
     return refuse("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
@@ -76,7 +88,6 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
   return 0;
 }
 
-// Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
   if (read_matrix(tensor, num_row_dims, matrix)) return 0;
   return refuse("StrideError", "%s: %s of shape %s and strides %s is not one matrix in memory; expected leading "
@@ -85,11 +96,16 @@ int read_matrix(Product product, const char* name, const DLTensor& tensor, int32
                 stride_text(tensor).characters);
 }
 
-}  // namespace
+bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
+  bool equal = tensor.ndim == num_dims;
+  for (int32_t i = 0; equal && i < num_dims; ++i) equal = tensor.shape[i] == extents[i];
+  return equal;
+}
 
-DLDataType dlpack_type(Element element) {
-  const ElementType& type = type_of(element);
-  return {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.bits), 1};
+int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected) {
+  Element element;
+  if (check_tensor(product, name, tensor, left, &element) != 0) return -1;
+  return check_element(product, name, element, expected);
 }
 
 int check_left(Product product, const DLTensor& left) {
@@ -145,19 +161,6 @@ int check_scales(Product product, const Operands& operands, const Request& reque
                 "scale_x=, scale_w=)", product_name(product), type_of(request.a).name, type_of(request.d).name);
 }
 
-int check_element(Product product, const char* name, Element element, Element expected) {
-  if (element == expected) return 0;
-  return refuse("DtypeError", "%s: %s is %s; expected %s; convert it", product_name(product), name, type_of(element).name,
-                type_of(expected).name);
-}
-
-// Checks a tensor that is of one element type.
-int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected) {
-  Element element;
-  if (check_tensor(product, name, tensor, left, &element) != 0) return -1;
-  return check_element(product, name, element, expected);
-}
-
 int refuse_request(Product product, const Request& request) {
   return refuse(kNoOperation, "%s", write_request(product, request).characters);
 }
@@ -199,12 +202,6 @@ int resolve(Product product, const Operands& operands, Element a, Element b, int
   if (operands.scale_x != nullptr) return resolve_scaled(product, operands, &request, operation);
   *operation = find_operation(request);
   return *operation >= 0 ? 0 : refuse_request(product, request);
-}
-
-bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
-  bool equal = tensor.ndim == num_dims;
-  for (int32_t i = 0; equal && i < num_dims; ++i) equal = tensor.shape[i] == extents[i];
-  return equal;
 }
 
 int check_bias(Product product, const Operands& operands, const Result& result, int64_t num_rows) {

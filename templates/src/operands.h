@@ -39,6 +39,18 @@ DLDataType dlpack_type(Element element);
 
 // The functions below that give an int give 0, or -1 with the calling thread's refusal set.
 
+// Checks device, element type and dimensions of a tensor beside the left one.
+int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
+
+// The same of a tensor that is to be of one element type.
+int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected);
+
+// Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
+int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix);
+
+// Says whether a tensor has a shape.
+bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims);
+
 // Checks device, element type and shape of a left operand by itself.
 int check_left(Product product, const DLTensor& left);
 

@@ -53,6 +53,7 @@ AOT_GEMM_OF_PYTHON PyObject* PyLong_FromLongLong(long long value);
 AOT_GEMM_OF_PYTHON PyObject* PyLong_FromVoidPtr(void* value);
 AOT_GEMM_OF_PYTHON long PyLong_AsLong(PyObject* object);
 AOT_GEMM_OF_PYTHON void* PyLong_AsVoidPtr(PyObject* object);
+AOT_GEMM_OF_PYTHON double PyFloat_AsDouble(PyObject* object);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_Pack(Py_ssize_t count, ...);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_New(Py_ssize_t count);
 AOT_GEMM_OF_PYTHON int PyTuple_SetItem(PyObject* tuple, Py_ssize_t index, PyObject* item);

@@ -31,6 +31,12 @@ const char* product_name(Product product) {
     case Product::kLinear: return "linear";
     case Product::kMatmul: return "matmul";
     case Product::kGatedLinear: return "gated_linear";
+    case Product::kRmsNorm: return "rms_norm";
+    case Product::kLayerNorm: return "layer_norm";
+    case Product::kSiluMul: return "silu_mul";
+    case Product::kGeluTanhMul: return "gelu_tanh_mul";
+    case Product::kRotary: return "rotary";
+    case Product::kQuantize: return "quantize";
     default: return "constant";
   }
 }

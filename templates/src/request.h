@@ -10,7 +10,19 @@ namespace aot {
 
 // What a function of the Python API computes. The products give D = A @ B^T; they differ in how the right operand is held:
 // kGatedLinear's has the rows of two. kConstant stands for the function that only looks at a weight, as the left operand.
-enum class Product { kLinear, kMatmul, kGatedLinear, kConstant };
+// Those from kRmsNorm on are of row operations, in the order of RowFunction.
+enum class Product {
+  kLinear,
+  kMatmul,
+  kGatedLinear,
+  kConstant,
+  kRmsNorm,
+  kLayerNorm,
+  kSiluMul,
+  kGeluTanhMul,
+  kRotary,
+  kQuantize
+};
 
 // Gives the name of the function.
 const char* product_name(Product product);

@@ -10,9 +10,6 @@ namespace aot {
 
 namespace {
 
-// Apart from the numbers of products, so that one cannot be taken for the other.
-constexpr int32_t kFirstRowOperationId = 1 << 17;
-
 Tags list_row_operations() {
   Tags tags = {"none"};
   size_t used = 0;
@@ -46,7 +43,7 @@ int32_t find_row_operation(RowFunction function, Element x, Element y, RowScale 
 int32_t aot_rows_operation(const char* tag) {
   if (tag == nullptr) return -aot::fail(AOT_GEMM_ERROR_ARGUMENT, "`tag` is null; expected such as \"bf16_rms_norm\"");
   for (int32_t i = 0; i < aot::kNumRowOperations; ++i) {
-    if (std::strcmp(aot::kRowOperations[i].tag, tag) == 0) return aot::kFirstRowOperationId + i;
+    if (std::strcmp(aot::kRowOperations[i].tag, tag) == 0) return aot::row_id_of(i);
   }
   return -aot::fail(AOT_GEMM_ERROR_OPERATION, "there is no row operation \"%.64s\" in this library; it has %s", tag,
                     aot::list_row_operations().characters);

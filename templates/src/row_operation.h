@@ -33,6 +33,11 @@ struct RowOperation {
 extern const RowOperation* const kRowOperations;
 extern const int32_t kNumRowOperations;
 
+// The C API's number of a row operation, apart from those of products, so that one cannot be taken for the other.
+constexpr int32_t kFirstRowOperationId = 1 << 17;
+
+inline int32_t row_id_of(int32_t index) { return kFirstRowOperationId + index; }
+
 // Finds the index of a problem's operation, by the C API's number. Fails where there is none.
 aot_gemm_status_t find_row_operation(int32_t id, int32_t* index);
 

@@ -28,8 +28,8 @@ RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 ROW_RECORDER = Path(__file__).with_name("row_recorder.cc")
 BINDING_SOURCES = {
-    *("binding", "call", "exchange", "extras", "matrix", "operands"),
-    *("python_state", "reading", "refusal", "request", "scales", "torch_guard"),
+    *("binding", "call", "capsules", "exchange", "extras", "matrix", "operands", "python_state", "reading"),
+    *("refusal", "request", "row_binding", "row_call", "row_tensors", "scales", "torch_guard"),
 }
 REPLACED_SOURCES = {"cuda_entry"}
 """What a library over something other than CUDA is not compiled of."""

@@ -1,5 +1,8 @@
 """Prebuilt matrix products for one GPU architecture: `linear`, `gated_linear`, `matmul`, and what they do for a shape.
 
+Wheels may have kernels of what stands between products too: `rms_norm`, `layer_norm`, `silu_mul`, `gelu_tanh_mul`,
+`rotary` and `quantize`.
+
 Nothing is compiled, downloaded or written to disk, but for the miss log where the environment asks for one
 (AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this compares the sizes of the package's files with those recorded
 when they were built; `check` compares their content. The libraries are loaded with the first use. So is what answers
@@ -31,12 +34,14 @@ if TYPE_CHECKING:
 
     from ._check import CheckReport, check
     from ._manifest import Info, TableInfo, info
+    from ._row_table import RowPlan, explain_rows, plan_rows
     from ._table import Plan, explain, plan
 
 _files.check_sizes()
 try:
     from ._constant import ConstantWeight
     from ._operations import constant, gated_linear, linear, matmul, preload
+    from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
     from ._version import __version__
 except Exception:
     from ._check import check
@@ -58,6 +63,7 @@ __all__ = [
     "NoGpuError",
     "OperandError",
     "Plan",
+    "RowPlan",
     "ShapeError",
     "StrideError",
     "TableInfo",
@@ -66,12 +72,20 @@ __all__ = [
     "check",
     "constant",
     "explain",
+    "explain_rows",
     "gated_linear",
+    "gelu_tanh_mul",
     "info",
+    "layer_norm",
     "linear",
     "matmul",
     "plan",
+    "plan_rows",
     "preload",
+    "quantize",
+    "rms_norm",
+    "rotary",
+    "silu_mul",
 ]
 
 _LATER = {
@@ -80,9 +94,12 @@ _LATER = {
     "Info": "_manifest",
     "TableInfo": "_manifest",
     "Plan": "_table",
+    "RowPlan": "_row_table",
     "explain": "_table",
+    "explain_rows": "_row_table",
     "info": "_manifest",
     "plan": "_table",
+    "plan_rows": "_row_table",
 }
 """The names that are imported with their first use, by their module."""
 

@@ -37,12 +37,12 @@ def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras
     right = right.tensor if isinstance(right, ConstantWeight) else right
     added = [x for x in (extras or ())[:NUM_TENSORS] if x is not None]
     for tensor in (left, right, *(x for x in (bias, out) if x is not None), *added):
-        _check_operand(product, tensor)
+        check_operand(product, tensor)
     if out is not None:
-        _check_writable(product, out)
+        check_writable(product, out)
     framework = framework_of(left)
     binding = _library.binding()
-    left = left if _is_matrix(left) else framework.compact(left)
+    left = left if is_matrix(left) else framework.compact(left)
     device = left.__dlpack_device__()[1]
     stream = framework.stream(device)
     capsules = [None if x is None else _capsule(product, x, stream) for x in (left, right, bias)]
@@ -63,31 +63,45 @@ def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras
     for each in dict.fromkeys(framework_of(x) for x in operands if x is not None):
         each.finish(device, stream)
     if out is not None and examine(type(out)):
-        torch_hooks()[_INCREMENT_VERSION]((out,))
+        note_write(out)
     return result
+
+
+def note_write(tensor: Any) -> None:
+    """Tell torch that a tensor of its own was written."""
+    torch_hooks()[_INCREMENT_VERSION]((tensor,))
+
+
+def run_rows(product: str, x: Any, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> Any:
+    """Run a row operation with stream and memory of x's framework."""
+    from . import _row_routes  # here, since what has the exchange API does not need it
+
+    return _row_routes.run(product, x, tensors, numbers)
 
 
 def refuse_request(text: str) -> NoReturn:
     """Raise that this wheel has no operation for what the binding was asked for, and what there is instead."""
-    from . import _request  # here, since a call that is served does not need it
+    from . import _request, _row_request  # here, since a call that is served does not need it
 
+    if text.startswith(_row_request.PREFIX):
+        _row_request.refuse(text)
     _request.refuse(_request.parse(text))
 
 
-def _is_matrix(tensor: Any) -> bool:
-    """Say whether leading dimensions join into rows of one stride; where strides are not told, they do."""
+def is_matrix(tensor: Any, num_last: int = 1) -> bool:
+    """Say whether all dimensions but the last join into rows of one stride; where strides are not told, they do."""
     shape, strides = tensor.shape, getattr(tensor, "stride", None) or getattr(tensor, "strides", None)
     if callable(strides):
         strides = strides()
     if strides is None or 0 in shape:
         return True
-    modes = [(x, s) for x, s in zip(shape[:-1], strides[:-1], strict=True) if x != 1]
+    modes = [(x, s) for x, s in zip(shape[:-num_last], strides[:-num_last], strict=True) if x != 1]
     return all(outer[1] == inner[1] * inner[0] for outer, inner in itertools.pairwise(modes))
 
 
 def settle(product: str, weight: Any) -> int:
     """Wait until what a weight's framework has enqueued so far is done; return the weight's address."""
-    _check_operand(product, weight)
+    check_operand(product, weight)
     framework = framework_of(weight)
     device = weight.__dlpack_device__()[1]
     stream = framework.stream(device)
@@ -101,9 +115,9 @@ def capsule(product: str, tensor: Any, stream: int, out: Any = None) -> Any:
 
     `out` is given where the operand is it.
     """
-    _check_operand(product, tensor)
+    check_operand(product, tensor)
     if out is not None:
-        _check_writable(product, out)
+        check_writable(product, out)
     return _capsule(product, tensor, stream)
 
 
@@ -213,7 +227,8 @@ def check_gradient(product: str, tensor: Any) -> None:
         )
 
 
-def _check_operand(product: str, tensor: Any) -> None:
+def check_operand(product: str, tensor: Any) -> None:
+    """Check that an operand is plain GPU memory, of which torch records nothing."""
     try:
         kind, _ = tensor.__dlpack_device__()
         speaks = callable(tensor.__dlpack__) and isinstance(int(kind), int)
@@ -251,6 +266,7 @@ def _check_torch(product: str, tensor: Any) -> None:
         )
 
 
-def _check_writable(product: str, out: Any) -> None:
+def check_writable(product: str, out: Any) -> None:
+    """Refuse what is written where its framework's tensors are immutable."""
     if roots_of(type(out)) & {"jax", "jaxlib"}:
         raise errors.OperandError(f"{product}: out= was given, but JAX arrays are immutable; leave it out")

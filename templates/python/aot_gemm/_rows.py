@@ -1,0 +1,269 @@
+"""What stands between products, over tensors of any framework that speaks DLPack: norms, gates, embeddings, quantisation."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from . import _products, errors
+from ._dtypes import dtype_number
+
+INTERLEAVED, BLOCKS = 1, 2
+"""Bits of the flags, which row_call.cc has too."""
+GRANULARITIES = ("row", "tensor", "block")
+
+
+def _real(product: str, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise errors.OperandError(f"{product}: {name} is {errors.show(value)}; expected a number") from None
+
+
+def _element(product: str, dtype: Any) -> int:
+    return -1 if dtype is None else dtype_number(f"{product}: out_dtype", dtype)
+
+
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    *,
+    eps: float = 1e-6,
+    residual: Any = None,
+    weight_offset: float = 0.0,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    residual_out: Any = None,
+    scale_out: Any = None,
+) -> Any:
+    """Compute z / sqrt(mean(z^2) + eps) * (weight + weight_offset) of each row z, as torch.nn.functional.rms_norm.
+
+    All is done in float32, and each result is rounded once. With a residual z is x + residual, rounded to x's type, as
+    in a transformer's layers; without, it is x. Work goes to the current stream of x's framework, where a CUDA graph may
+    capture it. Which types there are kernels for depends on what the wheel was built for; `plan_rows` says so.
+
+    Args:
+        x: (..., cols) in GPU memory, bfloat16 or float16. Where leading dimensions do not join into rows of one stride,
+            it is copied first.
+        weight: (cols,), its elements adjacent, of x's type; None for ones.
+        eps: added to the mean of the squares.
+        residual: (..., cols), of x's type.
+        weight_offset: added to each weight, as Gemma has it: 1.0.
+        out: (..., cols), written to; allocated where it is not given. It may be x itself where it is of x's type.
+        out_dtype: type of the result, as torch, NumPy or JAX have it or by name; by default that of `out`, or x's.
+            float8_e4m3fn is divided by scales before it is rounded.
+        scale: the scales of a float8 result, where they are given: float32, one element, or one for each row, (rows,) or
+            (..., 1).
+        residual_out: (..., cols), what x + residual is written to: the residual or x itself, or another; allocated where
+            it is not given.
+        scale_out: (..., 1) float32, what the scales of a float8 result are written to where they are computed: the largest
+            magnitude of each row over 448, or 1 of a row of zeros; allocated where it is not given.
+
+    Returns:
+        The result, of the kind of tensor that x is. With a residual or of float8 it is a tuple: the result, then x +
+        residual where there is a residual, then the scales of a float8 result, (..., 1) where they are computed.
+
+    Raises:
+        DtypeError: an operand is no tensor, or there is no such operation of the element types.
+        ShapeError: a shape does not go with that of x.
+        StrideError: what is written is not one matrix in memory, or overlaps itself or an operand; a weight has gaps.
+        DeviceError: an operand is not in GPU memory, or not on the same GPU.
+        OperandError: an operand is no plain memory, what is written is read-only, or an operand goes with others.
+        GradientError: torch would record a gradient: use torch.no_grad().
+        UnsupportedError: this wheel has no kernels for it.
+        NoGpuError: there is no GPU or driver.
+        ArchitectureError: the GPU is not of the architecture that this wheel is for.
+        CudaError: CUDA failed.
+    """
+    tensors = (weight, None, residual, None, None, scale, out, residual_out, scale_out)
+    numbers = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
+    return _products.rms_norm(x, tensors, (_element("rms_norm", out_dtype), 0, -1, *numbers))
+
+
+def layer_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-5,
+    residual: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    residual_out: Any = None,
+    scale_out: Any = None,
+) -> Any:
+    """Compute (z - mean(z)) / sqrt(var(z) + eps) * weight + bias of each row z, as torch.nn.functional.layer_norm.
+
+    Args:
+        x: as `rms_norm` has it.
+        weight: as `rms_norm` has it.
+        bias: (cols,), its elements adjacent, of x's type; None for zeros.
+        eps: added to the variance.
+        residual: as `rms_norm` has it.
+        out: as `rms_norm` has it.
+        out_dtype: as `rms_norm` has it.
+        scale: as `rms_norm` has it.
+        residual_out: as `rms_norm` has it.
+        scale_out: as `rms_norm` has it.
+
+    Returns:
+        As `rms_norm`.
+
+    Raises:
+        AotGemmError: one of the classes that `rms_norm` lists.
+    """
+    tensors = (weight, bias, residual, None, None, scale, out, residual_out, scale_out)
+    return _products.layer_norm(
+        x, tensors, (_element("layer_norm", out_dtype), 0, -1, _real("layer_norm", "eps", eps), 0.0)
+    )
+
+
+def silu_mul(
+    x: Any,
+    *,
+    interleaved: bool = False,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    scale_out: Any = None,
+) -> Any:
+    """Compute silu(gate) * linear of the two halves of each row: what follows the one product of SwiGLU's two weights.
+
+    Args:
+        x: (..., 2 cols), as `rms_norm` has it: the elements of the gate and then the linear ones, or in turns.
+        interleaved: whether element 2 j of a row is of the gate and 2 j + 1 the linear one.
+        out: (..., cols), written to; allocated where it is not given. It is not x.
+        out_dtype: as `rms_norm` has it.
+        scale: as `rms_norm` has it.
+        scale_out: as `rms_norm` has it.
+
+    Returns:
+        The result, (..., cols); of float8 a tuple of it and its scales.
+
+    Raises:
+        AotGemmError: one of the classes that `rms_norm` lists.
+    """
+    tensors = (None, None, None, None, None, scale, out, None, scale_out)
+    flags = INTERLEAVED if interleaved else 0
+    return _products.silu_mul(x, tensors, (_element("silu_mul", out_dtype), flags, -1, 0.0, 0.0))
+
+
+def gelu_tanh_mul(
+    x: Any,
+    *,
+    interleaved: bool = False,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    scale_out: Any = None,
+) -> Any:
+    """Compute gelu(gate) * linear of the two halves of each row, where gelu is torch's with approximate="tanh": GeGLU.
+
+    Args:
+        x: as `silu_mul` has it.
+        interleaved: as `silu_mul` has it.
+        out: as `silu_mul` has it.
+        out_dtype: as `rms_norm` has it.
+        scale: as `rms_norm` has it.
+        scale_out: as `rms_norm` has it.
+
+    Returns:
+        As `silu_mul`.
+
+    Raises:
+        AotGemmError: one of the classes that `rms_norm` lists.
+    """
+    tensors = (None, None, None, None, None, scale, out, None, scale_out)
+    flags = INTERLEAVED if interleaved else 0
+    return _products.gelu_tanh_mul(x, tensors, (_element("gelu_tanh_mul", out_dtype), flags, -1, 0.0, 0.0))
+
+
+def rotary(
+    x: Any, cos: Any, sin: Any, *, interleaved: bool = False, rotary_dim: int | None = None, out: Any = None
+) -> Any:
+    """Turn pairs of elements of each head by the angles of its token's position: a rotary position embedding.
+
+    With a and b the two elements of a pair, a becomes a * cos - b * sin, and b becomes b * cos + a * sin, in float32, each
+    rounded once. Queries and keys that lie side by side in memory, (tokens, q heads + kv heads, dim), take one call.
+
+    Args:
+        x: (..., heads, dim) in GPU memory, bfloat16 or float16; the dimensions in front are of tokens, as (batch, seq).
+            Where those do not join into one stride, it is copied first. What attention of torch takes as (batch, heads,
+            seq, dim) is given as x.transpose(1, 2).
+        cos: (positions, rotary_dim / 2), of x's type, with any leading dimensions. Positions are as many as tokens, or
+            tokens a multiple: then token i takes the position i modulo positions. A cos of rotary_dim columns, as
+            transformers has it, holds each angle twice, in two halves or, `interleaved`, side by side, and one of each is
+            read.
+        sin: as cos.
+        interleaved: whether the elements 2 j and 2 j + 1 are a pair (GPT-J), and not j and j + rotary_dim / 2 (GPT-NeoX,
+            Llama).
+        rotary_dim: how many elements of a head are turned; those behind are copied. By default dim where cos has dim
+            columns, else twice the columns of cos.
+        out: of x's shape and type, written to; x itself for in place; allocated where it is not given.
+
+    Returns:
+        `out`, or the new tensor, of the kind of tensor that x is.
+
+    Raises:
+        AotGemmError: one of the classes that `rms_norm` lists.
+    """
+    asked = -1
+    if rotary_dim is not None:
+        try:
+            asked = operator.index(rotary_dim)
+        except TypeError:
+            asked = -1
+        if not 0 <= asked < 2**31:
+            raise errors.ShapeError(f"rotary: rotary_dim is {errors.show(rotary_dim)}; expected an even number up to dim")
+    flags = INTERLEAVED if interleaved else 0
+    tensors = (None, None, None, cos, sin, None, out, None, None)
+    return _products.rotary(x, tensors, (-1, flags, asked, 0.0, 0.0))
+
+
+def quantize(
+    x: Any,
+    dtype: Any = "float8_e4m3fn",
+    granularity: str = "row",
+    *,
+    scale: Any = None,
+    out: Any = None,
+    scale_out: Any = None,
+) -> tuple[Any, Any]:
+    """Compute x / scale, clamped to the range of a type of 8 bits and rounded to it: what a product of such operands takes.
+
+    float8_e4m3fn saturates at 448, and NaN stays NaN; int8 is rounded half to even.
+
+    Args:
+        x: (..., cols), as `rms_norm` has it.
+        dtype: float8_e4m3fn or int8, as torch, NumPy or JAX have it or by name.
+        granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of all,
+            which is to be given.
+        scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks.
+        out: (..., cols), written to; allocated where it is not given.
+        scale_out: (..., 1), or of blocks (..., ceil(cols / 128)), float32: what the scales are written to where they are
+            computed; allocated where it is not given. Each is the largest magnitude over 448, or over 127 of int8, and 1
+            where all are zero.
+
+    Returns:
+        The result and the scales: those that were given, or (..., 1), or of blocks (..., ceil(cols / 128)). As scale_x,
+        `linear` takes them as they are.
+
+    Raises:
+        AotGemmError: one of the classes that `rms_norm` lists.
+    """
+    element = dtype_number("quantize: dtype", dtype)
+    if granularity not in GRANULARITIES:
+        known = ", ".join(map(repr, GRANULARITIES))
+        raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
+    if granularity == "tensor" and scale is None:
+        raise errors.UnsupportedError(
+            "quantize: there is no kernel that computes the scale of a whole tensor; expected scale=, a float32 tensor of "
+            'one element; compute it as x.abs().amax().float() / 448, or take granularity="row"'
+        )
+    tensors = (None, None, None, None, None, scale, out, None, scale_out)
+    result: tuple[Any, Any] = _products.quantize(
+        x, tensors, (element, BLOCKS if granularity == "block" else 0, -1, 0.0, 0.0)
+    )
+    return result

@@ -1,0 +1,287 @@
+#include "row_tensors.h"
+
+#include <cinttypes>
+#include <cstring>
+#include <initializer_list>
+
+#include "operands.h"
+#include "refusal.h"
+
+namespace aot {
+
+namespace {
+
+constexpr const char* kNames[kNumRowTensors] = {"weight", "bias", "residual",     "cos",      "sin",
+                                                "scale",  "out",  "residual_out", "scale_out"};
+
+RowFunction function_of(Product product) {
+  return static_cast<RowFunction>(static_cast<int32_t>(product) - static_cast<int32_t>(Product::kRmsNorm));
+}
+
+bool is_pair(Product product) { return product == Product::kSiluMul || product == Product::kGeluTanhMul; }
+
+// Checks the dimensions of x, and works out the shape of y.
+int find_shape(Product product, const DLTensor& x, RowResult* result) {
+  const int32_t least = product == Product::kRotary ? 2 : 1;
+  if (x.ndim < least) {
+    return refuse("ShapeError", "%s: x has shape %s; expected %s", product_name(product), shape_text(x).characters,
+                  least == 2 ? "(..., heads, dim)" : "(..., cols)");
+  }
+  result->num_dims = x.ndim;
+  std::memcpy(result->extents, x.shape, static_cast<size_t>(x.ndim) * sizeof(int64_t));
+  if (!is_pair(product)) return 0;
+  int64_t& cols = result->extents[x.ndim - 1];
+  if (cols % 2 != 0) {
+    return refuse("ShapeError", "%s: x has shape %s; expected an even last extent: the gate's elements and as many linear ones",
+                  product_name(product), shape_text(x).characters);
+  }
+  cols /= 2;
+  return 0;
+}
+
+// Finds the element type of y: the one that is asked for, that `out` has, or that of x.
+int find_element_of_y(Product product, const RowTensors& tensors, Element x, Element* y) {
+  const RowOptions& options = tensors.options;
+  const DLTensor* out = tensors.others[kOut];
+  *y = options.gives_element ? options.element : x;
+  if (out == nullptr) return 0;
+  Element of_out;
+  if (check_tensor(product, "out", *out, *tensors.x, &of_out) != 0) return -1;
+  if (options.gives_element && of_out != options.element) {
+    return refuse("DtypeError", "%s: out is %s and the type asked for %s; expected one type", product_name(product),
+                  type_of(of_out).name, type_of(options.element).name);
+  }
+  *y = of_out;
+  return 0;
+}
+
+// Finds the operation. Python has the words for one that there is none of.
+int find_operation_of(Product product, const RowTensors& tensors, RowResult* result) {
+  Element x;
+  Element y;
+  if (check_tensor(product, "x", *tensors.x, *tensors.x, &x) != 0) return -1;
+  if (find_element_of_y(product, tensors, x, &y) != 0) return -1;
+  const bool is_of_8_bits = bytes_of(y) == 1;
+  const RowScale scale = !is_of_8_bits ? RowScale::kNone : tensors.options.has_blocks ? RowScale::kBlock : RowScale::kRow;
+  result->operation = find_row_operation(function_of(product), x, y, scale);
+  if (result->operation >= 0) return 0;
+  constexpr const char* kScales[] = {"none", "row", "block"};
+  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), type_of(x).name, type_of(y).name,
+                kScales[static_cast<int32_t>(scale)]);
+}
+
+int refuse_shape(Product product, RowTensor which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
+  return refuse("ShapeError", "%s: %s has shape %s; expected %s", product_name(product), name_of(which),
+                shape_text(tensor).characters, Text(extents, num_dims).characters);
+}
+
+// Checks a tensor, where there is one, that is to be of an element type and a shape.
+int check_of(Product product, const RowTensors& tensors, RowTensor which, Element element, const int64_t* extents,
+             int32_t num_dims) {
+  const DLTensor* tensor = tensors.others[which];
+  if (tensor == nullptr) return 0;
+  if (check_tensor_of(product, name_of(which), *tensor, *tensors.x, element) != 0) return -1;
+  return have_shape(*tensor, extents, num_dims) ? 0 : refuse_shape(product, which, *tensor, extents, num_dims);
+}
+
+bool is_one_element(const DLTensor& tensor) {
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] != 1) return false;
+  }
+  return true;
+}
+
+// Checks the scale that is given, or the tensor that scales are to be written to, and works out their shape.
+int check_scales(Product product, const RowTensors& tensors, RowResult* result) {
+  const RowOperation& operation = result->computed_by();
+  const int64_t cols = result->extents[result->num_dims - 1];
+  const DLTensor* given = tensors.others[kScale];
+  result->writes_scale = operation.has_scale() && given == nullptr;
+  for (const RowTensor which : {kScale, kScaleOut}) {
+    const bool is_taken = operation.has_scale() && (which == kScaleOut ? given == nullptr : operation.scale == RowScale::kRow);
+    if (tensors.others[which] == nullptr || is_taken) continue;
+    return refuse("OperandError", "%s: got %s, which goes with a result of 8 bits%s; the result is %s; leave it away",
+                  product_name(product), name_of(which),
+                  which == kScaleOut ? " whose scales are computed" : " that has no blocks", type_of(operation.y).name);
+  }
+  std::memcpy(result->scale_extents, result->extents, sizeof(result->extents));
+  result->scale_extents[result->num_dims - 1] = operation.scale == RowScale::kBlock ? (cols + kScaleBlock - 1) / kScaleBlock : 1;
+  if (result->writes_scale && operation.scale == RowScale::kRow && cols == 0) {
+    return refuse("ShapeError", "%s: x has shape %s; expected at least 1 column, of whose values a row's scale is computed; "
+                  "pass scale=", product_name(product), shape_text(*tensors.x).characters);
+  }
+  if (given == nullptr) {
+    return check_of(product, tensors, kScaleOut, Element::kFloat32, result->scale_extents, result->num_dims);
+  }
+  if (check_tensor_of(product, "scale", *given, *tensors.x, Element::kFloat32) != 0) return -1;
+  Mode rows;
+  join(*tensors.x, 0, tensors.x->ndim - 1, &rows);
+  const bool is_of_rows = (given->ndim == 1 || (given->ndim == 2 && given->shape[1] == 1)) && given->shape[0] == rows.extent;
+  if (is_one_element(*given) || is_of_rows || have_shape(*given, result->scale_extents, result->num_dims) ||
+      have_shape(*given, result->scale_extents, result->num_dims - 1)) {
+    return 0;
+  }
+  return refuse("ShapeError", "%s: scale has shape %s; expected one element, or %s, one for each row", product_name(product),
+                shape_text(*given).characters, Text(result->scale_extents, result->num_dims).characters);
+}
+
+int refuse_angles(Product product, const RowTensors& tensors) {
+  return refuse("ShapeError", "%s: cos has shape %s and sin %s, beside x %s; expected both (positions, rotary_dim / 2) or "
+                "(positions, rotary_dim), where rotary_dim is even and up to dim, and the tokens are as many as the positions, "
+                "or a multiple", product_name(product), shape_text(*tensors.others[kCos]).characters,
+                shape_text(*tensors.others[kSin]).characters, shape_text(*tensors.x).characters);
+}
+
+// Checks the angles of a rotary embedding, and works out how much of a head is turned.
+int check_angles(Product product, const RowTensors& tensors, RowResult* result) {
+  const DLTensor& x = *tensors.x;
+  const Element element = result->computed_by().x;
+  for (const RowTensor which : {kCos, kSin}) {
+    const DLTensor* angles = tensors.others[which];
+    if (angles == nullptr) {
+      return refuse("OperandError", "%s: %s is missing; expected cos and sin of each position", product_name(product),
+                    name_of(which));
+    }
+    if (check_tensor_of(product, name_of(which), *angles, x, element) != 0) return -1;
+  }
+  const DLTensor& cos = *tensors.others[kCos];
+  if (cos.ndim < 1 || !have_shape(*tensors.others[kSin], cos.shape, cos.ndim)) return refuse_angles(product, tensors);
+  const int64_t width = cos.shape[cos.ndim - 1];
+  const int64_t dim = x.shape[x.ndim - 1];
+  const int64_t asked = tensors.options.rotary_dim;
+  result->rotary_dim = asked >= 0 ? asked : width == dim ? dim : 2 * width;
+  Mode positions;
+  Mode tokens;
+  join(cos, 0, cos.ndim - 1, &positions);
+  join(x, 0, x.ndim - 2, &tokens);
+  const bool is_whole = result->rotary_dim == width || result->rotary_dim == 2 * width;
+  const bool is_legal = is_whole && result->rotary_dim <= dim && result->rotary_dim % 2 == 0;
+  const bool has_all = tokens.extent == 0 || (positions.extent > 0 && tokens.extent % positions.extent == 0);
+  return is_legal && has_all ? 0 : refuse_angles(product, tensors);
+}
+
+// Reads a tensor as a matrix of rows and the last dimension.
+int state_matrix(Product product, RowTensor which, const DLTensor& tensor, aot_rows_tensor_t* stated) {
+  Matrix matrix;
+  if (read_matrix(product, name_of(which), tensor, tensor.ndim - 1, &matrix) != 0) return -1;
+  *stated = {matrix.data, {matrix.strides[0], matrix.strides[1], 0}};
+  return 0;
+}
+
+// Reads a tensor as tokens, heads and the elements of a head.
+int state_heads(Product product, const char* name, const DLTensor& tensor, aot_rows_tensor_t* stated) {
+  Mode tokens;
+  if (!join(tensor, 0, tensor.ndim - 2, &tokens)) {
+    return refuse("StrideError", "%s: %s of shape %s and strides %s is not in one piece; expected leading dimensions that join "
+                  "into tokens of one stride; make it contiguous", product_name(product), name, shape_text(tensor).characters,
+                  stride_text(tensor).characters);
+  }
+  *stated = {data_of(tensor), {tokens.stride, stride_of(tensor, tensor.ndim - 2), stride_of(tensor, tensor.ndim - 1)}};
+  return 0;
+}
+
+int state_rotary(Product product, const RowTensors& tensors, const RowResult& result, aot_rows_problem_t* problem) {
+  const DLTensor& x = *tensors.x;
+  const DLTensor& cos = *tensors.others[kCos];
+  if (state_heads(product, "x", x, &problem->x) != 0) return -1;
+  if (state_heads(product, "out", *tensors.others[kOut], &problem->y) != 0) return -1;
+  if (state_matrix(product, kCos, cos, &problem->cos) != 0) return -1;
+  if (state_matrix(product, kSin, *tensors.others[kSin], &problem->sin) != 0) return -1;
+  Mode tokens;
+  Mode positions;
+  join(x, 0, x.ndim - 2, &tokens);
+  join(cos, 0, cos.ndim - 1, &positions);
+  problem->rows = tokens.extent;
+  problem->heads = x.shape[x.ndim - 2];
+  problem->positions = positions.extent;
+  problem->rotary_dim = result.rotary_dim;
+  // An angle for each element has each of them twice: side by side, or in two halves.
+  const bool has_twice = cos.shape[cos.ndim - 1] == result.rotary_dim;
+  if (has_twice && tensors.options.is_interleaved) {
+    problem->cos.strides[1] *= 2;
+    problem->sin.strides[1] *= 2;
+  }
+  return 0;
+}
+
+aot_rows_tensor_t vector_of(const DLTensor* tensor) {
+  if (tensor == nullptr) return {};
+  return {data_of(*tensor), {0, stride_of(*tensor, 0), 0}};
+}
+
+// States scales that are given: one for all, or one for each row.
+int state_scale(Product product, const DLTensor& scale, aot_rows_tensor_t* stated) {
+  Mode elements;
+  if (!join(scale, 0, scale.ndim, &elements)) {
+    return refuse("StrideError", "%s: scale of shape %s has the strides %s; expected elements of one stride; make it contiguous",
+                  product_name(product), shape_text(scale).characters, stride_text(scale).characters);
+  }
+  *stated = {data_of(scale), {elements.extent > 1 ? elements.stride : 0, 1, 0}};
+  return 0;
+}
+
+int state_matrices(Product product, const RowTensors& tensors, aot_rows_problem_t* problem) {
+  Matrix x;
+  if (read_matrix(product, "x", *tensors.x, tensors.x->ndim - 1, &x) != 0) return -1;
+  problem->x = {x.data, {x.strides[0], x.strides[1], 0}};
+  problem->rows = x.extents[0];
+  if (state_matrix(product, kOut, *tensors.others[kOut], &problem->y) != 0) return -1;
+  const DLTensor* residual = tensors.others[kResidual];
+  const DLTensor* residual_out = tensors.others[kResidualOut];
+  if (residual != nullptr && state_matrix(product, kResidual, *residual, &problem->residual) != 0) return -1;
+  if (residual_out != nullptr && state_matrix(product, kResidualOut, *residual_out, &problem->residual_out) != 0) return -1;
+  problem->weight = vector_of(tensors.others[kWeight]);
+  problem->bias = vector_of(tensors.others[kBias]);
+  const DLTensor* written = tensors.others[kScaleOut];
+  const DLTensor* given = tensors.others[kScale];
+  if (written != nullptr) return state_matrix(product, kScaleOut, *written, &problem->scale);
+  return given == nullptr ? 0 : state_scale(product, *given, &problem->scale);
+}
+
+}  // namespace
+
+const char* name_of(RowTensor tensor) { return kNames[tensor]; }
+
+bool is_rows(const DLTensor& x) { return is_matrix(x); }
+
+bool is_heads(const DLTensor& x) {
+  Mode tokens;
+  return x.ndim < 2 || join(x, 0, x.ndim - 2, &tokens);
+}
+
+int check_row_tensors(Product product, const RowTensors& tensors, RowResult* result) {
+  if (find_operation_of(product, tensors, result) != 0 || find_shape(product, *tensors.x, result) != 0) return -1;
+  const RowOperation& operation = result->computed_by();
+  const int64_t cols = result->extents[result->num_dims - 1];
+  const DLTensor& x = *tensors.x;
+  result->writes_residual = tensors.others[kResidual] != nullptr;
+  if (tensors.others[kResidualOut] != nullptr && !result->writes_residual) {
+    return refuse("OperandError", "%s: got residual_out and no residual, whose sum with x it is for; expected both, or none",
+                  product_name(product));
+  }
+  if (check_of(product, tensors, kWeight, operation.x, &cols, 1) != 0) return -1;
+  if (check_of(product, tensors, kBias, operation.x, &cols, 1) != 0) return -1;
+  if (check_of(product, tensors, kResidual, operation.x, x.shape, x.ndim) != 0) return -1;
+  if (check_of(product, tensors, kResidualOut, operation.x, x.shape, x.ndim) != 0) return -1;
+  if (check_of(product, tensors, kOut, operation.y, result->extents, result->num_dims) != 0) return -1;
+  if (check_scales(product, tensors, result) != 0) return -1;
+  result->rotary_dim = 0;
+  return operation.is_rotary() ? check_angles(product, tensors, result) : 0;
+}
+
+int state_rows(Product product, const RowTensors& tensors, const RowResult& result, aot_rows_problem_t* problem) {
+  const RowOptions& options = tensors.options;
+  *problem = {};
+  problem->struct_bytes = sizeof(*problem);
+  problem->operation = row_id_of(result.operation);
+  problem->device = tensors.x->device.device_id;
+  problem->cols = result.extents[result.num_dims - 1];
+  problem->flags = (tensors.others[kScale] != nullptr ? AOT_ROWS_SCALE_GIVEN : 0) |
+                   (options.is_interleaved ? AOT_ROWS_INTERLEAVED : 0);
+  problem->eps = options.eps;
+  problem->weight_offset = options.weight_offset;
+  if (result.computed_by().is_rotary()) return state_rotary(product, tensors, result, problem);
+  return state_matrices(product, tensors, problem);
+}
+
+}  // namespace aot

@@ -1,0 +1,245 @@
+"""Row operations of the Python package over the recorder: what reaches the kernels, what comes back, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aot.core.row_operation import RowOperation
+from aot.core.row_signature import RowFlag
+from tests.runtime import host
+from tests.runtime.rows import Rows, row_manifest
+from tests.runtime.tensors import BFLOAT16, CPU, E4M3, FLOAT16, FLOAT32, FLOAT64, INT8, FakeTensor
+
+ROWS, COLS = 6, 256
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    return replace(row_manifest(), package="rows-gemm")
+
+
+@pytest.fixture(scope="module")
+def package(manifest, tmp_path_factory):
+    return host.compile_package(manifest, tmp_path_factory.mktemp("rows_package"))
+
+
+@pytest.fixture
+def rows(package):
+    return Rows(host.Library(package._library.LIBRARY))
+
+
+def names(manifest, rows):
+    return [manifest.row_kernels[x.kernel].operation.tag for x in rows.launches()]
+
+
+def test_a_norm_gives_what_torch_gives(package, manifest, rows, tensor):
+    x, weight = tensor((2, 3, COLS)), tensor((COLS,))
+    y = package.rms_norm(x, weight)
+    assert (y.shape, y.dtype) == ((2, 3, COLS), BFLOAT16)
+    assert names(manifest, rows) == ["bf16_rms_norm"]
+    (got,) = rows.launches()
+    assert (got.x.data, *got.x.shape, *got.x.strides) == (x.address, ROWS, COLS, COLS, 1)
+    assert (got.weight.data, *got.weight.shape) == (weight.address, COLS)
+    assert got.y.data == y.address
+    assert (got.flags, got.eps, got.weight_offset) == (RowFlag.HAS_WEIGHT, pytest.approx(1e-6), 0.0)
+
+
+def test_a_residual_is_added_and_given_back(package, rows, tensor):
+    x, residual, out, kept = (tensor((ROWS, COLS), FLOAT16) for _ in range(4))
+    y, z = package.rms_norm(x, residual=residual, eps=0.5, weight_offset=1.0)
+    assert (y.shape, z.shape, z.dtype) == ((ROWS, COLS), (ROWS, COLS), FLOAT16)
+    assert package.rms_norm(x, residual=residual, out=out, residual_out=kept) == (out, kept)
+    assert package.rms_norm(x, residual=residual, residual_out=residual)[1] is residual
+    got = rows.launches()
+    assert [x.residual_out.data for x in got] == [z.address, kept.address, residual.address]
+    assert {x.residual.data for x in got} == {residual.address}
+    assert {x.flags for x in got} == {RowFlag.HAS_RESIDUAL | RowFlag.HAS_RESIDUAL_OUT}
+    assert (got[0].eps, got[0].weight_offset) == (0.5, 1.0)
+
+
+def test_a_layer_norm_has_a_bias(package, manifest, rows, tensor):
+    x, weight, bias = tensor((ROWS, COLS)), tensor((COLS,)), tensor((COLS,))
+    package.layer_norm(x, weight, bias)
+    (got,) = rows.launches()
+    assert names(manifest, rows) == ["bf16_layer_norm"]
+    assert (got.bias.data, got.eps) == (bias.address, pytest.approx(1e-5))
+    assert got.flags == RowFlag.HAS_WEIGHT | RowFlag.HAS_BIAS
+
+
+def test_a_float8_result_comes_with_its_scales(package, manifest, rows, tensor):
+    x = tensor((2, 3, COLS))
+    y, scale = package.rms_norm(x, out_dtype="float8_e4m3fn")
+    assert (y.shape, y.dtype, scale.shape, scale.dtype) == ((2, 3, COLS), E4M3, (2, 3, 1), FLOAT32)
+    _, z, scales = package.rms_norm(x, residual=x, out_dtype="float8_e4m3fn")
+    assert (z.dtype, scales.shape) == (BFLOAT16, (2, 3, 1))
+    one = tensor((1,), FLOAT32)
+    assert package.rms_norm(x, out_dtype="float8_e4m3fn", scale=one)[1] is one
+    assert set(names(manifest, rows)) == {"bf16_e4m3_rms_norm"}
+    computed, _, given = rows.launches()
+    assert (computed.scale.data, *computed.scale.shape, computed.flags) == (scale.address, ROWS, 1, 0)
+    assert computed.scale.strides[0] == 1
+    assert (given.scale.data, given.scale.strides[0], given.flags) == (one.address, 0, RowFlag.SCALE_IS_GIVEN)
+
+
+def test_out_says_the_type_and_scale_out_where_scales_go(package, manifest, rows, tensor):
+    x, out, scale_out = tensor((ROWS, COLS)), tensor((ROWS, COLS), E4M3), tensor((ROWS, 1), FLOAT32)
+    assert package.layer_norm(x, out=out, scale_out=scale_out) == (out, scale_out)
+    assert names(manifest, rows) == ["bf16_e4m3_layer_norm"]
+
+
+@pytest.mark.parametrize("function", ["silu_mul", "gelu_tanh_mul"])
+def test_a_gate_has_half_the_columns(package, manifest, rows, tensor, function):
+    y = getattr(package, function)(tensor((ROWS, 2 * COLS)), interleaved=True)
+    assert y.shape == (ROWS, COLS)
+    (got,) = rows.launches()
+    assert names(manifest, rows) == [f"bf16_{function}"]
+    assert (*got.x.shape, *got.y.shape, got.flags) == (ROWS, 2 * COLS, ROWS, COLS, RowFlag.IS_INTERLEAVED)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "granularity", "tag", "shape"),
+    [
+        ("float8_e4m3fn", "row", "bf16_e4m3_quantize", (2, 3, 1)),
+        ("int8", "row", "bf16_int8_quantize", (2, 3, 1)),
+        ("float8_e4m3fn", "block", "bf16_e4m3_block_quantize", (2, 3, 3)),
+    ],
+)
+def test_quantize_gives_scales(package, manifest, rows, framework, dtype, granularity, tag, shape):
+    y, scale = package.quantize(framework.Tensor((2, 3, 300)), dtype, granularity)
+    assert (y.shape, y.dtype) == ((2, 3, 300), INT8 if dtype == "int8" else E4M3)
+    assert (scale.shape, scale.dtype) == (shape, FLOAT32)
+    assert names(manifest, rows) == [tag]
+    (got,) = rows.launches()
+    assert (*got.scale.shape, got.scale.strides[0]) == (ROWS, shape[-1], shape[-1])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (ROWS,), (ROWS, 1), (2, 3), (2, 3, 1)])
+def test_a_scale_is_one_or_one_for_each_row(package, rows, tensor, shape):
+    scale = tensor(shape, FLOAT32)
+    y, given = package.quantize(tensor((2, 3, COLS)), granularity="tensor", scale=scale)
+    assert given is scale
+    assert y.dtype == E4M3
+    (got,) = rows.launches()
+    assert (got.scale.data, got.scale.strides[0]) == (scale.address, 0 if scale.shape in ((), (1,), (1, 1)) else 1)
+
+
+def test_a_rotary_embedding_reads_heads(package, manifest, rows, tensor):
+    x, cos, sin = tensor((2, 7, 5, 64)), tensor((7, 32)), tensor((1, 7, 32))
+    sin.shape, sin.strides = (7, 32), (32, 1)
+    y = package.rotary(x, cos, sin)
+    assert y.shape == x.shape
+    assert package.rotary(x, cos, sin, out=x) is x
+    got, in_place = rows.launches()
+    assert names(manifest, rows) == ["bf16_rotary"] * 2
+    assert (*got.x.heads.shape, *got.x.heads.strides) == (14, 5, 64, 320, 64, 1)
+    assert (got.cos.data, *got.cos.shape, *got.cos.strides) == (cos.address, 7, 32, 32, 1)
+    assert (got.sin.data, got.flags) == (sin.address, 0)
+    assert in_place.y.data == x.address
+
+
+def test_heads_may_lie_in_a_wider_row(package, rows, framework):
+    x = framework.Tensor((4, 5, 64), strides=(1000, 64, 1))
+    package.rotary(x, framework.Tensor((4, 32)), framework.Tensor((4, 32)))
+    (got,) = rows.launches()
+    assert (*got.x.heads.strides, *got.y.heads.strides) == (1000, 64, 1, 320, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("width", "asked", "interleaved", "half", "stride"),
+    [(64, None, False, 32, 1), (64, None, True, 32, 2), (32, None, False, 32, 1), (16, None, False, 16, 1)]
+    + [(32, 32, False, 16, 1), (32, 32, True, 16, 2), (32, 64, True, 32, 1)],
+)
+def test_angles_are_halves_or_there_twice(package, rows, framework, width, asked, interleaved, half, stride):
+    x, angles = framework.Tensor((4, 5, 64)), framework.Tensor((4, width))
+    other = framework.Tensor((4, width))
+    package.rotary(x, angles, other, rotary_dim=asked, interleaved=interleaved)
+    (got,) = rows.launches()
+    assert (*got.cos.shape, *got.cos.strides) == (4, half, width, stride)
+    assert (*got.sin.shape, *got.sin.strides) == (4, half, width, stride)
+    assert got.flags == (RowFlag.IS_INTERLEAVED if interleaved else 0)
+
+
+def test_rows_that_do_not_join_are_copied_first(package, rows, monkeypatch, framework):
+    copy = framework.Tensor((4, 3, COLS))
+    monkeypatch.setattr(package._routes, "framework_of", lambda tensor: type("F", (), {"compact": lambda s, t: copy})())
+    y = package.rms_norm(framework.Tensor((4, 3, COLS), strides=(5 * COLS, COLS, 1)))
+    (got,) = rows.launches()
+    assert (got.x.data, y.shape) == (copy.address, (4, 3, COLS))
+
+
+def test_what_torch_counts_is_counted(package, rows):
+    torch = pytest.importorskip("torch")
+    from tests.runtime.test_torch_operands import gpu_tensor
+
+    x = gpu_tensor(torch.zeros(ROWS, COLS, dtype=torch.bfloat16))
+    before = x._version
+    assert package.rms_norm(x, out=x) is x
+    assert x._version == before + 1
+    x.requires_grad_()
+    with pytest.raises(package.GradientError, match="rms_norm: an operand of shape"):
+        package.rms_norm(x)
+
+
+BAD = FakeTensor
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda p, t: p.rms_norm(t((4, 8), FLOAT64)), "DtypeError", "rms_norm: x is float64"),
+        (lambda p, t: p.rms_norm(t((4, 8), E4M3)), "DtypeError", "rms_norm: there is none of float8_e4m3fn to float8_e4m3fn"),
+        (lambda p, t: p.rms_norm(t((4, 8)), out_dtype="int8"), "DtypeError", "there is none of bfloat16 to int8; expected"),
+        (lambda p, t: p.rms_norm(t(())), "ShapeError", r"x has shape \(\); expected \(..., cols\)"),
+        (lambda p, t: p.rms_norm(t((4, 8)), t((4, 8))), "ShapeError", r"weight has shape \(4, 8\); expected \(8,\)"),
+        (lambda p, t: p.rms_norm(t((4, 8)), t((8,), FLOAT32)), "DtypeError", "weight is float32; expected bfloat16"),
+        (lambda p, t: p.rms_norm(t((4, 8)), residual=t((8,))), "ShapeError", r"residual has shape \(8,\); expected \(4, 8\)"),
+        (lambda p, t: p.rms_norm(t((4, 8)), residual_out=t((4, 8))), "OperandError", "got residual_out and no residual"),
+        (lambda p, t: p.rms_norm(t((4, 8)), scale=t((1,), FLOAT32)), "OperandError", "got scale, which goes with a result of 8"),
+        (lambda p, t: p.rms_norm(t((4, 8)), scale_out=t((1,), FLOAT32)), "OperandError", "got scale_out, which goes with"),
+        (lambda p, t: p.rms_norm(t((4, 8)), eps="small"), "OperandError", "eps is 'small'; expected a number"),
+        (lambda p, t: p.rms_norm(t((4, 8)), out=t((8, 8))), "ShapeError", r"out has shape \(8, 8\); expected \(4, 8\)"),
+        (lambda p, t: p.rms_norm(t((4, 8)), out=t((4, 8), strides=(1, 1))), "StrideError", "overlaps itself"),
+        (lambda p, t: p.rms_norm(t((4, 8), device=(CPU, 0))), "DeviceError", "not in GPU memory"),
+        (lambda p, t: p.rms_norm(t((4, 8)), t((8,), device=(2, 1))), "DeviceError", "weight is on GPU 1, x on GPU 0"),
+        (lambda p, t: p.rms_norm(3), "DtypeError", "got a int; expected a tensor that speaks DLPack"),
+        (lambda p, t: p.silu_mul(t((4, 7))), "ShapeError", "expected an even last extent"),
+        (lambda p, t: p.quantize(t((4, 8)), "bfloat16"), "DtypeError", "there is none of bfloat16 to bfloat16"),
+        (lambda p, t: p.quantize(t((4, 8)), "int8", "block"), "DtypeError", "int8 with scales of blocks; expected one of"),
+        (lambda p, t: p.quantize(t((4, 8)), granularity="column"), "UnsupportedError", "granularity is 'column'"),
+        (lambda p, t: p.quantize(t((4, 8)), granularity="tensor"), "UnsupportedError", "no kernel that computes the scale"),
+        (lambda p, t: p.quantize(t((4, 8)), scale=t((3,), FLOAT32)), "ShapeError", r"scale has shape \(3,\); expected one"),
+        (lambda p, t: p.quantize(t((4, 8)), scale=t((4,))), "DtypeError", "scale is bfloat16; expected float32"),
+        (
+            lambda p, t: p.quantize(t((4, 8)), scale=t((4,), FLOAT32), scale_out=t((4, 1), FLOAT32)),
+            "OperandError",
+            "got scale_out",
+        ),
+        (lambda p, t: p.quantize(t((4, 0))), "ShapeError", "expected at least 1 column"),
+        (lambda p, t: p.rotary(t((8,)), t((4,)), t((4,))), "ShapeError", r"expected \(..., heads, dim\)"),
+        (lambda p, t: p.rotary(t((4, 2, 8)), None, t((4, 4))), "OperandError", "cos is missing"),
+        (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 4)), t((4, 8))), "ShapeError", "cos has shape"),
+        (lambda p, t: p.rotary(t((4, 2, 8)), t((3, 4)), t((3, 4))), "ShapeError", "the tokens are as many as the positions"),
+        (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 5)), t((4, 5))), "ShapeError", "cos has shape"),
+        (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 4)), t((4, 4)), rotary_dim=-2), "ShapeError", "rotary_dim is -2"),
+        (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 4)), t((4, 4)), rotary_dim="8"), "ShapeError", "rotary_dim is '8'"),
+    ],
+)
+def test_what_is_refused_is_said(package, rows, framework, call, error, text):
+    with pytest.raises(getattr(package, error), match=text):
+        call(package, framework.Tensor)
+    assert rows.launches() == []
+
+
+def test_a_wheel_without_an_operation_says_how_one_is_built(package, framework, tmp_path_factory):
+    from tests.runtime.rows import with_rows
+
+    only = with_rows(row_manifest(), (RowOperation.FP16_RMS_NORM,))
+    other = host.compile_package(replace(only, package="few-gemm"), tmp_path_factory.mktemp("few"))
+    with pytest.raises(other.UnsupportedError) as caught:
+        other.rms_norm(framework.Tensor((4, 8)))
+    assert str(caught.value) == (
+        "rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has fp16_rms_norm; build a wheel with it: "
+        "aot build --operations default,bf16_rms_norm"
+    )
