@@ -11,9 +11,9 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import (
+    ALL_OPERATIONS_TYPE,
     JOBS,
     MAX_HELDOUT_REGRET,
-    OPERATIONS_TYPE,
     OUTPUT_FOLDER,
     RECORDS,
     REGRETS,
@@ -38,6 +38,7 @@ from aot.package.distribution import check_name, check_version
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
 from aot.select.coverage import only_fallback
+from aot.select.rows import select_rows
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 VARIOUS = "with targets of which some have a selection and others have none"
 EXTENDED = "with --operations and a committed selection"
 MODES = (NAMED, PREDICTED, COMMITTED, EXTENDED, VARIOUS)
+ROWS = "aot.rows"
+"""Where a context keeps the row operations of --operations."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,13 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         pipeline.require_measured(found)
     click.echo(tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
-    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found), found
+    rows = select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
+    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), rows, found), found
 
 
 def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     """Say what was built, and how each table answers what it was made for."""
-    size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.kernels)} kernels"
+    size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels"
     texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
     if len(texts) == 1:
         return "\n".join([size, *texts.values()])
@@ -147,7 +151,7 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
 @options(JOBS, VERBOSE)
 @option(
     "--operations",
-    type=OPERATIONS_TYPE,
+    type=ALL_OPERATIONS_TYPE,
     only=[PREDICTED, COMMITTED, EXTENDED, VARIOUS],
     help=f"{HELP} By default {DEFAULT_PRESET}.",
 )
@@ -180,13 +184,16 @@ def build(context: click.Context, /, **values: Any) -> None:
 
     Without --selection, builds the target's committed selection, or where there is none, selects by the cost model.
     With --operations the wheel has these: the committed selection's kernels and times where it has them, and else what
-    `aot select --operations` would select, whose rows say that they are predicted.
+    `aot select --operations` would select, whose rows say that they are predicted. Operations on rows, such as norms,
+    are selected by the cost model.
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()
     check_version(number)
     dist = values["dist"] or check_folder(Path("dist"))
     wanted = _wanted(values, is_target_given=is_given(context, "target"))
+    named = values["operations"]
+    context.params["operations"], context.meta[ROWS] = (named.products, named.rows) if named else (None, ())
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
     built = make_wheel([source for source, _ in found], dist, workplace, package=package, wheel_version=number)

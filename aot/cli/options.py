@@ -11,7 +11,7 @@ import click
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.named_operations import HELP, named_operations
+from aot.core.named_operations import HELP, NamedOperations, all_named_operations, named_operations
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.whole_file import check_folder, check_output
 
@@ -203,7 +203,21 @@ class _Operations(click.ParamType[tuple[Operation, ...]]):
         return named_operations(value) if isinstance(value, str) else value
 
 
+class _AllOperations(click.ParamType[NamedOperations]):
+    """Products and row operations by tag, pattern or preset; there is a product among them."""
+
+    name = "TAG,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NamedOperations:
+        del param, ctx
+        if not isinstance(value, str):
+            return value
+        named_operations(value)  # which refuses what names no product
+        return all_named_operations(value)
+
+
 OPERATIONS_TYPE = _Operations()
+ALL_OPERATIONS_TYPE = _AllOperations()
 OPERATIONS = option("--operations", type=OPERATIONS_TYPE, help=HELP)
 
 _ONE_DTYPE = option(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from aot.core.constraints import Seconds, Text
 from aot.core.kernel import Kernel
+from aot.core.row_kernel import RowKernel
 from aot.core.strict_json import decode, parse_json, read_content
 
 
@@ -18,6 +19,15 @@ class Artifact:
     path: Path
     cpu_s: float = field(default=0.0, compare=False)
     """What compiling took, in seconds of CPU time."""
+
+
+@dataclass(frozen=True)
+class RowArtifact:
+    """The same of a kernel of a row operation."""
+
+    kernel: RowKernel
+    path: Path
+    cpu_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -37,10 +47,11 @@ class StoredResult:
     seconds: Seconds
     kernel: Kernel | None = None
     failure: Text | None = None
+    row_kernel: RowKernel | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is neither an artifact nor a failure, or both (ValueError)."""
-        if (self.kernel is None) == (self.failure is None):
+        """Refuse what is neither an artifact nor a failure, or several (ValueError)."""
+        if [self.kernel, self.failure, self.row_kernel].count(None) != 2:
             raise ValueError("expected a kernel or a failure")
 
 

@@ -6,7 +6,6 @@ architecture from the environment once, at import.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,30 +24,33 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from aot.compile.artifact import Artifact, CompileFailure, read_result
+from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
+from aot.compile.kinds import (
+    OBJECT_NAME,
+    RESULT_NAME,
+    AnyKey,
+    described,
+    entry_of,
+    read_artifact,
+    sources_of,
+    verdict_of,
+)
 from aot.compile.process_pool import Died, Pool
 from aot.core.candidate import Accepted
 from aot.core.constraints import one_line
 from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
-from aot.core.kernel import Kernel
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError
-from aot.families import family_of, signature
-from aot.space.legality import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aot.core.candidate import KernelKey
+    from aot.core.row_candidate import RowKernelKey
     from aot.core.target import Target
 
 TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
 """Distributions whose version decides what an object contains."""
-
-OBJECT_NAME = "kernel.o"
-RESULT_NAME = "result.json"
-
-FAMILIES = Path(__file__).parents[1] / "families"
 
 SCRATCH = ".compiling-"
 """How the folders are called that kernels are compiled in, beside the store's own."""
@@ -66,42 +68,6 @@ def toolchain_versions() -> dict[str, str]:
     return {name: version(name) for name in TOOLCHAIN}
 
 
-def _imports(source: bytes) -> set[str]:
-    """Return the full names of all that a module imports, inside functions too."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names
-
-
-@cache
-def family_sources(family: str, folder: Path = FAMILIES) -> str:
-    """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again."""
-    beside = {f"aot.families.{path.stem}": path.stem for path in folder.glob("*.py")}
-    found, todo = {}, {"__init__", family}
-    while todo:
-        name = todo.pop()
-        found[name] = (folder / f"{name}.py").read_bytes()
-        todo |= {beside[module] for module in _imports(found[name]) & beside.keys()} - found.keys()
-    digest = hashlib.sha256()
-    for name in sorted(found):
-        digest.update(found[name])
-    return digest.hexdigest()
-
-
-def _read_result(directory: Path, key: KernelKey, num_sms: int) -> Artifact | CompileFailure | None:
-    """Read an entry of the store; it is damaged where this raises OSError or DecodeError, or returns None."""
-    result, path = read_result(directory / RESULT_NAME), directory / OBJECT_NAME
-    if result.kernel is None:
-        return CompileFailure(key.name, result.failure or "", result.seconds)
-    if result.kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != result.kernel.object_sha256:
-        return None
-    return Artifact(replace(result.kernel, num_sms=num_sms), path, result.seconds)
-
-
 _NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s")
 """Entries of a target that no object depends on."""
 
@@ -112,67 +78,41 @@ class ArtifactStore:
 
     root: Path
 
-    def directory(self, key: KernelKey, target: Target) -> Path:
+    def directory(self, key: AnyKey, target: Target) -> Path:
         """Return the place of one kernel's object."""
         inputs = {
             "kernel": key.name,
             "candidate": key.candidate.as_json(),
             "target": {name: value for name, value in asdict(target).items() if name not in _NOT_COMPILED},
             "toolchain": toolchain_versions(),
-            "sources": family_sources(key.candidate.family),
+            "sources": sources_of(key),
         }
         digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         return self.root / digest[:2] / digest[2:]
 
     def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
         """Return what an earlier run made of a kernel, or None; a damaged entry counts as none."""
+        found = self.get_any(key, target)
+        return None if isinstance(found, RowArtifact) else found
+
+    def get_any(self, key: AnyKey, target: Target) -> Artifact | RowArtifact | CompileFailure | None:
+        """Return the same of a kernel of either kind."""
         try:
-            return _read_result(self.directory(key, target), key, target.num_sms)
+            return read_artifact(self.directory(key, target), key, target.num_sms)
         except (OSError, DecodeError):
             return None
 
 
-def _export(key: KernelKey, target: Target, directory: Path) -> Path:
+def _export(key: AnyKey, target: Target, directory: Path) -> Path:
     """Compile one kernel and write its object; imports CUTLASS."""
     from cutlass import cute
 
-    family = family_of(key.candidate)
-    entry = family.entry(key.candidate, key.operation, target)
+    entry = entry_of(key, target)
     host = f"llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}"
     options = f"--gpu-arch {target.arch} --host-target '{host}'"
     compiled = cute.compile(entry.function, *entry.arguments, options=options)
     compiled.export_to_c(file_path=str(directory), file_name="kernel", function_prefix=key.name)
     return directory / OBJECT_NAME
-
-
-def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
-    from aot.compile.object_file import inspect
-
-    family = family_of(key.candidate)
-    resources = family.resources(key.candidate, key.operation, target)
-    report = inspect(path, key.name, target, resources.num_threads)
-    m_multiple, n_multiple = family.multiples(key.candidate)
-    return Kernel(
-        name=key.name,
-        operation=key.operation,
-        candidate=key.candidate,
-        object_sha256=report.sha256,
-        object_bytes=report.num_bytes,
-        entry_symbol=report.entry_symbol,
-        init_symbol=report.init_symbol,
-        load_symbol=report.load_symbol,
-        signature=signature(key),
-        num_strides=family.num_strides,
-        m_multiple=m_multiple,
-        n_multiple=n_multiple,
-        workspace=family.workspace(key.candidate),
-        smem_bytes=resources.smem_bytes,
-        tmem_columns=resources.tmem_columns,
-        num_threads=resources.num_threads,
-        registers=report.registers,
-        spill_bytes=report.spill_bytes,
-        num_sms=target.num_sms,
-    )
 
 
 @dataclass(frozen=True)
@@ -206,7 +146,7 @@ def _is_own(error: BaseException) -> bool:
     )
 
 
-def _judge(error: Exception, key: KernelKey, seconds: float, scratch: Path) -> tuple[_Outcome, bool]:
+def _judge(error: Exception, key: AnyKey, seconds: float, scratch: Path) -> tuple[_Outcome, bool]:
     """Say what an error of the compiler means, and whether it is the kernel's own, so that it may be stored.
 
     An error is the kernel's own only where it is recognised as such. What is not recognised is this run's result, and
@@ -236,7 +176,7 @@ def _store(scratch: Path, directory: Path, result: dict[str, Any]) -> None:
             raise
 
 
-def compile_one(key: KernelKey, target: Target, root: Path, workplace: Path) -> _Outcome:
+def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> _Outcome:
     """Compile one kernel into the store at `root`; a failure of its own is stored with its reason.
 
     Runs in a worker process whose environment `_start_worker` has set. `workplace` is a folder on the file system of
@@ -247,7 +187,7 @@ def compile_one(key: KernelKey, target: Target, root: Path, workplace: Path) -> 
     try:
         scratch = Path(tempfile.mkdtemp(dir=workplace))
         try:
-            result: dict[str, Any] = {"kernel": asdict(_describe(key, target, _export(key, target, scratch)))}
+            result = described(key, target, _export(key, target, scratch))
             outcome, is_stored = _Outcome(), True
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
             outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
@@ -267,9 +207,9 @@ def _start_worker(arch: str, workplace: Path) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(workplace)  # what a killed compiler leaves goes with the folder
 
 
-def _refuse_illegal(keys: Sequence[KernelKey], target: Target) -> None:
+def _refuse_illegal(keys: Sequence[AnyKey], target: Target) -> None:
     for key in keys:
-        verdict = check(key.candidate, key.operation, target)
+        verdict = verdict_of(key, target)
         if not isinstance(verdict, Accepted):
             raise CompileError(f"{key.name} is not legal on {target.name}: {verdict.message}")
 
@@ -294,24 +234,40 @@ def compile_kernels(
         DependencyError: a compiler's package is not installed, or cannot be imported.
         ResourceError: the machine is short of disk or memory, or a compiler was killed.
     """
+    results = _compile(keys, target, root, jobs, progress=progress)
+    artifacts = [result for result in results if isinstance(result, Artifact)]
+    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
+
+
+def compile_row_kernels(
+    keys: Sequence[RowKernelKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
+) -> tuple[list[RowArtifact], list[CompileFailure]]:
+    """Compile kernels of row operations that the store does not have yet; arguments and errors as `compile_kernels`."""
+    results = _compile(keys, target, root, jobs, progress=progress)
+    artifacts = [result for result in results if isinstance(result, RowArtifact)]
+    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
+
+
+def _compile(
+    keys: Sequence[AnyKey], target: Target, root: Path, jobs: int | None, *, progress: bool
+) -> list[Artifact | RowArtifact | CompileFailure]:
     _refuse_illegal(keys, target)
     store = ArtifactStore(root)
-    todo = [key for key in dict.fromkeys(keys) if store.get(key, target) is None]
-    failed: dict[KernelKey, CompileFailure] = {}
+    todo = [key for key in dict.fromkeys(keys) if store.get_any(key, target) is None]
+    failed: dict[AnyKey, CompileFailure] = {}
     if todo:
         root.mkdir(parents=True, exist_ok=True)
         with scratch_folder(SCRATCH, root.resolve()) as workplace:
             num_processes = min(jobs or os.cpu_count() or 1, len(todo))
             failed = _run_workers(todo, target, root.resolve(), workplace, num_processes, progress=progress)
-    results = [failed.get(key) or store.get(key, target) for key in keys]
+    results = [failed.get(key) or store.get_any(key, target) for key in keys]
     lost = [key.name for key, result in zip(keys, results, strict=True) if result is None]
     if lost:
         raise ResourceError(f"no result for {', '.join(lost)}: something else removes files from {root}; run again")
-    artifacts = [result for result in results if isinstance(result, Artifact)]
-    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
+    return [result for result in results if result is not None]
 
 
-def _of_the_dead(key: KernelKey, died: Died) -> _Outcome:
+def _of_the_dead(key: AnyKey, died: Died) -> _Outcome:
     """Say what it means that a compiler died: its own crash is this run's result, being killed is the machine's."""
     number = -(died.exit_code or 0)
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
@@ -321,8 +277,8 @@ def _of_the_dead(key: KernelKey, died: Died) -> _Outcome:
 
 
 def _run_workers(
-    todo: Sequence[KernelKey], target: Target, root: Path, workplace: Path, num_processes: int, *, progress: bool
-) -> dict[KernelKey, CompileFailure]:
+    todo: Sequence[AnyKey], target: Target, root: Path, workplace: Path, num_processes: int, *, progress: bool
+) -> dict[AnyKey, CompileFailure]:
     """Compile into the store; return the failures of this run.
 
     Raises:
@@ -330,7 +286,7 @@ def _run_workers(
         ResourceError: the machine is short of disk or memory, or a compiler was killed.
     """
     do = partial(compile_one, target=target, root=root, workplace=workplace)
-    pool: Pool[KernelKey, _Outcome] = Pool(num_processes, _start_worker, (target.arch, workplace), do)
+    pool: Pool[AnyKey, _Outcome] = Pool(num_processes, _start_worker, (target.arch, workplace), do)
     interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
     failed = {}
     with (

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot.compile.artifact import Artifact, CompileFailure
-from aot.compile.compiler import compile_kernels
+from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
+from aot.compile.compiler import compile_kernels, compile_row_kernels
 from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
+from aot.core.row_candidate import RowKernelKey
 from aot.core.target import Target
 
 ARTIFACTS = Path("build/artifacts")
@@ -36,5 +37,19 @@ def compile_all(
     """
     try:
         return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+    except ImportError as error:
+        raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
+
+
+def compile_all_rows(
+    keys: Sequence[RowKernelKey], target: Target, workplace: Workplace
+) -> tuple[list[RowArtifact], list[CompileFailure]]:
+    """Compile kernels of row operations into the workplace's store; see `compile_row_kernels`.
+
+    Raises:
+        DependencyError: a compiler's package is not installed.
+    """
+    try:
+        return compile_row_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.errors import OperationError
 from aot.core.operation import Operation
+from aot.core.row_operation import RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,11 +22,24 @@ No other operation has run on a GPU yet (docs/operations.md)."""
 PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         DEFAULT_PRESET: ("[bf][fp]16_??", "[bf][fp]16_kk_bias"),
-        "llama": tuple(f"[bf][fp]16_kk{x}" for x in ("", "_residual", "_swiglu")),
-        "vision": tuple(f"[bf][fp]16_kk{x}" for x in ("_bias", "_gelu", "_gelu_tanh", "_residual")),
-        "diffusion": tuple(f"[bf][fp]16_kk{x}" for x in ("", "_bias", "_gelu_tanh", "_silu", "_residual")),
-        "fp8": ("e4m3_bf16_kk*", "e4m3_bf16_block_kk"),
+        "llama": (
+            *(f"[bf][fp]16_kk{x}" for x in ("", "_residual", "_swiglu")),
+            *(f"[bf][fp]16_{x}" for x in ("rms_norm", "silu_mul", "rotary")),
+        ),
+        "vision": (
+            *(f"[bf][fp]16_kk{x}" for x in ("_bias", "_gelu", "_gelu_tanh", "_residual")),
+            "[bf][fp]16_layer_norm",
+        ),
+        "diffusion": (
+            *(f"[bf][fp]16_kk{x}" for x in ("", "_bias", "_gelu_tanh", "_silu", "_residual")),
+            *(f"[bf][fp]16_{x}" for x in ("layer_norm", "rms_norm", "rotary", "gelu_tanh_mul")),
+        ),
+        "fp8": (
+            *("e4m3_bf16_kk*", "e4m3_bf16_block_kk"),
+            *(f"bf16_e4m3_{x}" for x in ("rms_norm", "layer_norm", "silu_mul", "quantize", "block_quantize")),
+        ),
         "int8": ("int8_*",),
+        "rows": tuple(RowOperation),
     }
 )
 """Patterns of tags by the name of a preset; `[bf][fp]16` is `bf16` or `fp16`.
@@ -32,6 +47,8 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 Source: the architectures. Llama and Mistral have no biases, SwiGLU, and a residual after attention and feed-forward.
 Vision transformers and speech encoders (ViT, DINOv2, SigLIP, Whisper) have biases throughout and GELU, SigLIP its tanh
 form. Diffusion transformers (DiT, Stable Diffusion 3, FLUX) have GELU's tanh form, and SiLU in front of the modulation.
+Of what stands between products, Llama has RMSNorm, SwiGLU and a rotary embedding; vision transformers LayerNorm;
+diffusion transformers LayerNorm, and RMSNorm and a rotary embedding of queries and keys.
 """
 
 HELP = (
@@ -41,27 +58,35 @@ HELP = (
 """What every command says of its option --operations."""
 
 
-def _matching(word: str) -> list[Operation]:
+@dataclass(frozen=True)
+class NamedOperations:
+    """What a text names of the two catalogues, each in its order."""
+
+    products: tuple[Operation, ...]
+    rows: tuple[RowOperation, ...]
+
+
+def _matching(word: str) -> set[Operation | RowOperation]:
     """List what a tag, a pattern or a preset names.
 
     Raises:
         OperationError: it names nothing.
     """
     patterns = PRESETS.get(word, (word,))
-    found = [x for x in Operation if any(fnmatchcase(x.tag, pattern) for pattern in patterns)]
+    found = {x for x in (*Operation, *RowOperation) if any(fnmatchcase(x.tag, pattern) for pattern in patterns)}
     if found:
         return found
-    near = get_close_matches(word, [*PRESETS, *(x.tag for x in Operation)], n=3)
+    near = get_close_matches(word, [*PRESETS, *(x.tag for x in (*Operation, *RowOperation))], n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "docs/operations.md lists them"
     raise OperationError(f"no operation is called {word!r}, and no preset; {hint}")
 
 
-def named_operations(text: str) -> tuple[Operation, ...]:
-    """List the operations that a text names, in the catalogue's order.
+def all_named_operations(text: str) -> NamedOperations:
+    """List the products and the row operations that a text names.
 
     Args:
         text: tags, patterns and presets with commas between. What a word with a leading `-` names is left out; where
-            all words have one, of the whole catalogue.
+            all words have one, of both catalogues.
 
     Raises:
         OperationError: a word is empty or names nothing, or none is left.
@@ -70,8 +95,23 @@ def named_operations(text: str) -> tuple[Operation, ...]:
     if any(word in ("", "-") for word in words):
         raise OperationError(f"an empty name in {text!r}; write for example 'bf16_kk,bf16_kk_silu' or 'llama,-fp16_*'")
     includes = [word for word in words if not word.startswith("-")]
-    kept = {x for word in includes for x in _matching(word)} if includes else set(Operation)
+    kept = set().union(*map(_matching, includes)) if includes else {*Operation, *RowOperation}
     kept -= {x for word in words if word.startswith("-") for x in _matching(word[1:])}
     if not kept:
         raise OperationError(f"{text!r} leaves no operation; exclude less")
-    return tuple(x for x in Operation if x in kept)
+    return NamedOperations(tuple(x for x in Operation if x in kept), tuple(x for x in RowOperation if x in kept))
+
+
+def named_operations(text: str) -> tuple[Operation, ...]:
+    """List the products that a text names; of the row operations of a preset or a pattern nothing is said.
+
+    Raises:
+        OperationError: as `all_named_operations`, or it names row operations alone.
+    """
+    found = all_named_operations(text)
+    if found.products:
+        return found.products
+    tags = ", ".join(x.tag for x in found.rows)
+    raise OperationError(
+        f"{text!r} names operations on rows alone ({tags}); expected a product too: write default,{text}"
+    )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aot.core.kernel import Kernel
+    from aot.core.row_kernel import RowKernel
     from aot.package.manifest import Library, Manifest
 
 CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
@@ -197,7 +198,7 @@ def _check_target(manifest: Manifest, target: Target) -> None:
 
 
 def _write_project(
-    files: FileSet, kernels: Sequence[Kernel], objects: Mapping[str, Path], target: Target, directory: Path
+    files: FileSet, kernels: Sequence[Kernel | RowKernel], objects: Mapping[str, Path], target: Target, directory: Path
 ) -> None:
     """Write a rendered project, its toolchain file and the kernels' objects, which must be the kernels' own."""
     write(files, directory)
@@ -330,10 +331,10 @@ def build_library(
         PackageError: the build failed, or the library is not what it must be.
     """
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    what = f"link {len(library.kernels)} kernels"
+    what = f"link {len(library.all_kernels)} kernels"
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
         project, build = scratch / "project", scratch / "build"
-        _write_project(render_library(library, read_templates()), library.kernels, objects, target, project)
+        _write_project(render_library(library, read_templates()), library.all_kernels, objects, target, project)
         definitions = _definitions(project, toolchain) | {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_MAKE_PROGRAM": str(_ninja()),
@@ -380,10 +381,10 @@ def build_wheel(
     """
     _check_target(manifest, target)
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
-    what = f"link {len(manifest.kernels)} kernels and package them"
+    what = f"link {len(manifest.all_kernels)} kernels and package them"
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, out = scratch / "project", scratch / "dist"
-        _write_project(render(manifest, read_templates()), manifest.kernels, objects, target, project)
+        _write_project(render(manifest, read_templates()), manifest.all_kernels, objects, target, project)
         _write_licences(project, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]

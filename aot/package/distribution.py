@@ -18,6 +18,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aot.select.rows import RowSelection
     from aot.select.selection import Selection
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -70,9 +71,9 @@ def check_version(version: str) -> str:
     return version
 
 
-def selection_hash(*selections: Selection) -> str:
+def selection_hash(*selections: Selection, rows: Sequence[RowSelection] = ()) -> str:
     """Return the first digits of the SHA-256 of one selection's canonical JSON, or of those of several."""
-    contents = [json.dumps(asdict(x), sort_keys=True, separators=(",", ":")) for x in selections]
+    contents = [json.dumps(asdict(x), sort_keys=True, separators=(",", ":")) for x in (*selections, *rows)]
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:HASH_DIGITS]
 
 
@@ -87,7 +88,7 @@ def _words(target: str) -> str:
     return target.replace("_", ".").replace("-", ".")
 
 
-def wheel_version(version: str, *selections: Selection) -> str:
+def wheel_version(version: str, *selections: Selection, rows: Sequence[RowSelection] = ()) -> str:
     """Return the version of a wheel: the toolchain's, or the user's, and what its tables are.
 
     `0.1.0+thor.0.predicted.h0a1b2c3d4e5f` sorts below `0.1.0+thor.1.measured.20261121.h5f4e3d2c1b0a`: a measured
@@ -103,4 +104,4 @@ def wheel_version(version: str, *selections: Selection) -> str:
         parts += [_words(x.target) for x in measured] if len(measured) < len(selections) else []
     else:
         parts += [str(PROVENANCE_PREDICTED)]
-    return f"{version}+{'.'.join([*parts, f'h{selection_hash(*selections)}'])}"
+    return f"{version}+{'.'.join([*parts, f'h{selection_hash(*selections, rows=rows)}'])}"

@@ -145,6 +145,11 @@ class Library:
     """Those of row operations, in the order of their index in the tables' row tables."""
 
     @property
+    def all_kernels(self) -> tuple[Kernel | RowKernel, ...]:
+        """Return the kernels of products, then those of row operations."""
+        return (*self.kernels, *self.row_kernels)
+
+    @property
     def module(self) -> str:
         """Return the import name."""
         return self.package.replace("-", "_")
@@ -264,7 +269,7 @@ def _check(manifest: Manifest) -> None:
     """Refuse what no wheel can be built from (DecodeError)."""
     if not manifest.module.isidentifier() or keyword.iskeyword(manifest.module):
         raise DecodeError(f"the package {manifest.package} would be imported as {manifest.module}, a word of Python's")
-    every = (*manifest.kernels, *manifest.row_kernels)
+    every = manifest.all_kernels
     names = [kernel.name for kernel in every]
     if len(set(names)) != len(names):
         raise DecodeError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")

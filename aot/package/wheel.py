@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from aot.compile.artifact import Artifact
+from aot.compile.artifact import Artifact, RowArtifact
 from aot.compile.compiler import toolchain_versions
-from aot.compile.workplace import Workplace, compile_all
+from aot.compile.workplace import Workplace, compile_all, compile_all_rows
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
+from aot.core.row_candidate import RowKernelKey
 from aot.core.target import Target
 from aot.families import family_of
 from aot.package.build import build_wheel
@@ -20,6 +21,7 @@ from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
 from aot.select.coverage import Coverage
 from aot.select.joined import renumbered
+from aot.select.rows import RowSelection, renumbered_rows
 from aot.select.selection import Selection
 from aot.select.tiles import tile_notes
 
@@ -34,6 +36,8 @@ class TableSource:
     target: Target
     timed: OperationTimes | None = None
     """The measured times behind the selection, by which bigger tiles are compared."""
+    rows: RowSelection | None = None
+    """Row operations; None where the wheel is to have none."""
     coverage: Coverage | None = None
     """How the selection answers what it was made for, where it does not say so itself."""
 
@@ -56,7 +60,14 @@ def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
     return {key: built_for(key) for key in users}
 
 
-def _wheel_table(source: TableSource, numbers: Mapping[KernelKey, int]) -> WheelTable:
+def shared_row_kernels(sources: Sequence[TableSource]) -> dict[RowKernelKey, Target]:
+    """List the row kernels of several selections, each once, with a target that it is compiled for: any of them."""
+    return {key: source.target for source in sources if source.rows for key in source.rows.kernels}
+
+
+def _wheel_table(
+    source: TableSource, numbers: Mapping[KernelKey, int], row_numbers: Mapping[RowKernelKey, int]
+) -> WheelTable:
     """Return the table of a selection over the kernels of the whole wheel.
 
     What the cost model chose has regrets against the model's own times, which are none.
@@ -65,8 +76,9 @@ def _wheel_table(source: TableSource, numbers: Mapping[KernelKey, int]) -> Wheel
     is_predicted = selection.provenance == PROVENANCE_PREDICTED
     table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
     calls = {key.operation.call: key.operation for key in numbers}
+    rows = renumbered_rows(source.rows, row_numbers) if source.rows else None
     return WheelTable(
-        **vars(device_table(target, table)),
+        **vars(device_table(target, table, rows)),
         provenance=selection.provenance,
         record=selection.record,
         conditions=selection.conditions,
@@ -80,7 +92,11 @@ def _wheel_table(source: TableSource, numbers: Mapping[KernelKey, int]) -> Wheel
 
 
 def manifest_of(
-    sources: Sequence[TableSource], artifacts: Sequence[Artifact], package: str, wheel_version: str
+    sources: Sequence[TableSource],
+    artifacts: Sequence[Artifact],
+    package: str,
+    wheel_version: str,
+    row_artifacts: Sequence[RowArtifact] = (),
 ) -> Manifest:
     """Make the manifest of a wheel. The local part of its version says what its tables are: see distribution.
 
@@ -89,20 +105,26 @@ def manifest_of(
         artifacts: the kernels of all, each once, as `shared_kernels` lists them.
         package: name of the distribution.
         wheel_version: the version's public part.
+        row_artifacts: the kernels of row operations, likewise, as `shared_row_kernels` lists them.
     """
+    row_kernels = tuple(artifact.kernel for artifact in row_artifacts)
+    row_numbers = {kernel.key: number for number, kernel in enumerate(row_kernels)}
     kernels = tuple(artifact.kernel for artifact in artifacts)
     numbers = {kernel.key: number for number, kernel in enumerate(kernels)}
     target = sources[0].target
     return Manifest(
         manifest_version=MANIFEST_VERSION,
         package=package,
-        version=version_of(wheel_version, *(source.selection for source in sources)),
+        version=version_of(
+            wheel_version, *(source.selection for source in sources), rows=[x.rows for x in sources if x.rows]
+        ),
         arch=target.arch,
         platform_tag=target.platform_tag,
         element_bits={kernel.operation.call: ElementBits.of(kernel.operation) for kernel in kernels},
         toolchain=toolchain_versions(),
         kernels=kernels,
-        tables=tuple(_wheel_table(source, numbers) for source in sources),
+        row_kernels=row_kernels,
+        tables=tuple(_wheel_table(source, numbers, row_numbers) for source in sources),
     )
 
 
@@ -152,6 +174,21 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
     return [found[key] for key in kernels]
 
 
+def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list[RowArtifact]:
+    """Compile the row kernels of all selections, in the order of `shared_row_kernels`."""
+    keys = shared_row_kernels(sources)
+    found: dict[RowKernelKey, RowArtifact] = {}
+    for target in dict.fromkeys(keys.values()):
+        wanted = [key for key, built_for in keys.items() if built_for == target]
+        artifacts, failures = compile_all_rows(wanted, target, workplace)
+        if failures:
+            first = failures[0]
+            text = f"{len(failures)} selected row kernels do not compile; the first: {first.name}: {first.reason}"
+            raise CompileError(f"{text}; leave its operation out with `aot build --operations`")
+        found |= {artifact.kernel.key: artifact for artifact in artifacts}
+    return [found[key] for key in keys]
+
+
 def make_wheel(
     sources: Sequence[TableSource], dist_dir: Path, workplace: Workplace, *, package: str, wheel_version: str
 ) -> BuiltWheel:
@@ -163,9 +200,9 @@ def make_wheel(
         PackageError: the selections are not for one wheel, the build failed, or the wheel is not what it must be.
     """
     check_one_host([source.target for source in sources])
-    artifacts = _compiled(sources, workplace)
-    manifest = manifest_of(sources, artifacts, package, wheel_version)
-    objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
+    artifacts, row_artifacts = _compiled(sources, workplace), _compiled_rows(sources, workplace)
+    manifest = manifest_of(sources, artifacts, package, wheel_version, row_artifacts)
+    objects = {artifact.kernel.name: artifact.path for artifact in (*artifacts, *row_artifacts)}
     target = sources[0].target
     wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)
     return BuiltWheel(wheel, manifest)

@@ -104,16 +104,16 @@ def _check_code(wheel: Path, files: Mapping[str, bytes], manifest: Manifest) -> 
     """
     folder = f"{manifest.module}/lib"
     libraries = [x for name, x in files.items() if name.startswith(folder) and x.startswith(ELF_MAGIC)]
-    missing = [x.name for x in manifest.kernels if not any(x.name.encode() + b"\0" in y for y in libraries)]
+    missing = [x.name for x in manifest.all_kernels if not any(x.name.encode() + b"\0" in y for y in libraries)]
     if missing:
         raise PackageError(f"{wheel.name}: its library does not name kernel {missing[0]} of its manifest; {_AGAIN}")
     images = [image for content in libraries for image in cubins(content)]
     major, minor = capability(manifest.arch)
     others = sorted({cubin_sm(image) for image in images} - {10 * major + minor})
-    if others or len(images) != len(manifest.kernels):
+    if others or len(images) != len(manifest.all_kernels):
         raise PackageError(
             f"{wheel.name}: its library has {len(images)} device images, for sm {others or 10 * major + minor}; "
-            f"expected {len(manifest.kernels)} for {manifest.arch}; {_AGAIN}"
+            f"expected {len(manifest.all_kernels)} for {manifest.arch}; {_AGAIN}"
         )
     return len(images)
 
@@ -130,7 +130,7 @@ def check_wheel(wheel: Path) -> Iterator[str]:
     _check_record(wheel, files)
     manifest = _find_manifest(wheel, files)
     tables = ", ".join(f"{table.target} {table.provenance}" for table in manifest.tables)
-    yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.kernels)} kernels; tables: {tables}"
+    yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.all_kernels)} kernels; tables: {tables}"
     num_files = _check_build(wheel, files, manifest.module)
     yield f"hashes: {len(files)} files as RECORD says, {num_files} as the installed package will check them"
     try:

@@ -24,7 +24,7 @@ MAX_WHEEL_BYTES = 100 * 1000**2
 _LIBC_FAMILY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _ELF_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_EXPORT_PREFIX = "aot_gemm_"
+_EXPORT_PREFIXES = ("aot_gemm_", "aot_rows_")
 
 
 def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
@@ -104,8 +104,8 @@ def _inspect_exports(name: str, section: SymbolTableSection) -> None:
     exported = [
         x.name for x in section.iter_symbols() if x["st_shndx"] != "SHN_UNDEF" and x["st_info"]["bind"] != "STB_LOCAL"
     ]
-    wrong = [x for x in exported if not x.startswith(_EXPORT_PREFIX)]
+    wrong = [x for x in exported if not x.startswith(_EXPORT_PREFIXES)]
     if wrong or not exported:
         raise PackageError(
-            f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected {_EXPORT_PREFIX}*"
+            f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected {' and '.join(f'{x}*' for x in _EXPORT_PREFIXES)}"
         )

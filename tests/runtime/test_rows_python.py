@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from aot.core.row_operation import RowOperation
 from aot.core.row_signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest
-from tests.runtime.tensors import BFLOAT16, CPU, E4M3, FLOAT16, FLOAT32, FLOAT64, INT8, FakeTensor
+from tests.runtime.tensors import BFLOAT16, CPU, E4M3, FLOAT16, FLOAT32, FLOAT64, INT8
+from tests.runtime.test_torch_operands import gpu_tensor
 
 ROWS, COLS = 6, 256
 
@@ -169,20 +171,16 @@ def test_rows_that_do_not_join_are_copied_first(package, rows, monkeypatch, fram
     assert (got.x.data, y.shape) == (copy.address, (4, 3, COLS))
 
 
-def test_what_torch_counts_is_counted(package, rows):
-    torch = pytest.importorskip("torch")
-    from tests.runtime.test_torch_operands import gpu_tensor
-
-    x = gpu_tensor(torch.zeros(ROWS, COLS, dtype=torch.bfloat16))
-    before = x._version
-    assert package.rms_norm(x, out=x) is x
-    assert x._version == before + 1
+def test_torch_hears_of_every_write_and_of_no_gradient(package, rows):
+    x, residual = (gpu_tensor(ROWS, COLS, address=place << 42) for place in (1, 2))
+    assert package.rms_norm(x, residual=residual, out=x, residual_out=residual) == (x, residual)
+    assert [tensor._version for tensor in (x, residual)] == [1, 1]
     x.requires_grad_()
     with pytest.raises(package.GradientError, match="rms_norm: an operand of shape"):
         package.rms_norm(x)
-
-
-BAD = FakeTensor
+    with torch.no_grad():
+        package.rms_norm(x, out=residual)
+    assert len(rows.launches()) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import pytest
 
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
-from aot.compile.compiler import RESULT_NAME, SCRATCH, ArtifactStore, compile_kernels, compile_one, family_sources
+from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compile_one
+from aot.compile.kinds import FAMILIES, RESULT_NAME, family_sources
 from aot.compile.object_file import cubin_sm, cubins, inspect
 from aot.core import scratch
 from aot.core.candidate import Candidate, KernelKey
@@ -323,7 +324,7 @@ def test_what_a_device_is_known_by_is_no_part_of_an_object(tmp_path):
 def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
     store = ArtifactStore(tmp_path)
     before = store.directory(SMALL, H200)
-    monkeypatch.setattr(compile_module, "family_sources", lambda family: f"changed {family}")
+    monkeypatch.setattr(compile_module, "sources_of", lambda key: f"changed {key.candidate.family}")
     changed = store.directory(SMALL, H200)
     monkeypatch.setattr(compile_module, "toolchain_versions", dict)
     assert len({before, changed, store.directory(SMALL, H200)}) == 3
@@ -333,7 +334,7 @@ def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
     ("changed", "is_other"), [("sm90_quack", True), ("_quack", True), ("__init__", True), ("sm100_tgv", False)]
 )
 def test_a_kernel_is_made_again_when_what_it_is_made_of_changes(tmp_path, changed, is_other):
-    shutil.copytree(compile_module.FAMILIES, tmp_path / "families")
+    shutil.copytree(FAMILIES, tmp_path / "families")
     before = family_sources("sm90_quack", tmp_path / "families")
     assert before == family_sources("sm90_quack")
     shutil.copytree(tmp_path / "families", tmp_path / "later")

@@ -1,0 +1,169 @@
+"""What the compiler asks of kernels of products and of row operations: their entries, sources and results."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot.compile.artifact import Artifact, CompileFailure, RowArtifact, read_result
+from aot.core.candidate import KernelKey
+from aot.core.kernel import Kernel
+from aot.core.row_candidate import RowKernelKey
+from aot.core.row_kernel import RowKernel
+from aot.core.row_signature import row_signature_of
+from aot.families import family_of, signature
+from aot.row_families import row_family_of
+from aot.space.legality import check
+from aot.space.row_legality import check_row
+
+if TYPE_CHECKING:
+    from aot.core.candidate import Verdict
+    from aot.core.target import Target
+    from aot.families import Entry
+
+AnyKey = KernelKey | RowKernelKey
+
+OBJECT_NAME = "kernel.o"
+RESULT_NAME = "result.json"
+
+FAMILIES, ROW_FAMILIES = (Path(__file__).parents[1] / name for name in ("families", "row_families"))
+
+
+def _imports(source: bytes) -> set[str]:
+    """Return the full names of all that a module imports, inside functions too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def _modules(folder: Path, package: str) -> dict[str, Path]:
+    return {f"aot.{package}.{path.stem}": path for path in folder.glob("*.py")}
+
+
+def _hash_of(first: set[str], modules: dict[str, Path]) -> str:
+    """Hash some modules and what they import of others."""
+    found: dict[str, bytes] = {}
+    todo = set(first)
+    while todo:
+        name = todo.pop()
+        found[name] = modules[name].read_bytes()
+        todo |= (_imports(found[name]) & modules.keys()) - found.keys()
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(found[name])
+    return digest.hexdigest()
+
+
+@cache
+def family_sources(family: str, folder: Path = FAMILIES) -> str:
+    """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again."""
+    return _hash_of({"aot.families.__init__", f"aot.families.{family}"}, _modules(folder, "families"))
+
+
+@cache
+def row_family_sources(family: str) -> str:
+    """Hash the module of a family of row kernels and what it imports from beside it, and of the families of products."""
+    modules = _modules(ROW_FAMILIES, "row_families") | _modules(FAMILIES, "families")
+    return _hash_of({"aot.row_families.__init__", f"aot.row_families.{family}"}, modules)
+
+
+def sources_of(key: AnyKey) -> str:
+    """Hash the sources of a kernel's family."""
+    family = key.candidate.family
+    return row_family_sources(family) if isinstance(key, RowKernelKey) else family_sources(family)
+
+
+def entry_of(key: AnyKey, target: Target) -> Entry:
+    """Build the function to compile. Imports the kernel's library."""
+    if isinstance(key, RowKernelKey):
+        return row_family_of(key.candidate).entry(key.candidate, key.operation)
+    return family_of(key.candidate).entry(key.candidate, key.operation, target)
+
+
+def verdict_of(key: AnyKey, target: Target) -> Verdict:
+    """Say whether a kernel is legal on a target."""
+    if isinstance(key, RowKernelKey):
+        return check_row(key.candidate, key.operation, target)
+    return check(key.candidate, key.operation, target)
+
+
+def described(key: AnyKey, target: Target, path: Path) -> dict[str, Any]:
+    """Describe a compiled object, as the store keeps it."""
+    if isinstance(key, RowKernelKey):
+        return {"row_kernel": asdict(_describe_row(key, target, path))}
+    return {"kernel": asdict(_describe(key, target, path))}
+
+
+def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
+    from aot.compile.object_file import inspect
+
+    family = family_of(key.candidate)
+    resources = family.resources(key.candidate, key.operation, target)
+    report = inspect(path, key.name, target, resources.num_threads)
+    m_multiple, n_multiple = family.multiples(key.candidate)
+    return Kernel(
+        name=key.name,
+        operation=key.operation,
+        candidate=key.candidate,
+        object_sha256=report.sha256,
+        object_bytes=report.num_bytes,
+        entry_symbol=report.entry_symbol,
+        init_symbol=report.init_symbol,
+        load_symbol=report.load_symbol,
+        signature=signature(key),
+        num_strides=family.num_strides,
+        m_multiple=m_multiple,
+        n_multiple=n_multiple,
+        workspace=family.workspace(key.candidate),
+        smem_bytes=resources.smem_bytes,
+        tmem_columns=resources.tmem_columns,
+        num_threads=resources.num_threads,
+        registers=report.registers,
+        spill_bytes=report.spill_bytes,
+        num_sms=target.num_sms,
+    )
+
+
+def _describe_row(key: RowKernelKey, target: Target, path: Path) -> RowKernel:
+    from aot.compile.object_file import inspect
+
+    family = row_family_of(key.candidate)
+    resources = family.resources(key.candidate, key.operation)
+    report = inspect(path, key.name, target, resources.num_threads)
+    return RowKernel(
+        name=key.name,
+        operation=key.operation,
+        candidate=key.candidate,
+        object_sha256=report.sha256,
+        object_bytes=report.num_bytes,
+        entry_symbol=report.entry_symbol,
+        init_symbol=report.init_symbol,
+        load_symbol=report.load_symbol,
+        signature=row_signature_of(key.operation),
+        limits=family.limits(key.candidate, key.operation),
+        smem_bytes=resources.smem_bytes,
+        num_threads=resources.num_threads,
+        registers=report.registers,
+        spill_bytes=report.spill_bytes,
+    )
+
+
+def read_artifact(directory: Path, key: AnyKey, num_sms: int) -> Artifact | RowArtifact | CompileFailure | None:
+    """Read an entry of the store; it is damaged where this raises OSError or DecodeError, or returns None."""
+    result, path = read_result(directory / RESULT_NAME), directory / OBJECT_NAME
+    if result.failure is not None:
+        return CompileFailure(key.name, result.failure, result.seconds)
+    kernel = result.kernel or result.row_kernel
+    if kernel is None or kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
+        return None
+    if isinstance(kernel, RowKernel):
+        return RowArtifact(kernel, path, result.seconds)
+    return Artifact(replace(kernel, num_sms=num_sms), path, result.seconds)
