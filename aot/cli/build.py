@@ -129,7 +129,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
     click.echo(tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
     rows = select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
-    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), rows, found), found
+    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
 
 
 def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:

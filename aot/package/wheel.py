@@ -36,10 +36,10 @@ class TableSource:
     target: Target
     timed: OperationTimes | None = None
     """The measured times behind the selection, by which bigger tiles are compared."""
-    rows: RowSelection | None = None
-    """Row operations; None where the wheel is to have none."""
     coverage: Coverage | None = None
     """How the selection answers what it was made for, where it does not say so itself."""
+    rows: RowSelection | None = None
+    """Row operations; None where the wheel is to have none."""
 
 
 def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:

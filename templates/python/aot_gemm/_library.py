@@ -73,7 +73,8 @@ def library() -> ctypes.CDLL:
         CorruptLibraryError: it does not load.
     """
     texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
-    return _load(ctypes.CDLL, dict.fromkeys((f"aot_gemm_{name}" for name in texts), ctypes.c_char_p))
+    functions = (*(f"aot_gemm_{name}" for name in texts), "aot_rows_kernel_name")
+    return _load(ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
 
 
 def misses_file() -> str | None:

@@ -86,6 +86,8 @@ class Info:
     Before the library is loaded: where it would have them counted if it were loaded now.
     """
     kernels: tuple[str, ...]
+    row_kernels: tuple[str, ...]
+    """Those of operations on rows, as norms; there may be none."""
     toolchain: dict[str, str]
     library_bytes: dict[str, int]
     library_dir: str
@@ -101,7 +103,7 @@ class Info:
         targets = ", ".join(x.target for x in self.tables)
         here = "no table is known to answer" if self.table is None else f"table {self.table}"
         lines = [
-            f"{self.package} {self.version}: {len(self.kernels)} kernels for {self.arch} (target {targets})",
+            f"{self.package} {self.version}: {len(self.kernels) + len(self.row_kernels)} kernels for {self.arch} (target {targets})",
             f"here: {here}: {self.table_reason}",
             *map(str, self.tables),
         ]
@@ -112,7 +114,7 @@ class Info:
         ]
         lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
         lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
-        lines += ["kernels:", *(f"  {name}" for name in self.kernels)]
+        lines += ["kernels:", *(f"  {name}" for name in (*self.kernels, *self.row_kernels))]
         return "\n".join(lines)
 
 
@@ -136,8 +138,10 @@ def library_of_manifest() -> ctypes.CDLL:
     """
     library = _library.library()
     expected = [manifest()["version"], *(kernel["name"] for kernel in manifest()["kernels"])]
+    expected += [kernel["name"] for kernel in manifest()["row_kernels"]]
     expected += [table["target"] for table in manifest()["tables"]]
     names = [library.aot_gemm_kernel_name(i) for i in range(library.aot_gemm_num_kernels())]
+    names += [library.aot_rows_kernel_name(i) for i in range(library.aot_rows_num_kernels())]
     names += [library.aot_gemm_table_target(i) for i in range(library.aot_gemm_num_tables())]
     found = [(x or b"").decode(errors="replace") for x in (library.aot_gemm_version(), *names)]
     if found != expected:
@@ -199,6 +203,7 @@ def info() -> Info:
         table_reason=reason,
         misses_file=misses_file,
         kernels=tuple(kernel["name"] for kernel in values["kernels"]),
+        row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),
         toolchain=values["toolchain"],
         library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},
         library_dir=_files.DIRECTORY,

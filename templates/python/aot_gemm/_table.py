@@ -64,7 +64,7 @@ class Plan:
     """The target of the table that answered: the one of the current GPU, or the one asked for."""
 
 
-def _extent(name: str, value: Any) -> int:
+def extent_of(name: str, value: Any) -> int:
     """Return an extent as an int.
 
     Raises:
@@ -178,7 +178,7 @@ def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float
     return None
 
 
-def _table_of(target: str | None) -> int:
+def table_of(target: str | None) -> int:
     """Return the index of a target's table; without one, of the current GPU's, or where there is none, the first.
 
     Raises:
@@ -203,7 +203,7 @@ def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Sel
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
-    asked = _library.operation(call), LAYOUTS.index(layout), *shape, _table_of(target)
+    asked = _library.operation(call), LAYOUTS.index(layout), *shape, table_of(target)
     return _Selection(*_library.binding()["plan"](*asked))
 
 
@@ -254,7 +254,7 @@ def plan(
         UnsupportedError: the wheel has no kernels for it; there is no such activation, or no table of the target.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
-    m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
+    m, n, k = extent_of("m", m), extent_of("n", n), extent_of("k", k)
     request = request_of(
         dtype,
         bias=bias,

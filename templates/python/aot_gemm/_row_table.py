@@ -1,0 +1,179 @@
+"""What the dispatch table says of an operation on rows: which kernel a size gets, why, and at which time. Needs no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import _library, _row_request, errors
+from ._catalogue import ROW_CATALOGUE, RowRow
+from ._dtypes import dtype_name
+from ._manifest import library_of_manifest, manifest
+from ._rows import GRANULARITIES
+from ._table import TIERS, extent_of, table_of
+
+FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
+_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
+_SCALE_BLOCK = 128
+"""kScaleBlock of operation.h."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """What one size gets. `rows` and `cols` are as asked."""
+
+    function: str
+    rows: int
+    cols: int
+    dtype: str
+    out_dtype: str
+    operation: str
+    """The tag of the operation, such as `bf16_rms_norm`."""
+    kernel: str
+    tier: str
+    """`grid`: the table's kernel; `fallback`: that does not take so many columns, or not a number that is no multiple of
+    its vectors."""
+    bucket: tuple[int, int] | None
+    """Upper edges (rows, cols) of the step; none for the fallback, and cols past those that the table names is 2^30."""
+    time_us: float | None
+    """In microseconds, at the bucket's upper edges; None where that has other columns than the problem, or no time."""
+    provenance: str | None
+    """`measured` or `predicted`, of the time."""
+    roofline_us: float | None
+    """The least time by the bandwidth of the table's target, with a cold L2; None of no rows."""
+    target: str
+    """The target of the table that answered: the one of the current GPU, or the one asked for."""
+
+
+def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowRow:
+    """Find the operation of the arguments of `plan_rows`.
+
+    Raises:
+        DtypeError: there is none of the element types.
+        UnsupportedError: there is no such function, or this wheel has no kernels for it.
+    """
+    if function not in FUNCTIONS:
+        raise errors.UnsupportedError(
+            f"function is {errors.show(function)}; expected one of {', '.join(map(repr, FUNCTIONS))}"
+        )
+    if granularity not in GRANULARITIES:
+        known = ", ".join(map(repr, GRANULARITIES))
+        raise errors.UnsupportedError(f"granularity is {errors.show(granularity)}; expected one of {known}")
+    x = dtype_name("dtype", dtype)
+    default = "float8_e4m3fn" if function == "quantize" else x
+    y = default if out_dtype is None else dtype_name("out_dtype", out_dtype)
+    scale = "none" if _BYTES.get(y) != 1 else "block" if granularity == "block" else "row"
+    row = _row_request.find(function, x, y, scale)
+    if row is None or not _row_request.is_there(row):
+        _row_request.refuse(f"{_row_request.PREFIX}{function} {x} {y} {scale}")
+    return row
+
+
+def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
+    """Count the fewest bytes that memory must move: `RowOperation.num_bytes` of the toolchain."""
+    is_pair = row.function in ("silu_mul", "gelu_tanh_mul")
+    vectors = {"rms_norm": 1, "layer_norm": 2}.get(row.function, 0)
+    scales = {"none": 0, "row": rows, "block": rows * -(-cols // _SCALE_BLOCK)}[row.scale]
+    x = _BYTES[row.x] * (rows * cols * (2 if is_pair else 1) + vectors * cols)
+    return x + _BYTES[row.y] * rows * cols + 4 * scales
+
+
+def _step_of(table: int, section: int, index: int) -> tuple[dict[str, Any], int]:
+    """Return a step of the table, and the upper edge of its columns.
+
+    Raises:
+        CorruptLibraryError: the manifest has no such step.
+    """
+    try:
+        for column in manifest()["tables"][table]["row_table"]["sections"][section]["columns"]:
+            if index < len(column["steps"]):
+                return column["steps"][index], column["cols"]
+            index -= len(column["steps"])
+    except LookupError:
+        pass
+    raise errors.CorruptLibraryError(
+        f"{_library.LIBRARY} answers from a place that its manifest does not have; reinstall the package"
+    )
+
+
+def plan_rows(
+    function: str,
+    rows: int,
+    cols: int,
+    dtype: Any = "bfloat16",
+    *,
+    out_dtype: Any = None,
+    granularity: str = "row",
+    target: str | None = None,
+) -> RowPlan:
+    """Say which kernel an operation on rows gets, without a GPU, for aligned and contiguous operands.
+
+    Args:
+        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize".
+        rows: of the result; of "rotary" the heads of all tokens.
+        cols: of the result; of "rotary" the elements of a head.
+        dtype: element type of x, by name or as torch, NumPy or JAX have it.
+        out_dtype: that of the result; by default x's, and float8_e4m3fn of "quantize".
+        granularity: as `quantize` has it.
+        target: as `plan` has it.
+
+    Raises:
+        DtypeError: there is no such element type, or no such operation of it.
+        ShapeError: an extent is not an integer, negative or past 2^31 - 1.
+        UnsupportedError: the wheel has no kernels for it, or there is no such function, granularity or target.
+        CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
+    """
+    rows, cols = extent_of("rows", rows), extent_of("cols", cols)
+    row = _row_of(function, dtype, out_dtype, granularity)
+    library = library_of_manifest()
+    number = library.aot_rows_operation(row.tag.encode())
+    asked = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
+    kernel, tier, section, index, table = asked
+    is_grid = TIERS[tier] == "grid"
+    step, edge = _step_of(table, section, index) if is_grid else (None, 0)
+    is_timed = step is not None and edge == cols and rows <= step["rows"] and step["time_us"] > 0
+    values = manifest()["tables"][table]
+    return RowPlan(
+        function=function,
+        rows=rows,
+        cols=cols,
+        dtype=row.x,
+        out_dtype=row.y,
+        operation=row.tag,
+        kernel=manifest()["row_kernels"][kernel]["name"],
+        tier=TIERS[tier],
+        bucket=None if step is None else (step["rows"], edge),
+        time_us=step["time_us"] if step is not None and is_timed else None,
+        provenance=step["provenance"] if step is not None and is_timed else None,
+        roofline_us=1e6 * _num_bytes(row, rows, cols) / values["bandwidth_bytes_per_s"] if rows and cols else None,
+        target=values["target"],
+    )
+
+
+def explain_rows(
+    function: str,
+    rows: int,
+    cols: int,
+    dtype: Any = "bfloat16",
+    *,
+    out_dtype: Any = None,
+    granularity: str = "row",
+    target: str | None = None,
+) -> str:
+    """Say in words which kernel an operation on rows gets and why; arguments and errors are those of `plan_rows`."""
+    got = plan_rows(function, rows, cols, dtype, out_dtype=out_dtype, granularity=granularity, target=target)
+    into = "" if got.out_dtype == got.dtype else f" to {got.out_dtype}"
+    lines = [
+        f"{function} of {got.dtype}{into}, rows {rows} cols {cols}, on {manifest()['arch']}, by the table of {got.target}"
+    ]
+    if got.bucket is None:
+        lines += ["  fallback: the table's kernel here takes no such number of columns"]
+    else:
+        lines += [f"  bucket     up to rows {got.bucket[0]} cols {got.bucket[1]}"]
+    lines += [f"  kernel     {got.kernel}"]
+    if got.time_us is not None and got.bucket is not None:
+        origin = got.provenance if got.provenance == "measured" else f"{got.provenance}, not measured"
+        lines += [f"  time       {got.time_us:.2f} us at the bucket's edge, rows {got.bucket[0]}, {origin}"]
+    if got.roofline_us is not None:
+        lines += [f"  roofline   {got.roofline_us:.2f} us for this problem, by memory"]
+    return "\n".join(lines)
