@@ -103,12 +103,12 @@ class Expected:
     def __add__(self, other: Expected) -> Expected:
         """Return the sum, rounded once more."""
         values = self.values + other.values
-        return _rounded(values, self.radius + other.radius)
+        return rounded(values, self.radius + other.radius)
 
     def __mul__(self, other: Expected) -> Expected:
         """Return the product, rounded once more."""
         radius = np.abs(self.values) * other.radius + np.abs(other.values) * self.radius + self.radius * other.radius
-        found = _rounded(self.values * other.values, radius)
+        found = rounded(self.values * other.values, radius)
         is_open = self._may_vanish & np.isinf(other.values) | other._may_vanish & np.isinf(self.values)
         return Expected(np.where(is_open, np.nan, found.values), np.where(is_open, np.inf, found.radius))
 
@@ -134,11 +134,13 @@ def _within(values: Array, radius: Array) -> Expected:
     return Expected(values, np.where(np.isfinite(values), radius, 0.0))
 
 
-def _rounded(values: Array, radius: Array | float = 0.0) -> Expected:
+def rounded(values: Array, radius: Array | float = 0.0) -> Expected:
+    """Return values that float32 rounded once, beside the radius that they have."""
     return _within(values, radius + ULP * np.abs(values) + LEAST_NORMAL)
 
 
-def _exact(values: Array) -> Expected:
+def exact(values: Array) -> Expected:
+    """Return values that are exact."""
     return Expected(values, np.zeros_like(values))
 
 
@@ -167,6 +169,11 @@ _ACTIVATIONS: Mapping[Step, Callable[[Expected], Expected]] = {
 """SiLU is x (1 + tanh(x / 2)) / 2, which kernels compute as they do GELU by tanh; by exp its error is less."""
 
 _GATES = {Step.SWIGLU: Step.SILU, Step.GEGLU: Step.GELU_TANH}
+
+
+def gated(gate: Step, values: Expected, linear: Expected) -> Expected:
+    """Return a gate's activation of some values, times others."""
+    return _ACTIVATIONS[_GATES[gate]](values) * linear
 
 
 def _run_error(bits: int, length: int, step: int) -> float:
@@ -237,7 +244,7 @@ def _product(operation: Operation, values: Values) -> Expected:
     """Sum the products, those of blocks times their factors."""
     a, b = values[Argument.A], values[Argument.B]
     if is_16_bit_product(operation):
-        return _exact(a @ b.T)
+        return exact(a @ b.T)
     k = a.shape[1]
     total, squares = np.zeros((len(a), len(b))), np.zeros((len(a), len(b)))
     is_blocked = operation.types.scale is Scale.BLOCK
@@ -260,11 +267,11 @@ def _scaled(operation: Operation, values: Values) -> Expected:
     """Return the sum with its vectors of scales and its bias."""
     found = _product(operation, values)
     if is_integer(operation.accumulator) and not is_integer(operation.d):
-        found = _rounded(found.values, found.radius)
+        found = rounded(found.values, found.radius)
     if operation.types.scale is Scale.VECTOR:
-        found *= _rounded(values[Argument.SCALE_A] * values[Argument.SCALE_B].T)
+        found *= rounded(values[Argument.SCALE_A] * values[Argument.SCALE_B].T)
     if Argument.BIAS in values:
-        found += _exact(values[Argument.BIAS])
+        found += exact(values[Argument.BIAS])
     return found
 
 
@@ -280,11 +287,11 @@ def reference(operation: Operation, values: Values) -> Expected:
         if operation.gate is not None:
             n = found.values.shape[1] // 2
             gate, linear = (Expected(found.values[:, x], found.radius[:, x]) for x in (slice(n), slice(n, None)))
-            found = _ACTIVATIONS[_GATES[operation.gate]](gate) * linear
+            found = gated(operation.gate, gate, linear)
         elif operation.activation is not None:
             found = _ACTIVATIONS[operation.activation](found)
         if Argument.RESIDUAL in values:
-            found += _exact(values[Argument.RESIDUAL])
+            found += exact(values[Argument.RESIDUAL])
         if Argument.SCALE_D in values:
-            found *= _exact(values[Argument.SCALE_D])
+            found *= exact(values[Argument.SCALE_D])
     return found

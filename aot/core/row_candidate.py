@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from aot.core.constraints import MAX_EXTENT, FamilyName, Range
-from aot.core.row_operation import RowOperation
+from aot.core.constraints import FamilyName, Range
+from aot.core.row_operation import MAX_COLS, RowOperation
 
 Threads = Annotated[int, Range(1, 1024)]
 VectorElements = Annotated[int, Range(1, 16)]
@@ -69,7 +69,7 @@ class RowLimits:
     which is 1; Y and its strides are of as many elements. Where this is 1, any address and any strides go."""
     cols_multiple: Annotated[int, Range(1, 4096)] = 1
     """Of which cols is a multiple; of a rotary embedding half of what is rotated is, and dim."""
-    max_cols: Annotated[int, Range(1, MAX_EXTENT)] = MAX_EXTENT
+    max_cols: Annotated[int, Range(1, MAX_COLS)] = MAX_COLS
     """Most columns that a row may have."""
 
     @property

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from aot.core.constraints import Extent, Word
+from aot.core.constraints import Extent, Range, Word
 from aot.core.element import ElementType
 from aot.core.types import SCALE_BLOCK
 
@@ -162,13 +162,17 @@ class RowOperation(Word):
         return moved + ElementType.FLOAT32.size_of(self.num_scales(rows, cols))
 
 
+MAX_COLS = 2**30
+"""Most columns of Y: kernels count the 2 cols columns of a pair, and columns beside a row's last, in 32 bits."""
+
+
 @dataclass(frozen=True, order=True)
 class RowProblem:
     """One row operation and the sizes of Y. A rotary embedding has a row for each head of each token."""
 
     operation: RowOperation
     rows: Extent
-    cols: Extent
+    cols: Annotated[int, Range(1, MAX_COLS)]
 
     @property
     def num_bytes(self) -> int:

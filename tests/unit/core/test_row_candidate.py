@@ -33,5 +33,5 @@ def test_limits_say_what_a_kernel_takes():
 
 
 def test_a_kernel_without_limits_takes_all():
-    assert RowLimits().takes(2**31 - 1)
+    assert (RowLimits().takes(2**30), RowLimits().takes(2**30 + 1)) == (True, False)
     assert RowLimits().has_last_stride

@@ -1,0 +1,97 @@
+"""What families of row kernels share: vectors of 16 bytes, and the arithmetic of a CTA's resources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Reason, Rejected, Resources
+from aot.core.row_candidate import RowLimits
+from aot.core.row_operation import RowFunction, RowScale
+from aot.core.types import SCALE_BLOCK
+
+if TYPE_CHECKING:
+    from aot.core.row_candidate import RowCandidate
+    from aot.core.row_operation import RowOperation
+
+ARCHS = ("sm_90a", "sm_110a")
+
+VECTOR_BYTES = 16
+"""The widest access of a thread. Source: PTX ISA, ld.global: .v4 of 32 bits."""
+
+WARP = 32
+SHARED_VALUES = 3
+"""float32 values that a warp has in shared memory: one for each reduction of a row."""
+REGISTERS_OF_SM, REGISTER_UNIT = 65536, 8
+"""Registers of an SM, and of how many a thread's are a multiple. Source: CUDA C++ Programming Guide, technical
+specifications, compute capabilities 9.0 and 11.0; CUDA occupancy calculator: 256 for each warp."""
+THREADS_OF_SM = 1536
+"""Threads of an SM of compute capability 11.0; 9.0 has 2048. Source: the same table."""
+SMEM_CARVEOUT = 100
+"""Percent of an SM's memory that is to be shared memory: as much as products take, so that a row kernel may start on an
+SM that a product is still on. An assumption: an SM that is to be divided otherwise must be empty first. (Left out, the
+compiler asks a GPU how much there is.)"""
+FIXED_REGISTERS = 40
+"""Registers of a thread beside its elements: addresses, limits and flags. Source: kernels of sm_90a and sm_110a that
+`registers` calls legal compile without spilling, nvidia-cutlass-dsl 4.8.1, 2026-11-22."""
+
+ROTARY_REGISTERS = 64
+"""Registers of a thread of `_rotary_kernel`, at most. Source: as of `FIXED_REGISTERS`."""
+
+
+def vector_elements(operation: RowOperation) -> int:
+    """Return the elements of X in a vector."""
+    return VECTOR_BYTES // operation.x.num_bytes
+
+
+def is_row(operation: RowOperation) -> bool:
+    """Say whether `_row_kernel` computes an operation."""
+    return operation.function is not RowFunction.ROTARY
+
+
+def registers(candidate: RowCandidate, operation: RowOperation) -> int:
+    """Count the registers that a thread of `_row_kernel` cannot do without.
+
+    They hold the float32 values, and beside them weights and biases, or what pairs are made of.
+    """
+    beside = operation.is_norm + operation.has_bias + operation.is_pair
+    each = candidate.vectors_per_thread * candidate.vector_elements
+    packed = each // 2 if candidate.vector_elements > 1 else each
+    return FIXED_REGISTERS + each + beside * packed
+
+
+def blocks_per_sm(registers: int, num_threads: int) -> int:
+    """Return the CTAs that an SM is to hold at once, for which ptxas saves registers: as many as need no spilling.
+
+    Left to itself it spills a few to hold more, or takes twice as many as it needs.
+    """
+    fitting = REGISTERS_OF_SM // (-(-registers // REGISTER_UNIT) * REGISTER_UNIT * num_threads)
+    return max(min(fitting, THREADS_OF_SM // num_threads), 1)
+
+
+def resources(candidate: RowCandidate) -> Resources:
+    """Count the threads of a CTA, and the shared memory in which its warps bring their sums together."""
+    shared = -(-candidate.num_threads // WARP) * SHARED_VALUES * 4
+    return Resources(shared, stage_bytes=shared, num_threads=candidate.num_threads, num_stages=1)
+
+
+def limits(candidate: RowCandidate, *, max_cols: int | None = None) -> RowLimits:
+    """Say what a kernel asks of a problem: nothing, where it reads element by element."""
+    elements = candidate.vector_elements
+    found = RowLimits() if elements == 1 else RowLimits(alignment_bytes=VECTOR_BYTES, cols_multiple=elements)
+    return found if max_cols is None else RowLimits(found.alignment_bytes, found.cols_multiple, max_cols)
+
+
+def check_threads(candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
+    """Refuse what the kernels' reductions and vectors cannot be made of."""
+    threads, elements = candidate.threads_per_row, candidate.vector_elements
+    name = candidate.name
+    if threads & (threads - 1) or candidate.num_threads % WARP:
+        text = f"{name}: {threads} threads a row and {candidate.num_threads} a CTA; rows are reduced by powers of two"
+        return Rejected(Reason.COMBINATION, f"{text} of threads, in whole warps of {WARP}")
+    if elements not in (1, vector_elements(operation)):
+        text = f"{name}: vectors of {elements} elements of {operation.x.value}; there are 1 and"
+        return Rejected(Reason.TILE, f"{text} {vector_elements(operation)}, which are {VECTOR_BYTES} bytes")
+    if operation.scale is RowScale.BLOCK and candidate.columns != SCALE_BLOCK:
+        text = f"{name}: {candidate.columns} columns at once; a block of scales has {SCALE_BLOCK}"
+        return Rejected(Reason.TILE, f"{text}, and a kernel's threads have one block at a time")
+    return None

@@ -1,0 +1,74 @@
+"""Rows of any width, of which each is read several times: once for each step that needs all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.core.row_candidate import RowCandidate
+from aot.core.row_operation import RowFunction
+from aot.row_families import _space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.candidate import Rejected, Resources
+    from aot.core.row_candidate import RowLimits
+    from aot.core.row_operation import RowOperation
+    from aot.families import Entry
+
+THREADS_PER_ROW = (256, 512, 1024)
+VECTORS = (1, 2, 4)
+
+
+def num_reads(operation: RowOperation) -> int:
+    """Count how often a row is read: for its mean, its variance, its largest magnitude and its result."""
+    means = {RowFunction.RMS_NORM: 1, RowFunction.LAYER_NORM: 2}.get(operation.function, 0)
+    return means + operation.is_quantized + 1
+
+
+class RowLooped:
+    """The family `row_looped`."""
+
+    name = "row_looped"
+    archs = _space.ARCHS
+    is_fallback = False
+
+    def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
+        """Enumerate threads and vectors; an operation whose rows can be cut needs none of it."""
+        if not operation.reduces_rows:
+            return
+        for threads in THREADS_PER_ROW:
+            for vectors in VECTORS:
+                yield RowCandidate(self.name, threads, 1, _space.vector_elements(operation), vectors)
+
+    def check(self, candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
+        """Refuse what the kernel's reductions and vectors cannot be made of."""
+        return _space.check_threads(candidate, operation)
+
+    def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
+        """Estimate the registers of a thread."""
+        return _space.registers(candidate, operation)
+
+    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
+        """Count threads and the sums of warps."""
+        del operation
+        return _space.resources(candidate)
+
+    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
+        """Ask for aligned rows."""
+        del operation
+        return _space.limits(candidate)
+
+    def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
+        """Read once for each step."""
+        del candidate
+        return num_reads(operation)
+
+    def entry(self, candidate: RowCandidate, operation: RowOperation) -> Entry:
+        """Make the entry."""
+        from aot.row_families._entry import row_entry
+
+        return row_entry(operation, candidate, is_looped=True)
+
+
+FAMILY = RowLooped()

@@ -1,0 +1,85 @@
+"""Rows that the registers of their threads hold: each element is read once. Norms, pairs and quantisation."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from aot.core.row_candidate import RowCandidate
+from aot.core.row_operation import RowScale
+from aot.core.types import SCALE_BLOCK
+from aot.row_families import _space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.candidate import Rejected, Resources
+    from aot.core.row_candidate import RowLimits
+    from aot.core.row_operation import RowOperation
+    from aot.families import Entry
+
+THREADS_OF_CTA = (128, 256)
+"""Threads of a CTA that takes several rows, or blocks or pieces of them."""
+THREADS_PER_ROW = (32, 64, 128, 256, 512, 1024)
+VECTORS = (1, 2, 4, 8)
+PIECE_VECTORS = (1, 2, 4)
+"""Of operations whose rows are cut into pieces."""
+
+
+def _threads(operation: RowOperation) -> Iterator[tuple[int, int, int]]:
+    """List threads a row, rows a CTA and vectors a thread of an operation."""
+    if operation.scale is RowScale.BLOCK:
+        whole = SCALE_BLOCK // _space.vector_elements(operation)
+        for vectors, total in product((1, 2, 4), THREADS_OF_CTA):
+            yield whole // vectors, total * vectors // whole, vectors
+    elif operation.reduces_rows:
+        for threads in THREADS_PER_ROW:
+            for rows in sorted({max(total // threads, 1) for total in THREADS_OF_CTA}):
+                yield from ((threads, rows, vectors) for vectors in VECTORS)
+    else:
+        yield from ((threads, 1, vectors) for threads, vectors in product(THREADS_OF_CTA, PIECE_VECTORS))
+
+
+class RowRegisters:
+    """The family `row_registers`."""
+
+    name = "row_registers"
+    archs = _space.ARCHS
+    is_fallback = False
+
+    def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
+        """Enumerate threads a row, rows a CTA and vectors a thread."""
+        if _space.is_row(operation):
+            for threads, rows, vectors in _threads(operation):
+                yield RowCandidate(self.name, threads, rows, _space.vector_elements(operation), vectors)
+
+    def check(self, candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
+        """Refuse what the kernel's reductions and vectors cannot be made of."""
+        return _space.check_threads(candidate, operation)
+
+    def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
+        """Estimate the registers of a thread."""
+        return _space.registers(candidate, operation)
+
+    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
+        """Count threads and the sums of warps."""
+        del operation
+        return _space.resources(candidate)
+
+    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
+        """Ask for aligned rows, no wider than the registers."""
+        return _space.limits(candidate, max_cols=candidate.columns if operation.reduces_rows else None)
+
+    def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
+        """Read once."""
+        del candidate, operation
+        return 1
+
+    def entry(self, candidate: RowCandidate, operation: RowOperation) -> Entry:
+        """Make the entry."""
+        from aot.row_families._entry import row_entry
+
+        return row_entry(operation, candidate, is_looped=False)
+
+
+FAMILY = RowRegisters()
