@@ -125,7 +125,7 @@ def _portfolio(grid: _Grid) -> list[int]:
 
 
 def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
-    """Return the steps of a column; neighbours that one kernel serves as well are one."""
+    """Return the steps of a column; neighbours that one kernel serves as well are one, unless their times are measured."""
     picks: list[int] = []
     for i in range(len(grid.row_edges)):
         times = {k: float(grid.times[column, i, k]) for k in chosen}
@@ -133,7 +133,11 @@ def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[in
         same = picks and times[picks[-1]] <= least * (1 + TIE)
         picks.append(picks[-1] if same else min(times, key=times.__getitem__))
     steps = []
-    for pick, places in groupby(range(len(picks)), key=lambda i: picks[i]):
+
+    def bucket(i: int) -> tuple[int, int]:
+        return picks[i], i if grid.is_measured[column, i, picks[i]] else -1
+
+    for (pick, _), places in groupby(range(len(picks)), key=bucket):
         last = list(places)[-1]
         is_named = grid.col_edges[column] < MAX_COLS
         provenance = PROVENANCE_MEASURED if grid.is_measured[column, last, pick] else PROVENANCE_PREDICTED

@@ -45,6 +45,9 @@ struct RowLimits {
   int64_t max_cols;
 };
 
+// Most columns of Y: aot.core.row_operation.MAX_COLS.
+constexpr int64_t kMaxCols = int64_t{1} << 30;
+
 struct RowKernel {
   const char* name;
   int32_t operation;  // index into kRowOperations

@@ -46,7 +46,7 @@ aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
 
 aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOperation& operation) {
   aot_gemm_status_t status = check_extent("rows", problem.rows);
-  if (status == AOT_GEMM_OK) status = check_extent("cols", problem.cols, operation.is_pair() ? kMaxExtent / 2 : kMaxExtent);
+  if (status == AOT_GEMM_OK) status = check_extent("cols", problem.cols, operation.is_pair() ? kMaxExtent / 2 : kMaxCols);
   if (status != AOT_GEMM_OK) return status;
   if (operation.is_rotary()) return check_heads(problem);
   if (problem.heads == 0 && problem.positions == 0 && problem.rotary_dim == 0) return AOT_GEMM_OK;

@@ -35,7 +35,7 @@ bool is_of(int32_t kernel, const RowSection& section) {
 }
 
 bool takes_all(const RowLimits& limits) {
-  return limits.alignment_bytes == 1 && limits.cols_multiple == 1 && limits.max_cols >= INT32_MAX;
+  return limits.alignment_bytes == 1 && limits.cols_multiple == 1 && limits.max_cols >= kMaxCols;
 }
 
 const char* find_fault_of_column(const RowSection& section, int32_t number, int32_t index) {

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from aot.core.constraints import MAX_EXTENT
 from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
 from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.core.row_kernel import RowKernel
@@ -29,7 +28,7 @@ LIMITS = {
     SCALAR: RowLimits(),
     SMALL: RowLimits(16, 8, 1024),
     WIDE: RowLimits(16, 8, 16384),
-    ANY: RowLimits(16, 8, MAX_EXTENT),
+    ANY: RowLimits(16, 8),
 }
 """What kernels of the tests ask of a problem."""
 

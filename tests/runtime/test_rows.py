@@ -96,7 +96,7 @@ def test_the_look_up_is_that_of_python(rows, manifest):
     for number, section in enumerate(manifest.tables[0].row_table.sections):
         edges = {*section.col_edges, *(x for column in section.columns for x in column.row_edges)}
         near = np.array(sorted({max(1, edge + step) for edge in edges for step in (-1, 0, 1)}), np.int64)
-        drawn = np.exp(rng.uniform(0, np.log(2**31 - 1), 200)).astype(np.int64)
+        drawn = np.exp(rng.uniform(0, np.log(2**30), 200)).astype(np.int64)
         values = np.concatenate([near, drawn])
         shapes = np.stack([rng.choice(values, 1000), rng.choice(values, 1000)], axis=1)
         found = rows.choose(number, shapes)

@@ -36,7 +36,8 @@ class RowPlan:
     bucket: tuple[int, int] | None
     """Upper edges (rows, cols) of the step; none for the fallback, and cols past those that the table names is 2^30."""
     time_us: float | None
-    """In microseconds, at the bucket's upper edges; None where that has other columns than the problem, or no time."""
+    """In microseconds, at the bucket's upper edges; None where those are not this problem's, or there is no time. A measured
+    time is of this problem or one with more rows."""
     provenance: str | None
     """`measured` or `predicted`, of the time."""
     roofline_us: float | None
@@ -96,6 +97,12 @@ def _step_of(table: int, section: int, index: int) -> tuple[dict[str, Any], int]
     )
 
 
+def _tells(step: dict[str, Any], rows: int) -> bool:
+    """Say whether a step's time may stand for so many rows: measured steps are narrow, predicted ones are not."""
+    is_measured: bool = step["provenance"] == "measured"
+    return step["time_us"] > 0 and (rows == step["rows"] or (is_measured and rows < step["rows"]))
+
+
 def plan_rows(
     function: str,
     rows: int,
@@ -131,7 +138,7 @@ def plan_rows(
     kernel, tier, section, index, table = asked
     is_grid = TIERS[tier] == "grid"
     step, edge = _step_of(table, section, index) if is_grid else (None, 0)
-    is_timed = step is not None and edge == cols and rows <= step["rows"] and step["time_us"] > 0
+    is_timed = step is not None and edge == cols and _tells(step, rows)
     values = manifest()["tables"][table]
     return RowPlan(
         function=function,

@@ -222,6 +222,22 @@ def rotary(
     return _products.rotary(x, tensors, (-1, flags, asked, 0.0, 0.0))
 
 
+def check_granularity(granularity: Any, scale: Any) -> None:
+    """Check what `quantize` is asked for.
+
+    Raises:
+        UnsupportedError: there is no such granularity, or none whose scale is computed.
+    """
+    if granularity not in GRANULARITIES:
+        known = ", ".join(map(repr, GRANULARITIES))
+        raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
+    if granularity == "tensor" and scale is None:
+        raise errors.UnsupportedError(
+            "quantize: there is no kernel that computes the scale of a whole tensor; expected scale=, a float32 tensor of "
+            'one element; compute it as x.abs().amax().float() / 448, or take granularity="row"'
+        )
+
+
 def quantize(
     x: Any,
     dtype: Any = "float8_e4m3fn",
@@ -254,14 +270,7 @@ def quantize(
         AotGemmError: one of the classes that `rms_norm` lists.
     """
     element = dtype_number("quantize: dtype", dtype)
-    if granularity not in GRANULARITIES:
-        known = ", ".join(map(repr, GRANULARITIES))
-        raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
-    if granularity == "tensor" and scale is None:
-        raise errors.UnsupportedError(
-            "quantize: there is no kernel that computes the scale of a whole tensor; expected scale=, a float32 tensor of "
-            'one element; compute it as x.abs().amax().float() / 448, or take granularity="row"'
-        )
+    check_granularity(granularity, scale)
     tensors = (None, None, None, None, None, scale, out, None, scale_out)
     result: tuple[Any, Any] = _products.quantize(
         x, tensors, (element, BLOCKS if granularity == "block" else 0, -1, 0.0, 0.0)

@@ -12,7 +12,7 @@ from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY
 
 _operators: Any = getattr(torch.ops, LIBRARY.ns)
-_is_compiling = torch.compiler.is_compiling
+is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _num_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - no public function says whether a mode is on
 _interpreters = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 - nor whether torch.func transforms
@@ -35,7 +35,7 @@ def is_transformed() -> bool:
     return _forward_ad._current_level >= 0  # noqa: SLF001
 
 
-def _is_recorded(*operands: Any) -> bool:
+def is_recorded(*operands: Any) -> bool:
     """Say whether torch is to know of a call: it records a gradient, or traces or counts operators."""
     if _num_modes() or _interpreters() is not None:
         return True
@@ -47,9 +47,9 @@ def _is_recorded(*operands: Any) -> bool:
 
 def _dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
     """Call an operator where torch is to know of it, else the package's function."""
-    is_traced = _is_compiling()
+    is_traced = is_compiling()
     if not is_traced and not (
-        isinstance(operands[0], torch.Tensor) and _is_recorded(*map(_tensor_of, operands), out, *options.values())
+        isinstance(operands[0], torch.Tensor) and is_recorded(*map(_tensor_of, operands), out, *options.values())
     ):
         return direct(*operands, out=out, **options)
     operands = tuple(map(_tensor_of, operands))
@@ -83,7 +83,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options:
     GradientError. An autocast is not heeded. The promise of `constant` holds in eager calls alone.
     """
     if (
-        not (options or _is_compiling())
+        not (options or is_compiling())
         and type(x) in PLAIN
         and type(weight) in _WEIGHTS
         and not _num_modes()
@@ -111,7 +111,7 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     Arguments, result and errors are those of the package's `matmul`.
     """
     if (
-        not _is_compiling()
+        not is_compiling()
         and type(a) in PLAIN
         and type(b) in PLAIN
         and not _num_modes()

@@ -1,7 +1,7 @@
 """The products as torch knows them: operators for compilers, gradients, and models whose nn.Linear's are swapped.
 
 Importing this imports torch, and registers the operators `linear`, `gated_linear` and `matmul`, each with an overload
-`out`, in a namespace of torch.ops that is the package's import name. The functions of this module call them where a
+`out`, and those of rows, as `rms_norm`, in a namespace of torch.ops that is the package's import name. The functions of this module call them where a
 compiler or a dispatch mode traces or a gradient is recorded, and the package's own functions elsewhere, so that an
 eager call costs hardly more than without this module.
 
@@ -18,8 +18,24 @@ from __future__ import annotations
 
 from ._torch_modules import Linear, PatchReport, patch, patched, unpatch
 from ._torch_products import gated_linear, linear, matmul
+from ._torch_rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
 
-__all__ = ["Linear", "PatchReport", "gated_linear", "linear", "matmul", "patch", "patched", "unpatch"]
+__all__ = [
+    "Linear",
+    "PatchReport",
+    "gated_linear",
+    "gelu_tanh_mul",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "patch",
+    "patched",
+    "quantize",
+    "rms_norm",
+    "rotary",
+    "silu_mul",
+    "unpatch",
+]
 
 Linear.__module__ = __name__  # where pickles look for it
 PatchReport.__module__ = __name__

@@ -1,0 +1,111 @@
+"""What the package says of row operations without a GPU: plans, in words, and by which table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aot.core.dispatch import Tier
+from aot.core.row_dispatch import look_up_rows
+from aot.core.row_operation import RowOperation, RowProblem
+from tests.runtime import host
+from tests.runtime.rows import Rows, row_manifest
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    return replace(row_manifest(), package="tabled-gemm")
+
+
+@pytest.fixture(scope="module")
+def package(manifest, tmp_path_factory):
+    return host.compile_package(manifest, tmp_path_factory.mktemp("tabled"))
+
+
+def asked(operation):
+    """Return what `plan_rows` is asked for an operation by."""
+    out = {"out_dtype": operation.y.value, "granularity": "block" if operation.scale.value == "block" else "row"}
+    return operation.function.value, operation.x.value, out
+
+
+@pytest.mark.parametrize("operation", list(RowOperation))
+@pytest.mark.parametrize(("rows", "cols"), [(1, 64), (16, 4096), (300, 100), (70000, 20000), (5, 1 << 20)])
+def test_a_plan_is_what_the_table_says(package, manifest, operation, rows, cols):
+    function, dtype, options = asked(operation)
+    got = package.plan_rows(function, rows, cols, dtype, **options)
+    section = manifest.tables[0].row_table.sections[operation.position]
+    limits = [kernel.limits for kernel in manifest.row_kernels]
+    # Half of what is rotated is whole vectors too.
+    alignment = 1 if operation is RowOperation.BF16_ROTARY and cols // 2 % 8 else 16
+    found = look_up_rows(section, RowProblem(operation, rows, cols), limits, alignment)
+    if operation.function.value == "rotary" and cols // 2 % 8:
+        assert got.tier == "fallback"
+        return
+    assert (got.operation, got.tier) == (operation.tag, "grid" if found.tier is Tier.GRID else "fallback")
+    assert got.kernel == manifest.row_kernels[found.kernel].name
+    least = operation.num_bytes(rows, cols) / manifest.tables[0].bandwidth_bytes_per_s * 1e6
+    assert got.roofline_us == pytest.approx(least)
+    assert (got.bucket is None) == (got.tier == "fallback")
+
+
+def test_a_predicted_time_is_shown_for_its_own_size_alone(package, manifest):
+    section = manifest.tables[0].row_table.sections[0]
+    column = section.columns[0]
+    step = column.steps[0]
+    got = package.plan_rows("rms_norm", step.rows, column.cols)
+    assert (got.time_us, got.provenance, got.bucket) == (step.time_us, "predicted", (step.rows, column.cols))
+    assert package.plan_rows("rms_norm", step.rows - 1, column.cols).time_us is None
+    assert package.plan_rows("rms_norm", step.rows, column.cols - 8).time_us is None
+    text = package.explain_rows("rms_norm", step.rows, column.cols)
+    assert f"rms_norm of bfloat16, rows {step.rows} cols {column.cols}, on sm_90a, by the table of h200" in text
+    assert f"{step.time_us:.2f} us at the bucket's edge, rows {step.rows}, predicted, not measured" in text
+
+
+def test_a_measured_time_stands_for_fewer_rows(manifest, tmp_path):
+    first = manifest.tables[0]
+    section = first.row_table.sections[0]
+    steps = tuple(replace(step, provenance="measured") for step in section.columns[0].steps)
+    columns = (replace(section.columns[0], steps=steps), *section.columns[1:])
+    table = replace(first.row_table, sections=(replace(section, columns=columns), *first.row_table.sections[1:]))
+    changed = replace(manifest, package="measured-gemm", tables=(replace(first, row_table=table),))
+    package = host.compile_package(changed, tmp_path)
+    got = package.plan_rows("rms_norm", steps[0].rows - 1, columns[0].cols)
+    assert (got.time_us, got.provenance) == (steps[0].time_us, "measured")
+    assert "measured" in package.explain_rows("rms_norm", steps[0].rows - 1, columns[0].cols)
+
+
+def test_a_fallback_is_explained(package):
+    assert "fallback: the table's kernel here takes no such number of columns" in package.explain_rows("rms_norm", 4, 99)
+
+
+def test_info_names_the_kernels(package, manifest):
+    info = package.info()
+    assert info.row_kernels == tuple(kernel.name for kernel in manifest.row_kernels)
+    assert f"{len(manifest.kernels) + len(manifest.row_kernels)} kernels for sm_90a" in str(info)
+    assert f"  {manifest.row_kernels[-1].name}" in str(info).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "text"),
+    [
+        (("batch_norm", 1, 8), {}, "UnsupportedError", "function is 'batch_norm'; expected one of 'rms_norm'"),
+        (("rms_norm", -1, 8), {}, "ShapeError", "rows is -1; expected 0 to"),
+        (("rms_norm", 1, 2.5), {}, "ShapeError", "cols is 2.5, a float"),
+        (("rms_norm", 1, 8, "float64"), {}, "DtypeError", "dtype is 'float64'"),
+        (("rms_norm", 1, 8, "int8"), {}, "DtypeError", "there is none of int8 to int8"),
+        (("quantize", 1, 8), {"granularity": "column"}, "UnsupportedError", "granularity is 'column'"),
+        (("rms_norm", 1, 8), {"target": "h100"}, "UnsupportedError", "target is 'h100'; this wheel has tables of h200"),
+    ],
+)
+def test_what_a_plan_refuses(package, arguments, options, error, text):
+    with pytest.raises(getattr(package, error), match=text):
+        package.plan_rows(*arguments, **options)
+
+
+def test_a_library_whose_row_kernels_are_others_is_refused(package, manifest, tmp_path):
+    copied = host.copy_package(package, tmp_path)
+    Rows(host.Library(package._library.LIBRARY))
+    text = (copied / "manifest.json").read_text()
+    name = manifest.row_kernels[3].name
+    assert text.count(f'"name": "{name}"') == 1
