@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from . import _row_request, errors
-from ._torch_result import DEVICES
+from . import _row_request, _torch_result, errors
 
 _BYTE_DTYPES = ("float8_e4m3fn", "int8")
 _SCALE_BLOCK = 128
@@ -84,7 +83,7 @@ def _text(tensor: Any) -> str:
 
 
 def _check_device(call: RowCall, name: str, tensor: Any) -> None:
-    if tensor.device.type not in DEVICES:
+    if tensor.device.type not in _torch_result.DEVICES:
         raise errors.DeviceError(
             f"{call.function}: {name} is on {tensor.device}; expected a CUDA tensor; move it to the GPU first"
         )

@@ -1,0 +1,108 @@
+"""Real objects of row kernels through the C API into the recorder: what the GPU would be told."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import replace
+
+import pytest
+
+from aot.compile.compiler import compile_row_kernels
+from aot.core.row_operation import RowOperation
+from aot.core.target import load_target
+from aot.package.manifest import from_json, to_json
+from aot.select.rows import renumbered_rows, select_rows
+from tests.objects import STORE, parameter_sizes, small_manifest
+from tests.runtime.host import Library, compile_library
+from tests.runtime.rows import Rows, row_problem
+
+OPERATIONS = (
+    RowOperation.BF16_RMS_NORM,
+    RowOperation.BF16_E4M3_RMS_NORM,
+    RowOperation.BF16_SILU_MUL,
+    RowOperation.BF16_ROTARY,
+    RowOperation.BF16_E4M3_QUANTIZE,
+)
+X, Y, RESIDUAL, OUT, WEIGHT, SCALE, COS, SIN = (0x7F0000000000 + (i << 36) for i in range(8))
+STREAM = 0x1234560
+PROGRAMMATIC = 6
+"""cudaLaunchAttributeProgrammaticStreamSerialization."""
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Give a manifest of the products of the tests and what is selected of OPERATIONS, and its objects by name."""
+    manifest, objects = small_manifest("h200")
+    selection = select_rows(OPERATIONS, load_target("h200"))
+    artifacts, failures = compile_row_kernels(selection.kernels, load_target("h200"), STORE, progress=False)
+    assert failures == []
+    numbers = {artifact.kernel.key: i for i, artifact in enumerate(artifacts)}
+    table = replace(manifest.tables[0], row_table=renumbered_rows(selection, numbers))
+    rows = tuple(artifact.kernel for artifact in artifacts)
+    whole = replace(manifest, row_kernels=rows, tables=(table,))
+    return from_json(to_json(whole)), objects | {x.kernel.name: x.path for x in artifacts}
+
+
+@pytest.fixture(scope="module")
+def real(built, tmp_path_factory):
+    manifest, objects = built
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("real_rows"), list(objects.values())))
+
+
+def launch(real, built, problem):
+    """Launch a problem; gives its kernel, the record, and its parameters as bytes."""
+    manifest, objects = built
+    rows = Rows(real)
+    status, found = rows.select(problem)
+    assert status == 0, rows.error()
+    kernel = manifest.row_kernels[found.kernel]
+    sizes = parameter_sizes(objects[kernel.name])
+    real.c.recorder_set_parameters((ctypes.c_int32 * len(sizes))(*sizes), len(sizes))
+    assert rows.launch(problem, STREAM) == 0, rows.error()
+    (record,) = real.real_launches()
+    return kernel, record, bytes(record.parameters)[: sum(sizes)]
+
+
+def place(operation):
+    return OPERATIONS.index(operation)
+
+
+def problems():
+    norm = {"x": (X, (4096, 1)), "y": (Y, (4096, 1)), "weight": (WEIGHT, (0, 1))}
+    added = {"residual": (RESIDUAL, (4096, 1)), "residual_out": (OUT, (4096, 1))}
+    scaled = {"scale": (SCALE, (1, 1))}
+    odd = {"x": (X, (77, 1)), "y": (Y, (77, 1))}
+    angles = {"cos": (COS, (64, 1)), "sin": (SIN, (64, 1)), "heads": 8, "positions": 16, "rotary_dim": 128}
+    heads = {"x": (X, (1024, 128, 1)), "y": (Y, (1024, 128, 1))}
+    return [
+        (row_problem(place(RowOperation.BF16_RMS_NORM), 16, 4096, **norm, **added), False),
+        (row_problem(place(RowOperation.BF16_RMS_NORM), 300, 77, **odd), True),
+        (row_problem(place(RowOperation.BF16_E4M3_RMS_NORM), 16, 4096, **norm, **scaled), False),
+        (row_problem(place(RowOperation.BF16_SILU_MUL), 16, 4096, x=(X, (8192, 1)), y=(Y, (4096, 1))), False),
+        (row_problem(place(RowOperation.BF16_ROTARY), 16, 128, **heads, **angles), False),
+        (row_problem(place(RowOperation.BF16_E4M3_QUANTIZE), 16, 100000, x=(X, (100000, 1)), y=(Y, (100000, 1)), **scaled), False),
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_kernel_is_launched_programmatically_with_its_operands(real, built, number):
+    problem, is_fallback = problems()[number]
+    kernel, record, parameters = launch(real, built, problem)
+    assert (kernel.limits.alignment_bytes == 1) == is_fallback
+    assert record.block[0] * record.block[1] * record.block[2] == kernel.num_threads
+    assert record.stream == STREAM
+    attributes = {record.attribute_ids[i]: record.attribute_values[i][0] for i in range(record.num_attributes)}
+    assert attributes[PROGRAMMATIC] == 1
+    assert record.smem_bytes <= kernel.smem_bytes
+    for tensor in (problem.x, problem.y, problem.residual, problem.residual_out, problem.weight, problem.cos, problem.scale):
+        if tensor.data is not None:
+            assert struct.pack("<Q", tensor.data) in parameters
+
+
+def test_a_grid_has_a_cta_for_each_row(real, built):
+    norm = {"x": (X, (4096, 1)), "y": (Y, (4096, 1))}
+    for rows in (1, 7, 64, 1000):
+        kernel, record, _ = launch(real, built, row_problem(0, rows, 4096, **norm))
+        assert record.grid[0] == -(-rows // kernel.candidate.rows_per_cta)
+        assert (record.grid[1], record.grid[2]) == (1, 1)
