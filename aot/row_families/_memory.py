@@ -11,6 +11,17 @@ from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_co
 from aot.core.row_candidate import RowCandidate
 from aot.core.row_signature import RowFlag
 
+VECTOR_BITS = 128
+"""Bits of the widest load. Source: PTX ISA, ld.global."""
+WORDS = VECTOR_BITS // 32
+
+LOAD = (
+    "{ .reg .pred there; setp.ne.s32 there, {$r1}, 0; "
+    "mov.b32 {$w0}, 0; mov.b32 {$w1}, 0; mov.b32 {$w2}, 0; mov.b32 {$w3}, 0; "
+    "@there ld.global.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }"
+)
+"""Loads a vector from the address r0 where r1 is not 0."""
+
 
 def has(flags: Any, flag: RowFlag) -> Any:
     """Say whether a flag is set."""
@@ -51,24 +62,44 @@ def registers(candidate: RowCandidate, element: Any) -> Any:
 
 
 @cute.jit
-def load(tensor: Any, place: Any, values: Any, times: Constexpr[int] = 1, offset: Int32 = 0) -> None:
-    """Load a thread's vectors, those that the row has; of column c what lies at times * c + offset of the tensor."""
+def load(tensor: Any, place: Any, values: Any, is_there: Any, times: Constexpr[int] = 1, offset: Int32 = 0) -> None:
+    """Load a thread's vectors, those that the row has; of column c what lies at times * c + offset of the tensor.
+
+    Nothing is loaded where `is_there` is False.
+    """
     for i in range_constexpr(place.candidate.vectors_per_thread):
         column = place.column(i)
-        if column < place.limit:
-            source = vector(tensor, place.row, times * column + offset, place.candidate.vector_elements)
-            cute.autovec_copy(source, values[None, i])
+        source = vector(tensor, place.row, times * column + offset, place.candidate.vector_elements)
+        _load_vector(source, values[None, i], is_there & (column < place.limit))
 
 
 @cute.jit
-def load_weights(tensor: Any, place: Any, values: Any) -> None:
-    """Load a thread's elements of a contiguous vector that has one for each column."""
+def load_weights(tensor: Any, place: Any, values: Any, is_there: Any) -> None:
+    """Load a thread's elements of a contiguous vector that has one for each column, where it is there."""
     elements = const_expr(place.candidate.vector_elements)
     for i in range_constexpr(place.candidate.vectors_per_thread):
         column = place.column(i)
-        if column < place.limit:
-            start = tensor.iterator + cute.assume(column, divby=elements)
-            cute.autovec_copy(cute.make_tensor(start, cute.make_layout(elements)), values[None, i])
+        start = tensor.iterator + cute.assume(column, divby=elements)
+        source = cute.make_tensor(start, cute.make_layout(elements))
+        _load_vector(source, values[None, i], is_there & (column < place.limit))
+
+
+@cute.jit
+def _load_vector(source: Any, values: Any, is_there: Any) -> None:
+    """Load a vector, or zeros where it is not there.
+
+    An ordinary load in a branch would have the compiler unpack its elements there, and so wait for one vector before it
+    loads the next. This one is an instruction with a predicate.
+    """
+    if const_expr(cute.size(source) * source.element_type.width == VECTOR_BITS):
+        words = cute.recast_tensor(values, Int32)
+        loaded = cute.arch.inline_ptx(
+            LOAD, write_only_types=[Int32] * WORDS, read_only_args=[source.iterator, Int32(is_there)]
+        )
+        for i in range_constexpr(WORDS):
+            words[i] = loaded[i]
+    elif is_there:
+        cute.autovec_copy(source, values)
 
 
 @cute.jit

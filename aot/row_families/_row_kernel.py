@@ -212,7 +212,7 @@ class RowKernel:
             return values, None
         if const_expr(self.operation.is_norm):
             return self._read_sum(operands, place, loaded, values, is_first)
-        load(operands.x, place, loaded)
+        load(operands.x, place, loaded, Boolean(True))
         values.store(loaded.load().to(Float32))
         return values, None
 
@@ -220,17 +220,16 @@ class RowKernel:
     def _read_sum(self, operands: Any, place: Any, loaded: Any, values: Any, is_first: Constexpr[bool]) -> Any:
         """Return X + RESIDUAL, rounded to X's type, and the weights; write the sum, where this is the first time."""
         flags, element = operands.flags, operands.x.element_type
+        affine = self._read_affine(operands, place)  # first: behind the others it would wait for what they load
         added = registers(self.candidate, element)
         has_residual, is_written = has(flags, RowFlag.HAS_RESIDUAL), has(flags, RowFlag.HAS_RESIDUAL_OUT)
         # Once the sum is written it is read there: RESIDUAL, and X, may be the same memory.
         is_sum = Boolean(False) if const_expr(is_first) else has_residual & is_written
         if is_sum:
-            load(operands.residual_out, place, loaded)
+            load(operands.residual_out, place, loaded, Boolean(True))
         else:
-            load(operands.x, place, loaded)
-            if has_residual:
-                load(operands.residual, place, added)
-        affine = self._read_affine(operands, place)
+            load(operands.x, place, loaded, Boolean(True))
+            load(operands.residual, place, added, has_residual)
         values.store(loaded.load().to(Float32))
         if has_residual:
             total = (values.load() + added.load().to(Float32)).to(element)
@@ -251,12 +250,10 @@ class RowKernel:
         """Read a thread's weights and biases: 1 and 0 where there are none."""
         flags, element = operands.flags, operands.x.element_type
         weight, bias = registers(self.candidate, element), None
-        if has(flags, RowFlag.HAS_WEIGHT):
-            load_weights(operands.weight, place, weight)
+        load_weights(operands.weight, place, weight, has(flags, RowFlag.HAS_WEIGHT))
         if const_expr(self.operation.has_bias):
             bias = registers(self.candidate, element)
-            if has(flags, RowFlag.HAS_BIAS):
-                load_weights(operands.bias, place, bias)
+            load_weights(operands.bias, place, bias, has(flags, RowFlag.HAS_BIAS))
         offset = Float32(0.0) if const_expr(operands.weight_offset is None) else operands.weight_offset
         return Affine(weight, bias, cutlass.select_(has(flags, RowFlag.HAS_WEIGHT), offset, Float32(1.0)))
 
@@ -269,11 +266,11 @@ class RowKernel:
         elements = const_expr(self.candidate.vector_elements)
         is_interleaved = has(operands.flags, RowFlag.IS_INTERLEAVED)
         if is_interleaved:
-            load(operands.x, place, first, 2)
-            load(operands.x, place, second, 2, elements)
+            load(operands.x, place, first, Boolean(True), 2)
+            load(operands.x, place, second, Boolean(True), 2, elements)
         else:
-            load(operands.x, place, first)
-            load(operands.x, place, second, 1, operands.y.shape[1])
+            load(operands.x, place, first, Boolean(True))
+            load(operands.x, place, second, Boolean(True), 1, operands.y.shape[1])
         for i in range_constexpr(self.candidate.vectors_per_thread):
             for e in range_constexpr(elements):
                 pair = [self._of_two(first, second, i, 2 * e), self._of_two(first, second, i, 2 * e + 1)]

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 THREADS_OF_CTA = (128, 256)
 """Threads of a CTA that takes several rows, or blocks or pieces of them."""
 THREADS_PER_ROW = (32, 64, 128, 256, 512, 1024)
-VECTORS = (1, 2, 4, 8)
+VECTORS = (1, 2, 4)
+"""Eight vectors are 64 elements, for which a thread has too few registers to keep them all under way."""
 PIECE_VECTORS = (1, 2, 4)
 """Of operations whose rows are cut into pieces."""
 

@@ -1,0 +1,47 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aot.core.row_candidate import RowCandidate, RowKernelKey
+from aot.core.row_operation import RowOperation, RowProblem
+from aot.core.target import load_target
+from aot.space.row_cost import row_time_us
+
+H200, THOR = load_target("h200"), load_target("thor")
+NORM = RowOperation.BF16_RMS_NORM
+REGISTERS = RowCandidate("row_registers", 256, 1, 8, 2)
+LOOPED = RowCandidate("row_looped", 256, 1, 8, 2)
+
+
+def time_us(rows, cols, candidate=REGISTERS, operation=NORM, target=H200):
+    return row_time_us(RowKernelKey(operation, candidate), RowProblem(operation, rows, cols), target)
+
+
+def test_many_rows_take_what_moving_their_bytes_takes():
+    problem = RowProblem(NORM, 65536, 4096)
+    bytes_us = problem.num_bytes / H200.bandwidth_bytes_per_s * 1e6
+    assert bytes_us < time_us(65536, 4096) < 1.05 * bytes_us
+
+
+def test_one_row_takes_a_launch_and_a_trip_to_memory():
+    assert H200.launch_us + 0.8 < time_us(1, 4096) < 2 * H200.launch_us
+
+
+@given(st.integers(1, 2**16), st.integers(1, 2**16))
+def test_more_rows_never_take_less(rows, more):
+    assert time_us(rows, 4096) <= time_us(rows + more, 4096)
+
+
+def test_reading_again_takes_longer():
+    assert time_us(8192, 4096) < time_us(8192, 4096, LOOPED)
+    assert time_us(1, 4096) < time_us(1, 4096, LOOPED)
+
+
+@pytest.mark.parametrize("rows", [1, 512, 8192])
+def test_a_warp_a_row_is_slow_where_rows_are_wide_and_few_threads_wait_where_they_are_narrow(rows):
+    narrow = RowCandidate("row_looped", 256, 1, 8, 1)
+    assert time_us(rows, 16384, narrow) > time_us(rows, 16384, RowCandidate("row_looped", 1024, 1, 8, 2))
+
+
+def test_less_bandwidth_takes_longer():
+    assert time_us(8192, 4096, target=THOR) > 10 * time_us(8192, 4096)

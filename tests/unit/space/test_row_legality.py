@@ -1,0 +1,157 @@
+from dataclasses import replace
+
+import pytest
+
+from aot.core.candidate import Accepted, Reason, Rejected
+from aot.core.errors import CandidateError
+from aot.core.row_candidate import RowCandidate, RowLimits
+from aot.core.row_operation import RowFunction, RowOperation
+from aot.core.target import load_target
+from aot.row_families import row_families, row_families_for, row_family_of
+from aot.space.row_legality import check_row, judge_rows, legal_rows, row_fallback
+
+H200, THOR = load_target("h200"), load_target("thor")
+NORM, LAYER = RowOperation.BF16_RMS_NORM, RowOperation.BF16_LAYER_NORM
+GOOD = RowCandidate("row_registers", 128, 2, 8, 4)
+
+
+def reason(candidate, operation=NORM, target=H200):
+    verdict = check_row(candidate, operation, target)
+    assert isinstance(verdict, Rejected)
+    return verdict.reason, verdict.message
+
+
+def test_families_are_found_by_their_modules():
+    assert sorted(row_families()) == ["row_looped", "row_registers", "row_rotary", "row_scalar"]
+    assert [x.name for x in row_families_for(THOR)] == sorted(row_families())
+
+
+def test_a_legal_candidate_is_accepted_with_its_resources():
+    verdict = check_row(GOOD, NORM, H200)
+    assert isinstance(verdict, Accepted)
+    assert (verdict.resources.num_threads, verdict.resources.smem_bytes) == (256, 8 * 3 * 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "operation", "why", "text"),
+    [
+        (
+            {"rows_per_cta": 16},
+            NORM,
+            Reason.THREADS,
+            "row_registers_128x16_v8x4 needs 2048 threads; sm_90a takes 1024 a block; take fewer rows a CTA",
+        ),
+        (
+            {"threads_per_row": 1024, "rows_per_cta": 1, "vectors_per_thread": 2},
+            LAYER,
+            Reason.REGISTERS,
+            (
+                "row_registers_1024x1_v8x2 needs about 72 registers a thread for bf16_layer_norm; sm_90a gives 64 "
+                "to each of 1024; take fewer vectors a thread"
+            ),
+        ),
+        (
+            {"vectors_per_thread": 32},
+            NORM,
+            Reason.REGISTERS,
+            (
+                "row_registers_128x2_v8x32 needs about 424 registers a thread for bf16_rms_norm; sm_90a gives 255 "
+                "to each of 256; take fewer vectors a thread"
+            ),
+        ),
+        (
+            {"threads_per_row": 96},
+            NORM,
+            Reason.COMBINATION,
+            (
+                "row_registers_96x2_v8x4: 96 threads a row and 192 a CTA; rows are reduced by powers of two of "
+                "threads, in whole warps of 32"
+            ),
+        ),
+        (
+            {"vector_elements": 4},
+            NORM,
+            Reason.TILE,
+            "row_registers_128x2_v4x4: vectors of 4 elements of bfloat16; there are 1 and 8, which are 16 bytes",
+        ),
+        (
+            {},
+            RowOperation.BF16_E4M3_BLOCK_QUANTIZE,
+            Reason.TILE,
+            (
+                "row_registers_128x2_v8x4: 4096 columns at once; a block of scales has 128, and a kernel's threads "
+                "have one block at a time"
+            ),
+        ),
+        (
+            {},
+            RowOperation.BF16_ROTARY,
+            Reason.COMBINATION,
+            "row_registers_128x2_v8x4: row_registers computes no bf16_rotary",
+        ),
+        (
+            {"family": "row_scalar"},
+            NORM,
+            Reason.COMBINATION,
+            "row_scalar has one candidate of bf16_rms_norm, row_scalar_256x1_v1x4",
+        ),
+    ],
+)
+def test_a_candidate_that_cannot_be_built_is_refused_with_its_figures(change, operation, why, text):
+    assert reason(replace(GOOD, **change), operation) == (why, text)
+
+
+def test_shared_memory_and_architecture_are_looked_at():
+    small = replace(H200, smem_bytes_per_block=64)
+    text = "row_registers_128x2_v8x4 needs 96 bytes of shared memory; sm_90a gives 64 a block; take fewer threads"
+    assert reason(GOOD, target=small) == (Reason.SMEM, text)
+    other = replace(H200, arch="sm_80")
+    text = "row_registers_128x2_v8x4: row_registers is for sm_90a, sm_110a, h200 is sm_80"
+    assert reason(GOOD, target=other) == (Reason.ARCHITECTURE, text)
+    with pytest.raises(CandidateError, match="no fallback of row operations compiles for sm_80"):
+        row_fallback(NORM, other)
+
+
+def test_an_unknown_family_is_refused_by_name():
+    with pytest.raises(CandidateError, match="no family of row kernels 'x'; there are: row_looped, row_registers, "):
+        check_row(replace(GOOD, family="x"), NORM, H200)
+
+
+@pytest.mark.parametrize("target", [H200, THOR])
+@pytest.mark.parametrize("operation", RowOperation)
+def test_every_operation_has_kernels_for_aligned_rows_and_one_for_all(operation, target):
+    fallback = row_fallback(operation, target)
+    assert isinstance(check_row(fallback, operation, target), Accepted)
+    assert row_family_of(fallback).limits(fallback, operation) == RowLimits()
+    found = legal_rows(operation, target)
+    assert len(set(found)) == len(found)
+    for cols in (128, 4096, 16384, 2**30):
+        assert any(row_family_of(x).limits(x, operation).takes(cols) for x in found)
+    limits = {row_family_of(x).limits(x, operation) for x in found}
+    assert {(x.alignment_bytes, x.cols_multiple) for x in limits} == {(16, 8)}
+
+
+def test_the_space_is_what_families_enumerate():
+    verdicts = dict(judge_rows(NORM, H200))
+    assert len(verdicts) == 36
+    assert all(x.family in ("row_registers", "row_looped") for x in verdicts)
+    assert {x.family for x in legal_rows(RowOperation.FP16_ROTARY, H200)} == {"row_rotary"}
+    assert all(x.columns == 128 for x in legal_rows(RowOperation.BF16_E4M3_BLOCK_QUANTIZE, H200))
+
+
+@pytest.mark.parametrize(
+    ("tag", "num_reads"),
+    [("bf16_rms_norm", 2), ("bf16_layer_norm", 3), ("bf16_e4m3_layer_norm", 4), ("bf16_e4m3_quantize", 2)],
+)
+def test_a_looped_kernel_reads_once_for_each_step(tag, num_reads):
+    operation = RowOperation(tag)
+    looped = RowCandidate("row_looped", 256, 1, 8, 2)
+    assert row_family_of(looped).num_reads(looped, operation) == num_reads
+    assert row_family_of(GOOD).num_reads(GOOD, operation) == 1
+
+
+def test_rows_in_registers_are_no_wider_than_those():
+    family = row_family_of(GOOD)
+    assert family.limits(GOOD, NORM) == RowLimits(16, 8, 4096)
+    pairs = next(x for x in RowOperation if x.function is RowFunction.SILU_MUL)
+    assert family.limits(GOOD, pairs) == RowLimits(16, 8)
