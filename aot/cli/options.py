@@ -210,7 +210,7 @@ class _AllOperations(click.ParamType[NamedOperations]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NamedOperations:
         del param, ctx
-        if not isinstance(value, str):
+        if isinstance(value, NamedOperations):
             return value
         named_operations(value)  # which refuses what names no product
         return all_named_operations(value)

@@ -70,7 +70,7 @@ def family_sources(family: str, folder: Path = FAMILIES) -> str:
 
 @cache
 def row_family_sources(family: str) -> str:
-    """Hash the module of a family of row kernels and what it imports from beside it, and of the families of products."""
+    """Hash the module of a family of row kernels and what it imports from beside it and of the products' families."""
     modules = _modules(ROW_FAMILIES, "row_families") | _modules(FAMILIES, "families")
     return _hash_of({"aot.row_families.__init__", f"aot.row_families.{family}"}, modules)
 

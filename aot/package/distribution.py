@@ -73,7 +73,8 @@ def check_version(version: str) -> str:
 
 def selection_hash(*selections: Selection, rows: Sequence[RowSelection] = ()) -> str:
     """Return the first digits of the SHA-256 of one selection's canonical JSON, or of those of several."""
-    contents = [json.dumps(asdict(x), sort_keys=True, separators=(",", ":")) for x in (*selections, *rows)]
+    values = [*map(asdict, selections), *map(asdict, rows)]
+    contents = [json.dumps(x, sort_keys=True, separators=(",", ":")) for x in values]
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:HASH_DIGITS]
 
 

@@ -202,7 +202,8 @@ def make_wheel(
     check_one_host([source.target for source in sources])
     artifacts, row_artifacts = _compiled(sources, workplace), _compiled_rows(sources, workplace)
     manifest = manifest_of(sources, artifacts, package, wheel_version, row_artifacts)
-    objects = {artifact.kernel.name: artifact.path for artifact in (*artifacts, *row_artifacts)}
+    objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
+    objects |= {artifact.kernel.name: artifact.path for artifact in row_artifacts}
     target = sources[0].target
     wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)
     return BuiltWheel(wheel, manifest)

@@ -107,5 +107,6 @@ def _inspect_exports(name: str, section: SymbolTableSection) -> None:
     wrong = [x for x in exported if not x.startswith(_EXPORT_PREFIXES)]
     if wrong or not exported:
         raise PackageError(
-            f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected {' and '.join(f'{x}*' for x in _EXPORT_PREFIXES)}"
+            f"{name} exports {len(exported)} symbols, {wrong[:3]} among them; expected "
+            + " and ".join(f"{x}*" for x in _EXPORT_PREFIXES)
         )

@@ -1,4 +1,4 @@
-"""Which row kernels ship, and which shape gets which: by the cost model, or by measured times where there are any. Pure."""
+"""Which row kernels ship, and which shape gets which: by measured times, or else by the cost model. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ TIE = 0.01
 
 ROW_EDGES = tuple(2**i for i in range(17))
 """Edges of rows where nothing was measured: 1 to 65536."""
-COL_EDGES = (*(2**i for i in range(5, 10)), *(2**i * part // 8 for i in range(10, 15) for part in (8, 10, 12, 14)), 32768)
+COL_EDGES = (
+    *(2**i for i in range(5, 10)),
+    *(2**i * part // 8 for i in range(10, 15) for part in (8, 10, 12, 14)),
+    32768,
+)
 """Edges of columns likewise: powers of two to 512, then quarters of them, as the widths of models are."""
 HEAD_EDGES = (32, 64, 96, 128, 192, 256)
 """Edges of the elements of a head. Source: those of public models are 32 to 256."""
@@ -66,15 +70,19 @@ class _Grid:
     is_measured: NDArray[np.bool_]
 
 
-def _edges(operation: RowOperation, measured: Mapping[tuple[int, int], object]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the edges of rows and of columns: those that were measured, or the usual ones; the last takes any width."""
+def _edges(
+    operation: RowOperation, measured: Mapping[tuple[int, int], object]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the edges of rows and columns: those that were measured, or the usual ones; the last takes any width."""
     usual = HEAD_EDGES if operation.function is RowFunction.ROTARY else COL_EDGES
     rows = tuple(sorted({rows for rows, _ in measured})) or ROW_EDGES
     cols = tuple(sorted({cols for _, cols in measured})) or usual
     return rows, (*(x for x in cols if x < MAX_COLS), MAX_COLS)
 
 
-def _grid_of(operation: RowOperation, target: Target, measured: Mapping[tuple[int, int], Mapping[RowCandidate, float]]) -> _Grid:
+def _grid_of(
+    operation: RowOperation, target: Target, measured: Mapping[tuple[int, int], Mapping[RowCandidate, float]]
+) -> _Grid:
     row_edges, col_edges = _edges(operation, measured)
     timed = {candidate for times in measured.values() for candidate in times}
     legal = legal_rows(operation, target)
@@ -107,7 +115,8 @@ def _portfolio(grid: _Grid) -> list[int]:
     best = cells.min(axis=1, initial=np.inf)
     if not np.isfinite(best).all():
         raise SelectionError(
-            f"{grid.operation.tag}: no kernel is left for some sizes; expected one of any width; measure more candidates"
+            f"{grid.operation.tag}: no kernel is left for some sizes; expected one of any width; "
+            "measure more candidates"
         )
     chosen: list[int] = []
     have = np.full(len(cells), np.inf)
@@ -125,7 +134,7 @@ def _portfolio(grid: _Grid) -> list[int]:
 
 
 def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
-    """Return the steps of a column; neighbours that one kernel serves as well are one, unless their times are measured."""
+    """Return the steps of a column; neighbours that one kernel serves as well are one, unless measured."""
     picks: list[int] = []
     for i in range(len(grid.row_edges)):
         times = {k: float(grid.times[column, i, k]) for k in chosen}

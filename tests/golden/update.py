@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from aot.core.row_operation import RowOperation
 from aot.package.build import read_templates, write
 from aot.package.render import FileSet, render
 from tests.golden.manifest import golden_manifest
+from tests.runtime.rows import with_rows
 
+ROWS, ROW_TABLE = (RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_QUANTIZE), "src/row_table.cc"
+"""What the golden manifest has of row operations for one more file, and which it is."""
 EXPECTED = Path(__file__).with_name("expected")
 
 
@@ -20,6 +24,8 @@ def golden_files() -> FileSet:
     for path, content in render(golden_manifest(), templates).items():
         if path not in copied:
             files.add(path, content)
+    rows = render(with_rows(golden_manifest(), ROWS), templates)
+    files.add(f"rows/{ROW_TABLE}", rows[ROW_TABLE])
     return files
 
 

@@ -81,7 +81,12 @@ def problems():
         (row_problem(place(RowOperation.BF16_E4M3_RMS_NORM), 16, 4096, **norm, **scaled), False),
         (row_problem(place(RowOperation.BF16_SILU_MUL), 16, 4096, x=(X, (8192, 1)), y=(Y, (4096, 1))), False),
         (row_problem(place(RowOperation.BF16_ROTARY), 16, 128, **heads, **angles), False),
-        (row_problem(place(RowOperation.BF16_E4M3_QUANTIZE), 16, 100000, x=(X, (100000, 1)), y=(Y, (100000, 1)), **scaled), False),
+        (
+            row_problem(
+                place(RowOperation.BF16_E4M3_QUANTIZE), 16, 100000, x=(X, (100000, 1)), y=(Y, (100000, 1)), **scaled
+            ),
+            False,
+        ),
     ]
 
 
@@ -95,7 +100,15 @@ def test_a_kernel_is_launched_programmatically_with_its_operands(real, built, nu
     attributes = {record.attribute_ids[i]: record.attribute_values[i][0] for i in range(record.num_attributes)}
     assert attributes[PROGRAMMATIC] == 1
     assert record.smem_bytes <= kernel.smem_bytes
-    for tensor in (problem.x, problem.y, problem.residual, problem.residual_out, problem.weight, problem.cos, problem.scale):
+    for tensor in (
+        problem.x,
+        problem.y,
+        problem.residual,
+        problem.residual_out,
+        problem.weight,
+        problem.cos,
+        problem.scale,
+    ):
         if tensor.data is not None:
             assert struct.pack("<Q", tensor.data) in parameters
 

@@ -1,4 +1,4 @@
-"""Row operations of the Python package over the recorder: what reaches the kernels, what comes back, what is refused."""
+"""Row operations of the Python package over the recorder: what reaches kernels, what comes back, what is refused."""
 
 from __future__ import annotations
 
@@ -150,8 +150,15 @@ def test_heads_may_lie_in_a_wider_row(package, rows, framework):
 
 @pytest.mark.parametrize(
     ("width", "asked", "interleaved", "half", "stride"),
-    [(64, None, False, 32, 1), (64, None, True, 32, 2), (32, None, False, 32, 1), (16, None, False, 16, 1)]
-    + [(32, 32, False, 16, 1), (32, 32, True, 16, 2), (32, 64, True, 32, 1)],
+    [
+        (64, None, False, 32, 1),
+        (64, None, True, 32, 2),
+        (32, None, False, 32, 1),
+        (16, None, False, 16, 1),
+        (32, 32, False, 16, 1),
+        (32, 32, True, 16, 2),
+        (32, 64, True, 32, 1),
+    ],
 )
 def test_angles_are_halves_or_there_twice(package, rows, framework, width, asked, interleaved, half, stride):
     x, angles = framework.Tensor((4, 5, 64)), framework.Tensor((4, width))
@@ -187,15 +194,39 @@ def test_torch_hears_of_every_write_and_of_no_gradient(package, rows):
     ("call", "error", "text"),
     [
         (lambda p, t: p.rms_norm(t((4, 8), FLOAT64)), "DtypeError", "rms_norm: x is float64"),
-        (lambda p, t: p.rms_norm(t((4, 8), E4M3)), "DtypeError", "rms_norm: there is none of float8_e4m3fn to float8_e4m3fn"),
-        (lambda p, t: p.rms_norm(t((4, 8)), out_dtype="int8"), "DtypeError", "there is none of bfloat16 to int8; expected"),
+        (
+            lambda p, t: p.rms_norm(t((4, 8), E4M3)),
+            "DtypeError",
+            "rms_norm: there is none of float8_e4m3fn to float8_e4m3fn",
+        ),
+        (
+            lambda p, t: p.rms_norm(t((4, 8)), out_dtype="int8"),
+            "DtypeError",
+            "there is none of bfloat16 to int8; expected",
+        ),
         (lambda p, t: p.rms_norm(t(())), "ShapeError", r"x has shape \(\); expected \(..., cols\)"),
         (lambda p, t: p.rms_norm(t((4, 8)), t((4, 8))), "ShapeError", r"weight has shape \(4, 8\); expected \(8,\)"),
         (lambda p, t: p.rms_norm(t((4, 8)), t((8,), FLOAT32)), "DtypeError", "weight is float32; expected bfloat16"),
-        (lambda p, t: p.rms_norm(t((4, 8)), residual=t((8,))), "ShapeError", r"residual has shape \(8,\); expected \(4, 8\)"),
-        (lambda p, t: p.rms_norm(t((4, 8)), residual_out=t((4, 8))), "OperandError", "got residual_out and no residual"),
-        (lambda p, t: p.rms_norm(t((4, 8)), scale=t((1,), FLOAT32)), "OperandError", "got scale, which goes with a result of 8"),
-        (lambda p, t: p.rms_norm(t((4, 8)), scale_out=t((1,), FLOAT32)), "OperandError", "got scale_out, which goes with"),
+        (
+            lambda p, t: p.rms_norm(t((4, 8)), residual=t((8,))),
+            "ShapeError",
+            r"residual has shape \(8,\); expected \(4, 8\)",
+        ),
+        (
+            lambda p, t: p.rms_norm(t((4, 8)), residual_out=t((4, 8))),
+            "OperandError",
+            "got residual_out and no residual",
+        ),
+        (
+            lambda p, t: p.rms_norm(t((4, 8)), scale=t((1,), FLOAT32)),
+            "OperandError",
+            "got scale, which goes with a result of 8",
+        ),
+        (
+            lambda p, t: p.rms_norm(t((4, 8)), scale_out=t((1,), FLOAT32)),
+            "OperandError",
+            "got scale_out, which goes with",
+        ),
         (lambda p, t: p.rms_norm(t((4, 8)), eps="small"), "OperandError", "eps is 'small'; expected a number"),
         (lambda p, t: p.rms_norm(t((4, 8)), out=t((8, 8))), "ShapeError", r"out has shape \(8, 8\); expected \(4, 8\)"),
         (lambda p, t: p.rms_norm(t((4, 8)), out=t((4, 8), strides=(1, 1))), "StrideError", "overlaps itself"),
@@ -204,10 +235,22 @@ def test_torch_hears_of_every_write_and_of_no_gradient(package, rows):
         (lambda p, t: p.rms_norm(3), "DtypeError", "got a int; expected a tensor that speaks DLPack"),
         (lambda p, t: p.silu_mul(t((4, 7))), "ShapeError", "expected an even last extent"),
         (lambda p, t: p.quantize(t((4, 8)), "bfloat16"), "DtypeError", "there is none of bfloat16 to bfloat16"),
-        (lambda p, t: p.quantize(t((4, 8)), "int8", "block"), "DtypeError", "int8 with scales of blocks; expected one of"),
+        (
+            lambda p, t: p.quantize(t((4, 8)), "int8", "block"),
+            "DtypeError",
+            "int8 with scales of blocks; expected one of",
+        ),
         (lambda p, t: p.quantize(t((4, 8)), granularity="column"), "UnsupportedError", "granularity is 'column'"),
-        (lambda p, t: p.quantize(t((4, 8)), granularity="tensor"), "UnsupportedError", "no kernel that computes the scale"),
-        (lambda p, t: p.quantize(t((4, 8)), scale=t((3,), FLOAT32)), "ShapeError", r"scale has shape \(3,\); expected one"),
+        (
+            lambda p, t: p.quantize(t((4, 8)), granularity="tensor"),
+            "UnsupportedError",
+            "no kernel that computes the scale",
+        ),
+        (
+            lambda p, t: p.quantize(t((4, 8)), scale=t((3,), FLOAT32)),
+            "ShapeError",
+            r"scale has shape \(3,\); expected one",
+        ),
         (lambda p, t: p.quantize(t((4, 8)), scale=t((4,))), "DtypeError", "scale is bfloat16; expected float32"),
         (
             lambda p, t: p.quantize(t((4, 8)), scale=t((4,), FLOAT32), scale_out=t((4, 1), FLOAT32)),
@@ -218,7 +261,11 @@ def test_torch_hears_of_every_write_and_of_no_gradient(package, rows):
         (lambda p, t: p.rotary(t((8,)), t((4,)), t((4,))), "ShapeError", r"expected \(..., heads, dim\)"),
         (lambda p, t: p.rotary(t((4, 2, 8)), None, t((4, 4))), "OperandError", "cos is missing"),
         (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 4)), t((4, 8))), "ShapeError", "cos has shape"),
-        (lambda p, t: p.rotary(t((4, 2, 8)), t((3, 4)), t((3, 4))), "ShapeError", "the tokens are as many as the positions"),
+        (
+            lambda p, t: p.rotary(t((4, 2, 8)), t((3, 4)), t((3, 4))),
+            "ShapeError",
+            "the tokens are as many as the positions",
+        ),
         (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 5)), t((4, 5))), "ShapeError", "cos has shape"),
         (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 4)), t((4, 4)), rotary_dim=-2), "ShapeError", "rotary_dim is -2"),
         (lambda p, t: p.rotary(t((4, 2, 8)), t((4, 4)), t((4, 4)), rotary_dim="8"), "ShapeError", "rotary_dim is '8'"),
@@ -238,6 +285,6 @@ def test_a_wheel_without_an_operation_says_how_one_is_built(package, framework, 
     with pytest.raises(other.UnsupportedError) as caught:
         other.rms_norm(framework.Tensor((4, 8)))
     assert str(caught.value) == (
-        "rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has fp16_rms_norm; build a wheel with it: "
-        "aot build --operations default,bf16_rms_norm"
+        "rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has fp16_rms_norm; build a wheel with "
+        "it: aot build --operations default,bf16_rms_norm"
     )

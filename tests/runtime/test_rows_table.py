@@ -76,7 +76,9 @@ def test_a_measured_time_stands_for_fewer_rows(manifest, tmp_path):
 
 
 def test_a_fallback_is_explained(package):
-    assert "fallback: the table's kernel here takes no such number of columns" in package.explain_rows("rms_norm", 4, 99)
+    assert "fallback: the table's kernel here takes no such number of columns" in package.explain_rows(
+        "rms_norm", 4, 99
+    )
 
 
 def test_info_names_the_kernels(package, manifest):

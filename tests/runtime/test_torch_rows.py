@@ -1,4 +1,4 @@
-"""Row operations as torch's operators, with no GPU: what they give of fake tensors, under a compiler, and what they refuse."""
+"""Row operations as torch's operators, with no GPU: of fake tensors, under a compiler, and what they refuse."""
 
 from __future__ import annotations
 

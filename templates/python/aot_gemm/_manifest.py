@@ -102,8 +102,9 @@ class Info:
         """Write one line for each entry, and one for each condition and kernel."""
         targets = ", ".join(x.target for x in self.tables)
         here = "no table is known to answer" if self.table is None else f"table {self.table}"
+        num_kernels = len(self.kernels) + len(self.row_kernels)
         lines = [
-            f"{self.package} {self.version}: {len(self.kernels) + len(self.row_kernels)} kernels for {self.arch} (target {targets})",
+            f"{self.package} {self.version}: {num_kernels} kernels for {self.arch} (target {targets})",
             f"here: {here}: {self.table_reason}",
             *map(str, self.tables),
         ]

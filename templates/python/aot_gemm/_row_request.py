@@ -8,7 +8,7 @@ from . import _library, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
 
 PREFIX = "rows "
-"""How the binding begins a request of a row operation: function, element types of x and of y, and kind of scales follow."""
+"""How the binding begins a request of a row operation. Function, element types of x and y, and kind of scales follow."""
 
 
 def find(function: str, x: str, y: str, scale: str) -> RowRow | None:
@@ -41,7 +41,8 @@ def refuse(text: str) -> NoReturn:
             f"{each.x} to {each.y}{' with scales of blocks' if each.scale == 'block' else ''}" for each in of_function
         )
         raise errors.DtypeError(
-            f"{function}: there is none of {x} to {y}{blocks}; expected one of {known}; convert x, or ask for another type"
+            f"{function}: there is none of {x} to {y}{blocks}; expected one of {known}; convert x, or ask for "
+            "another type"
         )
     here = ", ".join(each.tag for each in of_function if is_there(each)) or "none"
     raise errors.UnsupportedError(

@@ -1,4 +1,4 @@
-"""Row operations over tensors of a framework without DLPack's C exchange API: stream and memory are asked for in Python."""
+"""Row operations over tensors of a framework without DLPack's C exchange API, which is asked in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dispatch table says of an operation on rows: which kernel a size gets, why, and at which time. Needs no GPU."""
+"""What the dispatch table says of an operation on rows: kernel, reason and time of a size. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class RowPlan:
     """The tag of the operation, such as `bf16_rms_norm`."""
     kernel: str
     tier: str
-    """`grid`: the table's kernel; `fallback`: that does not take so many columns, or not a number that is no multiple of
-    its vectors."""
+    """`grid`: the table's kernel; `fallback`: that does not take so many columns, or no such number of them."""
     bucket: tuple[int, int] | None
     """Upper edges (rows, cols) of the step; none for the fallback, and cols past those that the table names is 2^30."""
     time_us: float | None
-    """In microseconds, at the bucket's upper edges; None where those are not this problem's, or there is no time. A measured
-    time is of this problem or one with more rows."""
+    """In microseconds, at the bucket's upper edges; None where those are not this problem's, or there is no time.
+
+    A measured time is of this problem or one with more rows.
+    """
     provenance: str | None
     """`measured` or `predicted`, of the time."""
     roofline_us: float | None
@@ -171,7 +172,8 @@ def explain_rows(
     got = plan_rows(function, rows, cols, dtype, out_dtype=out_dtype, granularity=granularity, target=target)
     into = "" if got.out_dtype == got.dtype else f" to {got.out_dtype}"
     lines = [
-        f"{function} of {got.dtype}{into}, rows {rows} cols {cols}, on {manifest()['arch']}, by the table of {got.target}"
+        f"{function} of {got.dtype}{into}, rows {rows} cols {cols}, on {manifest()['arch']}, "
+        f"by the table of {got.target}"
     ]
     if got.bucket is None:
         lines += ["  fallback: the table's kernel here takes no such number of columns"]

@@ -1,4 +1,4 @@
-"""What stands between products, over tensors of any framework that speaks DLPack: norms, gates, embeddings, quantisation."""
+"""What stands between products, over tensors that speak DLPack: norms, gates, embeddings, quantisation."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def rms_norm(
     """Compute z / sqrt(mean(z^2) + eps) * (weight + weight_offset) of each row z, as torch.nn.functional.rms_norm.
 
     All is done in float32, and each result is rounded once. With a residual z is x + residual, rounded to x's type, as
-    in a transformer's layers; without, it is x. Work goes to the current stream of x's framework, where a CUDA graph may
-    capture it. Which types there are kernels for depends on what the wheel was built for; `plan_rows` says so.
+    in a transformer's layers; without, it is x. Work goes to the current stream of x's framework, where a CUDA graph
+    may capture it. Which types there are kernels for depends on what the wheel was built for; `plan_rows` says so.
 
     Args:
         x: (..., cols) in GPU memory, bfloat16 or float16. Where leading dimensions do not join into rows of one stride,
@@ -53,12 +53,12 @@ def rms_norm(
         out: (..., cols), written to; allocated where it is not given. It may be x itself where it is of x's type.
         out_dtype: type of the result, as torch, NumPy or JAX have it or by name; by default that of `out`, or x's.
             float8_e4m3fn is divided by scales before it is rounded.
-        scale: the scales of a float8 result, where they are given: float32, one element, or one for each row, (rows,) or
-            (..., 1).
-        residual_out: (..., cols), what x + residual is written to: the residual or x itself, or another; allocated where
-            it is not given.
-        scale_out: (..., 1) float32, what the scales of a float8 result are written to where they are computed: the largest
-            magnitude of each row over 448, or 1 of a row of zeros; allocated where it is not given.
+        scale: the scales of a float8 result, where they are given: float32, one element, or one for each row, (rows,)
+            or (..., 1).
+        residual_out: (..., cols), what x + residual is written to: the residual or x itself, or another; allocated
+            where it is not given.
+        scale_out: (..., 1) float32, what the scales of a float8 result are written to where they are computed: the
+            largest magnitude of each row over 448, or 1 of a row of zeros; allocated where it is not given.
 
     Returns:
         The result, of the kind of tensor that x is. With a residual or of float8 it is a tuple: the result, then x +
@@ -185,8 +185,9 @@ def rotary(
 ) -> Any:
     """Turn pairs of elements of each head by the angles of its token's position: a rotary position embedding.
 
-    With a and b the two elements of a pair, a becomes a * cos - b * sin, and b becomes b * cos + a * sin, in float32, each
-    rounded once. Queries and keys that lie side by side in memory, (tokens, q heads + kv heads, dim), take one call.
+    With a and b the two elements of a pair, a becomes a * cos - b * sin, and b becomes b * cos + a * sin, in float32,
+    each rounded once. Queries and keys that lie side by side in memory, (tokens, q heads + kv heads, dim), take one
+    call.
 
     Args:
         x: (..., heads, dim) in GPU memory, bfloat16 or float16; the dimensions in front are of tokens, as (batch, seq).
@@ -194,11 +195,11 @@ def rotary(
             seq, dim) is given as x.transpose(1, 2).
         cos: (positions, rotary_dim / 2), of x's type, with any leading dimensions. Positions are as many as tokens, or
             tokens a multiple: then token i takes the position i modulo positions. A cos of rotary_dim columns, as
-            transformers has it, holds each angle twice, in two halves or, `interleaved`, side by side, and one of each is
-            read.
+            transformers has it, holds each angle twice, in two halves or, `interleaved`, side by side, and one of each
+            is read.
         sin: as cos.
-        interleaved: whether the elements 2 j and 2 j + 1 are a pair (GPT-J), and not j and j + rotary_dim / 2 (GPT-NeoX,
-            Llama).
+        interleaved: whether the elements 2 j and 2 j + 1 are a pair (GPT-J), and not j and j + rotary_dim / 2
+            (GPT-NeoX, Llama).
         rotary_dim: how many elements of a head are turned; those behind are copied. By default dim where cos has dim
             columns, else twice the columns of cos.
         out: of x's shape and type, written to; x itself for in place; allocated where it is not given.
@@ -216,7 +217,9 @@ def rotary(
         except TypeError:
             asked = -1
         if not 0 <= asked < 2**31:
-            raise errors.ShapeError(f"rotary: rotary_dim is {errors.show(rotary_dim)}; expected an even number up to dim")
+            raise errors.ShapeError(
+                f"rotary: rotary_dim is {errors.show(rotary_dim)}; expected an even number up to dim"
+            )
     flags = INTERLEAVED if interleaved else 0
     tensors = (None, None, None, cos, sin, None, out, None, None)
     return _products.rotary(x, tensors, (-1, flags, asked, 0.0, 0.0))
@@ -233,8 +236,8 @@ def check_granularity(granularity: Any, scale: Any) -> None:
         raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
     if granularity == "tensor" and scale is None:
         raise errors.UnsupportedError(
-            "quantize: there is no kernel that computes the scale of a whole tensor; expected scale=, a float32 tensor of "
-            'one element; compute it as x.abs().amax().float() / 448, or take granularity="row"'
+            "quantize: there is no kernel that computes the scale of a whole tensor; expected scale=, a float32 tensor "
+            'of one element; compute it as x.abs().amax().float() / 448, or take granularity="row"'
         )
 
 
@@ -247,20 +250,20 @@ def quantize(
     out: Any = None,
     scale_out: Any = None,
 ) -> tuple[Any, Any]:
-    """Compute x / scale, clamped to the range of a type of 8 bits and rounded to it: what a product of such operands takes.
+    """Compute x / scale, clamped to the range of a type of 8 bits and rounded to it, as a product takes it.
 
     float8_e4m3fn saturates at 448, and NaN stays NaN; int8 is rounded half to even.
 
     Args:
         x: (..., cols), as `rms_norm` has it.
         dtype: float8_e4m3fn or int8, as torch, NumPy or JAX have it or by name.
-        granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of all,
-            which is to be given.
+        granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of
+            all, which is to be given.
         scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks.
         out: (..., cols), written to; allocated where it is not given.
-        scale_out: (..., 1), or of blocks (..., ceil(cols / 128)), float32: what the scales are written to where they are
-            computed; allocated where it is not given. Each is the largest magnitude over 448, or over 127 of int8, and 1
-            where all are zero.
+        scale_out: (..., 1), or of blocks (..., ceil(cols / 128)), float32: what the scales are written to where they
+            are computed; allocated where it is not given. Each is the largest magnitude over 448, or over 127 of int8,
+            and 1 where all are zero.
 
     Returns:
         The result and the scales: those that were given, or (..., 1), or of blocks (..., ceil(cols / 128)). As scale_x,

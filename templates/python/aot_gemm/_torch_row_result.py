@@ -1,7 +1,7 @@
 """What an operation on rows of torch tensors gives, by shapes and types alone; extents may be symbols of a trace.
 
-The twin of row_tensors.cc for tensors without memory: it refuses with the same errors what that would refuse later. What
-depends on memory, as strides and overlaps, is left to the call itself.
+The twin of row_tensors.cc for tensors without memory: it refuses with the same errors what that would refuse later.
+What depends on memory, as strides and overlaps, is left to the call itself.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _check(call: RowCall, name: str, dtype: str, shape: tuple[Any, ...]) -> None
     if tensor is None:
         return
     if name_of(tensor.dtype) != dtype:
-        raise errors.DtypeError(
-            f"{call.function}: {name} is {name_of(tensor.dtype)}; expected {dtype}; convert it"
-        )
+        raise errors.DtypeError(f"{call.function}: {name} is {name_of(tensor.dtype)}; expected {dtype}; convert it")
     if tuple(tensor.shape) != shape:
         raise errors.ShapeError(f"{call.function}: {name} has shape {_text(tensor)}; expected {shape}")
 
@@ -145,13 +143,11 @@ def _check_scale(call: RowCall, kind: str, y: str, scales: tuple[Any, ...]) -> N
     scale, shape = call.scale, tuple(call.scale.shape)
     if kind != "row":
         raise errors.OperandError(
-            f"{call.function}: got scale, which goes with a result of 8 bits that has no blocks; the result is {y}; leave "
-            "it away"
+            f"{call.function}: got scale, which goes with a result of 8 bits that has no blocks; the result is {y}; "
+            "leave it away"
         )
     if name_of(scale.dtype) != "float32":
-        raise errors.DtypeError(
-            f"{call.function}: scale is {name_of(scale.dtype)}; expected float32; convert it"
-        )
+        raise errors.DtypeError(f"{call.function}: scale is {name_of(scale.dtype)}; expected float32; convert it")
     rows = math.prod(scales[:-1])
     if all(extent == 1 for extent in shape) or shape in ((rows,), (rows, 1), scales, scales[:-1]):
         return

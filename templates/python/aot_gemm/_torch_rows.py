@@ -55,7 +55,9 @@ def _kernel(name: str) -> Any:
         tensors = dict.fromkeys(_TENSORS[name]) | dict(zip(_TENSORS[name], operands, strict=False))
         found = _direct(name, tensors, defaults | options)
         results = list(found) if isinstance(found, tuple) else [found]
-        return results[:-1] if tensors.get("scale") is not None else results  # an operator gives nothing that it was given
+        return (
+            results[:-1] if tensors.get("scale") is not None else results
+        )  # an operator gives nothing that it was given
 
     return call
 
@@ -67,9 +69,7 @@ def _fake(name: str) -> Any:
         if name == "quantize":
             known["out_dtype"] = options["dtype"]
         results = results_of(RowCall(name, **tensors, **known))
-        return [
-            operands[0].new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in filter(None, results)
-        ]
+        return [operands[0].new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in filter(None, results)]
 
     return give
 
@@ -115,7 +115,8 @@ def _dispatch(name: str, tensors: dict[str, Any], written: dict[str, Any], optio
         return getattr(_rows, name)(**tensors, **given, **options)
     if given:
         raise errors.UnsupportedError(
-            f"{name}: got {', '.join(given)} where torch traces or records, where operators give new tensors; leave it away"
+            f"{name}: got {', '.join(given)} where torch traces or records, where operators give new "
+            "tensors; leave it away"
         )
     for key in ("out_dtype", "dtype"):
         if options.get(key) is not None and not isinstance(options[key], torch.dtype):
@@ -144,9 +145,9 @@ def rms_norm(
 ) -> Any:
     """Compute the package's `rms_norm`, under torch.compile and torch.export too.
 
-    Arguments, result and errors are those of the package's function. Where a compiler or a dispatch mode traces, nothing
-    that is given can be written: UnsupportedError. No gradient is recorded: GradientError. So it is of all functions below.
-    """
+    Arguments, result and errors are those of the package's function. Where a compiler or a dispatch mode traces,
+    nothing that is given can be written: UnsupportedError. No gradient is recorded: GradientError. So it is of all
+    functions below."""
     tensors = {"x": x, "weight": weight, "residual": residual, "scale": scale}
     options = {"eps": eps, "out_dtype": out_dtype, "weight_offset": weight_offset}
     return _dispatch("rms_norm", tensors, _written(out, residual_out, scale_out), options)
@@ -172,7 +173,13 @@ def layer_norm(
 
 
 def silu_mul(
-    x: Any, *, interleaved: bool = False, out: Any = None, out_dtype: Any = None, scale: Any = None, scale_out: Any = None
+    x: Any,
+    *,
+    interleaved: bool = False,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    scale_out: Any = None,
 ) -> Any:
     """Compute the package's `silu_mul`, as `rms_norm` is here."""
     options = {"interleaved": interleaved, "out_dtype": out_dtype}
@@ -180,7 +187,13 @@ def silu_mul(
 
 
 def gelu_tanh_mul(
-    x: Any, *, interleaved: bool = False, out: Any = None, out_dtype: Any = None, scale: Any = None, scale_out: Any = None
+    x: Any,
+    *,
+    interleaved: bool = False,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    scale_out: Any = None,
 ) -> Any:
     """Compute the package's `gelu_tanh_mul`, as `rms_norm` is here."""
     options = {"interleaved": interleaved, "out_dtype": out_dtype}

@@ -1,9 +1,9 @@
 """The products as torch knows them: operators for compilers, gradients, and models whose nn.Linear's are swapped.
 
 Importing this imports torch, and registers the operators `linear`, `gated_linear` and `matmul`, each with an overload
-`out`, and those of rows, as `rms_norm`, in a namespace of torch.ops that is the package's import name. The functions of this module call them where a
-compiler or a dispatch mode traces or a gradient is recorded, and the package's own functions elsewhere, so that an
-eager call costs hardly more than without this module.
+`out`, and those of rows, as `rms_norm`, in a namespace of torch.ops that is the package's import name. The functions
+of this module call them where a compiler or a dispatch mode traces or a gradient is recorded, and the package's own
+functions elsewhere, so that an eager call costs hardly more than without this module.
 
     import aot_gemm.torch
 

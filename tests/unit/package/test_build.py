@@ -202,24 +202,24 @@ def test_a_library_is_refused_for_what_it_exports(host_library, monkeypatch):
         PackageError, match=r"libx\.so\.1 exports 2 symbols, \['other'\] among them; expected aot_gemm_\*"
     ):
         package.inspect_library("libx.so.1", host_library, H200)
-    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIXES", ("",))
     package.inspect_library("libx.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_its_soname(host_library, monkeypatch):
-    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIXES", ("",))
     with pytest.raises(PackageError, match=r"liby\.so\.1 has the SONAME \['libx.so.1'\]; expected \['liby.so.1'\]"):
         package.inspect_library("liby.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_what_it_needs(host_library, monkeypatch):
-    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIXES", ("",))
     monkeypatch.setattr(wheel_file, "_LIBC_FAMILY", {"libc.so.6"})
     with pytest.raises(PackageError, match=r"libx\.so\.1 needs .*; remove libm\.so\.6"):
         package.inspect_library("libx.so.1", host_library, H200)
 
 
 def test_a_library_is_refused_for_its_glibc(host_library, monkeypatch):
-    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIX", "")
+    monkeypatch.setattr(wheel_file, "_EXPORT_PREFIXES", ("",))
     with pytest.raises(PackageError, match=r"libx\.so\.1 needs GLIBC_2\.2\.5; expected GLIBC_2\.2 or older"):
         package.inspect_library("libx.so.1", host_library, replace(H200, glibc="2.2"))
