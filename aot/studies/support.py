@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Reason
 from aot.core.errors import CandidateError, OutputError
-from aot.core.named_operations import PRESETS, named_operations
+from aot.core.named_operations import PRESETS, all_named_operations
 from aot.core.operation import Operation
+from aot.core.row_operation import RowOperation, RowScale
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
 from aot.families import families_for
@@ -25,6 +26,7 @@ from aot.select.record import recorded_kernels
 from aot.select.selection import read_selection
 from aot.space.enumeration import fallback
 from aot.space.legality import check
+from aot.space.row_legality import legal_rows, row_fallback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +108,39 @@ def support(operation: Operation, target: str) -> Support:
     return Support(FALLBACK)
 
 
+@cache
+def row_support(operation: RowOperation, target: str) -> Support:
+    """Say what supports an operation on rows on a target; none has been measured on any."""
+    device = load_target(target)
+    try:
+        row_fallback(operation, device)
+    except CandidateError as error:
+        return Support(REFUSED, str(error))
+    return Support(COMPILED if legal_rows(operation, device) else FALLBACK)
+
+
+_SCALES = {RowScale.NONE: "none", RowScale.ROW: "of rows, or given", RowScale.BLOCK: "of 128 columns"}
+
+
+def _of_rows(targets: list[str]) -> list[list[str]]:
+    """List what supports each operation on rows."""
+    return [
+        [
+            f"`{x.tag}`",
+            x.x.tag if x.x is x.y else f"{x.x.tag} to {x.y.tag}",
+            _SCALES[x.scale],
+            *(row_support(x, target).status for target in targets),
+        ]
+        for x in RowOperation
+    ]
+
+
+def _preset(name: str) -> str:
+    """List what a preset stands for: products, then operations on rows."""
+    found = all_named_operations(name)
+    return ", ".join(f"`{x.tag}`" for x in (*found.products, *found.rows))
+
+
 def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -153,7 +188,7 @@ def markdown() -> str:
     archs = sorted({load_target(name).arch for name in targets})
     rows = [[f"`{x.tag}`", _types(x), _steps(x), *(support(x, target).status for target in targets)] for x in Operation]
     built = [[f"`{x.tag}`", *(_families(x, arch) for arch in archs)] for x in Operation]
-    presets = [[f"`{name}`", ", ".join(f"`{x.tag}`" for x in named_operations(name))] for name in PRESETS]
+    presets = [[f"`{name}`", _preset(name)] for name in PRESETS]
     refused = list(_refused(targets))
     return "\n".join(
         [
@@ -163,6 +198,10 @@ def markdown() -> str:
             "The kernel families that build each, beside the fallback:",
             "",
             *_table(["operation", *archs], built),
+            "",
+            "Operations on rows:",
+            "",
+            *_table(["operation", "X to Y", "scales", *targets], _of_rows(targets)),
             "",
             "Presets:",
             "",

@@ -8,7 +8,7 @@ from . import _library, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
 
 PREFIX = "rows "
-"""How the binding begins a request of a row operation. Function, element types of x and y, and kind of scales follow."""
+"""How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
 
 
 def find(function: str, x: str, y: str, scale: str) -> RowRow | None:

@@ -171,10 +171,8 @@ def explain_rows(
     """Say in words which kernel an operation on rows gets and why; arguments and errors are those of `plan_rows`."""
     got = plan_rows(function, rows, cols, dtype, out_dtype=out_dtype, granularity=granularity, target=target)
     into = "" if got.out_dtype == got.dtype else f" to {got.out_dtype}"
-    lines = [
-        f"{function} of {got.dtype}{into}, rows {rows} cols {cols}, on {manifest()['arch']}, "
-        f"by the table of {got.target}"
-    ]
+    what = f"{function} of {got.dtype}{into}, rows {rows} cols {cols}"
+    lines = [f"{what}, on {manifest()['arch']}, by the table of {got.target}"]
     if got.bucket is None:
         lines += ["  fallback: the table's kernel here takes no such number of columns"]
     else:

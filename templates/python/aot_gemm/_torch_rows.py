@@ -147,7 +147,8 @@ def rms_norm(
 
     Arguments, result and errors are those of the package's function. Where a compiler or a dispatch mode traces,
     nothing that is given can be written: UnsupportedError. No gradient is recorded: GradientError. So it is of all
-    functions below."""
+    functions below.
+    """
     tensors = {"x": x, "weight": weight, "residual": residual, "scale": scale}
     options = {"eps": eps, "out_dtype": out_dtype, "weight_offset": weight_offset}
     return _dispatch("rms_norm", tensors, _written(out, residual_out, scale_out), options)
