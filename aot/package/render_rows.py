@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aot.core.element import ElementType
 from aot.core.row_dispatch import RowColumn
 from aot.core.row_operation import RowOperation
 from aot.package.enumerator import enumerator
@@ -48,10 +49,19 @@ class _Call:
     """A row operation as the template writes it: a tag, and enumerators of templates/src/row_operation.h."""
 
     tag: str
+    function_name: str
+    """As Python has it."""
+    is_of_fp16: bool
+    """Of X."""
     function: str
     x: str
     y: str
     scale: str
+
+
+def _call(operation: RowOperation) -> _Call:
+    name, names = operation.function.value, (operation.x.name, operation.y.name, operation.scale.value)
+    return _Call(operation.tag, name, operation.x is ElementType.FLOAT16, enumerator(name), *map(enumerator, names))
 
 
 def _sections(library: Library) -> list[_Section]:
@@ -78,10 +88,7 @@ def row_variables(library: Library) -> dict[str, object]:
     sections = _sections(library)
     used = {kernel.operation for kernel in library.row_kernels} | {section.operation for section in sections}
     operations = [x for x in RowOperation if x in used]
-    calls = [
-        _Call(x.tag, enumerator(x.function.value), *map(enumerator, (x.x.name, x.y.name, x.scale.value)))
-        for x in operations
-    ]
+    calls = [_call(x) for x in operations]
     return {
         "row_kernels": library.row_kernels,
         "row_calls": calls,

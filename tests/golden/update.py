@@ -12,7 +12,7 @@ from tests.golden.manifest import golden_manifest
 from tests.runtime.rows import with_rows
 
 ROWS, ROW_TABLE = (RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_QUANTIZE), "src/row_table.cc"
-"""What the golden manifest has of row operations for one more file, and which it is."""
+"""What the golden manifest has of row operations for two more files, and the one that is of them alone."""
 EXPECTED = Path(__file__).with_name("expected")
 
 
@@ -25,7 +25,8 @@ def golden_files() -> FileSet:
         if path not in copied:
             files.add(path, content)
     rows = render(with_rows(golden_manifest(), ROWS), templates)
-    files.add(f"rows/{ROW_TABLE}", rows[ROW_TABLE])
+    for path in (ROW_TABLE, "README.md"):
+        files.add(f"rows/{path}", rows[path])
     return files
 
 
