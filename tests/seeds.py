@@ -18,24 +18,27 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
 from aot.core.measurement import LibraryRow, LibraryTime, Measurement, Outcome, Status
 from aot.core.problem import Problem
+from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, text_of
 from aot.core.strict_toml import toml_string
 from aot.families import family_of
 from aot.measure import tuning_set
 from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json
-from aot.select import record, selection
+from aot.select import record, row_record, selection
 from aot.select.coverage import Coverage
 from aot.space import calibration
 from aot.space.cost import DEFAULTS
 from aot.studies import census, prior
 from aot.studies.replay import CURVE_VERSION, CurvePoint
 from tests.golden.manifest import BIG, FALLBACK, KK, SMALL, golden_manifest
+from tests.runtime.rows import with_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GOLDEN = golden_manifest()
+ROWS = with_rows(GOLDEN, (RowOperation.BF16_RMS_NORM,))
 
 
 @dataclass(frozen=True)
@@ -343,6 +346,45 @@ CALIBRATION = {"version": 1, "target": "h200", "source": "a test", "constants": 
 MISS_LOG = b"# aot_gemm misses 1\ndropped 3\ngrid bf16_kk 72 80 48x3 300x1\nunaligned fp16_kn 24 33 16x1\n"
 """A wheel's, which is read as a shape set."""
 
+
+@dataclass(frozen=True)
+class RowRecordDocument:
+    """The lines of a record of row operations."""
+
+    head: row_record.RowRecordHead
+    times: tuple[row_record.RowTime, ...]
+
+
+ROW_CONDITIONS = plain(replace(GOLDEN.tables[0].conditions[0], mig="1g.18gb"))
+ROW_RECORD = {
+    "head": {"row_record_version": 1, "target": "h200", "conditions": ROW_CONDITIONS},
+    "times": [
+        {
+            "operation": "bf16_rms_norm",
+            "candidate": plain(ROWS.row_kernels[1].candidate),
+            "rows": 16,
+            "cols": 4096,
+            "median_us": 3.5,
+        }
+    ],
+}
+
+
+def record_lines_of_rows(document):
+    """Write a line for each part; what is no such document is one line."""
+    if not isinstance(document, dict) or not isinstance(document.get("times"), list):
+        return json_bytes(document)
+    rest = {key: value for key, value in document.items() if key not in ("head", "times")}
+    lines = [document.get("head"), *document["times"], *([rest] if rest else [])]
+    return b"\n".join(map(json_bytes, lines))
+
+
+def from_text_of_rows(content, folder):
+    """Read a record of row operations."""
+    del folder
+    return row_record.parse_row_record(content, "r.jsonl")
+
+
 SEEDS = {
     "selection": Seed(
         selection.Selection,
@@ -373,6 +415,17 @@ SEEDS = {
         json_bytes,
         from_file("result.json", artifact.read_result),
         DecodeError,
+    ),
+    "result of rows": Seed(
+        artifact.StoredResult,
+        {"seconds": 1.5, "row_kernel": plain(ROWS.row_kernels[1])},
+        json_bytes,
+        from_file("result.json", artifact.read_result),
+        DecodeError,
+    ),
+    "row record": Seed(RowRecordDocument, ROW_RECORD, record_lines_of_rows, from_text_of_rows, StoreError),
+    "manifest with rows": Seed(
+        Manifest, plain(ROWS), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),
     "failed result": Seed(
         artifact.StoredResult,

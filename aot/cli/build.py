@@ -17,6 +17,7 @@ from aot.cli.options import (
     OUTPUT_FOLDER,
     RECORDS,
     REGRETS,
+    ROW_RECORDS,
     TARGET_HELP,
     VERBOSE,
     Axis,
@@ -38,10 +39,12 @@ from aot.package.distribution import check_name, check_version
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
 from aot.select.coverage import only_fallback
-from aot.select.rows import select_rows
+from aot.select.row_record import committed_row_record, read_row_record
+from aot.select.rows import RowSelection, select_rows
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
+    from aot.core.row_operation import RowOperation
     from aot.select.coverage import Coverage
 
 VARIOUS = "with targets of which some have a selection and others have none"
@@ -115,6 +118,16 @@ def _selection(context: click.Context, wanted: _Wanted) -> Selection:
     return found
 
 
+def _select_rows(operations: Sequence[RowOperation], device: Target) -> RowSelection:
+    """Select row kernels by the target's committed record, or by the cost model where it has none of an operation."""
+    path = committed_row_record(device, ROW_RECORDS)
+    times = read_row_record(path).by_operation if path else {}
+    predicted = [x.tag for x in operations if x not in times]
+    if predicted:
+        click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
+    return select_rows(operations, device, times)
+
+
 def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Coverage | None]:
     """Find a table's selection, and what there is to say of it."""
     values, device, mode = context.params, wanted.target, wanted.mode
@@ -128,7 +141,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         pipeline.require_measured(found)
     click.echo(tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
-    rows = select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
+    rows = _select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
 
 
@@ -185,7 +198,7 @@ def build(context: click.Context, /, **values: Any) -> None:
     Without --selection, builds the target's committed selection, or where there is none, selects by the cost model.
     With --operations the wheel has these: the committed selection's kernels and times where it has them, and else what
     `aot select --operations` would select, whose rows say that they are predicted. Operations on rows, such as norms,
-    are selected by the cost model.
+    are selected by the target's record of them, or where there is none by the cost model.
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()

@@ -39,7 +39,7 @@ HEADERS = {
     "older": replaced(line_of(*ADDED), "", 5),
     "before_scales": replaced(line_of(*ADDED[1:]), "", 4),
     "newer": replaced(line_of(ADDED[-1]), "  aot_gemm_tensor_t scale_d;\n  uint64_t further[2];\n", 1),
-    "before": replaced(SIZE_LINES, "", 2),
+    "before": replaced(SIZE_LINES, "", 4),
 }
 
 

@@ -1,8 +1,9 @@
 import pytest
 
 from aot.core.errors import OperationError
-from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, named_operations
+from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, all_named_operations, named_operations
 from aot.core.operation import Layout, Operation
+from aot.core.row_operation import RowOperation
 from aot.core.types import BF16, FP16
 
 
@@ -68,3 +69,30 @@ def test_what_names_nothing_is_refused(text, message):
     with pytest.raises(OperationError) as caught:
         named_operations(text)
     assert str(caught.value).startswith(message)
+
+
+def rows(text):
+    return [x.tag for x in all_named_operations(text).rows]
+
+
+def test_row_operations_are_named_beside_products():
+    named = all_named_operations("default,fp16_rms_norm,bf16_*quantize,-*int8*")
+    assert named.products == named_operations(DEFAULT_PRESET)
+    assert [x.tag for x in named.rows] == ["fp16_rms_norm", "bf16_e4m3_quantize", "bf16_e4m3_block_quantize"]
+    assert rows(DEFAULT_PRESET) == []
+    assert rows("rows") == [x.tag for x in RowOperation]
+    assert rows("llama") == [f"{x}_{name}" for name in ("rms_norm", "silu_mul", "rotary") for x in ("bf16", "fp16")]
+    assert set(rows("fp8")) == {f"bf16_e4m3_{x}" for x in ("rms_norm", "layer_norm", "silu_mul", "quantize")} | {
+        "bf16_e4m3_block_quantize"
+    }
+
+
+def test_products_are_needed_beside_row_operations():
+    with pytest.raises(
+        OperationError, match=r"names operations on rows alone \(bf16_rms_norm\); .* default,bf16_rms_norm"
+    ):
+        named_operations("bf16_rms_norm")
+
+
+def test_no_tag_is_of_both_catalogues():
+    assert not {x.tag for x in Operation} & {x.tag for x in RowOperation}

@@ -1,0 +1,172 @@
+from dataclasses import replace
+
+import pytest
+
+from aot.core.dispatch import Tier
+from aot.core.errors import SelectionError, StoreError
+from aot.core.row_candidate import RowCandidate, RowKernelKey
+from aot.core.row_dispatch import look_up_rows, row_table_fault
+from aot.core.row_operation import MAX_COLS, RowOperation, RowProblem
+from aot.core.target import load_target
+from aot.row_families import row_family_of
+from aot.select.row_record import (
+    RowRecord,
+    RowRecordHead,
+    RowTime,
+    committed_row_record,
+    parse_row_record,
+    read_row_record,
+    write_row_record,
+)
+from aot.select.rows import COL_EDGES, MAX_KERNELS, ROW_EDGES, renumbered_rows, select_rows
+from aot.space.row_cost import row_time_us
+from aot.space.row_legality import legal_rows, row_fallback
+from tests.golden.manifest import golden_manifest
+
+H200 = load_target("h200")
+NORM = RowOperation.BF16_RMS_NORM
+
+
+class Kernel:
+    """What a table is held against of a kernel."""
+
+    def __init__(self, key):
+        self.operation, self.limits = key.operation, row_family_of(key.candidate).limits(key.candidate, key.operation)
+
+
+def kernels_of(selection):
+    return [Kernel(key) for key in selection.kernels]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["h200", "thor"])
+def test_every_operation_gets_a_sound_table_that_says_predicted(target):
+    selection = select_rows(tuple(RowOperation), load_target(target))
+    assert row_table_fault(selection.table, kernels_of(selection)) == ""
+    assert [section.operation for section in selection.table.sections] == list(RowOperation)
+    steps = [step for section in selection.table.sections for column in section.columns for step in column.steps]
+    assert {step.provenance for step in steps} == {"predicted"}
+    for operation in RowOperation:
+        own = [key for key in selection.kernels if key.operation is operation]
+        assert 2 <= len(own) <= MAX_KERNELS + 1
+        assert own[0].candidate == row_fallback(operation, load_target(target))
+
+
+def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
+    selection = select_rows((NORM,), H200)
+    limits = [kernel.limits for kernel in kernels_of(selection)]
+    ratios = []
+    for rows in ROW_EDGES:
+        for cols in COL_EDGES:
+            problem = RowProblem(NORM, rows, cols)
+            found = look_up_rows(selection.table.sections[0], problem, limits, 16)
+            assert found.tier is Tier.GRID
+            fit = [x for x in legal_rows(NORM, H200) if row_family_of(x).limits(x, NORM).takes(cols)]
+            best = min(row_time_us(RowKernelKey(NORM, x), problem, H200) for x in fit)
+            ratios.append(row_time_us(selection.kernels[found.kernel], problem, H200) / best)
+    assert max(ratios) < 1.25
+    assert sum(ratios) / len(ratios) < 1.02
+
+
+def test_any_width_is_answered_by_vectors():
+    selection = select_rows((NORM,), H200)
+    assert selection.table.sections[0].columns[-1].cols == MAX_COLS
+    limits = [kernel.limits for kernel in kernels_of(selection)]
+    found = look_up_rows(selection.table.sections[0], RowProblem(NORM, 5, 1 << 24), limits, 16)
+    assert found.tier is Tier.GRID
+
+
+def measured(*candidates, rows=(1, 64), cols=(1024, 4096)):
+    """Make times in which the candidate at place i is the best at the i-th number of rows."""
+    return {
+        NORM: {
+            (r, c): {x: 5.0 + (i != j) + 0.001 * c for i, x in enumerate(candidates)}
+            for j, r in enumerate(rows)
+            for c in cols
+        }
+    }
+
+
+def two_of_any_width():
+    return [x for x in legal_rows(NORM, H200) if row_family_of(x).limits(x, NORM).max_cols == MAX_COLS][:2]
+
+
+def test_measured_times_choose_and_their_rows_say_so():
+    one, other = two_of_any_width()
+    selection = select_rows((NORM,), H200, measured(one, other))
+    assert [key.candidate for key in selection.kernels[1:]] == sorted((one, other), key=legal_rows(NORM, H200).index)
+    section = selection.table.sections[0]
+    assert section.col_edges == (1024, 4096, MAX_COLS)
+    for column in section.columns[:2]:
+        names = [selection.kernels[step.kernel].candidate for step in column.steps]
+        assert names == [one, other]
+        assert [step.rows for step in column.steps] == [1, 64]
+        assert {step.provenance for step in column.steps} == {"measured"}
+        assert [step.time_us for step in column.steps] == pytest.approx([5.0 + 0.001 * column.cols] * 2)
+    assert {step.provenance for step in section.columns[2].steps} == {"predicted"}
+
+
+def test_a_record_that_leaves_a_size_without_a_kernel_is_refused():
+    narrow = next(x for x in legal_rows(NORM, H200) if row_family_of(x).limits(x, NORM).max_cols < MAX_COLS)
+    with pytest.raises(SelectionError, match="bf16_rms_norm: no kernel is left for some sizes"):
+        select_rows((NORM,), H200, measured(narrow, cols=(64,)))
+
+
+def test_a_table_is_renumbered_over_the_kernels_of_a_wheel():
+    selection = select_rows((NORM,), H200)
+    numbers = {key: 100 - i for i, key in enumerate(selection.kernels)}
+    table = renumbered_rows(selection, numbers)
+    for old, new in zip(selection.table.sections[0].columns, table.sections[0].columns, strict=True):
+        assert [100 - step.kernel for step in old.steps] == [step.kernel for step in new.steps]
+    assert table.sections[0].fallback == 100
+
+
+CONDITIONS = golden_manifest().tables[0].conditions[0]
+RECORD = RowRecord(
+    RowRecordHead(1, "h200", CONDITIONS),
+    (
+        RowTime(NORM, RowCandidate("row_registers", 128, 1, 8, 4), 16, 4096, 3.5),
+        RowTime(NORM, RowCandidate("row_registers", 128, 1, 8, 4), 16, 4096, 3.25),
+        RowTime(NORM, RowCandidate("row_registers", 256, 1, 8, 2), 16, 4096, 4.0),
+    ),
+)
+
+
+@pytest.mark.parametrize("name", ["h200.jsonl", "h200.jsonl.gz"])
+def test_a_record_is_read_as_it_was_written(tmp_path, name):
+    path = tmp_path / name
+    write_row_record(path, RECORD)
+    assert read_row_record(path) == RECORD
+    times = read_row_record(path).by_operation[NORM][16, 4096]
+    assert sorted(times.values()) == [3.25, 4.0]
+    assert committed_row_record(H200, tmp_path) == (path if name.endswith("gz") else None)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda lines: [], "line 1: "),
+        (
+            lambda lines: [lines[0].replace(b'"row_record_version": 1', b'"row_record_version": 9'), *lines[1:]],
+            "line 1",
+        ),
+        (lambda lines: [*lines[:2], lines[2].replace(b"3.25", b"0")], "line 3: median_us: expected a number above 0"),
+        (lambda lines: [*lines[:3], b"{"], "line 4: "),
+    ],
+)
+def test_a_damaged_record_is_refused_with_the_line(tmp_path, damage, text):
+    write_row_record(tmp_path / "r.jsonl", RECORD)
+    lines = (tmp_path / "r.jsonl").read_bytes().splitlines()
+    with pytest.raises(StoreError, match=text):
+        parse_row_record(b"\n".join(damage(lines)), "r.jsonl")
+
+
+def test_a_record_that_could_not_be_read_is_not_written(tmp_path):
+    with pytest.raises(StoreError, match="the record for"):
+        write_row_record(tmp_path / "r.jsonl", replace(RECORD, times=(replace(RECORD.times[0], rows=0),)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_record_is_said(tmp_path):
+    with pytest.raises(StoreError, match="cannot read the record"):
+        read_row_record(tmp_path / "none.jsonl")
