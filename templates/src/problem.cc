@@ -191,14 +191,15 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 
 }  // namespace
 
-aot_gemm_status_t copy_stated(const void* stated, uint64_t least_bytes, uint64_t own_bytes, void* storage) {
+aot_gemm_status_t copy_stated(const char* name, const void* stated, uint64_t least_bytes, uint64_t own_bytes,
+                              void* storage) {
   uint64_t num_bytes = 0;  // which both structs begin with
   std::memcpy(&num_bytes, stated, sizeof(num_bytes));
   if (num_bytes < least_bytes || num_bytes > kMostProblemBytes) {
     return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "struct_bytes of the problem is %" PRIu64 "; expected the struct's sizeof, %" PRIu64 " here and at "
-                "least %" PRIu64 "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
-                num_bytes, own_bytes, least_bytes, AOT_GEMM_ABI_VERSION);
+                "struct_bytes of the problem is %" PRIu64 "; expected sizeof(%s), %" PRIu64 " here and at least %" PRIu64
+                "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
+                num_bytes, name, own_bytes, least_bytes, AOT_GEMM_ABI_VERSION);
   }
   const auto* bytes = static_cast<const unsigned char*>(stated);
   for (uint64_t i = own_bytes; i < num_bytes; ++i) {
@@ -220,7 +221,7 @@ aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* sto
   *problem = stated;
   if (stated->struct_bytes == sizeof(*storage)) return AOT_GEMM_OK;
   *problem = storage;
-  return copy_stated(stated, kLeastProblemBytes, sizeof(*storage), storage);
+  return copy_stated("aot_gemm_problem_t", stated, kLeastProblemBytes, sizeof(*storage), storage);
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {

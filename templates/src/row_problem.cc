@@ -84,7 +84,8 @@ struct Alignment {
   int64_t element_bytes;
 
   bool holds(const void* data) const { return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0; }
-  bool holds_stride(int64_t extent, int64_t stride) const { return extent <= 1 || stride * element_bytes % bytes == 0; }
+  // Any stride may come here, of a problem without elements: it is divided, since a product could overflow.
+  bool holds_stride(int64_t extent, int64_t stride) const { return extent <= 1 || stride % (bytes / element_bytes) == 0; }
 
   // Says so of an operand of two dimensions, that there may not be.
   bool holds(const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns) const {
@@ -138,7 +139,7 @@ StatedRows::StatedRows(const aot_rows_problem_t* problem) : problem_(problem), s
     return;
   }
   if (problem->struct_bytes == sizeof(storage_)) return;
-  status_ = copy_stated(problem, sizeof(storage_), sizeof(storage_), &storage_);
+  status_ = copy_stated("aot_rows_problem_t", problem, sizeof(storage_), sizeof(storage_), &storage_);
   problem_ = &storage_;
 }
 

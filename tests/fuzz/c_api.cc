@@ -6,12 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "aot_gemm_tuning.h"
+#include "draw.h"
 #include "kernel.h"
 #include "operation.h"
 
@@ -27,39 +26,6 @@ namespace {
 constexpr int32_t kNumStatuses = 10;
 constexpr int32_t kNumRecorderCalls = 11;
 constexpr size_t kMostBytes = 4096;  // a larger struct_bytes is refused unread
-
-std::mt19937_64 generator;
-
-uint64_t draw(uint64_t most) { return std::uniform_int_distribution<uint64_t>(0, most)(generator); }
-
-bool one_in(uint64_t count) { return draw(count - 1) == 0; }
-
-template <typename Value, size_t count>
-Value pick(const Value (&values)[count]) {
-  return values[draw(count - 1)];
-}
-
-int64_t draw_extent() {
-  constexpr int64_t kExtents[] = {0,   1,    2,     3,     7,         8,           16,         24,
-                                  64,  100,  256,   4096,  14336,     20000,       INT32_MAX,  INT32_MAX - 7,
-                                  INT64_C(1) << 31, INT64_MAX, INT64_MIN, -1};
-  constexpr size_t kNumLegal = 16;
-  return one_in(40) ? kExtents[draw(std::size(kExtents) - 1)] : kExtents[draw(kNumLegal - 1)];
-}
-
-int64_t draw_stride(int64_t inner) {
-  const int64_t limits[] = {0, -1, -8, 3, INT64_C(1) << 39, INT64_C(1) << 40, INT64_C(1) << 62, INT64_MAX, INT64_MIN};
-  if (one_in(8)) return pick(limits);
-  const auto plus = static_cast<int64_t>(draw(3) * 8);
-  return inner > 0 && inner <= INT32_MAX ? inner + (one_in(2) ? plus : 0) : plus;
-}
-
-void* draw_address() {
-  const uint64_t addresses[] = {0, 1, 2, 16, UINT64_C(1) << 40, UINT64_MAX - 15, UINT64_MAX};
-  const uint64_t region = (1 + draw(one_in(4) ? 7 : 240)) << 56;  // of one that other operands are often in, or seldom
-  const uint64_t address = one_in(10) ? pick(addresses) : region + (draw(64) << (one_in(4) ? 1 : 20));
-  return reinterpret_cast<void*>(address);
-}
 
 aot_gemm_tensor_t draw_tensor(int64_t rows, int64_t columns) {
   aot_gemm_tensor_t tensor = {draw_address(), {draw_stride(columns), 1}};
@@ -122,11 +88,6 @@ class Problem {
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
-  static int32_t draw_device() {
-    constexpr int32_t kDevices[] = {-1, 0, 1, 7, 63, 64, INT32_MAX, INT32_MIN, -2};
-    return one_in(4) ? pick(kDevices) : -1;
-  }
-
   int32_t operation() const { return operation_; }
 
   const aot_gemm_problem_t* get() const {
@@ -185,8 +146,8 @@ aot_gemm_status_t call(uint64_t function) {
     case 6:
       return aot_gemm_kernel_max_active_clusters(draw_kernel(problem.operation()), problem.get(), workspace, draw_size(),
                                                  one_in(200) ? nullptr : &num_clusters);
-    case 7: return aot_gemm_synchronize(Problem::draw_device(), stream);
-    case 8: return one_in(20) ? aot_gemm_preload(Problem::draw_device()) : AOT_GEMM_OK;
+    case 7: return aot_gemm_synchronize(draw_device(), stream);
+    case 8: return one_in(20) ? aot_gemm_preload(draw_device()) : AOT_GEMM_OK;
     case 9: {
       const char* tags[] = {"bf16", "e4m3_bf16_block", "bf16_swiglu", "bf16_kk", "", "e4m3", "%s%n", nullptr};
       const int32_t operation = aot_gemm_operation(pick(tags));

@@ -2,10 +2,11 @@
 
     python -m tests.fuzz.c_api --calls 500000
 
-The library is built over the recorder of tests/runtime, so that no address is read. The C part is c_api.cc, the
-Python part python_api.py; each makes so many calls. Prints a line for each: calls, seconds, launches, and how often
-each status or error came. Exits with 1 and the report where a sanitizer has one, a status is out of range, a failure
-has no text, an operation of the catalogue was never launched, or Python raises what is no error of the package.
+The library is built over the recorder of tests/runtime, so that no address is read. The C parts are c_api.cc and
+rows_api.cc, the Python part is python_api.py; each makes so many calls. Prints a line for each: calls, seconds,
+launches, and how often each status or error came. Exits with 1 and the report where a sanitizer has one, a status is
+out of range, a failure has no text, an operation of the catalogue was never launched, or Python raises what is no error
+of the package.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from pathlib import Path
 from aot.core.operation import Operation
 from tests import native
 from tests.runtime import host
+from tests.runtime.rows import with_rows
 
 ROOT = Path(__file__).parents[2]
 SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
+DRIVERS = ("c_api", "rows_api")
+"""Programs that call the C API: of products, and of row operations."""
 ENOUGH_CALLS = 50_000
 """With as many, each operation is launched."""
 
@@ -54,12 +58,14 @@ class Run:
 
 def build(directory):
     """Build library, package and driver with sanitizers; gives the package's folder."""
-    folder = host.compile_installed(host.random_manifest(operations=tuple(Operation)), directory, flags=SANITIZERS)
+    manifest = with_rows(host.random_manifest(operations=tuple(Operation)))
+    folder = host.compile_installed(manifest, directory, flags=SANITIZERS)
     library = next(folder.glob("lib*.so.*"))
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZERS]
-    files, links = [Path(__file__).with_suffix(".cc"), library], [f"-Wl,-rpath,{folder}"]
-    includes = [directory / "include", directory / "src"]
-    native.link(files, directory / "c_api", native.GCC, flags, links, includes)
+    links, includes = [f"-Wl,-rpath,{folder}"], [directory / "include", directory / "src", Path(__file__).parent]
+    for driver in DRIVERS:
+        files = [Path(__file__).with_name(f"{driver}.cc"), library]
+        native.link(files, directory / driver, native.GCC, flags, links, includes)
     return folder
 
 
@@ -79,18 +85,18 @@ def _run(command, **variables):
     return json.loads(done.stdout), time.monotonic() - started
 
 
-def run_c(directory, calls, seed):
-    """Make calls of the C API.
+def run_c(directory, calls, seed, driver=DRIVERS[0]):
+    """Make calls of the C API: of products, or of row operations.
 
     Raises:
         FuzzError: something was found.
     """
-    counts, seconds = _run([directory / "c_api", calls, seed])
+    counts, seconds = _run([directory / driver, calls, seed])
     outcomes = {f"status {i}": count for i, count in enumerate(counts["statuses"]) if count}
     idle = counts["launches"].count(0)
     if idle and calls >= ENOUGH_CALLS:
         raise FuzzError(f"{idle} operations were never launched: {counts['launches']}")
-    return Run("C", calls, seconds, sum(counts["launches"]), outcomes)
+    return Run(driver, calls, seconds, sum(counts["launches"]), outcomes)
 
 
 def run_python(folder, calls, seed):
@@ -118,7 +124,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = build(Path(name))
         try:
-            print(run_c(Path(name), options.calls, options.seed), flush=True)
+            for driver in DRIVERS:
+                print(run_c(Path(name), options.calls, options.seed, driver), flush=True)
             print(run_python(folder, options.calls, options.seed))
         except FuzzError as error:
             sys.exit(str(error))

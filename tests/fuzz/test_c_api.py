@@ -25,6 +25,13 @@ def test_the_c_api_takes_anything(folder):
     assert run.launches > run.calls / 50
 
 
+def test_the_row_operations_take_anything(folder):
+    run = c_api.run_c(folder.parents[1], 50_000, 7, "rows_api")
+    assert run.outcomes.keys() >= {f"status {i}" for i in (0, 1, 2, 3, 4, 7)}
+    assert sum(run.outcomes.values()) == run.calls
+    assert run.launches > run.calls / 50
+
+
 def test_the_python_package_takes_anything(folder):
     run = c_api.run_python(folder, 5_000, 7)
     assert run.outcomes.keys() >= ERRORS

@@ -11,9 +11,16 @@ from aot.core.dispatch import Tier
 from aot.core.row_dispatch import look_up_rows
 from aot.core.row_operation import RowOperation, RowProblem
 from aot.core.row_signature import RowFlag
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, RowsProblemStruct
+from aot.measure.row_library import (
+    INTERLEAVED,
+    SCALE_GIVEN,
+    RowsProblemStruct,
+    RowsSelectionStruct,
+    RowsTensorStruct,
+)
 from tests.runtime import host
 from tests.runtime.rows import SCALAR, Rows, row_manifest, row_problem
+from tests.struct_layout import layout_of_ctypes, layout_of_header
 
 MIB = 1 << 20
 X, Y, RESIDUAL, OUT, WEIGHT, BIAS, SCALE, COS, SIN = (x * 1000 * MIB for x in range(1, 10))
@@ -57,12 +64,23 @@ def rotary(tokens=12, heads=5, dim=128, **changes):
     return row_problem(RowOperation.BF16_ROTARY, tokens, dim, **(known | changes))
 
 
-def test_the_struct_of_python_is_that_of_the_header(rows):
-    assert ctypes.sizeof(RowsProblemStruct) == 48 + 9 * 32 + 3 * 8
+@pytest.mark.parametrize(
+    ("struct", "name"),
+    [
+        (RowsTensorStruct, "aot_rows_tensor_t"),
+        (RowsProblemStruct, "aot_rows_problem_t"),
+        (RowsSelectionStruct, "aot_rows_selection_t"),
+    ],
+)
+def test_a_struct_of_python_is_that_of_the_header(struct, name, tmp_path):
+    assert layout_of_ctypes(struct) == layout_of_header(struct, name, tmp_path)
+
+
+def test_a_struct_of_another_size_is_refused(rows):
     problem = norm()
     problem.struct_bytes -= 8
     assert rows.launch(problem) == ARGUMENT
-    assert f"expected the struct's sizeof, {ctypes.sizeof(RowsProblemStruct)} here" in rows.error()
+    assert f"expected sizeof(aot_rows_problem_t), {ctypes.sizeof(RowsProblemStruct)} here" in rows.error()
 
 
 def test_every_operation_has_a_number_and_others_have_none(rows):
