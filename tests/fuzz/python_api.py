@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from aot.core.operation import Operation
+from tests.fuzz.python_rows import row_call, row_operations_launched
 from tests.runtime.exchange import Framework, ManagedTensor, capsule_of
 from tests.runtime.structs import FakeLaunch
 from tests.runtime.tensors import DLManagedTensor, DLTensor
@@ -243,12 +244,12 @@ def plan_call(package, rng, kinds):
 
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
-    draw = rng.choices((plain_call, full_call, plan_call), (9, 9, 2))[0]
+    draw = rng.choices((plain_call, full_call, plan_call, row_call), (9, 9, 2, 6))[0]
     function, operands, named = draw(package, rng, kinds)
-    if rng.random() < 0.02:
+    if rng.random() < 0.02 and len(operands) > 1:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])
     try:
-        if draw is not plan_call and rng.random() < 0.1:
+        if draw in (plain_call, full_call) and rng.random() < 0.1:
             operands = (operands[0], package.constant(operands[1]), *operands[2:])
         function(*operands, **named)
     except (package.AotGemmError, MemoryError) as error:
@@ -270,23 +271,27 @@ def main():
     sys.path.insert(0, str(folder.parent))
     package = import_module(folder.name)
     library = ctypes.CDLL(str(package._library.LIBRARY))
-    kernels = json.loads((folder / "manifest.json").read_text())["kernels"]
-    operations = [Operation(x["operation"]).call for x in kernels]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    operations = [Operation(x["operation"]).call for x in manifest["kernels"]]
+    row_operations = [x["operation"] for x in manifest["row_kernels"]]
     rng = random.Random(seed)
     frameworks = [GarbageFramework(rng), GarbageFramework(rng, views=False, stream=0x6660)]
     kinds = [*(x.Tensor for x in frameworks), Garbage]
     outcomes, launches, launched = collections.Counter(), 0, set()
     for i in range(count):
         if i % 500 == 0:
-            launches += library.recorder_num_fake()
+            launches += library.recorder_num_fake() + library.recorder_num_rows()
             launched |= operations_launched(library, operations)
+            launched |= row_operations_launched(library, row_operations)
             library.recorder_reset()
+            library.recorder_reset_rows()
             for framework in frameworks:
                 for kept in (framework._alive, framework.deleted, framework.allocated):
                     kept.clear()
         outcomes[call(package, rng, kinds)] += 1
-    launched |= operations_launched(library, operations)
-    totals = {"launches": launches + library.recorder_num_fake(), "idle": len(set(operations) - launched)}
+    launched |= operations_launched(library, operations) | row_operations_launched(library, row_operations)
+    launches += library.recorder_num_fake() + library.recorder_num_rows()
+    totals = {"launches": launches, "idle": len({*operations, *row_operations} - launched)}
     print(json.dumps({**outcomes, **totals}, sort_keys=True))
 
 

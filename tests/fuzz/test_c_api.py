@@ -8,7 +8,16 @@ from tests.fuzz import c_api
 
 STATUSES = {f"status {i}" for i in (0, 1, 2, 3, 4, 7, 8)}
 ERRORS = {
-    *("ok plain_call", "ok full_call", "ok plan_call", "AotGemmError", "DeviceError", "DtypeError", "MemoryError"),
+    *(
+        "ok plain_call",
+        "ok full_call",
+        "ok plan_call",
+        "ok row_call",
+        "AotGemmError",
+        "DeviceError",
+        "DtypeError",
+        "MemoryError",
+    ),
     *("OperandError", "ShapeError", "StrideError", "UnsupportedError"),
 }
 

@@ -1,0 +1,75 @@
+"""Draws calls of the package's operations on rows for python_api.py, most of which go together."""
+
+from __future__ import annotations
+
+import ctypes
+
+from aot.core.row_operation import RowFunction, RowOperation
+from tests.runtime.rows import RowLaunch
+
+EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
+ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
+BFLOAT16, FLOAT16, FLOAT32 = (4, 16), (2, 16), (2, 32)
+DTYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8_e4m3fn": (10, 8), "int8": (0, 8)}
+
+
+def _maybe(rng, chance, make):
+    """Return what `make` gives, seldom what is no tensor, or None."""
+    if rng.random() < 0.01:
+        return rng.choice(ODD_OBJECTS)
+    return make() if rng.random() < chance else None
+
+
+def _written(rng, kind, shapes):
+    """Draw what is written, by name: each of a shape and a type."""
+    drawn = {name: _maybe(rng, 0.3, lambda shape=shape: kind(rng, *shape)) for name, shape in shapes.items()}
+    return {name: tensor for name, tensor in drawn.items() if tensor is not None}
+
+
+def row_call(package, rng, kinds):
+    """Draw a call of an operation on rows."""
+    operation = rng.choice(tuple(RowOperation))
+    first, oddness = rng.choice(kinds), rng.choice((0.1, 1.0))
+
+    def kind(*arguments):
+        return (first if rng.random() < 0.9 else rng.choice(kinds))(*arguments, oddness)
+
+    function, x_type, y_type = operation.function.value, DTYPES[operation.x.value], DTYPES[operation.y.value]
+    rows, cols = rng.choice(EXTENTS), rng.choice(EXTENTS)
+    if operation.function is RowFunction.ROTARY:
+        heads, dim = rng.choice((0, 1, 2, 8)), rng.choice((0, 2, 8, 64, 72))
+        x = kind(rng, (rows, heads, dim), x_type)
+        angles = [kind(rng, (rng.choice((rows, rows, 1)), dim // 2), x_type) for _ in range(2)]
+        named = {"interleaved": rng.random() < 0.5, "rotary_dim": rng.choice((None, None, dim, -1, "8", 2**40))}
+        named |= _written(rng, kind, {"out": ((rows, heads, dim), x_type)})
+        return package.rotary, (x, *angles), named
+    wide = 2 * cols if operation.is_pair else cols
+    x = kind(rng, (rows, wide), x_type)
+    shapes = {"out": ((rows, cols), y_type)}
+    if operation.is_quantized:
+        shapes["scale_out"] = ((rows, 1 if operation.scale.value == "row" else -(-cols // 128)), FLOAT32)
+    named, operands = {}, (x,)
+    if operation.is_quantized and rng.random() < 0.2:
+        named["scale"] = _maybe(rng, 0.9, lambda: kind(rng, rng.choice(((), (1,), (rows,), (rows, 1))), FLOAT32))
+    if function == "quantize":
+        named |= {"dtype": operation.y.value, "granularity": "block" if operation.scale.value == "block" else "row"}
+    elif y_type != x_type or rng.random() < 0.1:
+        named["out_dtype"] = operation.y.value if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, "float32"))
+    if operation.is_norm:
+        named["residual"] = _maybe(rng, 0.5, lambda: kind(rng, (rows, cols), x_type))
+        if named["residual"] is not None:
+            shapes["residual_out"] = ((rows, cols), x_type)
+        operands += (_maybe(rng, 0.5, lambda: kind(rng, (cols,), x_type)),)
+        named["eps"] = rng.choice((1e-6, 0.0, -1.0, float("nan"), 10**400, "small")) if rng.random() < 0.1 else 1e-5
+    if operation.is_pair:
+        named["interleaved"] = rng.random() < 0.5
+    return getattr(package, function), operands, named | _written(rng, kind, shapes)
+
+
+def row_operations_launched(library, operations):
+    """Return the operations, of those by row kernel, whose kernels the recorder has launches of."""
+    record, found = RowLaunch(), set()
+    for index in range(library.recorder_num_rows()):
+        library.recorder_rows(index, ctypes.byref(record))
+        found.add(operations[record.kernel])
+    return found
