@@ -34,6 +34,8 @@ FIXED_REGISTERS = 40
 """Registers of a thread beside its elements: addresses, limits and flags. Source: kernels of sm_90a and sm_110a that
 `registers` calls legal compile without spilling, nvidia-cutlass-dsl 4.8.1, 2026-11-22."""
 
+LOOP_REGISTERS = 16
+"""Registers more for a loop over a row's parts, or for strides between elements. Source: as of `FIXED_REGISTERS`."""
 ROTARY_REGISTERS = 64
 """Registers of a thread of `_rotary_kernel`, at most. Source: as of `FIXED_REGISTERS`."""
 
@@ -48,7 +50,7 @@ def is_row(operation: RowOperation) -> bool:
     return operation.function is not RowFunction.ROTARY
 
 
-def registers(candidate: RowCandidate, operation: RowOperation) -> int:
+def registers(candidate: RowCandidate, operation: RowOperation, more: int = 0) -> int:
     """Count the registers that a thread of `_row_kernel` cannot do without.
 
     They hold the float32 values, and beside them weights and biases, or what pairs are made of.
@@ -56,7 +58,7 @@ def registers(candidate: RowCandidate, operation: RowOperation) -> int:
     beside = operation.is_norm + operation.has_bias + operation.is_pair
     each = candidate.vectors_per_thread * candidate.vector_elements
     packed = each // 2 if candidate.vector_elements > 1 else each
-    return FIXED_REGISTERS + each + beside * packed
+    return FIXED_REGISTERS + more + each + beside * packed
 
 
 def blocks_per_sm(registers: int, num_threads: int) -> int:

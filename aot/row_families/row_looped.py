@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from aot.core.row_operation import RowOperation
     from aot.families import Entry
 
-THREADS_PER_ROW = (256, 512, 1024)
-VECTORS = (1, 2, 4)
+THREADS_PER_ROW = (256, 512)
+VECTORS = (1, 2)
+"""With four, the kernel of a layer norm with quantised output spills."""
 
 
 def num_reads(operation: RowOperation) -> int:
@@ -47,7 +48,7 @@ class RowLooped:
 
     def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
-        return _space.registers(candidate, operation)
+        return _space.registers(candidate, operation, _space.LOOP_REGISTERS)
 
     def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
         """Count threads and the sums of warps."""
@@ -68,7 +69,7 @@ class RowLooped:
         """Make the entry."""
         from aot.row_families._entry import row_entry
 
-        return row_entry(operation, candidate, is_looped=True)
+        return row_entry(operation, candidate, self.registers(candidate, operation), is_looped=True)
 
 
 FAMILY = RowLooped()

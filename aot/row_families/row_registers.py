@@ -80,7 +80,7 @@ class RowRegisters:
         """Make the entry."""
         from aot.row_families._entry import row_entry
 
-        return row_entry(operation, candidate, is_looped=False)
+        return row_entry(operation, candidate, self.registers(candidate, operation), is_looped=False)
 
 
 FAMILY = RowRegisters()

@@ -44,7 +44,7 @@ class RowScalar:
 
     def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
-        return _space.registers(candidate, operation)
+        return _space.registers(candidate, operation, _space.LOOP_REGISTERS)
 
     def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
         """Count threads and the sums of warps."""
@@ -67,7 +67,8 @@ class RowScalar:
 
         if not _space.is_row(operation):
             return rotary_entry(operation, candidate)
-        return row_entry(operation, candidate, is_looped=operation.reduces_rows)
+        registers = self.registers(candidate, operation)
+        return row_entry(operation, candidate, registers, is_looped=operation.reduces_rows)
 
 
 FAMILY = RowScalar()
