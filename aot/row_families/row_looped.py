@@ -11,8 +11,6 @@ from aot.row_families import _space
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.candidate import Rejected, Resources
-    from aot.core.row_candidate import RowLimits
     from aot.core.row_operation import RowOperation
     from aot.families import Entry
 
@@ -27,12 +25,10 @@ def num_reads(operation: RowOperation) -> int:
     return means + operation.is_quantized + 1
 
 
-class RowLooped:
+class RowLooped(_space.RowKernels):
     """The family `row_looped`."""
 
     name = "row_looped"
-    archs = _space.ARCHS
-    is_fallback = False
 
     def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
         """Enumerate threads and vectors; an operation whose rows can be cut needs none of it."""
@@ -42,23 +38,9 @@ class RowLooped:
             for vectors in VECTORS:
                 yield RowCandidate(self.name, threads, 1, _space.vector_elements(operation), vectors)
 
-    def check(self, candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
-        """Refuse what the kernel's reductions and vectors cannot be made of."""
-        return _space.check_threads(candidate, operation)
-
     def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
         return _space.registers(candidate, operation, _space.LOOP_REGISTERS)
-
-    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
-        """Count threads and the sums of warps."""
-        del operation
-        return _space.resources(candidate)
-
-    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
-        """Ask for aligned rows."""
-        del operation
-        return _space.limits(candidate)
 
     def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Read once for each step."""
