@@ -55,9 +55,9 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
     return {argument: made[argument]() for argument in row_signature_of(operation)}
 
 
-def row_entry(operation: RowOperation, candidate: RowCandidate, *, is_looped: bool) -> Entry:
+def row_entry(operation: RowOperation, candidate: RowCandidate, registers: int, *, is_looped: bool) -> Entry:
     """Make the entry of a kernel of `_row_kernel`; what the operation does not have is None, and no parameter."""
-    row_kernel = RowKernel(operation, candidate, is_looped)
+    row_kernel = RowKernel(operation, candidate, registers, is_looped)
 
     def entry(
         x: cute.Tensor,

@@ -66,18 +66,19 @@ class RowKernel:
 
     operation: RowOperation
     candidate: RowCandidate
+    registers: int
+    """What a thread cannot do without."""
     is_looped: bool
 
     def launch(self, operands: Operands, stream: cuda.CUstream) -> None:
         """Launch a CTA for each few rows, or pieces of them; to be called while tracing."""
         rows, cols = operands.y.shape
         groups = cutlass.max(cute.ceil_div(rows, self.candidate.rows_per_cta), 1)
-        needed = _space.registers(self.candidate, self.operation)
         self.kernel(*operands).launch(
             grid=along_x(groups, self._num_pieces(cols)),
             block=(self.candidate.num_threads, 1, 1),
             stream=stream,
-            min_blocks_per_mp=_space.blocks_per_sm(needed, self.candidate.num_threads),
+            min_blocks_per_mp=_space.blocks_per_sm(self.registers, self.candidate.num_threads),
             preferred_smem_carveout=_space.SMEM_CARVEOUT,
             use_pdl=True,
         )

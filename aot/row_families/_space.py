@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Reason, Rejected, Resources
 from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import RowFunction, RowScale
+from aot.core.row_operation import MAX_COLS, RowFunction, RowScale
 from aot.core.types import SCALE_BLOCK
 
 if TYPE_CHECKING:
     from aot.core.row_candidate import RowCandidate
     from aot.core.row_operation import RowOperation
-
-ARCHS = ("sm_90a", "sm_110a")
 
 VECTOR_BYTES = 16
 """The widest access of a thread. Source: PTX ISA, ld.global: .v4 of 32 bits."""
@@ -34,6 +32,8 @@ FIXED_REGISTERS = 40
 """Registers of a thread beside its elements: addresses, limits and flags. Source: kernels of sm_90a and sm_110a that
 `registers` calls legal compile without spilling, nvidia-cutlass-dsl 4.8.1, 2026-11-22."""
 
+LOOP_REGISTERS = 16
+"""Registers more for a loop over a row's parts, or for strides between elements. Source: as of `FIXED_REGISTERS`."""
 ROTARY_REGISTERS = 64
 """Registers of a thread of `_rotary_kernel`, at most. Source: as of `FIXED_REGISTERS`."""
 
@@ -48,7 +48,7 @@ def is_row(operation: RowOperation) -> bool:
     return operation.function is not RowFunction.ROTARY
 
 
-def registers(candidate: RowCandidate, operation: RowOperation) -> int:
+def registers(candidate: RowCandidate, operation: RowOperation, more: int = 0) -> int:
     """Count the registers that a thread of `_row_kernel` cannot do without.
 
     They hold the float32 values, and beside them weights and biases, or what pairs are made of.
@@ -56,7 +56,7 @@ def registers(candidate: RowCandidate, operation: RowOperation) -> int:
     beside = operation.is_norm + operation.has_bias + operation.is_pair
     each = candidate.vectors_per_thread * candidate.vector_elements
     packed = each // 2 if candidate.vector_elements > 1 else each
-    return FIXED_REGISTERS + each + beside * packed
+    return FIXED_REGISTERS + more + each + beside * packed
 
 
 def blocks_per_sm(registers: int, num_threads: int) -> int:
@@ -68,30 +68,46 @@ def blocks_per_sm(registers: int, num_threads: int) -> int:
     return max(min(fitting, THREADS_OF_SM // num_threads), 1)
 
 
-def resources(candidate: RowCandidate) -> Resources:
-    """Count the threads of a CTA, and the shared memory in which its warps bring their sums together."""
-    shared = -(-candidate.num_threads // WARP) * SHARED_VALUES * 4
-    return Resources(shared, stage_bytes=shared, num_threads=candidate.num_threads, num_stages=1)
+def limits(candidate: RowCandidate, *, max_cols: int = MAX_COLS) -> RowLimits:
+    """Say what a kernel asks of a problem: nothing but few columns, where it reads element by element."""
+    if candidate.vector_elements == 1:
+        return RowLimits(max_cols=max_cols)
+    return RowLimits(VECTOR_BYTES, candidate.vector_elements, max_cols)
 
 
-def limits(candidate: RowCandidate, *, max_cols: int | None = None) -> RowLimits:
-    """Say what a kernel asks of a problem: nothing, where it reads element by element."""
-    elements = candidate.vector_elements
-    found = RowLimits() if elements == 1 else RowLimits(alignment_bytes=VECTOR_BYTES, cols_multiple=elements)
-    return found if max_cols is None else RowLimits(found.alignment_bytes, found.cols_multiple, max_cols)
+class RowKernels:
+    """What is the same for families of row kernels, unless they say otherwise."""
 
+    archs = ("sm_90a", "sm_110a")
+    is_fallback = False
 
-def check_threads(candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
-    """Refuse what the kernels' reductions and vectors cannot be made of."""
-    threads, elements = candidate.threads_per_row, candidate.vector_elements
-    name = candidate.name
-    if threads & (threads - 1) or candidate.num_threads % WARP:
-        text = f"{name}: {threads} threads a row and {candidate.num_threads} a CTA; rows are reduced by powers of two"
-        return Rejected(Reason.COMBINATION, f"{text} of threads, in whole warps of {WARP}")
-    if elements not in (1, vector_elements(operation)):
-        text = f"{name}: vectors of {elements} elements of {operation.x.value}; there are 1 and"
-        return Rejected(Reason.TILE, f"{text} {vector_elements(operation)}, which are {VECTOR_BYTES} bytes")
-    if operation.scale is RowScale.BLOCK and candidate.columns != SCALE_BLOCK:
-        text = f"{name}: {candidate.columns} columns at once; a block of scales has {SCALE_BLOCK}"
-        return Rejected(Reason.TILE, f"{text}, and a kernel's threads have one block at a time")
-    return None
+    def check(self, candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
+        """Refuse what the kernels' reductions and vectors cannot be made of."""
+        threads, elements = candidate.threads_per_row, candidate.vector_elements
+        name = candidate.name
+        if threads & (threads - 1) or candidate.num_threads % WARP:
+            text = f"{name}: {threads} threads a row and {candidate.num_threads} a CTA; rows are reduced by powers of"
+            return Rejected(Reason.COMBINATION, f"{text} two of threads, in whole warps of {WARP}")
+        if elements not in (1, vector_elements(operation)):
+            text = f"{name}: vectors of {elements} elements of {operation.x.value}; there are 1 and"
+            return Rejected(Reason.TILE, f"{text} {vector_elements(operation)}, which are {VECTOR_BYTES} bytes")
+        if operation.scale is RowScale.BLOCK and candidate.columns != SCALE_BLOCK:
+            text = f"{name}: {candidate.columns} columns at once; a block of scales has {SCALE_BLOCK}"
+            return Rejected(Reason.TILE, f"{text}, and a kernel's threads have one block at a time")
+        return None
+
+    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
+        """Count the threads of a CTA, and the shared memory in which its warps bring their sums together."""
+        del operation
+        shared = -(-candidate.num_threads // WARP) * SHARED_VALUES * 4
+        return Resources(shared, stage_bytes=shared, num_threads=candidate.num_threads, num_stages=1)
+
+    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
+        """Ask for aligned rows of any width, or for nothing."""
+        del operation
+        return limits(candidate)
+
+    def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
+        """Read once."""
+        del candidate, operation
+        return 1

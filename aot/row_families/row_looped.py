@@ -11,13 +11,12 @@ from aot.row_families import _space
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.candidate import Rejected, Resources
-    from aot.core.row_candidate import RowLimits
     from aot.core.row_operation import RowOperation
     from aot.families import Entry
 
-THREADS_PER_ROW = (256, 512, 1024)
-VECTORS = (1, 2, 4)
+THREADS_PER_ROW = (256, 512)
+VECTORS = (1, 2)
+"""With four, the kernel of a layer norm with quantised output spills."""
 
 
 def num_reads(operation: RowOperation) -> int:
@@ -26,12 +25,10 @@ def num_reads(operation: RowOperation) -> int:
     return means + operation.is_quantized + 1
 
 
-class RowLooped:
+class RowLooped(_space.RowKernels):
     """The family `row_looped`."""
 
     name = "row_looped"
-    archs = _space.ARCHS
-    is_fallback = False
 
     def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
         """Enumerate threads and vectors; an operation whose rows can be cut needs none of it."""
@@ -41,23 +38,9 @@ class RowLooped:
             for vectors in VECTORS:
                 yield RowCandidate(self.name, threads, 1, _space.vector_elements(operation), vectors)
 
-    def check(self, candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
-        """Refuse what the kernel's reductions and vectors cannot be made of."""
-        return _space.check_threads(candidate, operation)
-
     def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
-        return _space.registers(candidate, operation)
-
-    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
-        """Count threads and the sums of warps."""
-        del operation
-        return _space.resources(candidate)
-
-    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
-        """Ask for aligned rows."""
-        del operation
-        return _space.limits(candidate)
+        return _space.registers(candidate, operation, _space.LOOP_REGISTERS)
 
     def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Read once for each step."""
@@ -68,7 +51,7 @@ class RowLooped:
         """Make the entry."""
         from aot.row_families._entry import row_entry
 
-        return row_entry(operation, candidate, is_looped=True)
+        return row_entry(operation, candidate, self.registers(candidate, operation), is_looped=True)
 
 
 FAMILY = RowLooped()

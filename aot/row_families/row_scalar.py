@@ -13,17 +13,14 @@ from aot.row_families.row_looped import num_reads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.candidate import Resources
-    from aot.core.row_candidate import RowLimits
     from aot.core.row_operation import RowOperation
     from aot.families import Entry
 
 
-class RowScalar:
+class RowScalar(_space.RowKernels):
     """The family `row_scalar`."""
 
     name = "row_scalar"
-    archs = _space.ARCHS
     is_fallback = True
 
     def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
@@ -44,17 +41,7 @@ class RowScalar:
 
     def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
-        return _space.registers(candidate, operation)
-
-    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
-        """Count threads and the sums of warps."""
-        del operation
-        return _space.resources(candidate)
-
-    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
-        """Ask for nothing."""
-        del operation
-        return _space.limits(candidate)
+        return _space.registers(candidate, operation, _space.LOOP_REGISTERS)
 
     def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Read once for each step."""
@@ -67,7 +54,8 @@ class RowScalar:
 
         if not _space.is_row(operation):
             return rotary_entry(operation, candidate)
-        return row_entry(operation, candidate, is_looped=operation.reduces_rows)
+        registers = self.registers(candidate, operation)
+        return row_entry(operation, candidate, registers, is_looped=operation.reduces_rows)
 
 
 FAMILY = RowScalar()

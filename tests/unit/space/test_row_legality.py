@@ -133,7 +133,7 @@ def test_every_operation_has_kernels_for_aligned_rows_and_one_for_all(operation,
 
 def test_the_space_is_what_families_enumerate():
     verdicts = dict(judge_rows(NORM, H200))
-    assert len(verdicts) == 36
+    assert len(verdicts) == 31
     assert all(x.family in ("row_registers", "row_looped") for x in verdicts)
     assert {x.family for x in legal_rows(RowOperation.FP16_ROTARY, H200)} == {"row_rotary"}
     assert all(x.columns == 128 for x in legal_rows(RowOperation.BF16_E4M3_BLOCK_QUANTIZE, H200))
