@@ -24,6 +24,9 @@ from aot.package.wheel_file import inspect_wheel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from aot.measure.row_verify import RowVerifier
+    from aot.measure.verify import Verifier
+
 SEED = 0
 """Of the inputs that kernels are checked with."""
 
@@ -154,6 +157,8 @@ def check_kernels(wheel: Path) -> Iterator[str]:
 
     from aot.measure.device import CudaGpu, read_properties
     from aot.measure.kernel_library import KernelLibrary
+    from aot.measure.row_library import RowLibrary
+    from aot.measure.row_verify import RowVerifier
     from aot.measure.verify import Verifier
 
     manifest = read_wheel_manifest(wheel)
@@ -162,25 +167,42 @@ def check_kernels(wheel: Path) -> Iterator[str]:
     if properties.compute_capability != expected:
         text = f"the wheel is for compute capability {expected}, {properties.name} has {properties.compute_capability}"
         raise DeviceError(f"{text}; verify it on its target")
-    failures = []
+    failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="aot-verify-") as scratch:
         name = f"{manifest.module}/{library_name(manifest)}"
         with zipfile.ZipFile(wheel) as archive:
             library = Path(archive.extract(name, scratch))
         kernels = KernelLibrary(library)
-        verifier = Verifier(CudaGpu(properties), kernels, np.random.default_rng(SEED))
-        for index, kernel in enumerate(manifest.kernels):
-            tuned = TunedKernel(
-                kernel.key,
-                kernel.object_sha256,
-                kernel.m_multiple,
-                kernel.n_multiple,
-                family_of(kernel.candidate).is_fallback,
-            )
-            try:
-                yield f"{kernel.name}: relative error {verifier.verify(tuned, index):.1e}"
-            except VerificationError as error:
-                failures.append(f"{kernel.name}: {error}")
+        gpu, rng = CudaGpu(properties), np.random.default_rng(SEED)
+        verifier = Verifier(gpu, kernels, rng)
+        yield from _check_products(manifest, verifier, failures)
         verifier.close()
+        yield from _check_rows(manifest, RowVerifier(gpu, RowLibrary(library), rng), failures)
     if failures:
-        raise VerificationError(f"{len(failures)} of {len(manifest.kernels)} kernels are wrong: {'; '.join(failures)}")
+        num_kernels = len(manifest.all_kernels)
+        raise VerificationError(f"{len(failures)} of {num_kernels} kernels are wrong: {'; '.join(failures)}")
+
+
+def _check_products(manifest: Manifest, verifier: Verifier, failures: list[str]) -> Iterator[str]:
+    """Run the kernels of products; give a line for each that is right, and add a text for each that is not."""
+    for index, kernel in enumerate(manifest.kernels):
+        tuned = TunedKernel(
+            kernel.key,
+            kernel.object_sha256,
+            kernel.m_multiple,
+            kernel.n_multiple,
+            family_of(kernel.candidate).is_fallback,
+        )
+        try:
+            yield f"{kernel.name}: relative error {verifier.verify(tuned, index):.1e}"
+        except VerificationError as error:
+            failures.append(f"{kernel.name}: {error}")
+
+
+def _check_rows(manifest: Manifest, verifier: RowVerifier, failures: list[str]) -> Iterator[str]:
+    """Run the kernels of row operations, likewise."""
+    for index, kernel in enumerate(manifest.row_kernels):
+        try:
+            yield f"{kernel.name}: right in {verifier.verify(kernel.operation, kernel.limits, index)} cases"
+        except VerificationError as error:
+            failures.append(f"{kernel.name}: {error}")

@@ -102,7 +102,7 @@ def write_row_record(path: Path, record: RowRecord) -> None:
     Raises:
         StoreError: it is none that could be read again.
     """
-    lines = [json.dumps(asdict(x), sort_keys=True) for x in (record.head, *record.times)]
+    lines = [json.dumps(x, sort_keys=True) for x in (asdict(record.head), *map(asdict, record.times))]
     content = ("\n".join(lines) + "\n").encode()
     parse_row_record(content, f"the record for {path}")
     write_whole(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from aot.core.dispatch import Tier
+from aot.core.errors import DeviceError
 from aot.core.row_dispatch import look_up_rows
 from aot.core.row_operation import RowOperation, RowProblem
 from aot.core.row_signature import RowFlag
 from aot.measure.row_library import (
     INTERLEAVED,
     SCALE_GIVEN,
+    RowLibrary,
     RowsProblemStruct,
     RowsSelectionStruct,
     RowsTensorStruct,
+    tensor_of,
 )
 from tests.runtime import host
 from tests.runtime.rows import SCALAR, Rows, row_manifest, row_problem
@@ -314,3 +317,19 @@ def test_memory_of_a_tensor_that_there_is_not_is_not_looked_at(rows):
     problem.residual.strides[0] = -5
     assert rows.launch(problem) == OK, rows.error()
     assert rows.launches()[0].flags == RowFlag.HAS_WEIGHT
+
+
+def test_a_library_is_called_by_its_kernels_index(path, manifest):
+    """The class by which `aot verify --device` runs every kernel of a wheel."""
+    kernels, rows = RowLibrary(path), Rows(host.Library(path))
+    stated = kernels.problem(NORM)
+    stated.rows, stated.cols, stated.eps = 3, 1024, 0.5
+    stated.x, stated.y = tensor_of(X, 1024, 1), tensor_of(Y, 1024, 1)
+    kernels.launch(1, stated, 77)
+    (got,) = rows.launches()
+    assert (got.kernel, got.stream, got.eps, *got.x.shape) == (1, 77, 0.5, 3, 1024)
+    stated.x = tensor_of(X + 2, 1024, 1)
+    with pytest.raises(DeviceError, match=r"row kernel 1: kernel bf16_rms_norm_.* cannot take these operands"):
+        kernels.launch(1, stated, 0)
+    with pytest.raises(DeviceError, match="row kernel 9999: row kernel index is 9999"):
+        kernels.launch(9999, stated, 0)

@@ -1,0 +1,260 @@
+"""Verify row kernels on edge sizes: right results, every element written, nothing else touched, same bits twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.errors import VerificationError
+from aot.core.numerics import bits_type, decode, encode, poison
+from aot.core.row_comparison import Written, fault_of
+from aot.core.row_operation import RowFunction, RowOperation, RowScale
+from aot.core.row_reference import RowParameters, Rows, row_reference
+from aot.core.row_signature import RowArgument
+from aot.core.types import SCALE_BLOCK
+from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, tensor_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.numerics import Bits
+    from aot.core.row_candidate import RowLimits
+    from aot.measure.gpu import Gpu
+    from aot.measure.row_library import RowsProblemStruct
+
+GUARD_ELEMENTS = 1024
+"""Elements of poison before and after each operand, which keep its alignment of 16 bytes."""
+MAX_COLS = 20000
+"""Columns of the widest case: more than registers of a CTA hold."""
+HEADS = 3
+"""Of a token, in cases of a rotary embedding."""
+
+
+class RowKernels(Protocol):
+    """What verifying needs of a library."""
+
+    def problem(self, operation: RowOperation) -> RowsProblemStruct:
+        """Return an empty problem of an operation."""
+
+    def launch(self, kernel: int, problem: RowsProblemStruct, stream: int) -> None:
+        """Enqueue a kernel, by its index."""
+
+
+@dataclass(frozen=True)
+class RowCase:
+    """One case: sizes, what there is beside X, and how far rows lie apart beyond their columns."""
+
+    rows: int
+    """Of a rotary embedding, tokens."""
+    cols: int
+    is_full: bool
+    """Whether there are all operands that may be there, a given scale among them, and pairs side by side."""
+    padding: int = 0
+
+
+def row_cases(limits: RowLimits) -> Iterator[RowCase]:
+    """List the cases of a kernel: few and many rows, narrow, odd and wide ones, as far as it takes them."""
+    step = limits.cols_multiple
+    widths = {
+        step,
+        3 * step,
+        16 * step,
+        min(limits.max_cols, 1000 // step * step),
+        min(limits.max_cols, MAX_COLS // 8 * 8),
+    }
+    for cols in sorted(widths):
+        for rows in (1, 37):
+            for is_full in (False, True):
+                yield RowCase(rows, cols, is_full, 8 * (rows > 1))
+
+
+class _Operand:
+    """A matrix on the device between guards, and what it held before."""
+
+    def __init__(self, gpu: Gpu, element: ElementType, rows: int, cols: int, padding: int) -> None:
+        self._gpu, self.element, self.shape, self.stride = gpu, element, (rows, cols), cols + padding
+        size = GUARD_ELEMENTS * 2 + rows * self.stride
+        self._before = np.full(size, poison(element), bits_type(element))
+        self._region = gpu.alloc(self._before.nbytes)
+        self.address = self._region + element.size_of(GUARD_ELEMENTS)
+        gpu.upload(self._region, self._before)
+
+    def _view(self, region: Bits) -> Bits:
+        rows, cols = self.shape
+        return region[GUARD_ELEMENTS : GUARD_ELEMENTS + rows * self.stride].reshape(rows, self.stride)[:, :cols]
+
+    def fill(self, bits: Bits) -> None:
+        """Put values between the guards."""
+        self._view(self._before)[:] = bits
+        self._gpu.upload(self._region, self._before)
+
+    def read(self, name: str) -> Bits:
+        """Return what is there now; what lies around it must be as it was.
+
+        Raises:
+            VerificationError: it is not.
+        """
+        region = np.empty_like(self._before)
+        self._gpu.download(self._region, region)
+        found = self._view(region).copy()
+        self._view(region)[:] = self._view(self._before)
+        touched = int((region != self._before).sum())
+        if touched:
+            raise VerificationError(f"wrote {touched} elements outside {name}")
+        return found
+
+    def free(self) -> None:
+        self._gpu.free(self._region)
+
+
+class _Run:
+    """A case on the device: its operands, the problem, and the reference."""
+
+    def __init__(
+        self, gpu: Gpu, kernels: RowKernels, operation: RowOperation, case: RowCase, rng: np.random.Generator
+    ) -> None:
+        self._gpu, self._rng, self.operation, self.case = gpu, rng, operation, case
+        self.problem = kernels.problem(operation)
+        self._held: dict[RowArgument, _Operand] = {}
+        self._values: dict[RowArgument, Bits] = {}
+        self.problem.rows, self.problem.cols = case.rows, case.cols
+        self.problem.eps = 1e-5
+        self.problem.weight_offset = float(case.is_full and operation.function is RowFunction.RMS_NORM)
+        is_paired = operation.is_pair or operation.function is RowFunction.ROTARY
+        self.problem.flags = INTERLEAVED if case.is_full and is_paired else 0
+        if operation.function is RowFunction.ROTARY:
+            self._add_heads()
+        else:
+            self._add_rows()
+
+    @property
+    def gives_scale(self) -> bool:
+        """Say whether scales are given."""
+        return self.case.is_full and self.operation.scale is RowScale.ROW
+
+    def _add(self, argument: RowArgument, element: ElementType, rows: int, cols: int, *, drawn: bool) -> _Operand:
+        """Put an operand on the device: drawn, or to be written."""
+        padding = self.case.padding if argument not in (RowArgument.WEIGHT, RowArgument.BIAS, RowArgument.SCALE) else 0
+        held = self._held[argument] = _Operand(self._gpu, element, rows, cols, padding)
+        if drawn:
+            values = self._rng.standard_normal((rows, cols), np.float32)
+            if element is ElementType.FLOAT32:  # scales
+                values = (np.abs(values) + 0.1).astype(np.float32)
+            self._values[argument] = encode(element, values)
+            held.fill(self._values[argument])
+        setattr(self.problem, argument.value, tensor_of(held.address, held.stride, 1))
+        return held
+
+    def _add_rows(self) -> None:
+        operation, case = self.operation, self.case
+        self._add(RowArgument.X, operation.x, case.rows, operation.num_columns_of_x(case.cols), drawn=True)
+        self._add(RowArgument.Y, operation.y, case.rows, case.cols, drawn=False)
+        if operation.is_norm and case.is_full:
+            self._add(RowArgument.RESIDUAL, operation.x, case.rows, case.cols, drawn=True)
+            self._add(RowArgument.RESIDUAL_OUT, operation.x, case.rows, case.cols, drawn=False)
+            self._add(RowArgument.WEIGHT, operation.x, 1, case.cols, drawn=True)
+            if operation.has_bias:
+                self._add(RowArgument.BIAS, operation.x, 1, case.cols, drawn=True)
+        if operation.is_quantized:
+            blocks = -(-case.cols // SCALE_BLOCK) if operation.scale is RowScale.BLOCK else 1
+            self._add(RowArgument.SCALE, ElementType.FLOAT32, case.rows, blocks, drawn=self.gives_scale)
+            self.problem.flags |= SCALE_GIVEN if self.gives_scale else 0
+
+    def _add_heads(self) -> None:
+        """Put heads of tokens on the device; `padding` lies behind each head."""
+        operation, case = self.operation, self.case
+        self.problem.heads, self.problem.positions = HEADS, case.rows
+        step = case.cols // 2 if case.is_full or case.cols % 4 else case.cols // 4
+        self.problem.rotary_dim = 2 * step
+        for argument in (RowArgument.X, RowArgument.Y):
+            held = self._add(argument, operation.x, case.rows * HEADS, case.cols, drawn=argument is RowArgument.X)
+            setattr(self.problem, argument.value, tensor_of(held.address, HEADS * held.stride, held.stride, 1))
+        for argument in (RowArgument.COS, RowArgument.SIN):
+            self._add(argument, operation.x, case.rows, step, drawn=True)
+
+    def poison(self) -> None:
+        """Put poison where the kernel is to write."""
+        for argument, held in self._held.items():
+            if argument not in self._values:
+                held.fill(np.full(held.shape, poison(held.element), bits_type(held.element)))
+
+    def read(self) -> dict[RowArgument, Bits]:
+        """Return what the kernel wrote; what it read must be as it was.
+
+        Raises:
+            VerificationError: something else was written.
+        """
+        found = {argument: held.read(argument.value) for argument, held in self._held.items()}
+        for argument, values in self._values.items():
+            if not np.array_equal(found[argument], values):
+                raise VerificationError(f"wrote {argument.value}, which it is to read")
+        return found
+
+    def fault(self, found: dict[RowArgument, Bits]) -> str:
+        """Say what is wrong with what was written, or nothing."""
+        values: Rows = {x: decode(self._held[x].element, bits) for x, bits in self._values.items()}
+        if self.operation.function is RowFunction.ROTARY:
+            per_head = {x: np.repeat(values[x], HEADS, 0) for x in (RowArgument.COS, RowArgument.SIN)}
+            values = {RowArgument.X: values[RowArgument.X], **per_head}
+        parameters = RowParameters(
+            float(np.float32(self.problem.eps)), self.problem.weight_offset, bool(self.problem.flags & INTERLEAVED)
+        )
+        scales = found.get(RowArgument.SCALE)
+        written = Written(
+            found[RowArgument.Y],
+            None if scales is None else scales.view(np.float32),
+            found.get(RowArgument.RESIDUAL_OUT),
+        )
+        expected = row_reference(self.operation, values, parameters)
+        return fault_of(self.operation, written, expected, scales_are_given=self.gives_scale)
+
+    def free(self) -> None:
+        for held in self._held.values():
+            held.free()
+
+
+class RowVerifier:
+    """Runs row kernels on edge cases."""
+
+    def __init__(self, gpu: Gpu, kernels: RowKernels, rng: np.random.Generator) -> None:
+        """Take the device and the library; `rng` draws the operands."""
+        self._gpu, self._kernels, self._rng = gpu, kernels, rng
+
+    def _launch(self, index: int, run: _Run) -> dict[RowArgument, Bits]:
+        run.poison()
+        self._kernels.launch(index, run.problem, self._gpu.stream)
+        self._gpu.synchronize()
+        return run.read()
+
+    def verify(self, operation: RowOperation, limits: RowLimits, index: int) -> int:
+        """Run a kernel twice on each of its edge cases; give the number of cases.
+
+        Args:
+            operation: what it computes.
+            limits: what it asks of a problem.
+            index: its index in the library.
+
+        Raises:
+            VerificationError: a result is wrong, incomplete or not reproducible, or memory around it was written.
+            DeviceError: a launch failed.
+        """
+        count = 0
+        for case in row_cases(limits):
+            if operation.function is RowFunction.ROTARY and case.cols % (4 * limits.cols_multiple):
+                continue  # half of a quarter of a head is whole vectors
+            run = _Run(self._gpu, self._kernels, operation, case, self._rng)
+            try:
+                found = self._launch(index, run)
+                fault = run.fault(found)
+                if fault:
+                    raise VerificationError(f"wrong result on {case}: {fault}")
+                again = self._launch(index, run)
+                if any(not np.array_equal(found[x], again[x]) for x in found):
+                    raise VerificationError(f"two runs differ on {case}")
+            finally:
+                run.free()
+            count += 1
+        return count
