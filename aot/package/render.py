@@ -39,9 +39,6 @@ _WHEEL_ALONE = ("python/", "pyproject.toml.j2", "README.md.j2")
 ABI_VERSION = 1
 """`AOT_GEMM_ABI_VERSION` of templates/include/aot_gemm.h; the rendered kernels.cc compares the two."""
 
-RUN_ON_A_GPU = frozenset({"bf16", "fp16", "bf16_bias", "fp16_bias"})
-"""Operations whose kernels this product has run on a GPU and compared with a reference; see docs/measurements.md."""
-
 NUM_LAYOUTS = 4
 """Numbers of `Layout.code`."""
 
@@ -292,7 +289,6 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "catalogue": [x for x in Operation if x is x.layouts[0]],
-        "new_operations": sorted(calls - RUN_ON_A_GPU),
         "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),
