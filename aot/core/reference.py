@@ -143,7 +143,7 @@ def _exact(values: Array) -> Expected:
 
 
 def _gelu(x: Array) -> Array:
-    """Return x * (1 + erf(x / sqrt(2))) / 2, by erfc: beside -1 erf has no digits left, and 0 times an infinity is NaN."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2, by erfc: beside -1 erf has no digits left, and 0 times infinity is NaN."""
     return np.asarray(x * np.asarray(_ERFC(x / -math.sqrt(2)), np.float64) / 2)
 
 
