@@ -101,7 +101,7 @@ def library_of(package: str) -> Path:
         module = importlib.import_module(package)
     except ImportError as error:
         raise DeviceError(f"cannot import {package}: {error}; install the wheel, or give its --package") from error
-    found = sorted(Path(str(module.__file__)).parent.glob("lib*.so*"))
+    found = sorted(Path(str(module.__file__)).parent.glob("lib*.so.*"))  # lib*.so beside it is for the linker alone
     if not found:
         raise DeviceError(f"{module.__file__} has no library beside it; build the wheel again")
     return found[0]

@@ -15,6 +15,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+
+if not __package__:  # run as a file, beside which bench.py would be found as `bench`
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 

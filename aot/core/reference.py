@@ -89,7 +89,7 @@ ULP = unit_roundoff(ElementType.FLOAT32)
 LEAST_NORMAL = 2.0**-126
 """Least normal number of float32: what is below it, a kernel may take for 0."""
 
-_ERF = np.frompyfunc(math.erf, 1, 1)
+_ERFC = np.frompyfunc(math.erfc, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,13 @@ def exact(values: Array) -> Expected:
 
 
 def _gelu(x: Array) -> Array:
-    erf = np.asarray(_ERF(x / math.sqrt(2)), np.float64)
-    return np.asarray(x * (1 + erf) / 2)
+    """Return x * (1 + erf(x / sqrt(2))) / 2, by erfc: beside -1 erf has no digits left, and 0 times infinity is NaN."""
+    return np.asarray(x * np.asarray(_ERFC(x / -math.sqrt(2)), np.float64) / 2)
 
 
 def _gelu_tanh(x: Array) -> Array:
-    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
+    """Return x * (1 + tanh(u)) / 2, which is x / (1 + exp(-2 u)): beside -1 tanh has no digits left."""
+    return np.asarray(x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
 def _silu(x: Array) -> Array:

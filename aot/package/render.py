@@ -42,9 +42,6 @@ _WHEEL_ALONE = ("python/", "pyproject.toml.j2", "README.md.j2")
 ABI_VERSION = 1
 """`AOT_GEMM_ABI_VERSION` of templates/include/aot_gemm.h; the rendered kernels.cc compares the two."""
 
-RUN_ON_A_GPU = frozenset({"bf16", "fp16", "bf16_bias", "fp16_bias"})
-"""Operations whose kernels this product has run on a GPU and compared with a reference; see docs/measurements.md."""
-
 NUM_LAYOUTS = 4
 """Numbers of `Layout.code`."""
 
@@ -293,7 +290,6 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "catalogue": [x for x in Operation if x is x.layouts[0]],
         "row_catalogue": tuple(RowOperation),
         "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
-        "new_operations": sorted((calls | {kernel.operation.tag for kernel in manifest.row_kernels}) - RUN_ON_A_GPU),
         "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),

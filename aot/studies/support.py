@@ -6,6 +6,7 @@ aot.studies.support` writes its tables into docs/operations.md, between their ma
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -42,6 +43,7 @@ RECORDS = Path(__file__).parents[1] / "records"
 
 MEASURED = "measured"
 SHIPPED = "by the times of"
+PROVEN = "right, not timed"
 COMPILED = "compiles, not run"
 FALLBACK = "fallback only"
 REFUSED = "none"
@@ -49,9 +51,25 @@ REFUSED = "none"
 
 @cache
 def measured_operations(target: str) -> frozenset[Operation]:
-    """Return the operations of which the committed record of a target has kernels that were measured, if it has one."""
-    path = default_record(load_target(target), RECORDS)
-    return frozenset(key.operation for key in recorded_kernels(path)) if path else frozenset()
+    """Return the operations of which the committed records of a target have kernels that were measured."""
+    paths = [default_record(load_target(target), RECORDS), *RECORDS.glob(f"{target}_*.jsonl.gz")]
+    return frozenset(key.operation for path in paths if path is not None for key in recorded_kernels(path))
+
+
+RESULTS = Path("bench/results")
+"""What `bench/operands.py` wrote on a target's device: TARGET_DATE_operands*.json."""
+
+
+@cache
+def proven_operations(target: str) -> frozenset[Operation]:
+    """Return the operations whose results on random problems were all right on a target's device."""
+    found: set[Operation] = set()
+    for path in sorted(RESULTS.glob(f"{target}_*_operands*.json")):
+        checks = json.loads(path.read_text(encoding="utf-8"))["checks"]
+        found |= {
+            Operation(x["operation"]) for x in checks if x["num_problems"] and x["num_right"] == x["num_problems"]
+        }
+    return frozenset(found)
 
 
 @cache
@@ -99,6 +117,8 @@ def support(operation: Operation, target: str) -> Support:
     if operation in shipped_operations(target):
         nearest = next(x for x in operation.equivalents if x in measured_operations(target))
         return Support(f"{SHIPPED} {nearest.tag}")
+    if operation in proven_operations(target):
+        return Support(PROVEN)
     if _has_tuned(operation, target):
         return Support(COMPILED)
     try:

@@ -73,12 +73,12 @@ def kernel_of(shape: Shape, dtype: torch.dtype, layout: str = "kk") -> str:
 
 def reads_early(kernel: str) -> bool:
     """Say whether a kernel can read a weight before the kernel in front has ended."""
-    return "overlap" in kernel or "prefetch" in kernel
+    return re.search("overlap|prefetch|cluster_split_k", kernel) is not None
 
 
 def splits_k(kernel: str) -> bool:
     """Say whether several blocks of a kernel share one tile of the result."""
-    return re.search("serial|parallel|separate", kernel) is not None
+    return re.search("serial|parallel|separate|cluster_split_k", kernel) is not None
 
 
 def find(shapes: Iterable[Shape], dtype: torch.dtype, fits: Callable[[str], bool], what: str) -> Shape:

@@ -206,8 +206,8 @@ def test_many_threads():
 
 def test_typed_errors():
     x, weight = randn(4, 64, dtype=torch.bfloat16), randn(16, 64, dtype=torch.bfloat16)
-    with pytest.raises(aot_gemm.UnsupportedError, match="float32"):
-        aot_gemm.linear(x.float(), weight.float())
+    with pytest.raises(aot_gemm.DtypeError, match="float64"):
+        aot_gemm.linear(x.double(), weight.double())
     with pytest.raises(aot_gemm.DtypeError):
         aot_gemm.linear(x, weight.half())
     with pytest.raises(aot_gemm.ShapeError):

@@ -58,8 +58,7 @@ def linear(
     is waited for. Nothing is read or written before the work in front of it on the stream has ended, unless `constant`
     has promised it of the weight.
 
-    Which operations there are kernels for depends on what the wheel was built for; `plan` says so by dtypes. All but
-    bfloat16 and float16, with or without a bias, have not been run on a GPU by this product yet.
+    Which operations there are kernels for depends on what the wheel was built for; `plan` says so by dtypes.
 
     Args:
         x: (..., k) in GPU memory: bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8. Where leading
@@ -123,7 +122,7 @@ def gated_linear(
     """Compute activation(gate) * linear, where both are x @ rows^T + bias of the halves of one weight: SwiGLU, GeGLU.
 
     All is done in float32, and the result is rounded once. Which operations there are kernels for depends on what the
-    wheel was built for; none of these has been run on a GPU by this product yet.
+    wheel was built for.
 
     Args:
         x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory.

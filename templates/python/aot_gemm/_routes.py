@@ -123,11 +123,17 @@ def capsule(product: str, tensor: Any, stream: int, out: Any = None) -> Any:
 
 def _capsule(product: str, tensor: Any, stream: int) -> Any:
     try:
-        return framework_of(tensor).capsule(tensor, stream)
+        found = framework_of(tensor).capsule(tensor, stream)
     except (errors.AotGemmError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a framework says of a tensor that it does not hand out
         return refuse_unreadable(product, tensor, error)
+    if type(found).__name__ != "PyCapsule":  # before the next operand's framework orders its stream behind another
+        raise errors.OperandError(
+            f"{product}: the __dlpack__ of a {type(tensor).__name__} gave a {type(found).__name__}; expected a DLPack "
+            "capsule; pass a tensor of a framework that speaks DLPack"
+        )
+    return found
 
 
 def release(product: str, tensor: Any, stream: int) -> None:  # noqa: ARG001 - the binding passes it to all of these

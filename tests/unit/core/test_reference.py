@@ -119,6 +119,19 @@ def test_an_infinity_times_what_a_kernel_may_take_for_zero_is_open():
     assert np.isnan(found.values[0, [0, 2]]).all()
 
 
+@pytest.mark.parametrize("operation", [Operation.BF16_KK_GELU, Operation.BF16_KK_GELU_TANH])
+def test_the_tail_of_gelu_is_not_lost_beside_one(operation):
+    """At -9 GELU is -1e-18, where 1 + erf and 1 + tanh of float64 are 0: exactly 0 would forbid an infinity."""
+    found = special(operation, -9.0)
+    assert found != 0
+    assert abs(found) < 1e-15
+
+
+def test_a_gate_of_gelus_tail_times_an_infinity_is_open():
+    found = reference(Operation.BF16_KK_GEGLU, {A: np.array([[1.0]]), B: np.array([[-9.0], [np.inf]])})
+    assert np.isinf(found.radius).all()
+
+
 def cut(values, bits):
     """Cut values below 2^-bits of the largest power of two in each column's greatest magnitude, towards 0."""
     largest = np.abs(values).max(axis=0, keepdims=True)

@@ -178,12 +178,10 @@ def readme_of(templates, *calls):
     return render(manifest, templates)["README.md"].decode()
 
 
-def test_the_readme_has_what_the_wheel_has_and_says_what_no_gpu_has_run(templates):
+def test_the_readme_has_what_the_wheel_has(templates):
     text = readme_of(templates, "bf16", "bf16_bias", "bf16_silu", "e4m3_bf16")
     assert "- Kernels: 4, of the operations `bf16`, `bf16_bias`, `bf16_silu`, `e4m3_bf16`\n" in text
-    assert "by its other checks alone:\n`bf16_silu`, `e4m3_bf16`.\n" in text
     assert "y = aot_gemm.linear(x8, w8, scale_x=scale_x, scale_w=scale_w)" in text
     plain = readme_of(templates, "bf16", "fp16")
-    assert "not yet been run on a GPU" not in plain
     assert "scale_x=scale_x" not in plain
     assert "\n\n\n" not in plain + text

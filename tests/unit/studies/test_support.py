@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -8,7 +9,17 @@ from aot.core.target import load_target, target_names
 from aot.families import families, families_for
 from aot.space.enumeration import has_tuned_kernels
 from aot.studies import support as module
-from aot.studies.support import BEGIN, END, Support, family_fault, markdown, measured_operations, support, with_tables
+from aot.studies.support import (
+    BEGIN,
+    END,
+    Support,
+    family_fault,
+    markdown,
+    measured_operations,
+    proven_operations,
+    support,
+    with_tables,
+)
 from tests.unit.test_docs import ROOT
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -31,7 +42,7 @@ def test_the_page_is_what_the_code_says():
 def test_every_operation_has_a_status_on_every_target():
     found = rows()
     assert list(found) == [x.tag for x in Operation]
-    known = re.compile(r"measured|by the times of (bf16|fp16)_kk|compiles, not run|fallback only|none")
+    known = re.compile(r"measured|by the times of [a-z0-9_]+_kk|right, not timed|compiles, not run|fallback only|none")
     assert [cell for cells in found.values() for cell in cells if not known.fullmatch(cell)] == []
 
 
@@ -40,7 +51,19 @@ def test_only_what_a_record_has_is_measured():
     assert Operation.BF16_KK in measured_operations("h200")
     assert support(Operation.BF16_KK, "h200") == Support("measured")
     assert support(Operation.BF16_KK, "thor") == Support("compiles, not run")
-    assert not {x for x in measured_operations("h200") if x.types.is_scaled or x.activation or x.gate}
+
+
+def test_what_was_right_on_a_device_is_said_where_it_was_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    checks = [
+        {"operation": "e5m2e4m3_bf16_kk", "num_problems": 300, "num_right": 300},
+        {"operation": "e4m3e5m2_bf16_kk", "num_problems": 300, "num_right": 299},
+        {"operation": "e4m3_fp32_kk", "num_problems": 0, "num_right": 0},
+    ]
+    (tmp_path / "h100_20261122_operands.json").write_text(json.dumps({"checks": checks}))
+    proven_operations.cache_clear()
+    assert proven_operations("h100") == {Operation.E5M2E4M3_BF16_KK}
+    proven_operations.cache_clear()
 
 
 @pytest.mark.slow
@@ -67,7 +90,7 @@ def test_what_not_even_the_fallback_computes_is_refused_with_the_reason(monkeypa
     support.cache_clear()
     monkeypatch.setattr(families()["simt"], "types", ())
     monkeypatch.setattr(module, "_has_tuned", lambda *_: False)
-    found = support(Operation.FP32_KK, "h200")
+    found = support(Operation.FP32_KK, "h100")
     assert found.status == "none"
     assert found.reason.startswith(
         "no kernel computes every fp32_kk, so that no table can have it: simt_64x64_c1x1_dir"
