@@ -138,7 +138,7 @@ def built(monkeypatch):
         path = dist / "x.whl"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"wheel")
-        manifest = type("Manifest", (), {"kernels": tuple(shared_kernels(sources))})
+        manifest = type("Manifest", (), {"all_kernels": tuple(shared_kernels(sources))})
         return BuiltWheel(path, manifest)
 
     monkeypatch.setattr("aot.cli.build.make_wheel", build)
