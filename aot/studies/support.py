@@ -64,11 +64,10 @@ RESULTS = Path("bench/results")
 def proven_operations(target: str) -> frozenset[Operation]:
     """Return the operations whose results on random problems were all right on a target's device."""
     found: set[Operation] = set()
+    by_tag = {x.tag: x for x in Operation}
     for path in sorted(RESULTS.glob(f"{target}_*_operands*.json")):
         checks = json.loads(path.read_text(encoding="utf-8"))["checks"]
-        found |= {
-            Operation(x["operation"]) for x in checks if x["num_problems"] and x["num_right"] == x["num_problems"]
-        }
+        found |= {by_tag[x["operation"]] for x in checks if x["num_problems"] and x["num_right"] == x["num_problems"]}
     return frozenset(found)
 
 
