@@ -28,7 +28,7 @@ RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 BINDING_SOURCES = {
     *("binding", "call", "exchange", "extras", "matrix", "operands"),
-    *("python_state", "refusal", "request", "scales", "torch_guard"),
+    *("python_state", "refusal", "request", "scales", "torch_guard", "xla_call"),
 }
 REPLACED_SOURCES = {"cuda_entry"}
 """What a library over something other than CUDA is not compiled of."""
