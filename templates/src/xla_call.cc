@@ -1,9 +1,9 @@
-// The products as handlers of XLA's foreign function interface, which `aot_gemm.jax` registers. They depend on nothing of
-// jaxlib: XLA calls them with the structs of xla_ffi.h.
+// The products as handlers of XLA's foreign function interface, which `aot_gemm.jax` registers. They depend on nothing
+// of jaxlib: XLA calls them with the structs of xla_ffi.h.
 //
-// A call's operands are those that the bits of `given` name, in the order of `Slot`; its results are D and, where one is
-// needed, the workspace, so that a CUDA graph which XLA captures owns its memory. With `num_batches` of 0 or more the
-// operands of the bits `batched`, and D, have one more dimension in front, and each of their slices is a product.
+// A call's operands are those that the bits of `given` name, in the order of `Slot`; its results are D and, where one
+// is needed, the workspace, so that XLA owns the memory of a CUDA graph that it captures. With `num_batches` of 0 or
+// more the operands of the bits `batched`, and D, have one more dimension in front; each of their slices is a product.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -20,8 +20,8 @@ namespace aot {
 
 namespace {
 
-// Of the versions 0.1 to 0.3 xla_ffi.h has what is common. XLA takes handlers of its own version and older; where it does
-// not say which it has, it is an old one.
+// Of the versions 0.1 to 0.3 xla_ffi.h has what is common. XLA takes handlers of its own version and older; where it
+// does not say which it has, it is an old one.
 constexpr int32_t kOldestMinor = 1;
 constexpr int32_t kNewestMinor = 3;
 
@@ -41,7 +41,8 @@ int read_attribute(const xla::Attributes& attributes, const char* name, int64_t*
     *value = *static_cast<const int64_t*>(scalar->value);
     return 0;
   }
-  return refuse("AotGemmError", "the call has no attribute `%s` of int64; expected one of this package's own calls", name);
+  return refuse("AotGemmError", "the call has no attribute `%s` of int64; expected one of this package's own calls",
+                name);
 }
 
 // An element type that no operation has stays unknown here, and is refused where all operands are looked at.
@@ -175,8 +176,8 @@ class XlaCall {
 
   int check_batched(const DLTensor& tensor) const {
     if (tensor.ndim >= 1 && tensor.shape[0] == num_batches_) return 0;
-    return refuse("ShapeError", "%s: an operand or the result has no first extent of %" PRId64 ", the number of batches",
-                  product_name(product_), num_batches_);
+    return refuse("ShapeError", "%s: an operand or the result has no first extent of %" PRId64
+                  ", the number of batches", product_name(product_), num_batches_);
   }
 
   int launch_one(const DLTensor* tensors, const DLTensor& out) {

@@ -1,6 +1,6 @@
-// What XLA's foreign function interface calls a handler with: the structs of its C API, version 0.1 and newer, as far as
-// a handler reads them. They are declared here so that the library is built without jaxlib; tests/runtime/test_xla.py
-// compares them with jaxlib's own header (xla/ffi/api/c_api.h).
+// What XLA's foreign function interface calls a handler with: the structs of its C API, version 0.1 and newer, as far
+// as a handler reads them. They are declared here so that the library is built without jaxlib;
+// tests/runtime/test_xla.py compares them with jaxlib's own header (xla/ffi/api/c_api.h).
 #ifndef AOT_GEMM_XLA_FFI_H_
 #define AOT_GEMM_XLA_FFI_H_
 
@@ -124,7 +124,7 @@ struct CallFrame {
 
 // What XLA asks of a handler when it is registered.
 constexpr int32_t kMetadata = 1;  // of the types of extensions
-constexpr uint32_t kCanBeCaptured = 1;  // the same kernels are launched in every call, and no memory is allocated
+constexpr uint32_t kCanBeCaptured = 1;  // the same kernels are launched in every call; no memory is allocated
 
 struct Metadata {
   size_t struct_bytes;
