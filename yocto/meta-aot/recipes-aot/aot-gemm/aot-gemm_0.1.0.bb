@@ -1,4 +1,4 @@
-SUMMARY = "Prebuilt GEMM kernels for a Jetson, with the dispatch table that picks one by shape"
+SUMMARY = "Prebuilt GEMM kernels for a Jetson, picked by shape"
 DESCRIPTION = "The C library of a wheel that `aot build` made, from the Debian packages that `aot deb` made of it."
 SECTION = "libs"
 # Apache-2.0 of the project and others, and NVIDIA's own of the CUDA runtime that is linked in: the file has all texts.
@@ -39,9 +39,6 @@ INHIBIT_PACKAGE_STRIP = "1"
 INHIBIT_PACKAGE_DEBUG_SPLIT = "1"
 INHIBIT_SYSROOT_STRIP = "1"
 INSANE_SKIP:${PN} = "already-stripped ldflags"
-
-FILES:${PN} = "${libdir}/libaot_gemm.so.1"
-FILES:${PN}-dev = "${includedir} ${libdir}/libaot_gemm.so ${libdir}/cmake ${libdir}/pkgconfig"
 
 # It looks for libcuda.so.1 where it is called.
 RDEPENDS:${PN} = "tegra-libraries-cuda"
