@@ -29,6 +29,7 @@ COMMANDS = {
     "calibrate": ("aot.cli.search:calibrate_command", "Fit the cost model to a few recorded times."),
     "census": ("aot.cli.census:census_command", "Compile every legal candidate and count; takes hours."),
     "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
+    "deb": ("aot.cli.deb:deb", "Make Debian packages of a wheel's C library."),
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),

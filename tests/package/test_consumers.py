@@ -63,7 +63,8 @@ def test_the_example_is_built_by_cmake(site, cuda, tmp_path):
     options += [f"-Drobot_gemm_DIR={info(site, 'cmake_dir')}"]
     subprocess.run([*CMAKE, "-S", info(site, "examples_dir"), "-B", build, *options], check=True)
     subprocess.run([*CMAKE, "--build", build], check=True)
-    check_example(run(build / "multiply", site.parent), "h200")
+    for program in ("multiply", "multiply_cxx"):
+        check_example(run(build / program, site.parent), "h200")
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="NOT TESTED: this machine has no pkg-config")
@@ -76,9 +77,11 @@ def test_the_example_is_built_by_pkg_config(site, cuda, tmp_path):
 
     assert ask("--modversion") == "2.7.1+h200"
     flags = [*shlex.split(ask("--cflags", "--libs")), "-isystem", cuda, "-L", site.parent, "-lcuda"]
-    source = Path(info(site, "examples_dir"), "multiply.c")
-    subprocess.run(["gcc", "-Wall", "-Werror", source, *flags, "-o", "multiply"], cwd=tmp_path, check=True)
-    check_example(run(tmp_path / "multiply", site.parent, *shlex.split(ask("--variable=libdir"))), "h200")
+    for name, *compiler in (("multiply.c", "gcc"), ("multiply.cc", "g++", "-std=c++17", "-fno-exceptions")):
+        source = Path(info(site, "examples_dir"), name)
+        command = [*compiler, "-Wall", "-Wextra", "-Werror", source, *flags, "-o", "multiply"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        check_example(run(tmp_path / "multiply", site.parent, *shlex.split(ask("--variable=libdir"))), "h200")
 
 
 PROJECT = """

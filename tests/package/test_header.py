@@ -46,6 +46,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   next += (bytes + 4095) / 4096 * 4096;
   return CUDA_SUCCESS;
 }
+CUresult cuMemFree(CUdeviceptr address) { return address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 CUresult cuMemsetD8(CUdeviceptr address, unsigned char value, size_t count) {
   return address && count && !value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,4 +1,4 @@
-"""What a product of torch tensors gives, by shapes and types alone; extents may be symbols of a trace.
+"""What a product of tensors gives, by shapes and types alone; extents may be symbols of a trace by torch.
 
 The twin of operands.cc for tensors without memory: it refuses with the same errors what that would refuse later. What
 depends on memory, as strides that do not join and overlaps, is left to the call itself.
@@ -22,7 +22,7 @@ _SCALE_BLOCK = 128
 
 
 class Product(NamedTuple):
-    """The operands and options of a product; tensors are torch's."""
+    """The operands and options of a product; tensors are torch's, or have `shape`, `ndim`, `dtype` and `device`."""
 
     name: str
     """`linear`, `gated_linear` or `matmul`."""
@@ -74,6 +74,15 @@ def result_of(product: Product) -> tuple[tuple[Any, ...], str]:
     if product.out is not None:
         _check_shape(product, "out", product.out, shape, "")
     return shape, request.d
+
+
+def operation_of(product: Product) -> str:
+    """Return the tag of the operation that a product is computed by, whose result `result_of` has found.
+
+    Raises:
+        AotGemmError: one of the classes that `linear` lists, as its call would.
+    """
+    return _find(product, _request_of(product))
 
 
 def _name(dtype: Any) -> str:
@@ -186,11 +195,10 @@ def _check_scales(product: Product, a: str, b: str, d: str) -> None:
         )
 
 
-def _find(product: Product, request: Request) -> None:
-    """Find the operation; of factors that are of either kind, as where k is up to 128, either."""
+def _find(product: Product, request: Request) -> str:
+    """Return the operation's tag; of factors that are of either kind, as where k is up to 128, either's."""
     if request.scale == "none":
-        find(request)
-        return
+        return find(request)
     _check_dtype(product, "scale_x", product.scale_x, "float32")
     _check_dtype(product, "scale_w", product.scale_w, "float32")
     vectors, blocks = _scale_kinds(product)
@@ -198,21 +206,21 @@ def _find(product: Product, request: Request) -> None:
         _refuse_scales(product)
     by_blocks = request._replace(scale="block")
     if not vectors:
-        find(by_blocks)
-        return
+        return find(by_blocks)
     try:
-        find(request)
+        return find(request)
     except errors.UnsupportedError:
-        if not (blocks and _is_there(by_blocks)):
-            raise
+        if blocks and (tag := _tag(by_blocks)) is not None:
+            return tag
+        raise
 
 
-def _is_there(request: Request) -> bool:
+def _tag(request: Request) -> str | None:
+    """Return the tag of the operation for a request, or None where there is none."""
     try:
-        find(request)
+        return find(request)
     except errors.UnsupportedError:
-        return False
-    return True
+        return None
 
 
 def _scale_kinds(product: Product) -> tuple[bool, bool]:

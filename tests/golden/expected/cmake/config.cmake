@@ -2,12 +2,14 @@
 #
 # What find_package(aot_gemm) reads: it defines the imported target aot_gemm::aot_gemm.
 # Every path follows from where this file lies, so that the package can be moved.
-get_filename_component(_aot_gemm_root "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+get_filename_component(_aot_gemm_library_dir "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+get_filename_component(_aot_gemm_include_dir "${CMAKE_CURRENT_LIST_DIR}/../include" ABSOLUTE)
 if(NOT TARGET aot_gemm::aot_gemm)
   add_library(aot_gemm::aot_gemm SHARED IMPORTED)
   set_target_properties(aot_gemm::aot_gemm PROPERTIES
-      IMPORTED_LOCATION "${_aot_gemm_root}/libaot_gemm.so.1"
+      IMPORTED_LOCATION "${_aot_gemm_library_dir}/libaot_gemm.so.1"
       IMPORTED_SONAME "libaot_gemm.so.1"
-      INTERFACE_INCLUDE_DIRECTORIES "${_aot_gemm_root}/include")
+      INTERFACE_INCLUDE_DIRECTORIES "${_aot_gemm_include_dir}")
 endif()
-unset(_aot_gemm_root)
+unset(_aot_gemm_library_dir)
+unset(_aot_gemm_include_dir)
