@@ -21,6 +21,7 @@ from aot.space.legality import check
 from aot.space.row_legality import check_row
 
 if TYPE_CHECKING:
+    from aot.compile.object_file import ObjectReport
     from aot.core.candidate import Verdict
     from aot.core.target import Target
     from aot.families import Entry
@@ -102,6 +103,22 @@ def described(key: AnyKey, target: Target, path: Path) -> dict[str, Any]:
     return {"kernel": asdict(_describe(key, target, path))}
 
 
+def _of_object(key: AnyKey, report: ObjectReport) -> dict[str, Any]:
+    """Return what an object says of its kernel, of either kind."""
+    return {
+        "name": key.name,
+        "operation": key.operation,
+        "candidate": key.candidate,
+        "object_sha256": report.sha256,
+        "object_bytes": report.num_bytes,
+        "entry_symbol": report.entry_symbol,
+        "init_symbol": report.init_symbol,
+        "load_symbol": report.load_symbol,
+        "registers": report.registers,
+        "spill_bytes": report.spill_bytes,
+    }
+
+
 def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
     from aot.compile.object_file import inspect
 
@@ -110,14 +127,7 @@ def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
     report = inspect(path, key.name, target, resources.num_threads)
     m_multiple, n_multiple = family.multiples(key.candidate)
     return Kernel(
-        name=key.name,
-        operation=key.operation,
-        candidate=key.candidate,
-        object_sha256=report.sha256,
-        object_bytes=report.num_bytes,
-        entry_symbol=report.entry_symbol,
-        init_symbol=report.init_symbol,
-        load_symbol=report.load_symbol,
+        **_of_object(key, report),
         signature=signature(key),
         num_strides=family.num_strides,
         m_multiple=m_multiple,
@@ -126,8 +136,6 @@ def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
         smem_bytes=resources.smem_bytes,
         tmem_columns=resources.tmem_columns,
         num_threads=resources.num_threads,
-        registers=report.registers,
-        spill_bytes=report.spill_bytes,
         num_sms=target.num_sms,
     )
 
@@ -139,20 +147,11 @@ def _describe_row(key: RowKernelKey, target: Target, path: Path) -> RowKernel:
     resources = family.resources(key.candidate, key.operation)
     report = inspect(path, key.name, target, resources.num_threads)
     return RowKernel(
-        name=key.name,
-        operation=key.operation,
-        candidate=key.candidate,
-        object_sha256=report.sha256,
-        object_bytes=report.num_bytes,
-        entry_symbol=report.entry_symbol,
-        init_symbol=report.init_symbol,
-        load_symbol=report.load_symbol,
+        **_of_object(key, report),
         signature=row_signature_of(key.operation),
         limits=family.limits(key.candidate, key.operation),
         smem_bytes=resources.smem_bytes,
         num_threads=resources.num_threads,
-        registers=report.registers,
-        spill_bytes=report.spill_bytes,
     )
 
 

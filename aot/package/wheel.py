@@ -60,11 +60,6 @@ def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
     return {key: built_for(key) for key in users}
 
 
-def shared_row_kernels(sources: Sequence[TableSource]) -> dict[RowKernelKey, Target]:
-    """List the row kernels of several selections, each once, with a target that it is compiled for: any of them."""
-    return {key: source.target for source in sources if source.rows for key in source.rows.kernels}
-
-
 def _wheel_table(
     source: TableSource, numbers: Mapping[KernelKey, int], row_numbers: Mapping[RowKernelKey, int]
 ) -> WheelTable:
@@ -105,7 +100,7 @@ def manifest_of(
         artifacts: the kernels of all, each once, as `shared_kernels` lists them.
         package: name of the distribution.
         wheel_version: the version's public part.
-        row_artifacts: the kernels of row operations, likewise, as `shared_row_kernels` lists them.
+        row_artifacts: the kernels of row operations, likewise.
     """
     row_kernels = tuple(artifact.kernel for artifact in row_artifacts)
     row_numbers = {kernel.key: number for number, kernel in enumerate(row_kernels)}
@@ -175,18 +170,14 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
 
 
 def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list[RowArtifact]:
-    """Compile the row kernels of all selections, in the order of `shared_row_kernels`."""
-    keys = shared_row_kernels(sources)
-    found: dict[RowKernelKey, RowArtifact] = {}
-    for target in dict.fromkeys(keys.values()):
-        wanted = [key for key, built_for in keys.items() if built_for == target]
-        artifacts, failures = compile_all_rows(wanted, target, workplace)
-        if failures:
-            first = failures[0]
-            text = f"{len(failures)} selected row kernels do not compile; the first: {first.name}: {first.reason}"
-            raise CompileError(f"{text}; leave its operation out with `aot build --operations`")
-        found |= {artifact.kernel.key: artifact for artifact in artifacts}
-    return [found[key] for key in keys]
+    """Compile the row kernels of all selections, each once: nothing of a device but its architecture is in them."""
+    keys = dict.fromkeys(key for source in sources if source.rows for key in source.rows.kernels)
+    artifacts, failures = compile_all_rows(list(keys), sources[0].target, workplace)
+    if failures:
+        first = failures[0]
+        text = f"{len(failures)} selected row kernels do not compile; the first: {first.name}: {first.reason}"
+        raise CompileError(f"{text}; leave its operation out with `aot build --operations`")
+    return artifacts
 
 
 def make_wheel(

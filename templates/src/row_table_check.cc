@@ -1,10 +1,9 @@
 // Checks the table of row operations against itself and the kernels, once, when the library is loaded: what
 // aot/core/row_dispatch.py checks before it is written.
 #include <cinttypes>
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
 
+#include "fault_text.h"
 #include "row_dispatch.h"
 #include "row_operation.h"
 
@@ -12,23 +11,7 @@ namespace aot {
 
 namespace {
 
-char text[256];
-
-const char* fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
-
-const char* fault(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof(text), format, arguments);
-  va_end(arguments);
-  return text;
-}
-
-bool ascends(const int64_t* edges, int32_t num_edges) {
-  bool ascending = num_edges > 0 && edges[0] > 0;
-  for (int32_t i = 1; ascending && i < num_edges; ++i) ascending = edges[i - 1] < edges[i];
-  return ascending;
-}
+FaultText text;
 
 bool is_of(int32_t kernel, const RowSection& section) {
   return kernel >= 0 && kernel < kNumRowKernels && kRowKernels[kernel].operation == section.operation;
@@ -41,12 +24,12 @@ bool takes_all(const RowLimits& limits) {
 const char* find_fault_of_column(const RowSection& section, int32_t number, int32_t index) {
   const RowColumn& column = section.columns[index];
   if (!ascends(column.edges, column.num_steps)) {
-    return fault("row section %" PRId32 ", column %" PRId32 ": its edges do not ascend", number, index);
+    return text.write("row section %" PRId32 ", column %" PRId32 ": its edges do not ascend", number, index);
   }
   for (int32_t i = 0; i < column.num_steps; ++i) {
     const int32_t kernel = column.kernels[i];
     if (is_of(kernel, section) && kRowKernels[kernel].limits.max_cols >= section.cols[index]) continue;
-    return fault("row section %" PRId32 ", column %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand there", number,
+    return text.write("row section %" PRId32 ", column %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand there", number,
                  index, kernel, kNumRowKernels);
   }
   return nullptr;
@@ -55,21 +38,21 @@ const char* find_fault_of_column(const RowSection& section, int32_t number, int3
 const char* find_fault_of_section(int32_t number) {
   const RowSection& section = kRowSections[number];
   if (section.operation < 0 || section.operation >= kNumRowOperations || section.table < 0 || section.table >= kNumTables) {
-    return fault("row section %" PRId32 " is of operation %" PRId32 " and table %" PRId32, number, section.operation,
+    return text.write("row section %" PRId32 " is of operation %" PRId32 " and table %" PRId32, number, section.operation,
                  section.table);
   }
   if (!is_of(section.fallback, section) || !takes_all(kRowKernels[section.fallback].limits)) {
-    return fault("row section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, section.fallback);
+    return text.write("row section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, section.fallback);
   }
   if (!ascends(section.cols, section.num_columns)) {
-    return fault("row section %" PRId32 ": its edges do not ascend", number);
+    return text.write("row section %" PRId32 ": its edges do not ascend", number);
   }
   int32_t first_step = 0;
   for (int32_t i = 0; i < section.num_columns; ++i) {
     const char* found = find_fault_of_column(section, number, i);
     if (found != nullptr) return found;
     if (section.columns[i].first_step != first_step) {
-      return fault("row section %" PRId32 ", column %" PRId32 ": its first step is not %" PRId32, number, i, first_step);
+      return text.write("row section %" PRId32 ", column %" PRId32 ": its first step is not %" PRId32, number, i, first_step);
     }
     first_step += section.columns[i].num_steps;
   }
@@ -82,7 +65,7 @@ const char* find_fault() {
     const bool is_legal = kernel.operation >= 0 && kernel.operation < kNumRowOperations && kernel.num_arguments >= 1 &&
                           kernel.num_arguments <= kNumRowArguments &&
                           kernel.signature[kernel.num_arguments - 1] == RowArgument::kStream;
-    if (!is_legal) return fault("row kernel %s is of no operation, or has no stream", kernel.name);
+    if (!is_legal) return text.write("row kernel %s is of no operation, or has no stream", kernel.name);
   }
   for (int32_t i = 0; i < kNumRowSections; ++i) {
     const char* found = find_fault_of_section(i);
@@ -92,7 +75,7 @@ const char* find_fault() {
     const int32_t section = kRowSectionOf[i];
     if (section == -1) continue;
     if (section < 0 || section >= kNumRowSections || kRowSections[section].operation != i % kNumRowOperations) {
-      return fault("table %" PRId32 " has row section %" PRId32 " for %s", i / kNumRowOperations, section,
+      return text.write("table %" PRId32 " has row section %" PRId32 " for %s", i / kNumRowOperations, section,
                    kRowOperations[i % kNumRowOperations].tag);
     }
   }

@@ -1,13 +1,12 @@
 // Checks the dispatch table against itself and the kernels, once, when the library is loaded: what aot/core/dispatch.py
 // checks before it is written, so that a library whose parts do not belong together refuses to work.
 #include <cinttypes>
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
 #include <initializer_list>
 
 #include "aot_gemm.h"
 #include "dispatch.h"
+#include "fault_text.h"
 #include "kernel.h"
 #include "operation.h"
 
@@ -15,23 +14,7 @@ namespace aot {
 
 namespace {
 
-char text[256];
-
-const char* fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
-
-const char* fault(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof(text), format, arguments);
-  va_end(arguments);
-  return text;
-}
-
-bool ascends(const int64_t* edges, int32_t num_edges) {
-  bool ascending = num_edges > 0 && edges[0] > 0;
-  for (int32_t i = 1; ascending && i < num_edges; ++i) ascending = edges[i - 1] < edges[i];
-  return ascending;
-}
+FaultText text;
 
 bool is_kernel(int32_t index) { return index >= 0 && index < kNumKernels; }
 
@@ -48,16 +31,16 @@ const char* find_fault_of_rows(const Section& section, int32_t number, const cha
   for (int32_t i = 0; i < count; ++i) {
     for (const int32_t kernel : {rows[i].kernel, rows[i].general}) {
       if (!is_kernel(kernel)) {
-        return fault("section %" PRId32 ", %s row %" PRId32 " names kernel %" PRId32 " of %" PRId32, number, part, i,
+        return text.write("section %" PRId32 ", %s row %" PRId32 " names kernel %" PRId32 " of %" PRId32, number, part, i,
                      kernel, kNumKernels);
       }
       if (!computes(kernel, section)) {
-        return fault("section %" PRId32 ", %s row %" PRId32 " names %s, which is for another operation", number, part,
+        return text.write("section %" PRId32 ", %s row %" PRId32 " names %s, which is for another operation", number, part,
                      i, kKernels[kernel].name);
       }
     }
     if (!takes_all_shapes(rows[i].general)) {
-      return fault("section %" PRId32 ", %s row %" PRId32 ": its general kernel %s does not take all shapes", number,
+      return text.write("section %" PRId32 ", %s row %" PRId32 ": its general kernel %s does not take all shapes", number,
                    part, i, kKernels[rows[i].general].name);
     }
   }
@@ -66,19 +49,19 @@ const char* find_fault_of_rows(const Section& section, int32_t number, const cha
 
 const char* find_fault_of_ladders(const Section& section, int32_t number) {
   if (section.num_ladders < 0 || (section.num_ladders > 0 && section.ladders == nullptr)) {
-    return fault("section %" PRId32 " has %" PRId32 " ladders", number, section.num_ladders);
+    return text.write("section %" PRId32 " has %" PRId32 " ladders", number, section.num_ladders);
   }
   int32_t first_row = 0;
   for (int32_t i = 0; i < section.num_ladders; ++i) {
     const Ladder& ladder = section.ladders[i];
     if (!ascends(ladder.edges, ladder.num_edges) || ladder.first_row != first_row) {
-      return fault("section %" PRId32 ", ladder %" PRId32 ": its edges do not ascend, or its first row is not %" PRId32,
+      return text.write("section %" PRId32 ", ladder %" PRId32 ": its edges do not ascend, or its first row is not %" PRId32,
                    number, i, first_row);
     }
     const bool is_in_order = i == 0 || section.ladders[i - 1].n < ladder.n ||
                              (section.ladders[i - 1].n == ladder.n && section.ladders[i - 1].k < ladder.k);
     if (!is_in_order) {
-      return fault("section %" PRId32 ", ladder %" PRId32 " does not come after the one before it", number, i);
+      return text.write("section %" PRId32 ", ladder %" PRId32 " does not come after the one before it", number, i);
     }
     const char* found = find_fault_of_rows(section, number, "ladder", ladder.rows, ladder.num_edges);
     if (found != nullptr) return found;
@@ -96,23 +79,23 @@ bool takes_aligned(int32_t kernel) {
 const char* find_fault_of_grid(const Section& section, int32_t number) {
   const Grid& grid = section.grid;
   if (!ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
-    return fault("section %" PRId32 ": the edges of its grid do not ascend", number);
+    return text.write("section %" PRId32 ": the edges of its grid do not ascend", number);
   }
-  if (grid.starts[0] != 0) return fault("section %" PRId32 ": the first column of its grid starts late", number);
+  if (grid.starts[0] != 0) return text.write("section %" PRId32 ": the first column of its grid starts late", number);
   for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
     if (grid.starts[i] >= grid.starts[i + 1]) {
-      return fault("section %" PRId32 ": column %" PRId32 " of its grid has no step", number, i);
+      return text.write("section %" PRId32 ": column %" PRId32 " of its grid has no step", number, i);
     }
     uint32_t last = 0;
     for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
       const uint32_t edge = grid.steps[j] >> kKernelBits;
       const auto kernel = static_cast<int32_t>(grid.steps[j] & ((1u << kKernelBits) - 1));
       if (edge <= last) {
-        return fault("section %" PRId32 ", column %" PRId32 " of its grid: its edges do not ascend", number, i);
+        return text.write("section %" PRId32 ", column %" PRId32 " of its grid: its edges do not ascend", number, i);
       }
       last = edge;
       if (!is_kernel(kernel) || !computes(kernel, section) || !takes_aligned(kernel)) {
-        return fault("section %" PRId32 ", column %" PRId32 " of its grid: kernel %" PRId32 " of %" PRId32
+        return text.write("section %" PRId32 ", column %" PRId32 " of its grid: kernel %" PRId32 " of %" PRId32
                      " cannot stand there",
                      number, i, kernel, kNumKernels);
       }
@@ -139,19 +122,19 @@ bool can_substitute(int32_t kernel, const Section& section) {
 
 const char* find_fault_of_section(const Section& section, int32_t number) {
   if (section.operation < 0 || section.operation >= kNumOperations) {
-    return fault("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,
+    return text.write("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,
                  kNumOperations);
   }
   if (section.layout < 0 || section.layout >= kNumLayouts || has_like_before(section, number)) {
-    return fault("section %" PRId32 " has layout %" PRId32 ", or one like it came before", number, section.layout);
+    return text.write("section %" PRId32 " has layout %" PRId32 ", or one like it came before", number, section.layout);
   }
   const int32_t fallback = section.fallback;
   if (!is_kernel(fallback) || kKernels[fallback].operation != section.operation || kKernels[fallback].num_strides != 2 ||
       !takes_all_shapes(fallback)) {
-    return fault("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
+    return text.write("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
   }
   if (kKernels[fallback].resident_sms != 0 || !can_substitute(section.substitute, section)) {
-    return fault("section %" PRId32 ": kernel %" PRId32 " cannot stand for those that need more SMs", number,
+    return text.write("section %" PRId32 ": kernel %" PRId32 " cannot stand for those that need more SMs", number,
                  section.substitute);
   }
   const char* found = find_fault_of_ladders(section, number);
@@ -167,13 +150,13 @@ const char* find_fault_of_layouts(const Table& table, int32_t number) {
       const bool is_of_it = found >= 0 && found < kNumSections && kSections[found].operation == operation &&
                             kSections[found].layout == layout;
       if (found != -1 && !is_of_it) {
-        return fault("table %" PRId32 " has section %" PRId32 " for %s in layout %" PRId32, number, found,
+        return text.write("table %" PRId32 " has section %" PRId32 " for %s in layout %" PRId32, number, found,
                      kOperations[operation].tag, layout);
       }
       if (is_of_it) layouts |= 1u << layout;
     }
     if (layouts == kOperations[operation].layouts) continue;
-    return fault("its sections of %s are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
+    return text.write("its sections of %s are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
                  kOperations[operation].tag, layouts, kOperations[operation].layouts);
   }
   return nullptr;
@@ -187,19 +170,19 @@ const char* find_fault_of_tables() {
     const char* found = find_fault_of_layouts(table, i);
     if (found != nullptr) return found;
     if (table.num_sms < 1 || table.num_sections < 0 || table.num_sections > kNumSections - first) {
-      return fault("table %" PRId32 " is for %" PRId32 " SMs, and has %" PRId32 " sections", i, table.num_sms,
+      return text.write("table %" PRId32 " is for %" PRId32 " SMs, and has %" PRId32 " sections", i, table.num_sms,
                    table.num_sections);
     }
     for (int32_t j = 0; j < table.num_sections; ++j) {
       const Section& section = kSections[first + j];
       const int32_t answers = table.section_of[section.operation * kNumLayouts + section.layout];
       if (section.table == i && section.number == j && answers == first + j) continue;
-      return fault("section %" PRId32 " is number %" PRId32 " of table %" PRId32 ", which is not where it is", first + j,
+      return text.write("section %" PRId32 " is number %" PRId32 " of table %" PRId32 ", which is not where it is", first + j,
                    section.number, section.table);
     }
     first += table.num_sections;
   }
-  return first == kNumSections ? nullptr : fault("its tables have %" PRId32 " sections of %" PRId32, first, kNumSections);
+  return first == kNumSections ? nullptr : text.write("its tables have %" PRId32 " sections of %" PRId32, first, kNumSections);
 }
 
 // Says which operand a kernel and its operation disagree about; null where none. One that a kernel does not take would be
@@ -217,11 +200,11 @@ const char* find_fault_of_kernels() {
   for (int32_t i = 0; i < kNumKernels; ++i) {
     const Kernel& kernel = kKernels[i];
     if (kernel.operation < 0 || kernel.operation >= kNumOperations) {
-      return fault("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, kNumOperations);
+      return text.write("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, kNumOperations);
     }
     const char* what = find_disagreement(kernel, kOperations[kernel.operation]);
     if (what != nullptr) {
-      return fault("kernel %s and its operation %s disagree about %s", kernel.name,
+      return text.write("kernel %s and its operation %s disagree about %s", kernel.name,
                    kOperations[kernel.operation].tag, what);
     }
   }
@@ -235,7 +218,7 @@ const char* find_fault() {
     const char* found = find_fault_of_section(kSections[i], i);
     if (found != nullptr) return found;
   }
-  return kNumSections > 0 && kNumTables > 0 ? find_fault_of_tables() : fault("it has no section");
+  return kNumSections > 0 && kNumTables > 0 ? find_fault_of_tables() : text.write("it has no section");
 }
 
 }  // namespace

@@ -2,29 +2,23 @@
 // products; arguments and output are those of that.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "aot_gemm_tuning.h"
-#include "draw.h"
+#include "drive.h"
 #include "row_dispatch.h"
 #include "row_operation.h"
 
 extern "C" {
-void recorder_reset();
 void recorder_reset_rows();
-void recorder_fail(int32_t call, int32_t error);
 int32_t recorder_num_rows();
 void recorder_rows(int32_t index, void* launch);
 }
 
 namespace {
 
-constexpr int32_t kNumStatuses = 10;
-constexpr int32_t kNumRecorderCalls = 11;
 constexpr size_t kMostBytes = 4096;  // a larger struct_bytes is refused unread
 
 aot_rows_tensor_t draw_matrix(int64_t columns) {
@@ -168,35 +162,6 @@ void count_launches() {
 }  // namespace
 
 int main(int, char** arguments) {
-  const uint64_t count = std::strtoull(arguments[1], nullptr, 10);
-  generator.seed(std::strtoull(arguments[2], nullptr, 10));
-  uint64_t statuses[kNumStatuses] = {};
   launches_of.resize(static_cast<size_t>(aot::kNumRowOperations));
-  for (uint64_t i = 0; i < count; ++i) {
-    if (i % 1000 == 0) {
-      count_launches();
-      recorder_reset();
-      recorder_reset_rows();
-      if (i % 8000 == 0) recorder_fail(static_cast<int32_t>(draw(kNumRecorderCalls - 1)), one_in(2) ? 100 : 719);
-    }
-    const std::string before = aot_gemm_last_error();
-    const uint64_t function = draw(7);
-    const aot_gemm_status_t status = call(function);
-    const bool is_known = status >= 0 && status < kNumStatuses;
-    const char* text = aot_gemm_last_error();
-    if (!is_known || (status != AOT_GEMM_OK && text[0] == '\0') || (status == AOT_GEMM_OK && before != text)) {
-      std::printf("call %zu of function %zu: status %d, text \"%s\"\n", static_cast<size_t>(i),
-                  static_cast<size_t>(function), static_cast<int>(status), text);
-      return 1;
-    }
-    ++statuses[status];
-  }
-  count_launches();
-  std::printf("{\"statuses\": [");
-  for (int32_t i = 0; i < kNumStatuses; ++i) std::printf("%s%zu", i > 0 ? ", " : "", static_cast<size_t>(statuses[i]));
-  std::printf("], \"launches\": [");
-  for (int32_t i = 0; i < aot::kNumRowOperations; ++i) {
-    std::printf("%s%zu", i > 0 ? ", " : "", static_cast<size_t>(launches_of[static_cast<size_t>(i)]));
-  }
-  std::printf("]}\n");
+  return drive(arguments, 7, &call, &count_launches, &recorder_reset_rows, launches_of);
 }
