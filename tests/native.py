@@ -86,8 +86,8 @@ def object_of(source, compiler, flags, includes=()):
         includes: folders of headers. All headers below them, and those beside the source, are part of what is equal.
     """
     folder = source.parent
-    parts = [_version(compiler), *compiler, *flags, _digest(folder, [source, *folder.glob("*.h")])]
-    parts += [_digest(x, x.rglob("*.h")) for x in includes]
+    parts = [_version(compiler), *compiler, *flags, _digest(folder, [source, *folder.glob("*.h*")])]
+    parts += [_digest(x, x.rglob("*.h*")) for x in includes]
     # An object does not say where its source was, so that it is the same from every folder.
     words = [*compiler, *flags, f"-ffile-prefix-map={folder}=.", *(f"-I{x}" for x in includes), "-c", source]
     return once(".o", parts, lambda path: run([*words, "-o", path]))
