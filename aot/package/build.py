@@ -22,6 +22,7 @@ from aot.core.errors import DependencyError, OutputError, PackageError
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
+from aot.package.contents import components
 from aot.package.render import FileSet, library_name, render, render_library
 from aot.package.wheel_file import inspect_library, inspect_wheel
 
@@ -216,12 +217,11 @@ def _write_project(
         _write(directory / "objects" / f"{kernel.name}.o", content)
 
 
-def _write_licences(directory: Path, toolchain: Toolchain) -> None:
-    """Put the licence of the CUDA runtime, which is linked in, beside the project; its terms ask for that."""
-    found = sorted(toolchain.cuda_dir.parents[1].glob("nvidia_cuda_runtime-*.dist-info/licenses/License.txt"))
-    if not found:
-        raise PackageError(f"no licence in {toolchain.cuda_dir.parents[1]}; remove that folder to fetch it again")
-    _write(directory / "licenses" / "NVIDIA-CUDA-Runtime.txt", found[0].read_bytes())
+def _write_licences(directory: Path, manifest: Manifest, toolchain: Toolchain) -> None:
+    """Put the licences of all that a wheel has inside beside the project; their terms ask for that."""
+    families = {kernel.candidate.family for kernel in manifest.all_kernels}
+    for component in components(families, toolchain.cuda_dir):
+        _write(directory / "licenses" / component.file, component.text)
 
 
 def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
@@ -385,7 +385,7 @@ def build_wheel(
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, out = scratch / "project", scratch / "dist"
         _write_project(render(manifest, read_templates()), manifest.all_kernels, objects, target, project)
-        _write_licences(project, toolchain)
+        _write_licences(project, manifest, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]
         env = _environment(target, cache, scratch)
