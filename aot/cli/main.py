@@ -33,7 +33,9 @@ COMMANDS = {
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
     "prior": ("aot.cli.prior:prior_command", "Show what the cost model assumes of a device."),
+    "release": ("aot.cli.release:release", "Build wheels with bills, licences, provenance, checksums."),
     "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
+    "reproduce": ("aot.cli.release:reproduce", "Build a release again and compare the bytes."),
     "search": ("aot.cli.search:search", "Compare search strategies on recorded times."),
     "select": ("aot.cli.select:select_command", "Choose the kernels to ship and their dispatch table."),
     "shapes": ("aot.cli.shapes:shapes", "List a shape set."),
@@ -42,6 +44,7 @@ COMMANDS = {
     "targets": ("aot.cli.space:targets", "List the targets: device, host and limits."),
     "tune": ("aot.cli.tune:tune", "Measure here, on a device by SSH, or make a bundle."),
     "verify": ("aot.cli.build:verify", "Check a wheel, or its kernels on this GPU."),
+    "wheelhouse": ("aot.cli.release:wheelhouse", "Fetch all wheels for building without an index."),
 }
 """By the command's name: where it is, and its line in `aot --help`."""
 
