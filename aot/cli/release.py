@@ -16,7 +16,7 @@ from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_folder
 from aot.package.build import SOURCE_DATE_EPOCH
-from aot.package.distribution import check_version
+from aot.package.distribution import check_version, selection_hash
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.release.compare import compare_all, read_folder
 from aot.release.provenance import BUILDER, Parameters
@@ -62,7 +62,8 @@ def _wheel(names: str, folder: Path, workplace: Workplace, number: str) -> Kerne
     sources = [source for source, _ in tables]
     built = make_wheel(sources, folder, workplace, package=DEFAULT_PACKAGE, wheel_version=number)
     click.echo(f"{built.path.name}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.kernels)} kernels")
-    return KernelWheel(built, devices[0], {name: path for _, inputs in tables for name, path in inputs.items()})
+    inputs = {name: path for _, found in tables for name, path in found.items()}
+    return KernelWheel(built, devices[0], inputs, {x.target.name: selection_hash(x.selection) for x in sources})
 
 
 @click.command()
@@ -95,7 +96,9 @@ def release(
         wheels = [_wheel(names, folder, workplace, number) for names in dict.fromkeys(targets)]
         _said("build the toolchain's own wheel")
         toolchain_wheel = build_toolchain_wheel(folder, verbose=verbose)
-        parameters = Parameters(tuple(dict.fromkeys(targets)), DEFAULT_PACKAGE, number, SOURCE_DATE_EPOCH)
+        selections = {name: digest for wheel in wheels for name, digest in wheel.selections.items()}
+        names = tuple(dict.fromkeys(targets))
+        parameters = Parameters(names, DEFAULT_PACKAGE, number, SOURCE_DATE_EPOCH, selections)
         _said("write bills of materials, licences, provenance and checksums")
         assemble(folder, wheels, toolchain_wheel, _files(extras), parameters, source, builder)
         put(folder, output)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from aot.release.source import Source
@@ -34,6 +35,8 @@ class Parameters:
     version: str
     source_date_epoch: str
     """What every file in a wheel is dated, in seconds."""
+    selections: Mapping[str, str]
+    """By target, the first digits of the hash of the selection, which the wheel's version has too."""
 
 
 def digest_of(path: Path) -> dict[str, str]:
@@ -82,7 +85,10 @@ def statement(
                     "package": parameters.package,
                     "version": parameters.version,
                 },
-                "internalParameters": {"source_date_epoch": parameters.source_date_epoch},
+                "internalParameters": {
+                    "source_date_epoch": parameters.source_date_epoch,
+                    "selections": dict(parameters.selections),
+                },
                 "resolvedDependencies": [commit, *_inputs(inputs), *_packages(versions)],
             },
             "runDetails": {"builder": {"id": builder, "version": dict(sorted(tools.items()))}},

@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import distribution, version
 from pathlib import Path
@@ -25,7 +26,7 @@ from aot.release.provenance import BUILDER, Parameters, statement
 from aot.release.source import Source, export
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from aot.core.target import Target
 
@@ -48,6 +49,8 @@ class KernelWheel:
     """The first of its tables', of whose host it is."""
     inputs: Mapping[str, Path]
     """By their names, the files that decide what is in it: selections and records."""
+    selections: Mapping[str, str]
+    """By target, the hash of the selection that its table was made from."""
 
     @property
     def families(self) -> set[str]:
