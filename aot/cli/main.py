@@ -30,6 +30,7 @@ COMMANDS = {
     "census": ("aot.cli.census:census_command", "Compile every legal candidate and count; takes hours."),
     "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
+    "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
     "prior": ("aot.cli.prior:prior_command", "Show what the cost model assumes of a device."),

@@ -131,16 +131,16 @@ def reproduce(folder: Path) -> None:
     with scratch_folder("aot-reproduce-") as scratch:
         again = build_again(folder, scratch, surroundings, lambda line: click.echo(line, nl=False, err=True))
         one, other = read_folder(folder), read_folder(again)
-    differences = list(compare_all(one, other))
-    for difference in differences[:MAX_SHOWN]:
-        click.echo(f"differs: {difference}")
-    if differences:
-        raise VerificationError(
-            f"{len(differences)} differences between two builds of one commit, the second in {surroundings}; "
-            "what reaches the files of these must be taken out of the build"
-        )
-    num_bytes = sum(map(len, one.values()))
-    click.echo(f"{len(one)} files, {num_bytes:,} bytes: the second build, in {surroundings}, gives the same bytes")
+        differences = list(compare_all(one, other))
+        for difference in differences[:MAX_SHOWN]:
+            click.echo(f"differs: {difference}")
+        if differences:
+            raise VerificationError(
+                f"{len(differences)} differences between two builds of one commit, the second in {surroundings}; "
+                "what reaches the files of these must be taken out of the build"
+            )
+        text = f"{len(one)} files, {sum(map(len, one.values())):,} bytes"
+        click.echo(f"{text}: the second build, in {surroundings}, gives the same bytes")
 
 
 @click.command()

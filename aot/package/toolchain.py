@@ -22,6 +22,9 @@ CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
 TOOLCHAIN_CACHE = Path("build/toolchain")
 """Where the fetched files stay, below the working directory."""
 
+LINKERS = ("apache-tvm-ffi", "build", "cmake", "jinja2", "ninja", "scikit-build-core", "ziglang")
+"""The installed packages that render, compile and link a wheel's library, or have headers for it."""
+
 
 @dataclass(frozen=True)
 class Toolchain:
@@ -57,10 +60,18 @@ def download(
     run(command, f"fetching {' and '.join(requirements)}", env=env, verbose=verbose)
 
 
+def _place(requirements: tuple[str, ...], machine: str, cache: Path) -> Path:
+    return cache / f"{'+'.join(x.replace('==', '-') for x in requirements)}-{machine}"
+
+
+def cached_toolchain(machine: str, cache: Path = TOOLCHAIN_CACHE) -> Path:
+    """Return the folder that `fetch_toolchain` fills for a machine; where it is there, no network is needed."""
+    return _place((CUDA_RUNTIME, CUDA_HEADERS), machine, cache)
+
+
 def _fetch(requirements: tuple[str, ...], target: Target, cache: Path, *, verbose: bool) -> Path:
     """Unpack wheels of the target's machine into one folder of the cache, once."""
-    name = "+".join(x.replace("==", "-") for x in requirements)
-    unpacked = (cache / f"{name}-{target.machine}").resolve()
+    unpacked = _place(requirements, target.machine, cache).resolve()
     if unpacked.is_dir():
         return unpacked
     cache.mkdir(parents=True, exist_ok=True)

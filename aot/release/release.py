@@ -19,7 +19,7 @@ from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.package.build import SOURCE_DATE_EPOCH
 from aot.package.contents import Component, components, licence_of
-from aot.package.toolchain import CUDA_HEADERS, CUDA_RUNTIME, fetch_toolchain
+from aot.package.toolchain import CUDA_HEADERS, CUDA_RUNTIME, LINKERS, fetch_toolchain
 from aot.package.wheel import BuiltWheel
 from aot.release import sbom
 from aot.release.provenance import BUILDER, Parameters, statement
@@ -34,9 +34,6 @@ SUMS = "SHA256SUMS"
 PROVENANCE = "provenance.intoto.jsonl"
 LICENCES = "licenses"
 TOOLCHAIN = "aot-kernels"
-LINKING = ("apache-tvm-ffi", "build", "cmake", "jinja2", "ninja", "scikit-build-core", "ziglang")
-"""What renders, compiles and links a wheel's library beside what compiles its kernels."""
-
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([A-Za-z0-9.!+]+)$")
 
 
@@ -104,7 +101,7 @@ def _toolchain_bill(wheel: Path, source: Source) -> Path:
 
 def _versions(wheels: Sequence[KernelWheel]) -> dict[str, str]:
     """Return the versions of the packages that compile and link, or are linked in."""
-    found = {name: version(name) for name in LINKING}
+    found = {name: version(name) for name in LINKERS}
     found |= dict(x.split("==") for x in (CUDA_RUNTIME, CUDA_HEADERS))
     for wheel in wheels:
         found |= wheel.built.manifest.toolchain
