@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup wheel check test lint actions tune bench report release reproduce wheelhouse offline clean
+.PHONY: help setup wheel check test lint actions tune bench report release reproduce wheelhouse offline completion clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -84,6 +84,9 @@ offline: $(READY) ## Set up and build from build/wheelhouse alone, with the netw
 	git clone --quiet . build/offline
 	unshare --map-root-user --net env PIP_NO_INDEX=1 PIP_FIND_LINKS=$(CURDIR)/build/wheelhouse \
 	  $(MAKE) -C build/offline wheel
+
+completion: $(READY) ## Let this user's shell complete aot's commands, options and names
+	$(BIN)/aot completion --install
 
 clean: ## Remove build products and dist/*.whl, but not .venv
 	rm -rf build dist/*.whl .pytest_cache .mypy_cache .ruff_cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.cli import tables
+from aot.cli.completion import complete_targets
 from aot.cli.options import (
     ALL_OPERATIONS_TYPE,
     JOBS,
@@ -28,6 +30,7 @@ from aot.cli.options import (
     regrets_text,
     shapes_option,
 )
+from aot.cli.output import JSON, show
 from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selection_for, selection_with
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
@@ -160,6 +163,7 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     default="thor",
     show_default=True,
     help=f"{TARGET_HELP} Several of one architecture with commas between, h100,h200: one wheel with a table for each.",
+    shell_complete=complete_targets,
 )
 @options(JOBS, VERBOSE)
 @option(
@@ -216,12 +220,15 @@ def build(context: click.Context, /, **values: Any) -> None:
 @click.command()
 @click.argument("wheel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--device", is_flag=True, help="Also run every kernel on this machine's GPU against a reference.")
-def verify(wheel: Path, device: bool) -> None:
+@JSON
+def verify(wheel: Path, device: bool, as_json: bool) -> None:
     """Check a wheel: tag, libraries, symbols, hashes; with --device, every kernel's results."""
     from aot.package.wheel_check import check_kernels, check_wheel
 
-    for line in check_wheel(wheel):
-        click.echo(line)
-    if device:
-        for line in check_kernels(wheel):
+    found = []
+    for line in chain(check_wheel(wheel), check_kernels(wheel) if device else ()):
+        found.append(line)
+        if not as_json:
             click.echo(line)
+    if as_json:
+        show(lambda: {"wheel": wheel, "right": found}, str)

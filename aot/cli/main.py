@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from aot.cli.interrupt import INTERRUPTED, exit_code
 from aot.core.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
@@ -29,6 +30,7 @@ COMMANDS = {
     "calibrate": ("aot.cli.search:calibrate_command", "Fit the cost model to a few recorded times."),
     "census": ("aot.cli.census:census_command", "Compile every legal candidate and count; takes hours."),
     "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
+    "completion": ("aot.cli.completion:completion", "Print or install what a shell completes aot with."),
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
     "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
@@ -102,6 +104,11 @@ class _Group(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """List the commands without importing them, and the options of `aot` itself."""
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*sorted(found, key=lambda x: str(x.value)), *super(click.Group, self).shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands' lines without importing them."""

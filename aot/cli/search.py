@@ -11,6 +11,7 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import DTYPES, OUTPUT_FILE, RECORDS, Axis, Command, Decorator, option
+from aot.cli.output import JSON, show, tell
 from aot.core.element import ElementType
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
@@ -162,6 +163,7 @@ def _limits(values: Mapping[str, Any]) -> str:
     help="Compare results files with --live FILE, the first of them exhaustive.",
 )
 @click.option("-o", "--output", type=OUTPUT_FILE, help="JSON to write; default in build/search/.")
+@JSON
 def search(**values: Any) -> None:
     """Compare search strategies: the time they take against the regret of what they find.
 
@@ -170,9 +172,9 @@ def search(**values: Any) -> None:
     if values["results"]:
         path = values["output"] or check_output(OUTPUT / "live.json")
         rows = live.compare_live(values["results"])
-        click.echo(live_table(rows))
+        show(lambda: {"live": rows}, lambda: live_table(rows))
         live.write_live(path, rows)
-        click.echo(f"wrote {path}")
+        tell(f"wrote {path}")
         return
     target, times = _recorded(values["record"], values["dtype"])
     path = values["output"] or check_output(OUTPUT / f"{target.name}.json")
@@ -189,9 +191,9 @@ def search(**values: Any) -> None:
             l2_bytes=target.l2_bytes,
             report=lambda x: click.echo(f"{x.strategy} {100 * x.budget:g}%: mean {100 * x.mean_regret:.2f}%", err=True),
         )
-    click.echo(curves_table(points))
+    show(lambda: {"target": target.name, "curves": points}, lambda: curves_table(points))
     replay.write_curves(path, target.name, values["record"].name.removesuffix(".jsonl.gz"), points)
-    click.echo(f"{len(tasks)} problems; wrote {path}")
+    tell(f"{len(tasks)} problems; wrote {path}")
 
 
 def live_table(rows: Sequence[live.LiveSearch]) -> str:
