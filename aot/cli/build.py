@@ -35,6 +35,7 @@ from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selec
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
 from aot.core.named_operations import DEFAULT_PRESET, HELP
+from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
@@ -226,9 +227,11 @@ def verify(wheel: Path, device: bool, as_json: bool) -> None:
     from aot.package.wheel_check import check_kernels, check_wheel
 
     found = []
-    for line in chain(check_wheel(wheel), check_kernels(wheel) if device else ()):
-        found.append(line)
-        if not as_json:
-            click.echo(line)
+    with waiting(f"check {wheel.name}") as at:
+        for line in chain(check_wheel(wheel), check_kernels(wheel) if device else ()):
+            found.append(line)
+            at(f"{len(found)} things found right")
+            if not as_json:
+                click.echo(line)
     if as_json:
         show(lambda: {"wheel": wheel, "right": found}, str)

@@ -19,6 +19,7 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show
 from aot.cli.tables import table
+from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.studies import hand_rule, prior
@@ -220,7 +221,8 @@ def prior_command(target: str, operations: tuple[Operation, ...] | None, part: s
         return
     prior.load_published(device.name)
     names = [part] if part else list(PARTS)
-    show(
-        lambda: {name: FACTS[name](device) for name in names},
-        lambda: "\n\n".join(PARTS[name](device) for name in names),
-    )
+    with waiting("predict the best candidate of each problem"):
+        show(
+            lambda: {name: FACTS[name](device) for name in names},
+            lambda: "\n\n".join(PARTS[name](device) for name in names),
+        )

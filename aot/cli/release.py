@@ -11,6 +11,7 @@ from aot.cli.options import JOBS, OUTPUT_FOLDER, RECORDS, VERBOSE, options
 from aot.cli.selection import Request, select
 from aot.compile.workplace import Workplace
 from aot.core.errors import VerificationError
+from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target, target_names
@@ -94,8 +95,8 @@ def release(
         folder = scratch / "release"
         folder.mkdir()
         wheels = [_wheel(names, folder, workplace, number) for names in dict.fromkeys(targets)]
-        _said("build the toolchain's own wheel")
-        toolchain_wheel = build_toolchain_wheel(folder, verbose=verbose)
+        with waiting("build the toolchain's own wheel"):
+            toolchain_wheel = build_toolchain_wheel(folder, verbose=verbose)
         selections = {name: digest for wheel in wheels for name, digest in wheel.selections.items()}
         names = tuple(dict.fromkeys(targets))
         parameters = Parameters(names, DEFAULT_PACKAGE, number, SOURCE_DATE_EPOCH, selections)

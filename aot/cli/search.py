@@ -15,6 +15,7 @@ from aot.cli.output import JSON, show, tell
 from aot.core.element import ElementType
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
+from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.search.strategies import strategy_of
@@ -254,11 +255,13 @@ def calibrate_command(**values: Any) -> None:
     start, width = (
         (calibrate.FRESH, calibrate.FRESH_WIDTH) if values["fresh"] else (cost.DEFAULTS, calibrate.PRIOR_WIDTH)
     )
-    constants, pairs = calibrate.calibrate(times, target, count=values["count"], start=start, width=width)
+    with waiting(f"fit the constants to {values['count']} times"):
+        constants, pairs = calibrate.calibrate(times, target, count=values["count"], start=start, width=width)
     rows = [(x.name, f"{getattr(start, x.name):.4g}", f"{getattr(constants, x.name):.4g}") for x in fields(constants)]
     click.echo(tables.table(("constant", "before", "after"), rows))
     if values["folds"]:
-        held = calibrate.cross_validate(times, target, count=values["count"], num_folds=values["folds"])
+        with waiting(f"score on {values['folds']} parts"):
+            held = calibrate.cross_validate(times, target, count=values["count"], num_folds=values["folds"])
         head = ("start", "rank correlation", "best in first 8", "within 1%", "mean regret", "worst", "problems")
         lines = [_scores(f"{x.label}{when}", s) for x in held for when, s in (("", x.before), (", fitted", x.after))]
         click.echo(f"\n{tables.table(head, lines)}")

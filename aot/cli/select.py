@@ -36,6 +36,7 @@ from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, t
 from aot.core.constraints import MAX_EXTENT
 from aot.core.epilogue import Epilogue
 from aot.core.problem import Problem
+from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.select import pipeline
@@ -194,7 +195,8 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], num_shown: int, as_jso
     By default judged by the committed record of the target; a change's cost is learned where it was not measured.
     """
     del as_json
-    found = pipeline.compare_selections(old, new, records, RECORDS)
+    with waiting("compare what two selections dispatch"):
+        found = pipeline.compare_selections(old, new, records, RECORDS)
     show(lambda: vars(found), lambda: tables.difference_table(found, num_shown))
 
 
@@ -214,7 +216,8 @@ def explain(context: click.Context, /, **values: Any) -> None:
     """
     problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
     chosen = selection_of(context, told_mode(values))
-    timed = pipeline.times_behind(chosen, values["record"], RECORDS)
+    with waiting("read the times behind the selection"):
+        timed = pipeline.times_behind(chosen, values["record"], RECORDS)
     found = explained(chosen, problem, load_target(chosen.target), timed)
     covered = coverage(chosen.table, chosen.kernels, [problem])
     show(lambda: {**vars(found), "coverage": covered}, lambda: f"{found.text}\n{covered.text}")

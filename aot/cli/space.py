@@ -19,6 +19,7 @@ from aot.cli.options import (
     options,
 )
 from aot.cli.output import JSON, show
+from aot.core.progress import waiting
 from aot.core.target import load_target, target_names
 from aot.space.enumeration import Patterns, census, judge
 
@@ -65,4 +66,5 @@ def space(**values: Any) -> None:
         heads = {x: f"{x.tag}:\n" if len(operations) > 1 else "" for x in operations}
         return "\n".join(f"{head}{text_of(x)}" for x, head in heads.items())
 
-    show(lambda: {"target": device.name, "operations": {x.tag: facts_of(x) for x in operations}}, text)
+    with waiting(f"judge the candidates of {len(operations)} operations"):
+        show(lambda: {"target": device.name, "operations": {x.tag: facts_of(x) for x in operations}}, text)

@@ -40,6 +40,7 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
 from aot.core.operation import Layout, Operation
+from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
@@ -337,7 +338,8 @@ def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelle
 
 def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = False) -> None:
     """Merge results into a record, and say what it holds."""
-    written = import_results(results, record, RECORDS, is_levelled=is_levelled)
+    with waiting("merge the results into the record"):
+        written = import_results(results, record, RECORDS, is_levelled=is_levelled)
     for item in written.levels:
         click.echo(tables.level_line(item))
     click.echo(tables.record_summary(written.record))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aot.core.errors import PackageError
 from aot.core.process import run
+from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
 
@@ -57,7 +58,9 @@ def download(
     """
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(directory)]
     command = [sys.executable, "-m", "pip", "download", *options, *_platform_options(target), *requirements]
-    run(command, f"fetching {' and '.join(requirements)}", env=env, verbose=verbose)
+    what = " and ".join(requirements)
+    with waiting(f"fetch {what} for {target.machine}"):
+        run(command, f"fetching {what}", env=env, verbose=verbose)
 
 
 def _place(requirements: tuple[str, ...], machine: str, cache: Path) -> Path:

@@ -16,6 +16,7 @@ from aot.core.candidate import Accepted
 from aot.core.errors import CoverageError, SelectionError, StoreError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, reference_times
 from aot.core.operands import misalignment
+from aot.core.progress import waiting
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
@@ -188,12 +189,16 @@ def compare_selections(old: Path, new: Path, records: Sequence[Path], committed:
     before, after = read_selection(old), read_selection(new)
     if before.target != after.target:
         raise SelectionError(f"{old} is for {before.target}, {new} for {after.target}; compare two of one target")
+    told = compare(before, after, {})
+    if not told.changes:
+        return told  # no change has a cost that would have to be learned
     target = load_target(before.target)
     default = default_record(target, committed)
     times: dict[Operation, list[Timed]] = {}
     for path in records or ([default] if default else []):
         found = measured_times(read_record(path))
-        model = TimeModel.fit(found, target)
+        with waiting(f"learn from {path.name} what was not measured"):
+            model = TimeModel.fit(found, target)
         for operation, rows in found.items():
             times.setdefault(operation, []).append(Timed(rows, rows, PROVENANCE_MEASURED, model))
     return compare(before, after, times)
