@@ -30,7 +30,7 @@ from aot.cli.options import (
     regrets_text,
     shapes_option,
 )
-from aot.cli.output import JSON, show
+from aot.cli.output import JSON, show, tell
 from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selection_for, selection_with
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
@@ -143,7 +143,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
     found = pipeline.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
     if values["require_measured"]:
         pipeline.require_measured(found)
-    click.echo(tables.selection_summary(chosen))
+    tell(tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
     rows = _select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
@@ -156,6 +156,19 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     if len(texts) == 1:
         return "\n".join([size, *texts.values()])
     return "\n".join([f"{size} for {len(texts)} tables", *(f"{name}: {text}" for name, text in texts.items())])
+
+
+def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:
+    """Return what was built: the wheel, its kernels, and by target what its table is."""
+    tables = {x.target: {"provenance": x.provenance, "record": x.record} for x in built.manifest.tables}
+    return {
+        "wheel": built.path,
+        "num_bytes": built.path.stat().st_size,
+        "version": built.manifest.version,
+        "arch": built.manifest.arch,
+        "kernels": [x.name for x in built.manifest.kernels],
+        "tables": {name: {**facts, "coverage": coverages[name]} for name, facts in tables.items()},
+    }
 
 
 @click.command(cls=Command, axes=(Axis(MODES, _mode),))
@@ -196,6 +209,7 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the wheel into.")
+@JSON
 @click.pass_context
 def build(context: click.Context, /, **values: Any) -> None:
     """Compile the selected kernels and build the wheel. Needs no GPU.
@@ -215,7 +229,8 @@ def build(context: click.Context, /, **values: Any) -> None:
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
     built = make_wheel([source for source, _ in found], dist, workplace, package=package, wheel_version=number)
-    click.echo(_said(built, {source.target.name: coverage for source, coverage in found}))
+    coverages = {source.target.name: coverage for source, coverage in found}
+    show(lambda: _facts(built, coverages), lambda: _said(built, coverages))
 
 
 @click.command()

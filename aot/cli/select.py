@@ -195,8 +195,8 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], num_shown: int, as_jso
     By default judged by the committed record of the target; a change's cost is learned where it was not measured.
     """
     del as_json
-    with waiting("compare what two selections dispatch"):
-        found = pipeline.compare_selections(old, new, records, RECORDS)
+    with waiting("compare what two selections dispatch") as at:
+        found = pipeline.compare_selections(old, new, records, RECORDS, at)
     show(lambda: vars(found), lambda: tables.difference_table(found, num_shown))
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aot.cli import tables
+from aot.cli.options import RECORDS
 from aot.cli.output import plain
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
@@ -17,6 +19,7 @@ from aot.core.problem import Problem
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target, target_names
 from aot.select import pipeline
+from aot.select.record import read_record
 from aot.select.selection import read_selection
 from tests.unit.invoked import SHAPES, aot, succeed
 
@@ -150,3 +153,14 @@ def test_doctor():
     text = succeed("doctor")
     assert text.endswith(f"next: {found['next']}\n")
     assert all(x["why"] in text for x in found["abilities"])
+
+
+@pytest.mark.slow
+def test_what_a_record_holds():
+    record = read_record(RECORDS / "h200_quack.jsonl.gz")
+    found = plain(tables.record_facts(record))
+    assert found["target"] == "h200"
+    assert {x["device"] for x in found["conditions"]} == {"NVIDIA H200"}
+    counts = [(tag, *(str(x) for x in numbers.values())) for tag, numbers in found["operations"].items()]
+    text = [tuple(line.split()) for line in tables.record_summary(record).splitlines()]
+    assert set(counts) <= set(text)
