@@ -24,7 +24,8 @@ def script(shell: str) -> str:
     found = get_completion_class(shell)
     if found is None:
         raise click.UsageError(f"{shell} is not one of {', '.join(SHELLS)}")
-    return found(main, {}, "aot", VARIABLE).source()
+    complete = found(main, {}, "aot", VARIABLE)
+    return complete.source_template % complete.source_vars()  # its own method starts bash to ask for the version
 
 
 def place(shell: str, home: Path, data: Path, config: Path) -> Path:

@@ -10,17 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from aot.cli import tables
-from aot.cli.options import RECORDS
 from aot.cli.output import plain
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target, target_names
-from aot.select import pipeline
-from aot.select.record import read_record
-from aot.select.selection import read_selection
 from tests.unit.invoked import SHAPES, aot, succeed
 
 
@@ -115,30 +110,6 @@ def test_shared_memory_of_a_kernel_and_of_all():
     assert "128x128" in table["num_stages_fit"]
 
 
-@pytest.mark.slow
-def test_explain_and_diff_of_what_is_committed():
-    found = facts("explain", "--target", "h200", "--selection", pipeline.COMMITTED / "h200.json.gz", 16, 4096, 4096)
-    names = [x.name for x in read_selection(pipeline.COMMITTED / "h200.json.gz").kernels]
-    assert found["problem"] == "bf16_kk m16 n4096 k4096"
-    assert found["kernel"] in names
-    assert found["tier"] == "tuned"
-    assert 0 < found["roofline_us"] < found["time_us"]
-    assert found["provenance"] == "measured"
-    assert "\n" in found["text"]
-
-
-@pytest.mark.slow
-def test_a_selection_and_its_difference_from_itself(tmp_path):
-    (tmp_path / "tiny.toml").write_text(SHAPES)
-    path = tmp_path / "thor.json"
-    found = facts("select", "--target", "thor", "--predicted", "--shapes", tmp_path / "tiny.toml", "-o", path)
-    assert (found["path"], found["target"], found["provenance"]) == (str(path), "thor", "predicted")
-    assert found["kernels"] == [x.name for x in read_selection(path).kernels]
-    difference = facts("diff", path, path)
-    assert (difference["changes"], difference["added"], difference["dropped"]) == ([], [], [])
-    assert difference["num_entries"] > 0
-
-
 def test_published_points_beside_the_model():
     found = facts("prior", "--target", "thor", "--part", "points")
     assert set(found) == {"points"}
@@ -153,14 +124,3 @@ def test_doctor():
     text = succeed("doctor")
     assert text.endswith(f"next: {found['next']}\n")
     assert all(x["why"] in text for x in found["abilities"])
-
-
-@pytest.mark.slow
-def test_what_a_record_holds():
-    record = read_record(RECORDS / "h200_quack.jsonl.gz")
-    found = plain(tables.record_facts(record))
-    assert found["target"] == "h200"
-    assert {x["device"] for x in found["conditions"]} == {"NVIDIA H200"}
-    counts = [(tag, *(str(x) for x in numbers.values())) for tag, numbers in found["operations"].items()]
-    text = [tuple(line.split()) for line in tables.record_summary(record).splitlines()]
-    assert set(counts) <= set(text)

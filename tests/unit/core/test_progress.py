@@ -32,7 +32,17 @@ def test_nothing_is_said_of_what_is_soon_done(monkeypatch):
     with waiting("read the record") as at:
         at("1 of 2")
     assert said.getvalue() == ""
-    assert progress.DELAY_S == 2.0
+
+
+def test_a_terminal_is_told_before_a_log(monkeypatch):
+    monkeypatch.setattr(progress, "DELAY_S", 0.01)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with waiting("read the record"):
+        wait_for(terminal, "... read the record, 0 s")
+    monkeypatch.setattr(sys, "stderr", log := io.StringIO())
+    with waiting("read the record"):
+        threading.Event().wait(0.2)
+    assert log.getvalue() == ""
 
 
 def test_a_log_gets_a_line_now_and_then(monkeypatch):
