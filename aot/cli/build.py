@@ -166,7 +166,7 @@ def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[
         "num_bytes": built.path.stat().st_size,
         "version": built.manifest.version,
         "arch": built.manifest.arch,
-        "kernels": [x.name for x in built.manifest.kernels],
+        "kernels": [x.name for x in built.manifest.all_kernels],
         "tables": {name: {**facts, "coverage": coverages[name]} for name, facts in tables.items()},
     }
 

@@ -249,6 +249,7 @@ def _folds(_context: click.Context, _option: click.Parameter, number: int) -> in
     "--fresh", is_flag=True, help="Start from the data sheet's rates and round numbers, not from constants set by hand."
 )
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Calibration to write, for --calibration.")
+@JSON
 def calibrate_command(**values: Any) -> None:
     """Fit the cost model's constants to a handful of a record's times, and score its order on other weights."""
     target, times = _recorded(values["record"], values["dtype"])
@@ -258,19 +259,21 @@ def calibrate_command(**values: Any) -> None:
     with waiting(f"fit the constants to {values['count']} times"):
         constants, pairs = calibrate.calibrate(times, target, count=values["count"], start=start, width=width)
     rows = [(x.name, f"{getattr(start, x.name):.4g}", f"{getattr(constants, x.name):.4g}") for x in fields(constants)]
-    click.echo(tables.table(("constant", "before", "after"), rows))
+    text = tables.table(("constant", "before", "after"), rows)
+    held: Sequence[calibrate.Held] = ()
     if values["folds"]:
         with waiting(f"score on {values['folds']} parts"):
             held = calibrate.cross_validate(times, target, count=values["count"], num_folds=values["folds"])
         head = ("start", "rank correlation", "best in first 8", "within 1%", "mean regret", "worst", "problems")
         lines = [_scores(f"{x.label}{when}", s) for x in held for when, s in (("", x.before), (", fitted", x.after))]
-        click.echo(f"\n{tables.table(head, lines)}")
-        click.echo(f"each fitted to {values['count']} times of other weights than it is scored on")
+        text += f"\n\n{tables.table(head, lines)}"
+        text += f"\neach fitted to {values['count']} times of other weights than it is scored on"
+    show(lambda: {"target": target.name, "before": start, "after": constants, "scores": held}, lambda: text)
     if values["output"]:
         name = values["record"].name.removesuffix(".jsonl.gz")
         source = f"aot calibrate: {len(pairs)} times of the record {name}"
         write_calibration(values["output"], Calibration(target.name, source, constants))
-        click.echo(f"wrote {values['output']}; next: aot tune --target {target.name} --calibration {values['output']}")
+        tell(f"wrote {values['output']}; next: aot tune --target {target.name} --calibration {values['output']}")
 
 
 SEARCH_COMMANDS = (search, calibrate_command)

@@ -52,7 +52,7 @@ class KernelWheel:
     @property
     def families(self) -> set[str]:
         """Return the families of its kernels."""
-        return {kernel.candidate.family for kernel in self.built.manifest.kernels}
+        return {kernel.candidate.family for kernel in self.built.manifest.all_kernels}
 
 
 def build_toolchain_wheel(directory: Path, *, verbose: bool = False) -> Path:
