@@ -62,7 +62,9 @@ def _wheel(names: str, folder: Path, workplace: Workplace, number: str) -> Kerne
     tables = [_table(device) for device in devices]
     sources = [source for source, _ in tables]
     built = make_wheel(sources, folder, workplace, package=DEFAULT_PACKAGE, wheel_version=number)
-    click.echo(f"{built.path.name}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels")
+    click.echo(
+        f"{built.path.name}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels"
+    )
     inputs = {name: path for _, found in tables for name, path in found.items()}
     return KernelWheel(built, devices[0], inputs, {x.target.name: selection_hash(x.selection) for x in sources})
 

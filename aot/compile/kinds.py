@@ -69,7 +69,7 @@ def _hash_of(first: set[str], modules: dict[str, Path]) -> str:
 
 @cache
 def family_imports(family: str) -> frozenset[str]:
-    """List the full names of all that a family imports, of products or of rows, itself or by its neighbours' modules."""
+    """List the full names of all that a family, of products or of rows, imports itself or through its neighbours."""
     modules = _modules(ROW_FAMILIES, "row_families") | _modules(FAMILIES, "families")
     first = {f"aot.{package}.{family}" for package in ("families", "row_families")} & modules.keys()
     return frozenset(name for content in _closure(first, modules).values() for name in _imports(content))
