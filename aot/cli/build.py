@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.cli import tables
+from aot.cli.completion import complete_targets
 from aot.cli.options import (
     ALL_OPERATIONS_TYPE,
     JOBS,
@@ -28,10 +30,12 @@ from aot.cli.options import (
     regrets_text,
     shapes_option,
 )
+from aot.cli.output import JSON, show, tell
 from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selection_for, selection_with
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
 from aot.core.named_operations import DEFAULT_PRESET, HELP
+from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
@@ -139,7 +143,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
     found = pipeline.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
     if values["require_measured"]:
         pipeline.require_measured(found)
-    click.echo(tables.selection_summary(chosen))
+    tell(tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
     rows = _select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
@@ -154,12 +158,26 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     return "\n".join([f"{size} for {len(texts)} tables", *(f"{name}: {text}" for name, text in texts.items())])
 
 
+def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:
+    """Return what was built: the wheel, its kernels, and by target what its table is."""
+    tables = {x.target: {"provenance": x.provenance, "record": x.record} for x in built.manifest.tables}
+    return {
+        "wheel": built.path,
+        "num_bytes": built.path.stat().st_size,
+        "version": built.manifest.version,
+        "arch": built.manifest.arch,
+        "kernels": [x.name for x in built.manifest.all_kernels],
+        "tables": {name: {**facts, "coverage": coverages[name]} for name, facts in tables.items()},
+    }
+
+
 @click.command(cls=Command, axes=(Axis(MODES, _mode),))
 @option(
     "--target",
     default="thor",
     show_default=True,
     help=f"{TARGET_HELP} Several of one architecture with commas between, h100,h200: one wheel with a table for each.",
+    shell_complete=complete_targets,
 )
 @options(JOBS, VERBOSE)
 @option(
@@ -191,6 +209,7 @@ def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the wheel into.")
+@JSON
 @click.pass_context
 def build(context: click.Context, /, **values: Any) -> None:
     """Compile the selected kernels and build the wheel. Needs no GPU.
@@ -210,18 +229,24 @@ def build(context: click.Context, /, **values: Any) -> None:
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
     built = make_wheel([source for source, _ in found], dist, workplace, package=package, wheel_version=number)
-    click.echo(_said(built, {source.target.name: coverage for source, coverage in found}))
+    coverages = {source.target.name: coverage for source, coverage in found}
+    show(lambda: _facts(built, coverages), lambda: _said(built, coverages))
 
 
 @click.command()
 @click.argument("wheel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--device", is_flag=True, help="Also run every kernel on this machine's GPU against a reference.")
-def verify(wheel: Path, device: bool) -> None:
+@JSON
+def verify(wheel: Path, device: bool, as_json: bool) -> None:
     """Check a wheel: tag, libraries, symbols, hashes; with --device, every kernel's results."""
     from aot.package.wheel_check import check_kernels, check_wheel
 
-    for line in check_wheel(wheel):
-        click.echo(line)
-    if device:
-        for line in check_kernels(wheel):
-            click.echo(line)
+    found = []
+    with waiting(f"check {wheel.name}") as at:
+        for line in chain(check_wheel(wheel), check_kernels(wheel) if device else ()):
+            found.append(line)
+            at(f"{len(found)} things found right")
+            if not as_json:
+                click.echo(line)
+    if as_json:
+        show(lambda: {"wheel": wheel, "right": found}, str)

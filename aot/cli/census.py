@@ -21,6 +21,7 @@ from aot.cli.options import (
     options,
     several,
 )
+from aot.cli.output import JSON, show
 from aot.compile.compiler import ArtifactStore, toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.errors import CompileError
@@ -46,6 +47,7 @@ def _work(values: Mapping[str, Any]) -> str:
 @click.option("--count-only", is_flag=True, help="Compile nothing; count what has been compiled already.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="JSON file to write; what it holds of others stays.")
 @click.option("--markdown", type=OUTPUT_FILE, help="Also write the table as Markdown.")
+@JSON
 def census_command(**values: Any) -> None:
     """Compile every legal candidate of every family, check each object, and count. Needs no GPU; takes hours.
 
@@ -77,7 +79,7 @@ def census_command(**values: Any) -> None:
     text = census.markdown(found)
     if values["markdown"]:
         write_whole(values["markdown"], text)
-    click.echo(text, nl=False)
+    show(lambda: vars(found), lambda: text.removesuffix("\n"))
     failures = [name for row in found.rows for name in row.failures]
     if failures:
         raise CompileError(

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from aot.cli.interrupt import INTERRUPTED, exit_code
 from aot.core.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
@@ -29,12 +30,16 @@ COMMANDS = {
     "calibrate": ("aot.cli.search:calibrate_command", "Fit the cost model to a few recorded times."),
     "census": ("aot.cli.census:census_command", "Compile every legal candidate and count; takes hours."),
     "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
+    "completion": ("aot.cli.completion:completion", "Print or install what a shell completes aot with."),
     "deb": ("aot.cli.deb:deb", "Make Debian packages of a wheel's C library."),
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
+    "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
     "prior": ("aot.cli.prior:prior_command", "Show what the cost model assumes of a device."),
+    "release": ("aot.cli.release:release", "Build wheels with bills, licences, provenance, checksums."),
     "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
+    "reproduce": ("aot.cli.release:reproduce", "Build a release again and compare the bytes."),
     "search": ("aot.cli.search:search", "Compare search strategies on recorded times."),
     "select": ("aot.cli.select:select_command", "Choose the kernels to ship and their dispatch table."),
     "shapes": ("aot.cli.shapes:shapes", "List a shape set."),
@@ -43,6 +48,7 @@ COMMANDS = {
     "targets": ("aot.cli.space:targets", "List the targets: device, host and limits."),
     "tune": ("aot.cli.tune:tune", "Measure here, on a device by SSH, or make a bundle."),
     "verify": ("aot.cli.build:verify", "Check a wheel, or its kernels on this GPU."),
+    "wheelhouse": ("aot.cli.release:wheelhouse", "Fetch all wheels for building without an index."),
 }
 """By the command's name: where it is, and its line in `aot --help`."""
 
@@ -99,6 +105,11 @@ class _Group(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """List the commands without importing them, and the options of `aot` itself."""
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*sorted(found, key=lambda x: str(x.value)), *super(click.Group, self).shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands' lines without importing them."""

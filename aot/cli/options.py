@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from aot.cli.completion import complete_shapes, complete_targets
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.named_operations import HELP, NamedOperations, all_named_operations, named_operations
@@ -165,12 +166,14 @@ class _Regrets(click.ParamType[tuple[float, float]]):
 REGRETS = _Regrets()
 TARGET_HELP = "Device and host; see `aot targets`."
 SHAPES_HELP = "Shape set: a shipped name or a TOML file."
-TARGET = option("--target", default="thor", show_default=True, help=TARGET_HELP)
+TARGET = option("--target", default="thor", show_default=True, help=TARGET_HELP, shell_complete=complete_targets)
 
 
 def shapes_option(*, only: Collection[str] = (), text: str = SHAPES_HELP) -> Decorator:
     """Make the option --shapes, which may have a meaning in some modes only."""
-    return option("--shapes", only=only, default="representative", show_default=True, help=text)
+    return option(
+        "--shapes", only=only, default="representative", show_default=True, help=text, shell_complete=complete_shapes
+    )
 
 
 SHAPES = shapes_option()

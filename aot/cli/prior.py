@@ -17,7 +17,9 @@ from aot.cli.options import (
     option,
     options,
 )
+from aot.cli.output import JSON, show
 from aot.cli.tables import table
+from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.studies import hand_rule, prior
@@ -130,9 +132,16 @@ def _by_rows(found: Sequence[hand_rule.Comparison]) -> str:
     return table(header, rows)
 
 
+def _weights() -> list[tuple[int, int]]:
+    return sorted({(weight.n, weight.k) for model in load_shape_set(WEIGHTS).models for weight in model.weights})
+
+
+def _compared(target: Target) -> Sequence[hand_rule.Comparison]:
+    return hand_rule.compare_weights(_weights(), target)
+
+
 def _rule(target: Target) -> str:
-    weights = {(weight.n, weight.k) for model in load_shape_set(WEIGHTS).models for weight in model.weights}
-    found = hand_rule.compare_weights(sorted(weights), target)
+    found = _compared(target)
     rows = [
         (
             f"{n} x {k}",
@@ -150,7 +159,7 @@ def _rule(target: Target) -> str:
     ]
     header = ("n x k", "m", "rule", "model's first choice", "predicted us", "rule's us", "loss", "rank")
     return (
-        f"The hand rule on the {len(weights)} weights of `{WEIGHTS}`, fp16, by the model's predicted times; of "
+        f"The hand rule on the {len(_weights())} weights of `{WEIGHTS}`, fp16, by the model's predicted times; of "
         f"{found[0].num_candidates:,} to {max(x.num_candidates for x in found):,} candidates.\n"
         f"{_by_rows(found)}\n\n{table(header, rows)}"
     )
@@ -164,6 +173,19 @@ PARTS: dict[str, Callable[[Target], str]] = {
 }
 
 
+FACTS: dict[str, Callable[[Target], object]] = {
+    "assumptions": prior.assumptions,
+    "summary": lambda target: prior.load_published(target.name).source,
+    "points": _checks,
+    "rule": _compared,
+}
+"""What `--json` gives of each part."""
+
+
+def _predicted(target: Target, operations: Sequence[Operation]) -> list[prior.Prediction]:
+    return [x for operation in operations for x in prior.predict(operation, SIZES, target)]
+
+
 def _operations(target: Target, operations: Sequence[Operation]) -> str:
     rows = [
         (
@@ -174,8 +196,7 @@ def _operations(target: Target, operations: Sequence[Operation]) -> str:
             f"{x.roofline_us:.1f}",
             x.bound,
         )
-        for operation in operations
-        for x in prior.predict(operation, SIZES, target)
+        for x in _predicted(target, operations)
     ]
     header = ("operation", "m", "n", "k", "model's first choice", "predicted us", "limit us", "by")
     return f"Predicted times of {target.name}, cold L2; nothing of them was measured.\n{table(header, rows)}"
@@ -184,7 +205,8 @@ def _operations(target: Target, operations: Sequence[Operation]) -> str:
 @click.command(name="prior", cls=Command, axes=(OPERATIONS_AXIS,))
 @options(TARGET, OPERATIONS)
 @option("--part", only=[CROSSED_OPERATIONS], type=click.Choice(list(PARTS)), help="Only this; by default all.")
-def prior_command(target: str, operations: tuple[Operation, ...] | None, part: str | None) -> None:
+@JSON
+def prior_command(target: str, operations: tuple[Operation, ...] | None, part: str | None, as_json: bool) -> None:
     """Show what the cost model assumes of a device, and how far off published times say it is: docs/prior.md.
 
     Published best over predicted time is how many times too good the model is. The last columns are the same model at
@@ -192,9 +214,15 @@ def prior_command(target: str, operations: tuple[Operation, ...] | None, part: s
     difference that it makes up. Nothing here was measured by us, and nothing is fitted. With --operations, shows their
     predicted times instead, on a few problems.
     """
+    del as_json
     device = load_target(target)
     if operations:
-        click.echo(_operations(device, operations))
+        show(lambda: {"predicted": _predicted(device, operations)}, lambda: _operations(device, operations))
         return
     prior.load_published(device.name)
-    click.echo("\n\n".join(PARTS[name](device) for name in ([part] if part else PARTS)))
+    names = [part] if part else list(PARTS)
+    with waiting("predict the best candidate of each problem"):
+        show(
+            lambda: {name: FACTS[name](device) for name in names},
+            lambda: "\n\n".join(PARTS[name](device) for name in names),
+        )

@@ -24,6 +24,7 @@ from aot.cli.selection import (
 from aot.core.constraints import TargetName, Text, Version
 from aot.core.errors import StoreError
 from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.target import load_target
@@ -86,10 +87,12 @@ def report(context: click.Context, /, **values: Any) -> None:
     chosen = selection_of(context, told_mode(values))
     path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
     is_measured = chosen.provenance == PROVENANCE_MEASURED
-    record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
+    with waiting("read the record"):
+        record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
     heldout = load_shape_set(values["heldout"]).sizes if chosen.heldout else ()
     search = values["search"] or SEARCHES / f"{chosen.target}.json"
     points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()
-    text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
+    with waiting("work out what the page shows"):
+        text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
     write_whole(output, text)
     click.echo(f"{output}: {output.stat().st_size / 2**20:.2f} MiB, {chosen.provenance}")

@@ -11,9 +11,11 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import DTYPES, OUTPUT_FILE, RECORDS, Axis, Command, Decorator, option
+from aot.cli.output import JSON, show, tell
 from aot.core.element import ElementType
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
+from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.search.strategies import strategy_of
@@ -162,6 +164,7 @@ def _limits(values: Mapping[str, Any]) -> str:
     help="Compare results files with --live FILE, the first of them exhaustive.",
 )
 @click.option("-o", "--output", type=OUTPUT_FILE, help="JSON to write; default in build/search/.")
+@JSON
 def search(**values: Any) -> None:
     """Compare search strategies: the time they take against the regret of what they find.
 
@@ -170,9 +173,9 @@ def search(**values: Any) -> None:
     if values["results"]:
         path = values["output"] or check_output(OUTPUT / "live.json")
         rows = live.compare_live(values["results"])
-        click.echo(live_table(rows))
+        show(lambda: {"live": rows}, lambda: live_table(rows))
         live.write_live(path, rows)
-        click.echo(f"wrote {path}")
+        tell(f"wrote {path}")
         return
     target, times = _recorded(values["record"], values["dtype"])
     path = values["output"] or check_output(OUTPUT / f"{target.name}.json")
@@ -189,9 +192,9 @@ def search(**values: Any) -> None:
             l2_bytes=target.l2_bytes,
             report=lambda x: click.echo(f"{x.strategy} {100 * x.budget:g}%: mean {100 * x.mean_regret:.2f}%", err=True),
         )
-    click.echo(curves_table(points))
+    show(lambda: {"target": target.name, "curves": points}, lambda: curves_table(points))
     replay.write_curves(path, target.name, values["record"].name.removesuffix(".jsonl.gz"), points)
-    click.echo(f"{len(tasks)} problems; wrote {path}")
+    tell(f"{len(tasks)} problems; wrote {path}")
 
 
 def live_table(rows: Sequence[live.LiveSearch]) -> str:
@@ -246,26 +249,31 @@ def _folds(_context: click.Context, _option: click.Parameter, number: int) -> in
     "--fresh", is_flag=True, help="Start from the data sheet's rates and round numbers, not from constants set by hand."
 )
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Calibration to write, for --calibration.")
+@JSON
 def calibrate_command(**values: Any) -> None:
     """Fit the cost model's constants to a handful of a record's times, and score its order on other weights."""
     target, times = _recorded(values["record"], values["dtype"])
     start, width = (
         (calibrate.FRESH, calibrate.FRESH_WIDTH) if values["fresh"] else (cost.DEFAULTS, calibrate.PRIOR_WIDTH)
     )
-    constants, pairs = calibrate.calibrate(times, target, count=values["count"], start=start, width=width)
+    with waiting(f"fit the constants to {values['count']} times"):
+        constants, pairs = calibrate.calibrate(times, target, count=values["count"], start=start, width=width)
     rows = [(x.name, f"{getattr(start, x.name):.4g}", f"{getattr(constants, x.name):.4g}") for x in fields(constants)]
-    click.echo(tables.table(("constant", "before", "after"), rows))
+    text = tables.table(("constant", "before", "after"), rows)
+    held: Sequence[calibrate.Held] = ()
     if values["folds"]:
-        held = calibrate.cross_validate(times, target, count=values["count"], num_folds=values["folds"])
+        with waiting(f"score on {values['folds']} parts"):
+            held = calibrate.cross_validate(times, target, count=values["count"], num_folds=values["folds"])
         head = ("start", "rank correlation", "best in first 8", "within 1%", "mean regret", "worst", "problems")
         lines = [_scores(f"{x.label}{when}", s) for x in held for when, s in (("", x.before), (", fitted", x.after))]
-        click.echo(f"\n{tables.table(head, lines)}")
-        click.echo(f"each fitted to {values['count']} times of other weights than it is scored on")
+        text += f"\n\n{tables.table(head, lines)}"
+        text += f"\neach fitted to {values['count']} times of other weights than it is scored on"
+    show(lambda: {"target": target.name, "before": start, "after": constants, "scores": held}, lambda: text)
     if values["output"]:
         name = values["record"].name.removesuffix(".jsonl.gz")
         source = f"aot calibrate: {len(pairs)} times of the record {name}"
         write_calibration(values["output"], Calibration(target.name, source, constants))
-        click.echo(f"wrote {values['output']}; next: aot tune --target {target.name} --calibration {values['output']}")
+        tell(f"wrote {values['output']}; next: aot tune --target {target.name} --calibration {values['output']}")
 
 
 SEARCH_COMMANDS = (search, calibrate_command)

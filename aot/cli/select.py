@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +31,19 @@ from aot.cli.options import (
     option,
     options,
 )
+from aot.cli.output import JSON, show, tell
 from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
 from aot.core.constraints import MAX_EXTENT
 from aot.core.epilogue import Epilogue
 from aot.core.problem import Problem
+from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.select import pipeline
 from aot.select.coverage import coverage
-from aot.select.explain import explanation
+from aot.select.explain import explained
 from aot.select.objective import NAMED_WEIGHT, SelectionLimits
-from aot.select.selection import write_selection
+from aot.select.selection import Selection, write_selection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,6 +136,7 @@ AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties),
 @click.option("--no-incumbent", is_flag=True, help="Let ties go to no earlier selection.")
 @click.option("--curve/--no-curve", default=True, show_default=True, help="Work out kernels against regret.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/selections/.")
+@JSON
 @click.pass_context
 def select_command(context: click.Context, /, **values: Any) -> None:
     """Choose the kernels to ship and build the dispatch table, from a record or from the cost model.
@@ -167,9 +171,14 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     )
     selection = select(request)
     write_selection(path, selection)
-    click.echo(tables.selection_summary(selection))
-    click.echo(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
-    click.echo(pipeline.coverage_text(selection.coverage))
+    show(lambda: {"path": path, **selection_facts(selection)}, lambda: tables.selection_summary(selection))
+    tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
+    tell(pipeline.coverage_text(selection.coverage))
+
+
+def selection_facts(selection: Selection) -> dict[str, object]:
+    """Return what a selection is and how good it is; its dispatch table is in its file."""
+    return {x.name: getattr(selection, x.name) for x in fields(selection) if x.name != "table"}
 
 
 @click.command()
@@ -178,13 +187,17 @@ def select_command(context: click.Context, /, **values: Any) -> None:
 @click.option(
     "--record", "records", multiple=True, type=click.Path(path_type=Path), help="Times to judge by; may repeat."
 )
-@click.option("--show", type=click.IntRange(0), default=20, show_default=True, help="Changes to list.")
-def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
+@click.option("--show", "num_shown", type=click.IntRange(0), default=20, show_default=True, help="Changes to list.")
+@JSON
+def diff(old: Path, new: Path, records: tuple[Path, ...], num_shown: int, as_json: bool) -> None:
     """Say what selection NEW dispatches otherwise than OLD, and what that costs.
 
     By default judged by the committed record of the target; a change's cost is learned where it was not measured.
     """
-    click.echo(tables.difference_table(pipeline.compare_selections(old, new, records, RECORDS), show))
+    del as_json
+    with waiting("compare what two selections dispatch") as at:
+        found = pipeline.compare_selections(old, new, records, RECORDS, at)
+    show(lambda: vars(found), lambda: tables.difference_table(found, num_shown))
 
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode), OPERATIONS_AXIS))
@@ -193,6 +206,7 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], show: int) -> None:
 @click.argument("m", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("n", type=click.IntRange(1, MAX_EXTENT))
 @click.argument("k", type=click.IntRange(1, MAX_EXTENT))
+@JSON
 @click.pass_context
 def explain(context: click.Context, /, **values: Any) -> None:
     """Say which kernel an M by N by K problem gets, and why.
@@ -202,6 +216,8 @@ def explain(context: click.Context, /, **values: Any) -> None:
     """
     problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
     chosen = selection_of(context, told_mode(values))
-    timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    click.echo(explanation(chosen, problem, load_target(chosen.target), timed))
-    click.echo(coverage(chosen.table, chosen.kernels, [problem]).text)
+    with waiting("read the times behind the selection"):
+        timed = pipeline.times_behind(chosen, values["record"], RECORDS)
+    found = explained(chosen, problem, load_target(chosen.target), timed)
+    covered = coverage(chosen.table, chosen.kernels, [problem])
+    show(lambda: {**vars(found), "coverage": covered}, lambda: f"{found.text}\n{covered.text}")

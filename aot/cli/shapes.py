@@ -9,10 +9,11 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given, option
+from aot.cli.output import JSON, show, tell
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.miss_log import load_miss_log
-from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
+from aot.core.shape_set import ShapeSet, load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
 from aot.models import families, walk
 from aot.models.configuration import Configuration, read_configuration
@@ -67,19 +68,48 @@ NUMBERS = _Numbers()
 @click.group(invoke_without_command=True)
 @SHAPES
 @click.option("--problems", is_flag=True, help="List every problem rather than the models.")
+@JSON
 @click.pass_context
-def shapes(context: click.Context, shapes: str, problems: bool) -> None:
+def shapes(context: click.Context, shapes: str, problems: bool, as_json: bool) -> None:
     """List a shape set: models, weights and the ladder of m."""
+    del as_json
     if context.invoked_subcommand is not None:
         given = next((x for x in context.command.params if is_given(context, x.name or "")), None)
         if given is not None:
             raise click.UsageError(f"{given.opts[-1]} means nothing with {context.invoked_subcommand}; leave it out")
         return
     shape_set = load_shape_set(shapes)
-    click.echo(tables.problems_table(shape_set) if problems else tables.shapes_table(shape_set))
+    show(
+        lambda: shape_facts(shape_set, with_problems=problems),
+        lambda: tables.problems_table(shape_set) if problems else tables.shapes_table(shape_set),
+    )
     for reason, count in untuned(shape_set.operations, shape_set).items():
-        click.echo(f"{count} of them by the slow general kernel, whatever is tuned: {reason}")
+        tell(f"{count} of them by the slow general kernel, whatever is tuned: {reason}")
     click.echo(f"shipped shape sets: {', '.join(shape_set_names())}", err=True)
+
+
+def shape_facts(shape_set: ShapeSet, *, with_problems: bool) -> dict[str, object]:
+    """Return what a shape set holds: its models, how many problems of each operation, and on request every problem."""
+    found = {operation: shape_set.problems(operation) for operation in shape_set.operations}
+    facts: dict[str, object] = {
+        "models": shape_set.models,
+        "num_problems": {operation.tag: len(problems) for operation, problems in found.items()},
+    }
+    if with_problems:
+        facts["problems"] = [
+            {
+                "operation": x.operation.tag,
+                "m": x.m,
+                "n": x.n,
+                "k": x.k,
+                "flops": x.flops,
+                "num_bytes": x.num_bytes,
+                "launches": shape_set.launches.get(x),
+            }
+            for problems in found.values()
+            for x in problems
+        ]
+    return facts
 
 
 @shapes.command("from-misses")

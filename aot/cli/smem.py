@@ -9,6 +9,7 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import Axis, Command, option
+from aot.cli.output import JSON, show
 from aot.core.errors import CandidateError
 from aot.families._tcgen05 import TILE_K_BYTES
 from aot.studies import smem
@@ -73,6 +74,7 @@ def _form(values: Mapping[str, Any]) -> str:
 @click.option("--source", default="", help="Type of the C that the epilogue loads; by default it loads none.")
 @click.option("--k-bytes", default=TILE_K_BYTES, show_default=True, help="Bytes of k in a stage.")
 @option("--stages", only=[KERNEL], type=int, help="Stages of A and B; by default as many as fit.")
+@JSON
 def smem_command(**values: Any) -> None:
     """Count a kernel's shared memory in bytes, for FP4, FP8, FP16 and FP32, and say what fits: docs/smem.md."""
     arch, limit = values["arch"], smem.SMEM_BYTES[smem.base_arch(values["arch"])]
@@ -80,7 +82,8 @@ def smem_command(**values: Any) -> None:
     if values["tile"] is not None:
         kernel = smem.Kernel(arch, values["dtype"], *parse_tile(values["tile"]), values["two_cta"], *epilogue)
         usage = smem.count(kernel, values["stages"])
-        click.echo(tables.smem_report(usage, smem.explain(usage)))
+        verdict = smem.explain(usage)
+        show(lambda: {"usage": usage, "verdict": verdict}, lambda: tables.smem_report(usage, verdict))
         return
     groups = _alike()
     rows = [
@@ -88,4 +91,11 @@ def smem_command(**values: Any) -> None:
         for m, n, two in TILES[smem.ENGINES[smem.base_arch(arch)]]
     ]
     header = ["/".join(element.name for element in group) for group in groups]
-    click.echo(tables.smem_table(arch, limit, header, rows))
+    show(
+        lambda: {
+            "arch": arch,
+            "limit_bytes": limit,
+            "num_stages_fit": {x: dict(zip(header, y, strict=True)) for x, y in rows},
+        },
+        lambda: tables.smem_table(arch, limit, header, rows),
+    )

@@ -188,19 +188,35 @@ def level_line(level: Level) -> str:
     )
 
 
-def record_summary(record: Record) -> str:
-    """Show what a record holds, by operation, and on what it was measured."""
+_RECORDED = ("problems", "kernels", "times", "failures")
+"""What is counted of each operation of a record."""
+
+
+def _recorded(record: Record) -> dict[str, tuple[int, ...]]:
+    """Count the problems, kernels, times and failures of each operation."""
     good = Counter(item.problem.operation.tag for item in record.measurements if item.ok)
     bad = Counter(item.problem.operation.tag for item in record.measurements if not item.ok)
-    rows = []
+    found: dict[str, tuple[int, ...]] = {}
     for tag in sorted({*good, *bad}):
         items = [item for item in record.measurements if item.problem.operation.tag == tag]
         kernels, problems = {item.kernel for item in items}, {item.problem for item in items}
-        rows.append((tag, len(problems), len(kernels), good[tag], bad[tag]))
+        found[tag] = (len(problems), len(kernels), good[tag], bad[tag])
+    return found
+
+
+def record_facts(record: Record) -> dict[str, object]:
+    """Return what a record holds, by operation, and on what it was measured."""
+    operations = {tag: dict(zip(_RECORDED, numbers, strict=True)) for tag, numbers in _recorded(record).items()}
+    return {"target": record.target, "conditions": record.conditions, "operations": operations}
+
+
+def record_summary(record: Record) -> str:
+    """Show what a record holds, by operation, and on what it was measured."""
+    rows = [(tag, *numbers) for tag, numbers in _recorded(record).items()]
     devices = sorted({f"{x.device}, {x.num_sms} SMs, driver {x.driver}, {x.protocol}" for x in record.conditions})
     libraries = Counter(time.library for time in record.library_times)
     lines = [f"{name}, timed beside the kernels: {count} problems" for name, count in sorted(libraries.items())]
-    return "\n".join([*devices, table(("operation", "problems", "kernels", "times", "failures"), rows), *lines])
+    return "\n".join([*devices, table(("operation", *_RECORDED), rows), *lines])
 
 
 def selection_summary(selection: Selection) -> str:

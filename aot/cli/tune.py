@@ -34,12 +34,14 @@ from aot.cli.options import (
     options,
     several,
 )
+from aot.cli.output import JSON, show, tell
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
 from aot.core.operation import Layout, Operation
+from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
@@ -327,18 +329,24 @@ def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, 
     is_flag=True,
     help="Put the runs' times to one level first, by the median ratio over what they have in common.",
 )
-def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelled: bool) -> None:
+@JSON
+def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelled: bool, as_json: bool) -> None:
     """Bring measurements home: merge results.sqlite files into a record.
 
     Of a problem and kernel that several have timed the last counts; with --level their geometric mean.
     """
+    del as_json
     _merge(results, record, is_levelled=is_levelled)
 
 
 def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = False) -> None:
     """Merge results into a record, and say what it holds."""
-    written = import_results(results, record, RECORDS, is_levelled=is_levelled)
+    with waiting("merge the results into the record"):
+        written = import_results(results, record, RECORDS, is_levelled=is_levelled)
     for item in written.levels:
-        click.echo(tables.level_line(item))
-    click.echo(tables.record_summary(written.record))
-    click.echo(f"wrote {written.path}; next: aot select --target {written.record.target} --record {written.path}")
+        tell(tables.level_line(item))
+    show(
+        lambda: {"path": written.path, "levels": written.levels, **tables.record_facts(written.record)},
+        lambda: tables.record_summary(written.record),
+    )
+    tell(f"wrote {written.path}; next: aot select --target {written.record.target} --record {written.path}")

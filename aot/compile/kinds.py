@@ -49,18 +49,31 @@ def _modules(folder: Path, package: str) -> dict[str, Path]:
     return {f"aot.{package}.{path.stem}": path for path in folder.glob("*.py")}
 
 
-def _hash_of(first: set[str], modules: dict[str, Path]) -> str:
-    """Hash some modules and what they import of others."""
+def _closure(first: set[str], modules: dict[str, Path]) -> dict[str, bytes]:
+    """Read some modules and what they import of others, by their names."""
     found: dict[str, bytes] = {}
     todo = set(first)
     while todo:
         name = todo.pop()
         found[name] = modules[name].read_bytes()
         todo |= (_imports(found[name]) & modules.keys()) - found.keys()
+    return found
+
+
+def _hash_of(first: set[str], modules: dict[str, Path]) -> str:
+    """Hash some modules and what they import of others."""
     digest = hashlib.sha256()
-    for name in sorted(found):
-        digest.update(found[name])
+    for _, content in sorted(_closure(first, modules).items()):
+        digest.update(content)
     return digest.hexdigest()
+
+
+@cache
+def family_imports(family: str) -> frozenset[str]:
+    """List the full names of all that a family, of products or of rows, imports itself or through its neighbours."""
+    modules = _modules(ROW_FAMILIES, "row_families") | _modules(FAMILIES, "families")
+    first = {f"aot.{package}.{family}" for package in ("families", "row_families")} & modules.keys()
+    return frozenset(name for content in _closure(first, modules).values() for name in _imports(content))
 
 
 @cache

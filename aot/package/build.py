@@ -9,10 +9,8 @@ import re
 import shutil
 import sys
 import threading
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,7 +20,9 @@ from aot.core.errors import DependencyError, OutputError, PackageError
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
+from aot.package.contents import components
 from aot.package.render import FileSet, library_name, render, render_library
+from aot.package.toolchain import TOOLCHAIN_CACHE, Toolchain, fetch_toolchain
 from aot.package.wheel_file import inspect_library, inspect_wheel
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from aot.core.row_kernel import RowKernel
     from aot.package.manifest import Library, Manifest
 
-CUDA_RUNTIME = "nvidia-cuda-runtime==13.0.96"
-"""Headers and libcudart_static.a. Source: JetPack 7 and driver 580 are CUDA 13.0, and a newer runtime asks for more."""
-CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
-"""The crt/ headers that those of the runtime include."""
-TOOLCHAIN_CACHE = Path("build/toolchain")
-"""Where the fetched files stay, below the working directory."""
 ZIG_CACHE = "zig"
 """Folder of the cache where zig keeps what it builds of the target's C library, unless ZIG_GLOBAL_CACHE_DIR is set."""
 NO_CXX_LIBRARY = "-nostdlib++"
@@ -47,74 +41,6 @@ SOURCE_DATE_EPOCH = "1577836800"
 """2020-01-01: the time stamp of every file in a wheel, so that equal manifests give equal bytes."""
 _STEP = re.compile(r"\[(\d+)/(\d+)\]")
 """How ninja counts the steps of a build."""
-
-
-@dataclass(frozen=True)
-class Toolchain:
-    """What the libraries are built from beside their own sources."""
-
-    cuda_dir: Path
-    """Holds include/ and lib/ of the target's machine."""
-    dlpack_dir: Path
-    """Holds dlpack/dlpack.h, which is the same on every machine."""
-
-
-def _platform_options(target: Target) -> list[str]:
-    newest = int(target.glibc.split(".")[1])
-    tags = [f"manylinux_2_{minor}_{target.machine}" for minor in range(newest, 16, -1)]
-    return [word for tag in [*tags, f"manylinux2014_{target.machine}"] for word in ("--platform", tag)]
-
-
-def _fetch(requirements: tuple[str, ...], target: Target, cache: Path, *, verbose: bool) -> Path:
-    """Unpack wheels of the target's machine into one folder of the cache, once."""
-    name = "+".join(x.replace("==", "-") for x in requirements)
-    unpacked = (cache / f"{name}-{target.machine}").resolve()
-    if unpacked.is_dir():
-        return unpacked
-    cache.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(".fetch-", cache) as scratch:
-        wheels, content = scratch / "wheels", scratch / "content"
-        options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(wheels)]
-        download = [sys.executable, "-m", "pip", "download", *options, *_platform_options(target)]
-        env = os.environ | {"TMPDIR": str(scratch)}
-        try:
-            run([*download, *requirements], f"fetching {' and '.join(requirements)}", env=env, verbose=verbose)
-        except PackageError as error:
-            advice = f"check pip's index and the network; they are needed once, then kept in {unpacked}"
-            raise PackageError(f"{error}\n  next: {advice}") from error
-        for wheel in sorted(wheels.glob("*.whl")):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(content)
-        try:
-            content.rename(unpacked)
-        except OSError:
-            if not unpacked.is_dir():  # else another build put the same there meanwhile
-                raise
-    return unpacked
-
-
-def dlpack_dir() -> Path:
-    """Find DLPack's header in the TVM-FFI that is installed here, which is not imported.
-
-    Raises:
-        PackageError: it is not there.
-    """
-    spec = importlib.util.find_spec("tvm_ffi")
-    roots = [] if spec is None else [Path(x, "include") for x in spec.submodule_search_locations or ()]
-    found = [root for root in roots if (root / "dlpack" / "dlpack.h").is_file()]
-    if not found:
-        raise PackageError(f"no dlpack/dlpack.h in {roots}; expected that of apache-tvm-ffi; install aot again")
-    return found[0]
-
-
-def fetch_toolchain(target: Target, cache: Path = TOOLCHAIN_CACHE, *, verbose: bool = False) -> Toolchain:
-    """Fetch what is linked against, for the target's machine, with pip's own index; from the cache once it is there.
-
-    Raises:
-        PackageError: a download failed.
-    """
-    cuda = _fetch((CUDA_RUNTIME, CUDA_HEADERS), target, cache, verbose=verbose)
-    return Toolchain(cuda / "nvidia" / "cu13", dlpack_dir())
 
 
 def read_templates() -> dict[str, bytes]:
@@ -216,12 +142,11 @@ def _write_project(
         _write(directory / "objects" / f"{kernel.name}.o", content)
 
 
-def _write_licences(directory: Path, toolchain: Toolchain) -> None:
-    """Put the licence of the CUDA runtime, which is linked in, beside the project; its terms ask for that."""
-    found = sorted(toolchain.cuda_dir.parents[1].glob("nvidia_cuda_runtime-*.dist-info/licenses/License.txt"))
-    if not found:
-        raise PackageError(f"no licence in {toolchain.cuda_dir.parents[1]}; remove that folder to fetch it again")
-    _write(directory / "licenses" / "NVIDIA-CUDA-Runtime.txt", found[0].read_bytes())
+def _write_licences(directory: Path, manifest: Manifest, toolchain: Toolchain) -> None:
+    """Put the licences of all that a wheel has inside beside the project; their terms ask for that."""
+    families = {kernel.candidate.family for kernel in manifest.all_kernels}
+    for component in components(families, toolchain.cuda_dir):
+        _write(directory / "licenses" / component.file, component.text)
 
 
 def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
@@ -385,7 +310,7 @@ def build_wheel(
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, out = scratch / "project", scratch / "dist"
         _write_project(render(manifest, read_templates()), manifest.all_kernels, objects, target, project)
-        _write_licences(project, toolchain)
+        _write_licences(project, manifest, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]
         env = _environment(target, cache, scratch)

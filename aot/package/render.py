@@ -21,6 +21,7 @@ from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
+from aot.package.contents import licence_of
 from aot.package.enumerator import enumerator
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.manifest import Library, Manifest, to_json
@@ -288,6 +289,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "origins": manifest.tables,
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
+        "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
         "catalogue": [x for x in Operation if x is x.layouts[0]],
         "row_catalogue": tuple(RowOperation),
         "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},

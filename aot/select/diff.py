@@ -15,7 +15,7 @@ from aot.core.problem import Problem
 from aot.families import family_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aot.core.dispatch import Section
     from aot.select.selection import Selection
@@ -102,18 +102,30 @@ def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequenc
     return list(zip(found.tolist(), measured.tolist(), strict=True))
 
 
-def compare(old: Selection, new: Selection, times: dict[Operation, list[Timed]]) -> Difference:
+def quietly(_how_far: str) -> None:
+    """Say nothing of how far a comparison is."""
+
+
+def compare(
+    old: Selection,
+    new: Selection,
+    times: dict[Operation, list[Timed]],
+    at: Callable[[str], None] = quietly,
+) -> Difference:
     """Compare what two selections dispatch.
 
     Args:
         old: the earlier selection.
         new: the later one, of the same target.
         times: for each operation, the records to judge a change by; without one a change has no cost.
+        at: called with how far it is.
     """
     tables = [{section.operation: _Table(x, section) for section in x.table.sections} for x in (old, new)]
     changes: list[Change] = []
     num_entries = 0
-    for operation in sorted(tables[0].keys() & tables[1].keys()):
+    shared = sorted(tables[0].keys() & tables[1].keys())
+    for number, operation in enumerate(shared, start=1):
+        at(f"{operation.tag}, operation {number} of {len(shared)}")
         before, after = tables[0][operation], tables[1][operation]
         found = []
         for tier, corner in _corners(operation, before.section, after.section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import KernelKey
@@ -84,7 +85,43 @@ def _tile_lines(
     return ["  bigger tiles of the family, all else equal", *lines] if lines else []
 
 
-def explanation(selection: Selection, problem: Problem, target: Target, timed: OperationTimes) -> str:
+@dataclass(frozen=True)
+class Explained:
+    """How a problem is dispatched; times in microseconds."""
+
+    problem: str
+    kernel: str
+    tier: str
+    """`tuned`, `grid` or `fallback`."""
+    roofline_us: float
+    """Of the problem itself."""
+    bound: str
+    """What the roofline is by: `memory` or `compute`."""
+    text: str
+    """What people read."""
+    time_us: float | None = None
+    """That of the bucket's upper edge; None where the table has none of this kernel."""
+    provenance: str | None = None
+    """Whether that was measured or predicted."""
+    runner_up: str | None = None
+    """The next best kernel there; None where no other has a time."""
+    runner_up_us: float | None = None
+
+
+def _explained(problem: Problem, key: KernelKey, tier: str, target: Target, lines: list[str]) -> Explained:
+    own = roofline(problem, target)
+    return Explained(problem.name, key.name, tier, own.time_us, own.bound, "\n".join(lines))
+
+
+def _with_row(found: Explained, row: Row, selection: Selection) -> Explained:
+    """Add what a ladder's row knows of the kernel that was chosen."""
+    timed = replace(found, time_us=row.time_us, provenance=str(row.provenance))
+    if row.runner_up == row.kernel:
+        return timed
+    return replace(timed, runner_up=selection.kernels[row.runner_up].name, runner_up_us=row.runner_up_us)
+
+
+def explained(selection: Selection, problem: Problem, target: Target, timed: OperationTimes) -> Explained:
     """Say how a packed problem is dispatched.
 
     Args:
@@ -105,7 +142,8 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
     if launched is None:
         key = selection.kernels[next(iter(sections.values())).fallback]
         why = f"  fallback   {why_general(problem)}; the table has no time"
-        return "\n".join([problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)])
+        lines = [problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)]
+        return _explained(problem, key, "fallback", target, lines)
     section = sections[launched.operation]
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
@@ -121,4 +159,6 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
         lines.append("  time       none: a cell of the grid is chosen by predictions of other shapes")
     lines.append(_roofline_line(problem, target))
     lines += [_achieved_line(own_row, compared, target)] if own_row else []
-    return "\n".join([*lines, *_tile_lines(key, compared, own_row, selection, timed, target)])
+    lines += _tile_lines(key, compared, own_row, selection, timed, target)
+    found = _explained(problem, key, choice.tier.name.lower(), target, lines)
+    return _with_row(found, own_row, selection) if own_row else found

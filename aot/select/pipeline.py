@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Oper
 from aot.core.operands import misalignment
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
-from aot.select.diff import Difference, compare
+from aot.select.diff import Difference, compare, quietly
 from aot.select.objective import KnownTimes, Objective
 from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
@@ -178,7 +178,9 @@ def require_measured(found: Coverage | None) -> None:
         )
 
 
-def compare_selections(old: Path, new: Path, records: Sequence[Path], committed: Path) -> Difference:
+def compare_selections(
+    old: Path, new: Path, records: Sequence[Path], committed: Path, at: Callable[[str], None] = quietly
+) -> Difference:
     """Compare two selections by the times of records, or of the committed record of their target.
 
     Raises:
@@ -188,15 +190,19 @@ def compare_selections(old: Path, new: Path, records: Sequence[Path], committed:
     before, after = read_selection(old), read_selection(new)
     if before.target != after.target:
         raise SelectionError(f"{old} is for {before.target}, {new} for {after.target}; compare two of one target")
+    told = compare(before, after, {}, at)
+    if not told.changes:
+        return told  # no change has a cost that would have to be learned
     target = load_target(before.target)
     default = default_record(target, committed)
     times: dict[Operation, list[Timed]] = {}
     for path in records or ([default] if default else []):
+        at(f"learn from {path.name} what was not measured")
         found = measured_times(read_record(path))
         model = TimeModel.fit(found, target)
         for operation, rows in found.items():
             times.setdefault(operation, []).append(Timed(rows, rows, PROVENANCE_MEASURED, model))
-    return compare(before, after, times)
+    return compare(before, after, times, at)
 
 
 def _is_legal(key: KernelKey, target: Target) -> bool:

@@ -319,8 +319,10 @@ class Workspace {
     const auto allocate = [this](size_t size) { return memory_.allocate(size); };
     data_ = detail::call_allocate(allocate, num_bytes);
     if (data_ == nullptr) {
-      const std::string size = detail::text_of(static_cast<int64_t>(num_bytes));
-      return Error{AOT_GEMM_ERROR_WORKSPACE, "there is no memory for a workspace of " + size + " bytes"};
+      std::string text = "there is no memory for a workspace of ";
+      text += detail::text_of(static_cast<int64_t>(num_bytes));
+      text += " bytes";
+      return Error{AOT_GEMM_ERROR_WORKSPACE, text};
     }
     num_bytes_ = num_bytes;
     return {};

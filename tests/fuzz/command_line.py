@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -48,6 +49,7 @@ from aot.core.target import load_target, target_names
 from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TunedKernel
+from aot.release.source import Source
 from aot.select import pipeline
 from aot.select.coverage import Coverage
 from aot.select.record import write_record
@@ -289,6 +291,13 @@ def replaced(folder):
         mock.patch("aot.models.walk.is_installed", return_value=False),
         mock.patch("aot.cli.prior._checks", return_value=[]),
         mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),
+        mock.patch.dict("aot.cli.prior.FACTS", {"rule": lambda _: ["rule"]}),
+        mock.patch("aot.cli.release.read_source", return_value=Source("a" * 40, datetime(2026, 11, 20, tzinfo=UTC))),
+        mock.patch("aot.cli.release.build_toolchain_wheel", return_value=None),
+        mock.patch("aot.cli.release.assemble", return_value=None),
+        mock.patch("aot.cli.release.build_again", side_effect=lambda release, *_: release),
+        mock.patch("aot.cli.release.fill", return_value=None),
+        mock.patch("aot.cli.completion.place", return_value=folder / "completion"),
     ]
     for name in ("search", "calibrate"):
         (record,) = [x for x in main.get_command(None, name).params if x.name == "record"]

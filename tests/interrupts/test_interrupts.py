@@ -14,7 +14,7 @@ import pytest
 
 from aot.cli import interrupt as interrupts
 from aot.compile.workplace import ARTIFACTS
-from aot.package.build import TOOLCHAIN_CACHE
+from aot.package.toolchain import TOOLCHAIN_CACHE
 from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
 
 NUM_MOMENTS = 3

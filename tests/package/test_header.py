@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from aot.core.target import load_target
-from aot.package.build import build_library, fetch_toolchain, read_templates
+from aot.package.build import build_library, read_templates
+from aot.package.toolchain import fetch_toolchain
 from tests import native
 from tests.objects import small_manifest
 from tests.package.userland import aarch64_emulator

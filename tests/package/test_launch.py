@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.core.target import load_target
-from aot.package.build import fetch_toolchain
+from aot.package.toolchain import fetch_toolchain
 from tests import native
 
 pytestmark = pytest.mark.package

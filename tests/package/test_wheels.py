@@ -19,6 +19,7 @@ from elftools.elf.elffile import ELFFile
 from aot.core.errors import PackageError
 from aot.core.target import load_target
 from aot.package.build import build_library, build_wheel, read_templates
+from aot.package.contents import licence_of
 from tests.objects import small_manifest
 from tests.package.userland import aarch64_python
 
@@ -94,11 +95,41 @@ def test_tag_machine_and_size(wheels, target):
     assert read_elf(wheel, "libaot_gemm.so.1")["e_machine"] == machine
 
 
-def test_the_licence_of_what_is_linked_in_goes_along(wheels, target):
+LICENCES = {
+    "aot": b"Apache License",
+    "NVIDIA-CUTLASS-DSL": b"NVIDIA Software License Agreement",
+    "NVIDIA-CUDA-Runtime": b"NVIDIA",
+    "DLPack": b"Apache License",
+    "zig": b"The MIT License (Expat)",
+    "glibc": b"GNU C Library",
+}
+"""What stands near the start of each licence that every wheel carries."""
+OF_TARGET = {
+    "h200": {"quack": b"Apache License"},
+    "thor": {"NVIDIA-CUTLASS": b"SPDX-License-Identifier: BSD-3-Clause"},
+}
+"""By target, those of the libraries that its kernels are made of."""
+
+
+def test_the_licences_of_all_that_is_inside_go_along(wheels, target):
+    expected = LICENCES | OF_TARGET[target.name]
     with zipfile.ZipFile(wheels(target)) as archive:
-        names = [x for x in archive.namelist() if x.endswith("licenses/NVIDIA-CUDA-Runtime.txt")]
-        assert len(names) == 1
-        assert b"NVIDIA" in archive.read(names[0])
+        folder = f"{wheels(target).name.split('-py3')[0]}.dist-info/licenses/licenses/"
+        texts = {x.removeprefix(folder): archive.read(x) for x in archive.namelist() if x.startswith(folder)}
+        metadata = archive.read(folder.replace("licenses/licenses/", "METADATA")).decode()
+    assert set(texts) == {f"{name}.txt" for name in expected}
+    assert [name for name, head in expected.items() if head not in texts[f"{name}.txt"][:400]] == []
+    families = {kernel.candidate.family for kernel in small_manifest(target.name)[0].kernels}
+    assert f"License-Expression: {licence_of(families)}\n" in metadata
+    assert sorted(re.findall("^License-File: (.*)$", metadata, re.MULTILINE)) == sorted(f"licenses/{x}" for x in texts)
+
+
+def test_the_example_for_c_goes_along(wheels, target):
+    with zipfile.ZipFile(wheels(target)) as archive:
+        example = archive.read("aot_gemm/examples/multiply.c")
+        lists = archive.read("aot_gemm/examples/CMakeLists.txt").decode()
+    assert example == read_templates()["examples/multiply.c"]
+    assert "find_package(aot_gemm REQUIRED)" in lists
 
 
 def test_the_library_needs_libc_alone_and_is_named_by_package_and_abi(wheels, target):

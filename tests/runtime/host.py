@@ -18,8 +18,9 @@ from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, R
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
-from aot.package.build import dlpack_dir, read_templates, write
+from aot.package.build import read_templates, write
 from aot.package.render import library_name, render
+from aot.package.toolchain import dlpack_dir
 from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
 from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selection

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from aot.package.build import dlpack_dir
+from aot.package.toolchain import dlpack_dir
 from tests.objects import small_manifest
 from tests.runtime import host
 from tests.runtime.exchange import capsule_of

@@ -1,6 +1,7 @@
 """The command as users meet it: what it prints, its exit codes, and that it leaves nothing half-written."""
 
 import importlib
+import json
 import math
 import os
 import subprocess
@@ -53,6 +54,7 @@ def workplace(tmp_path, monkeypatch):
 def test_help_and_version():
     commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
     commands += ["calibrate", "census", "deb", "diff", "prior", "report", "search", "smem"]
+    commands += ["completion", "doctor", "release", "reproduce", "wheelhouse"]
     listed = succeed("-h").partition("Commands:\n")[2].splitlines()
     assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)
     for command in commands:
@@ -157,6 +159,25 @@ def test_import_and_select(tmp_path):
     text = succeed("select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/s.json")
     assert text.splitlines()[0] == "h200: 2 kernels, measured (mine)"
     assert "9.0 us measured" in succeed("explain", "--selection", "out/s.json", "16", "4096", "4096")
+    found = {
+        words[0]: json.loads(succeed(*words, "--json"))
+        for words in (
+            ["import", "results.sqlite", "--record", "mine.jsonl.gz"],
+            ["select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/again.json"],
+            ["explain", "--selection", "out/s.json", "16", "4096", "4096"],
+            ["diff", "out/s.json", "out/again.json", "--record", "mine.jsonl.gz"],
+        )
+    }
+    counts = {"problems": 1, "kernels": 1, "times": 1, "failures": 0}
+    assert found["import"]["operations"] == {"bf16_kk": counts}
+    assert (found["import"]["path"], found["import"]["conditions"][0]["device"]) == ("mine.jsonl.gz", CONDITIONS.device)
+    assert found["select"]["kernels"] == [x.name for x in read_selection(tmp_path / "out/again.json").kernels]
+    assert found["select"]["provenance"] == "measured"
+    assert "table" not in found["select"]
+    explained = {"kernel": key.name, "tier": "tuned", "time_us": 9.0, "provenance": "measured", "runner_up": None}
+    assert explained.items() <= found["explain"].items()
+    assert (found["diff"]["changes"], found["diff"]["added"]) == ([], [])
+    assert found["diff"]["num_entries"] > 0
 
 
 def test_runs_are_put_to_one_level(tmp_path):

@@ -1,6 +1,7 @@
 """The commands `aot search` and `aot calibrate`, as users meet them."""
 
 import json
+from dataclasses import asdict, fields
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from aot.core.measurement import Measurement, Record
 from aot.select.record import write_record
 from aot.space.calibration import read_calibration
 from aot.space.cost import DEFAULTS
+from tests.unit.invoked import succeed
 from tests.unit.twins import BF16, CONDITIONS
 
 
@@ -74,3 +76,11 @@ def test_calibrate_prints_scores_and_writes_a_calibration(record):
     assert found.constants != DEFAULTS
     text = aot("tune", "--target", "thor", "--calibration", "c.toml", "--bundle", "b").output
     assert "c.toml is for h200, not for thor; give another --calibration" in text
+
+
+def test_calibrate_prints_its_constants_for_programs(record):
+    found = json.loads(succeed("calibrate", "--record", record, "--count", "12", "--folds", "0", "--json"))
+    assert (found["target"], found["scores"]) == ("h200", [])
+    assert found["before"].keys() == found["after"].keys() == {x.name for x in fields(DEFAULTS)}
+    assert found["before"] == asdict(DEFAULTS)
+    assert found["after"] != found["before"]

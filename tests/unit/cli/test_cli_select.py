@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,7 +139,9 @@ def built(monkeypatch):
         path = dist / "x.whl"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"wheel")
-        manifest = type("Manifest", (), {"all_kernels": tuple(shared_kernels(sources))})
+        tables = [SimpleNamespace(**vars(x.selection)) for x in sources]
+        stated = {"version": "0.1.0+thor", "arch": sources[0].target.arch, "tables": tables}
+        manifest = SimpleNamespace(all_kernels=tuple(shared_kernels(sources)), **stated)
         return BuiltWheel(path, manifest)
 
     monkeypatch.setattr("aot.cli.build.make_wheel", build)
@@ -152,6 +155,16 @@ def test_every_command_that_chooses_ends_with_how_the_problems_are_answered(sele
     assert succeed("explain", "1", "4096", "4096").endswith(
         "\n1 problem: 0 measured, 1 predicted (first bf16_kk m1 n4096 k4096)\n"
     )
+
+
+def test_a_build_says_for_programs_what_it_made(selection, built):
+    result = aot("build", "--selection", selection, "--json")
+    found = json.loads(result.stdout)
+    assert (found["wheel"], found["num_bytes"], found["arch"]) == ("dist/x.whl", 5, "sm_110a")
+    assert found["kernels"] == [x.name for x in read_selection(selection).kernels]
+    assert found["tables"]["thor"]["provenance"] == "predicted"
+    assert found["tables"]["thor"]["coverage"]["num_predicted"] == 2
+    assert "kernels, predicted" in result.stderr
 
 
 def test_what_is_not_measured_is_not_built_where_that_is_asked(selection, built):

@@ -18,7 +18,7 @@ from aot.report.parts import operation_name
 from aot.report.tables import conditions
 from aot.select.coverage import coverage
 from aot.select.diff import compare
-from aot.select.explain import explanation
+from aot.select.explain import explained
 from aot.select.selection import Regret, parse_selection, write_selection
 from aot.select.tiles import tile_notes
 from aot.space.roofline import roofline
@@ -60,7 +60,7 @@ def _no_census(monkeypatch):
 def test_an_operation_is_told_of_everywhere(operation):
     found, other = selection_of([operation]), selection_of([operation], OTHER, PLAIN)
     problem = Problem(operation, *SIZES)
-    text = explanation(found, problem, H200, {})
+    text = explained(found, problem, H200, {}).text
     assert f"kernel     {operation.tag}_{PLAIN.name}" in text
     assert f"roofline   {roofline(problem, H200).time_us:.2f} us" in text
     assert coverage(found.table, found.kernels, [problem]).num_predicted == 1

