@@ -16,7 +16,7 @@ MAX_EPOCH = 253402300799
 """The end of the year 9999, up to which there are dates."""
 
 
-def _maintainer() -> str:
+def stated_maintainer() -> str:
     """Return who makes packages here, as Debian's own tools find it."""
     return f"{os.environ.get('DEBFULLNAME', '')} <{os.environ.get('DEBEMAIL', '')}>"
 
@@ -51,7 +51,7 @@ def deb(wheel: Path, maintainer: str | None, dist: Path | None) -> None:
 
     folder = dist or check_folder(Path("dist"))
     epoch = _epoch()
-    for package in packages_of(wheel, maintainer or _maintainer(), epoch):
+    for package in packages_of(wheel, maintainer or stated_maintainer(), epoch):
         content = to_bytes(package, epoch)
         path = folder / package.name
         write_whole(path, content)

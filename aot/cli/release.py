@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from aot.cli.deb import stated_maintainer
 from aot.cli.options import JOBS, OUTPUT_FOLDER, RECORDS, VERBOSE, options
 from aot.cli.selection import Request, select
 from aot.compile.workplace import Workplace
@@ -17,11 +19,12 @@ from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_folder
 from aot.package.build import SOURCE_DATE_EPOCH
+from aot.package.debian import check_maintainer
 from aot.package.distribution import check_version, selection_hash
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.release.compare import compare_all, read_folder
 from aot.release.provenance import BUILDER, Parameters
-from aot.release.release import KernelWheel, assemble, build_toolchain_wheel, check_place, put
+from aot.release.release import KernelWheel, assemble, build_debs, build_toolchain_wheel, check_place, put
 from aot.release.reproduce import build_again, other_surroundings
 from aot.release.source import read_source
 from aot.release.wheelhouse import fill
@@ -79,10 +82,22 @@ def _wheel(names: str, folder: Path, workplace: Workplace, number: str) -> Kerne
     type=click.Path(path_type=Path, exists=True),
     help="A file, or a folder of files, that belongs to the release too, such as Debian packages. May be given again.",
 )
+@click.option(
+    "--maintainer",
+    default=None,
+    help="Who answers for the Debian packages, 'Ann Lee <ann@company.com>'; by default DEBFULLNAME <DEBEMAIL> of the "
+    "environment, and without these there are no packages.",
+)
 @click.option("--builder", default=BUILDER, show_default=True, help="URI of who builds, for the provenance.")
 @click.option("-o", "--output", type=OUTPUT_FOLDER, default=RELEASE, show_default=True, help="Folder to put it into.")
 def release(
-    targets: tuple[str, ...], jobs: int | None, verbose: bool, extras: tuple[Path, ...], builder: str, output: Path
+    targets: tuple[str, ...],
+    jobs: int | None,
+    verbose: bool,
+    extras: tuple[Path, ...],
+    maintainer: str | None,
+    builder: str,
+    output: Path,
 ) -> None:
     """Build a wheel for each of TARGETS and what goes with them, from the commit that is checked out.
 
@@ -92,6 +107,7 @@ def release(
     """
     source, number = read_source(), check_version(toolchain_version())
     check_place(output)
+    answering = check_maintainer(maintainer or stated_maintainer()) if maintainer or "DEBEMAIL" in os.environ else ""
     workplace = Workplace(jobs=jobs, verbose=verbose)
     with scratch_folder("aot-release-") as scratch:
         folder = scratch / "release"
@@ -101,9 +117,12 @@ def release(
             toolchain_wheel = build_toolchain_wheel(folder, verbose=verbose)
         selections = {name: digest for wheel in wheels for name, digest in wheel.selections.items()}
         names = tuple(dict.fromkeys(targets))
-        parameters = Parameters(names, DEFAULT_PACKAGE, number, SOURCE_DATE_EPOCH, selections)
+        parameters = Parameters(names, DEFAULT_PACKAGE, number, SOURCE_DATE_EPOCH, selections, answering)
         _said("write bills of materials, licences, provenance and checksums")
-        assemble(folder, wheels, toolchain_wheel, _files(extras), parameters, source, builder)
+        debs = [x for wheel in wheels for x in build_debs(wheel.built.path, answering, scratch)] if answering else []
+        if not answering:
+            _said("no Debian packages: give --maintainer, or DEBFULLNAME and DEBEMAIL in the environment")
+        assemble(folder, wheels, toolchain_wheel, [*debs, *_files(extras)], parameters, source, builder)
         put(folder, output)
     for name, content in sorted(read_folder(output).items()):
         click.echo(f"{output / name}: {len(content):,} bytes")

@@ -37,6 +37,8 @@ class Parameters:
     """What every file in a wheel is dated, in seconds."""
     selections: Mapping[str, str]
     """By target, the first digits of the hash of the selection, which the wheel's version has too."""
+    maintainer: str = ""
+    """Who answers for the Debian packages; empty where there are none."""
 
 
 def digest_of(path: Path) -> dict[str, str]:
@@ -84,6 +86,7 @@ def statement(
                     "targets": list(parameters.targets),
                     "package": parameters.package,
                     "version": parameters.version,
+                    **({"maintainer": parameters.maintainer} if parameters.maintainer else {}),
                 },
                 "internalParameters": {
                     "source_date_epoch": parameters.source_date_epoch,

@@ -19,6 +19,8 @@ from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.package.build import SOURCE_DATE_EPOCH
 from aot.package.contents import Component, components, licence_of
+from aot.package.deb_file import to_bytes
+from aot.package.debian import packages_of
 from aot.package.toolchain import CUDA_HEADERS, CUDA_RUNTIME, LINKERS, fetch_toolchain
 from aot.package.wheel import BuiltWheel
 from aot.release import sbom
@@ -70,6 +72,20 @@ def build_toolchain_wheel(directory: Path, *, verbose: bool = False) -> Path:
         run(command, "building the toolchain's wheel", env=env, verbose=verbose)
         (wheel,) = out.iterdir()
         return Path(shutil.copyfile(wheel, directory / wheel.name))
+
+
+def build_debs(wheel: Path, maintainer: str, directory: Path) -> list[Path]:
+    """Make the Debian packages of a wheel's C library, whose files have the same date as the wheel's.
+
+    Raises:
+        PackageError: the wheel is damaged, or the maintainer is none.
+    """
+    epoch, made = int(SOURCE_DATE_EPOCH), []
+    for package in packages_of(wheel, maintainer, epoch):
+        path = directory / package.name
+        path.write_bytes(to_bytes(package, epoch))
+        made.append(path)
+    return made
 
 
 def _requirements() -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.errors import PackageError
 from aot.core.process import run
+from aot.package.debian import check_maintainer
 from aot.release.release import PROVENANCE, SUMS
 from aot.release.source import ROOT
 
@@ -73,6 +74,10 @@ class Request:
     commit: str
     targets: tuple[str, ...]
     builder: str
+    name: str = ""
+    """Of who answers for the Debian packages; empty where there are none."""
+    address: str = ""
+    """Of the same."""
 
 
 def read_request(release: Path) -> Request:
@@ -86,14 +91,16 @@ def read_request(release: Path) -> Request:
         predicate = json.loads(path.read_text(encoding="utf-8"))["predicate"]
         definition = predicate["buildDefinition"]
         commit = next(x["digest"]["gitCommit"] for x in definition["resolvedDependencies"] if x.get("name") == "source")
-        targets = definition["externalParameters"]["targets"]
+        asked = definition["externalParameters"]
+        targets, maintainer = asked["targets"], asked.get("maintainer", "")
         builder = predicate["runDetails"]["builder"]["id"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise PackageError(f"{path} cannot be read: {error!r:.200}; make the release with `make release`") from error
     words = [commit, builder, *(targets if isinstance(targets, list) else [None])]
     if not all(isinstance(x, str) and _WORD.fullmatch(x) for x in words):
         raise PackageError(f"{path} asks for {words!a:.200}; expected names; make the release with `make release`")
-    return Request(commit, tuple(targets), builder)
+    name, _, address = str(check_maintainer(maintainer) if maintainer else "").partition(" <")
+    return Request(commit, tuple(targets), builder, name, address.removesuffix(">"))
 
 
 def build_again(
@@ -120,7 +127,8 @@ def build_again(
     command = [shutil.which("make") or "make", "-C", str(clone), "release", f"BUILDER={request.builder}"]
     command.append(f"RELEASE={' '.join(request.targets)}")
     env = os.environ | {"LC_ALL": surroundings.locale, "TZ": surroundings.zone, "PYTHONHASHSEED": "1"}
-    env = {name: value for name, value in env.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    env = {name: value for name, value in env.items() if not name.startswith(("MAKE", "MFLAGS", "DEB"))}
+    env |= {"DEBFULLNAME": request.name, "DEBEMAIL": request.address} if request.name else {}
     run([*under, *command], "building the release again", env=env, each_line=each_line)
     if not (again / SUMS).is_file():
         raise PackageError(f"the second build left no {SUMS} in build/release; expected a release; run `make release`")

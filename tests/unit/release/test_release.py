@@ -15,7 +15,7 @@ from aot.package.contents import Component
 from aot.package.wheel import BuiltWheel
 from aot.release import release as module
 from aot.release.provenance import Parameters
-from aot.release.release import KernelWheel, assemble, check_place, put
+from aot.release.release import KernelWheel, assemble, build_debs, check_place, put
 from aot.release.source import Source
 from tests.golden.manifest import golden_manifest
 
@@ -93,6 +93,20 @@ def test_the_bills_are_of_what_is_inside_and_of_what_is_installed_with_it(assemb
     assert found["nvidia-cutlass-dsl"] == version("nvidia-cutlass-dsl")
     assert found["click"] == version("click")
     assert toolchain["metadata"]["component"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+
+
+def test_debian_packages_are_made_of_the_wheel_with_its_date(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        module, "packages_of", lambda *words: asked.append(words) or [DebFile("a.deb"), DebFile("b.deb")]
+    )
+    monkeypatch.setattr(module, "to_bytes", lambda package, epoch: f"{package.name} of {epoch}".encode())
+    made = build_debs(tmp_path / "x.whl", "Ann Lee <ann@company.com>", tmp_path)
+    assert asked == [(tmp_path / "x.whl", "Ann Lee <ann@company.com>", 1577836800)]
+    assert [(x.name, x.read_text()) for x in made] == [
+        ("a.deb", "a.deb of 1577836800"),
+        ("b.deb", "b.deb of 1577836800"),
+    ]
 
 
 def test_two_files_of_one_name_are_refused(assembled, tmp_path):

@@ -18,16 +18,17 @@ MAKEFILE = """release:
 \t@mkdir -p build/release
 \t@echo "made $(RELEASE) by $(BUILDER)"
 \t@echo "$$(umask) $$TZ $$LC_ALL" > build/release/surroundings
+\t@echo "$$DEBFULLNAME,$$DEBEMAIL" > build/release/maintainer
 \t@echo equal > build/release/equal
 \t@echo "$(RELEASE) $(BUILDER)" > build/release/asked
 \t@touch build/release/SHA256SUMS
 """
 
 
-def release(folder, commit, targets=("thor", "h200,h100"), builder="urn:me"):
+def release(folder, commit, targets=("thor", "h200,h100"), builder="urn:me", maintainer=""):
     """Write a release's provenance, as far as it is read again."""
     definition = {
-        "externalParameters": {"targets": list(targets)},
+        "externalParameters": {"targets": list(targets), **({"maintainer": maintainer} if maintainer else {})},
         "resolvedDependencies": [{"uri": "pkg:pypi/x@1"}, {"name": "source", "digest": {"gitCommit": commit}}],
     }
     predicate = {"buildDefinition": definition, "runDetails": {"builder": {"id": builder}}}
@@ -38,16 +39,18 @@ def release(folder, commit, targets=("thor", "h200,h100"), builder="urn:me"):
 
 def test_the_second_build_is_made_in_other_surroundings_of_the_same_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("MAKEFLAGS", "--dry-run")
+    monkeypatch.setenv("DEBFULLNAME", "Somebody Else")
     commit = repository(tmp_path / "repository", {"Makefile": MAKEFILE})
     (tmp_path / "repository" / "Makefile").write_text("release:\n\tfalse\n")
     said = []
-    first = release(tmp_path / "first", commit)
+    first = release(tmp_path / "first", commit, maintainer="Ann Lee <ann@company.com>")
     (tmp_path / "scratch").mkdir()
     surroundings = Surroundings("077", "C", "Pacific/Chatham")
     again = build_again(first, tmp_path / "scratch", surroundings, said.append, tmp_path / "repository")
     assert again.parents[1].relative_to(tmp_path / "scratch").as_posix() == "again/at/another/depth"
     assert (again / "surroundings").read_text() == "0077 Pacific/Chatham C\n"
     assert (again / "asked").read_text() == "thor h200,h100 urn:me\n"
+    assert (again / "maintainer").read_text() == "Ann Lee,ann@company.com\n"
     assert "made thor h200,h100 by urn:me\n" in said
     assert again.stat().st_mode & 0o777 == 0o700
     (first / "equal").write_text("equal\n")
@@ -55,6 +58,15 @@ def test_the_second_build_is_made_in_other_surroundings_of_the_same_commit(tmp_p
     differences = [str(x) for x in compare_all(read_folder(first), read_folder(again))]
     assert "surroundings: line 1 is '0022 UTC C', then '0077 Pacific/Chatham C'" in differences
     assert not [x for x in differences if x.startswith("equal")]
+
+
+def test_a_release_without_debian_packages_is_built_again_without(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEBEMAIL", "somebody@else")
+    commit = repository(tmp_path / "repository", {"Makefile": MAKEFILE})
+    (tmp_path / "scratch").mkdir()
+    first, surroundings = release(tmp_path / "first", commit), Surroundings("077", "C", "UTC")
+    again = build_again(first, tmp_path / "scratch", surroundings, str, tmp_path / "repository")
+    assert (again / "maintainer").read_text() == ",\n"
 
 
 def test_other_surroundings_differ_in_every_part(monkeypatch):
