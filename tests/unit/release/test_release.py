@@ -6,6 +6,7 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,10 +97,8 @@ def test_the_bills_are_of_what_is_inside_and_of_what_is_installed_with_it(assemb
 
 
 def test_debian_packages_are_made_of_the_wheel_with_its_date(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        module, "packages_of", lambda *words: asked.append(words) or [DebFile("a.deb"), DebFile("b.deb")]
-    )
+    asked, packages = [], [SimpleNamespace(name="a.deb"), SimpleNamespace(name="b.deb")]
+    monkeypatch.setattr(module, "packages_of", lambda *words: asked.append(words) or packages)
     monkeypatch.setattr(module, "to_bytes", lambda package, epoch: f"{package.name} of {epoch}".encode())
     made = build_debs(tmp_path / "x.whl", "Ann Lee <ann@company.com>", tmp_path)
     assert asked == [(tmp_path / "x.whl", "Ann Lee <ann@company.com>", 1577836800)]
