@@ -158,7 +158,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
 
 
-def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
+def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     """Say what was built, and how each table answers what it was made for."""
     size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels"
     texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
@@ -231,7 +231,7 @@ def build(context: click.Context, /, **values: Any) -> None:
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
     built = make_wheel([source for source, _ in found], dist, workplace, package=package, wheel_version=number)
-    click.echo(_said(built, {source.target.name: coverage for source, coverage in found}))
+    click.echo(said(built, {source.target.name: coverage for source, coverage in found}))
 
 
 @click.command()

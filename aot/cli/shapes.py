@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.cli import tables
-from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given, option
+from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given, option, options
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.miss_log import load_miss_log
@@ -115,29 +116,56 @@ def _element(config: Configuration, dtype: str | None) -> ElementType:
     return config.element or ElementType.BFLOAT16
 
 
-@shapes.command("from-config", cls=Command, axes=(Axis((WITH_M, WITHOUT_M), _mode),))
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
-@option("--m", type=NUMBERS, help="Rows that every Linear meets, such as 1,16,512; a range 1-256 is its doublings.")
-@option("--batch", only=[WITHOUT_M], type=NUMBERS, help="Sequences decoded, or images, at once; default 1-256.")
-@option(
-    "--sequence", only=[WITHOUT_M], type=NUMBERS, help="Tokens prefilled at once; default the atlas's, 333 to 16384."
+CONFIG_OPTIONS = options(
+    option("--m", type=NUMBERS, help="Rows that every Linear meets, such as 1,16,512; a range 1-256 is its doublings."),
+    option("--batch", only=[WITHOUT_M], type=NUMBERS, help="Sequences decoded, or images, at once; default 1-256."),
+    option(
+        "--sequence",
+        only=[WITHOUT_M],
+        type=NUMBERS,
+        help="Tokens prefilled at once; default the atlas's, 333 to 16384.",
+    ),
+    option(
+        "--tensor-parallel",
+        type=click.IntRange(1, 4096),
+        default=1,
+        show_default=True,
+        help="GPUs that share each layer.",
+    ),
+    option("--dtype", type=click.Choice(list(DTYPES)), help="Default: the configuration's, or else bfloat16."),
+    option(
+        "--fused", is_flag=True, help="Of what can be computed as one, such as query, key and value, only the whole."
+    ),
+    option("--unfused", is_flag=True, help="Only the parts of it; both are listed by default."),
 )
-@option(
-    "--tensor-parallel",
-    type=click.IntRange(1, 4096),
-    default=1,
-    show_default=True,
-    help="GPUs that share each layer.",
-)
-@option("--dtype", type=click.Choice(list(DTYPES)), help="Default: the configuration's, or else bfloat16.")
-@option("--fused", is_flag=True, help="Of what can be computed as one, such as query, key and value, only the whole.")
-@option("--unfused", is_flag=True, help="Only the parts of it; both are listed by default.")
-def from_config(config: Path, output: Path, **values: Any) -> None:
-    """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
+"""What a model's shape set is to have beside its Linears."""
+CONFIG_AXIS = Axis((WITH_M, WITHOUT_M), _mode)
 
-    Where transformers is installed, it builds the model empty, of any architecture that it knows; else the families
-    that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
+
+@dataclass(frozen=True)
+class ConfiguredShapes:
+    """The shape set of a model's configuration."""
+
+    text: str
+    """TOML."""
+    notes: tuple[str, ...]
+    """What its user should know."""
+    num_sizes: int
+    is_walked: bool
+    """Whether transformers built the model."""
+
+    def summary(self, path: Path) -> str:
+        """Say in a line what there is."""
+        counts = tables.problem_counts(parse_shape_set(self.text, str(path)))
+        how = "built empty with transformers" if self.is_walked else "by the table of families"
+        return f"{path}: {counts}; {self.num_sizes} sizes of weights, {how}"
+
+
+def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShapes:
+    """Make the shape set of a config.json, or of a folder that holds one, by the values of `CONFIG_OPTIONS`.
+
+    Raises:
+        ShapeFileError: it is no configuration, or of no model that has Linears to tune.
     """
     read = read_configuration(config)
     is_walked = walk.is_installed()
@@ -149,18 +177,32 @@ def from_config(config: Path, output: Path, **values: Any) -> None:
     element = _element(read, values["dtype"])
     ladder = _ladder(*(values[key] or () for key in ("m", "batch", "sequence")))
     text = shape_text(read.model_type or "model", read.where, found, ladder, element)
-    counts = tables.problem_counts(parse_shape_set(text, str(output)))
-    write_whole(output, text)
+    notes = []
     if not is_walked and families.is_joined(read):
-        click.echo(
+        notes.append(
             f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
-            "transformers installed they are",
-            err=True,
+            "transformers installed they are"
         )
     for block in listed_whole(parts) if values["tensor_parallel"] > 1 else ():
-        text = f"{block.name} {block.n} x {block.k}"
-        click.echo(f"listed whole, since it is in no block that several GPUs are known to share: {text}", err=True)
-    for weight in unaligned(found):
-        click.echo(f"left out: {weight} is no multiple of 8, which the fallback serves", err=True)
-    how = "built empty with transformers" if is_walked else "by the table of families"
-    click.echo(f"{output}: {counts}; {len(found) - len(unaligned(found))} sizes of weights, {how}")
+        whole = f"{block.name} {block.n} x {block.k}"
+        notes.append(f"listed whole, since it is in no block that several GPUs are known to share: {whole}")
+    notes += [f"the slow fallback serves {x}, which is no multiple of 8" for x in unaligned(found)]
+    return ConfiguredShapes(text, tuple(notes), len(found), is_walked)
+
+
+@shapes.command("from-config", cls=Command, axes=(CONFIG_AXIS,))
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@CONFIG_OPTIONS
+def from_config(config: Path, output: Path, **values: Any) -> None:
+    """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
+
+    Where transformers is installed, it builds the model empty, of any architecture that it knows; else the families
+    that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
+    """
+    found = configured_shapes(config, values)
+    summary = found.summary(output)
+    write_whole(output, found.text)
+    for note in found.notes:
+        click.echo(note, err=True)
+    click.echo(summary)
