@@ -16,7 +16,8 @@ compiled, needs this module imported in the process that runs it: the kernels ar
 
 from __future__ import annotations
 
-from ._torch_modules import Linear, PatchReport, patch, patched, unpatch
+from ._torch_modules import Linear
+from ._torch_patch import PatchReport, patch, patched, unpatch
 from ._torch_products import gated_linear, linear, matmul
 from ._torch_rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
 
