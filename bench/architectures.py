@@ -81,9 +81,9 @@ def _diffusion(width: int) -> Any:
 def _speech(width: int) -> Any:
     from transformers import AutoConfig, AutoModel
 
-    sizes = {name: 2 for name in ("encoder_layers", "decoder_layers")}
-    sizes |= {name: 4 for name in ("encoder_attention_heads", "decoder_attention_heads")}
-    sizes |= {name: 2 * width for name in ("encoder_ffn_dim", "decoder_ffn_dim")}
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 2)
+    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
+    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 2 * width)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     lengths = {"max_source_positions": 50, "max_target_positions": 32}
     return AutoModel.from_config(

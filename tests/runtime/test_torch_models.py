@@ -1,7 +1,7 @@
 """Five architectures of transformers with random weights, patched: what is swapped and fused, and that nothing differs.
 
-The one stand-in is for the products themselves, which torch computes on the CPU as the kernels would on a GPU, in float32
-and rounded once (`torch_reference.stand_in`); tables, tracing, fusing and torch.compile are the real ones.
+The one stand-in is for the products themselves, which torch computes on the CPU as the kernels would on a GPU, in
+float32 and rounded once (`torch_reference.stand_in`); tables, tracing, fusing and torch.compile are the real ones.
 """
 
 from __future__ import annotations
