@@ -105,18 +105,19 @@ def examples(width: int = 64, dtype: torch.dtype = torch.bfloat16, device: str =
     step = torch.tensor(0.5, device=device, dtype=dtype)
 
     def denoise(model: Any) -> torch.Tensor:
-        found: torch.Tensor = model(mel, mel, speaker, code, step)
+        given = (x.to(model.dtype) for x in (mel, mel, speaker))
+        found: torch.Tensor = model(*given, code, step.to(model.dtype))
         return found
 
     made = [
         ("dense language model", _language(width, experts=False), lambda model: model(ids, use_cache=False).logits),
         ("mixture of experts", _language(width, experts=True), lambda model: model(ids, use_cache=False).logits),
-        ("vision tower", _vision(width), lambda model: model(images).last_hidden_state),
+        ("vision tower", _vision(width), lambda model: model(images.to(model.dtype)).last_hidden_state),
         ("diffusion transformer", _diffusion(width), denoise),
         (
             "speech model",
             _speech(width),
-            lambda model: model(sound, decoder_input_ids=ids, use_cache=False).last_hidden_state,
+            lambda model: model(sound.to(model.dtype), decoder_input_ids=ids, use_cache=False).last_hidden_state,
         ),
     ]
     return [Example(name, _drawn(model, dtype, device), call) for name, model, call in made]
