@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.miss_log import load_miss_log
+from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
 from aot.models import families, walk
 from aot.models.configuration import Configuration, read_configuration
 from aot.models.linears import linears, listed_whole
+from aot.models.recorded import read_counts, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.select.coverage import untuned
 from aot.studies.atlas import load_architectures
@@ -206,3 +209,27 @@ def from_config(config: Path, output: Path, **values: Any) -> None:
     for note in found.notes:
         click.echo(note, err=True)
     click.echo(summary)
+
+
+@shapes.command("record", context_settings={"ignore_unknown_options": True})
+@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def record(output: Path, command: tuple[str, ...]) -> None:
+    """Run COMMAND, a Python program, and make a shape set of the products that torch computes in it.
+
+    Put -- in front of the command: aot shapes record -o shapes.toml -- python serve.py. Every thread and process of it
+    is watched, and how often each product is computed weighs in aot select. Ctrl-C ends the program, and keeps what was
+    seen. The program runs slower, and torch.compile leaves its code as it is; a CUDA graph counts once, when it is
+    captured.
+    """
+    with scratch_folder("aot-record-") as scratch:
+        code = run_recorded(command, scratch)
+        counts = read_counts(scratch)
+    text, notes = recorded_text(counts, shlex.join(command))
+    write_whole(output, text)
+    for note in notes:
+        click.echo(note, err=True)
+    if code:
+        click.echo(f"{command[0]} ended with exit code {code}; what it computed until then is kept", err=True)
+    total = sum(parse_shape_set(text, str(output)).launches.values())
+    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}, computed {total} times")
