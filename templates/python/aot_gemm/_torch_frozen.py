@@ -85,7 +85,8 @@ class Joined:
         if self.kind is not None:
             quantised, scale = quantise_rows(self.weight, self.kind)
             self.quantised, self.scale = self._kept(quantised, self.quantised), self._kept(scale, self.scale)
-        self._versions = [x._version for x in self._biases()]  # noqa: SLF001
+        self._weights, self._biases = weights, [x.bias for x in self.modules]
+        self._versions = self._bias_versions()
         self._places = [x.weight.data_ptr() for x in self.modules]
         if first.device.type in _torch_modules.DEVICES:
             held = self.weight if self.quantised is None else self.quantised
@@ -96,8 +97,8 @@ class Joined:
         """Return new values in the tensor that was there before, so that what was compiled or captured has them."""
         return new if old is None or old.device != new.device else old.copy_(new)
 
-    def _biases(self) -> list[Any]:
-        return [x.bias for x in self.modules if x.bias is not None]
+    def _bias_versions(self) -> list[int | None]:
+        return [_version_of(x.bias) for x in self.modules if x.bias is not None]
 
     def forget(self) -> None:
         """Take the promises of the matrix back, before something writes it."""
@@ -105,12 +106,19 @@ class Joined:
             if held is not None:
                 release(held)
 
+    def is_held(self) -> bool:
+        """Say whether the Linears have the parameters that the matrix was made of, and not others for this call."""
+        for module, weight, bias in zip(self.modules, self._weights, self._biases, strict=True):
+            if module.weight is not weight or module.bias is not bias:
+                return False
+        return True
+
     def is_tied(self) -> bool:
         """Say whether the parameters still are rows of the matrix; else somebody has given them other memory."""
         for module, place in zip(self.modules, self._places, strict=True):
             if module.weight.data_ptr() != place:
                 return False
-        return [x._version for x in self._biases()] == self._versions  # noqa: SLF001
+        return self._bias_versions() == self._versions
 
     def product(self, x: Any, *, gate: str | None = None, activation: str | None = None) -> Any:
         """Compute the product of all rows, with a gate or an activation behind it."""
@@ -132,29 +140,29 @@ class Joined:
         """Say whether the matrix may stand for its Linears: not where a quantised one would need a gradient."""
         if self.quantised is not None and torch.is_grad_enabled() and x.requires_grad:
             return False
-        return _is_compiling() or self.is_tied()
+        if _is_compiling():
+            return self.is_held()
+        return self.is_held() and self.is_tied()
 
     def part(self, x: Any, place: int) -> Any:
         """Return what one of the Linears gives of x; None where it is to compute that itself.
 
-        The first computes all; the others take theirs of it where they are given the same tensor, unwritten since.
+        The first that is called computes all; the others take theirs of it where they are given the same tensor,
+        unwritten since.
         """
-        if place == 0:
-            if not self.serves(x):
-                return None
-            result = self.product(x)
-            if len(self.columns) == 1:
-                return result
-            parts = result.split(self.columns, -1)
-            if len(self.modules) > 1:
-                self.last = (x, None if _is_compiling() else _version_of(x), parts)
-            return parts[0]
-        last = self.last
-        if last is None or last[0] is not x or not (_is_compiling() or last[1] == _version_of(x)):
+        last, is_compiling = self.last, _is_compiling()
+        if last is not None and last[0] is x and (is_compiling or last[1] == _version_of(x)):
+            self.last = (*last[:3], last[3] - 1) if last[3] > 1 else None
+            return last[2][place]
+        if not self.serves(x):
             return None
-        if place == len(self.modules) - 1:
-            self.last = None
-        return last[2][place]
+        result = self.product(x)
+        if len(self.columns) == 1:
+            return result
+        parts = result.split(self.columns, -1)
+        if len(self.modules) > 1:
+            self.last = (x, None if is_compiling else _version_of(x), parts, len(self.modules) - 1)
+        return parts[place]
 
 
 def _version_of(x: Any) -> int | None:

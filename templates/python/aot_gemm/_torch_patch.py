@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from . import errors
 from ._table import plan
@@ -110,7 +111,8 @@ def patch(
         CorruptLibraryError: a file of the package is damaged.
     """
     _check_model("patch", model)
-    frozen = not model.training if frozen is None else frozen
+    if frozen is None:
+        frozen = not model.training and not any(isinstance(x, FakeTensor) for x in model.parameters())
     if quantise is not None and quantise not in QUANTISED:
         raise errors.OperandError(f"patch: quantise is {errors.show(quantise)}; expected 'fp8', 'int8' or None")
     if quantise and not frozen:
@@ -249,9 +251,12 @@ class _Fusion:
 
     def _join(self, name: str, module: Any) -> None:
         """Fuse what a module does with its own Linears."""
-        groups = [[getattr(module, x) for x in group] for group in shared_inputs(module)]
-        for group in groups:
-            members = [x for x in group if id(x) in self.names and x.aot_joined is None]
+        found = tail(module)
+        if found is not None:
+            self._follow(name, module, found)
+        for group in shared_inputs(module):
+            members = [getattr(module, x) for x in group]
+            members = [x for x in members if id(x) in self.names and x.aot_joined is None]
             if len(members) < 2:
                 continue
             reason = self._why_apart(members)
@@ -261,9 +266,6 @@ class _Fusion:
             self._bind(Joined(tuple(members), self.kind))
             self._note(self.fused, name, " and ".join(self._own(members)) + " in one product")
             self._count(members, sum(x.weight.shape[0] for x in members), {})
-        found = tail(module)
-        if found is not None:
-            self._follow(name, module, found)
 
     def _own(self, members: Iterable[Any]) -> list[str]:
         return [self.names[id(x)].rpartition(".")[2] for x in members]
@@ -301,34 +303,25 @@ class _Fusion:
         if reason is not None:
             self._note(self.unfused, name, f"{what}: {reason}")
             return
-        joined = members[0].aot_joined
-        if joined is None:
-            joined = Joined(tuple(members), self.kind)
-            self._bind(joined)
+        joined = Joined(tuple(members), self.kind)
+        self._bind(joined)
         fuse(module, found, joined)
-        if self.fused.get(name) == f"{own} in one product":
-            del self.fused[name]
         self._note(self.fused, name, what)
 
     def _why_not_followed(self, members: list[Any], found: Any) -> str | None:
         """Say why an activation or a gate is not computed in the product; None where it is."""
         first, rows = members[0], sum(x.weight.shape[0] for x in members)
-        joined = {id(x.aot_joined): x.aot_joined for x in members}
-        (known,) = joined.values() if len(joined) == 1 else (None,)
-        if known is None and any(joined.values()):
+        if any(x.aot_joined is not None for x in members):
             return "they are in one product with others"
-        if known is not None and list(known.modules) != members:
-            return "they are in one product with others, or in another order"
         if (
             num_padded(rows, first.weight)
             or len({x.weight.shape for x in members}) > 1
             or (found.is_gated and rows % 2)
         ):
             return f"{rows} rows; expected as many of each, and a result of multiples of 16 bytes"
-        if known is None and len(members) > 1:
-            reason = self._why_apart(members)
-            if reason is not None:
-                return reason
+        reason = self._why_apart(members) if len(members) > 1 else None
+        if reason is not None:
+            return reason
         options = {"activation": found.activation, "gated": found.is_gated}
         columns = rows // 2 if found.is_gated else rows
         return why_not_planned(columns, first.weight.shape[1], **_product_options(members, self.kind), **options)

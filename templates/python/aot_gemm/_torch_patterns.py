@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _ACTIVATIONS: dict[Any, str] = {
     nn.functional.silu: "silu",
@@ -25,6 +25,8 @@ _ACTIVATIONS: dict[Any, str] = {
 }
 _GATES = ("silu", "gelu_tanh")
 """Activations of a gate that `gated_linear` has."""
+_LOOKS = {"device", "dtype", "ndim", "shape"}
+"""Attributes of a tensor by which nobody writes it."""
 _MAX_DEPTH = 3
 """How many modules of one submodule an activation may be wrapped in."""
 
@@ -52,50 +54,60 @@ def shared_inputs(module: Any) -> list[tuple[str, ...]]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
     except (OSError, TypeError, SyntaxError):
         return []
-    calls: dict[str, list[tuple[int, str]]] = {}
-    repeated: set[str] = set()
+    calls: dict[str, list[_Call]] = {}
     for node in ast.walk(tree):
         found = _call_of(node, linears)
         if found is not None:
-            name, argument, line = found
-            if any(name == other for rows in calls.values() for _, other in rows):
-                repeated.add(name)
-            calls.setdefault(argument, []).append((line, name))
-    groups = []
-    for argument, rows in calls.items():
-        rows.sort()
-        changes = [line for line in _changes(tree, argument) if rows[0][0] <= line < rows[-1][0]]
-        names = tuple(name for _, name in rows)
-        if len(names) > 1 and not changes and not repeated.intersection(names):
-            groups.append(names)
-    return groups
+            calls.setdefault(found.argument.id, []).append(found)
+    names = [x.name for found in calls.values() for x in found]
+    return [
+        tuple(x.name for x in found)
+        for found in (sorted(x, key=lambda call: call.place) for x in calls.values())
+        if len(found) > 1 and all(names.count(x.name) == 1 for x in found) and _is_unchanged(tree, found)
+    ]
 
 
-def _call_of(node: ast.AST, linears: set[str]) -> tuple[str, str, int] | None:
-    """Return name, argument and line of a call self.NAME(ARGUMENT) of a Linear; None for anything else."""
+@dataclass(frozen=True)
+class _Call:
+    """A call self.NAME(ARGUMENT) of a Linear with a variable."""
+
+    name: str
+    argument: ast.Name
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return line and column, which is the order in which calls of one line are evaluated."""
+        return self.argument.lineno, self.argument.col_offset
+
+
+def _call_of(node: ast.AST, linears: set[str]) -> _Call | None:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in linears):
         return None
     owner = node.func.value
     if not (isinstance(owner, ast.Name) and owner.id == "self") or len(node.args) != 1 or node.keywords:
         return None
     argument = node.args[0]
-    return (node.func.attr, argument.id, node.lineno) if isinstance(argument, ast.Name) else None
+    return _Call(node.func.attr, argument) if isinstance(argument, ast.Name) else None
 
 
-def _changes(tree: ast.AST, name: str) -> Iterator[int]:
-    """List the lines that give a variable another value, or write into it."""
-    for node in ast.walk(tree):
-        if _is_variable(node, name) and not isinstance(node.ctx, ast.Load):
-            yield node.lineno
-        is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if is_method and _is_variable(node.func.value, name) and node.func.attr.endswith("_"):
-            yield node.lineno
-        if isinstance(node, ast.Subscript) and _is_variable(node.value, name) and not isinstance(node.ctx, ast.Load):
-            yield node.lineno
+def _is_unchanged(tree: ast.AST, calls: list[_Call]) -> bool:
+    """Say whether nothing but the calls, and looks at its shape and type, has the variable between the first and last.
 
-
-def _is_variable(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+    What is given it besides may write it, and what assigns to it makes another of it.
+    """
+    first, last, name = calls[0].place, calls[-1].place, calls[0].argument.id
+    known = {id(x.argument) for x in calls}
+    known |= {
+        id(x.value)
+        for x in ast.walk(tree)
+        if isinstance(x, ast.Attribute) and x.attr in _LOOKS and isinstance(x.ctx, ast.Load)
+    }
+    between = (
+        x
+        for x in ast.walk(tree)
+        if isinstance(x, ast.Name) and x.id == name and first <= (x.lineno, x.col_offset) <= last
+    )
+    return all(id(x) in known for x in between)
 
 
 class _Tracer(fx.Tracer):

@@ -8,7 +8,7 @@ functions elsewhere, so that an eager call costs hardly more than without this m
     import aot_gemm.torch
 
     y = aot_gemm.torch.linear(x, weight, bias)  # in a function that torch.compile compiles, too
-    print(aot_gemm.torch.patch(model))  # every nn.Linear that the wheel has tuned kernels for
+    print(aot_gemm.torch.patch(model.eval()))  # every nn.Linear that the wheel has tuned kernels for, fused and frozen
 
 torch.compile and torch.export take the operators without a graph break. A graph that was exported, or that AOTInductor
 compiled, needs this module imported in the process that runs it: the kernels are called through Python.
