@@ -16,7 +16,7 @@ from ._torch_products import PLAIN, is_plain, is_transformed, linear
 
 DEVICES = ["cuda"]
 """Where the weights are that are served."""
-_DTYPES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.bfloat16, torch.float16)
 ALIGNMENT = 16
 """Bytes that a weight's address is to be a multiple of, without which the fallback answers."""
 ROWS = (1, 16, 256, 4096)
@@ -47,7 +47,7 @@ class Linear(nn.Linear):
 def is_served(x: Any, weight: Any, bias: Any) -> bool:
     """Say whether a call is one that the package computes as torch would."""
     dtype = weight.dtype
-    if dtype not in _DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
+    if dtype not in DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
         return False
     device = x.device.type
     if device not in DEVICES or x.layout is not torch.strided or x.is_nested or _is_deterministic():
@@ -88,7 +88,7 @@ def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
     reason = None
     if not (is_plain(tensor) or isinstance(tensor, FakeTensor)):
         reason = f"is a {kind.__module__}.{kind.__qualname__}, no plain tensor, as quantised ones"
-    elif tensor.dtype not in _DTYPES:
+    elif tensor.dtype not in DTYPES:
         reason = f"is {tensor.dtype}; expected torch.bfloat16 or torch.float16"
     elif tensor.dtype != weight.dtype:
         reason = f"is {tensor.dtype}, its weight {weight.dtype}; expected one type"

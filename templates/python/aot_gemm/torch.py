@@ -16,6 +16,8 @@ compiled, needs this module imported in the process that runs it: the kernels ar
 
 from __future__ import annotations
 
+from typing import Any
+
 from ._torch_modules import Linear
 from ._torch_patch import PatchReport, patch, patched, unpatch
 from ._torch_products import gated_linear, linear, matmul
@@ -26,6 +28,7 @@ __all__ = [
     "PatchReport",
     "gated_linear",
     "gelu_tanh_mul",
+    "inductor_options",
     "layer_norm",
     "linear",
     "matmul",
@@ -37,6 +40,19 @@ __all__ = [
     "silu_mul",
     "unpatch",
 ]
+
+
+def inductor_options() -> dict[str, Any]:
+    """Return options of torch.compile by which it takes this package's kernels: torch.compile(f, options=...).
+
+    Every product of bfloat16 or float16 with the transpose of a weight, as nn.Linear makes it, is then this package's,
+    where its table has tuned kernels; which of them is decided with each call, by the table. The code itself needs no
+    change, and gets no fusing, padding or promises, which `patch` gives.
+    """
+    from ._torch_inductor import ProductsPass  # here, since Inductor takes long to import
+
+    return {"post_grad_custom_pre_pass": ProductsPass()}
+
 
 Linear.__module__ = __name__  # where pickles look for it
 PatchReport.__module__ = __name__
