@@ -234,9 +234,8 @@ def selection_for(context: click.Context, mode: str, device: Target, named: Path
 
 def _say_last(path: Path, device: Target, committed: Path | None) -> None:
     """Say that the selection is the last one made here, what it goes before, and whether the record is newer."""
-    other = f"the committed one, {committed}" if committed else "what a new selection would be"
-    way = "--committed" if committed else f"removing {path}"
-    click.echo(f"the selection is {path}, made here last, and not {other}, which {way} gives `aot build`", err=True)
+    other = f"aot build --committed ships {committed} instead" if committed else "without it aot build selects anew"
+    click.echo(f"the selection is {path}, made here last; {other}", err=True)
     record = pipeline.default_record(device, RECORDS)
     if record and record.stat().st_mtime > path.stat().st_mtime:
         click.echo(
