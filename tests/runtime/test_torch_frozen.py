@@ -345,3 +345,31 @@ def test_rows_are_quantised_by_their_largest(every_package, module, kind, larges
         [0] * 3,
     ]
     assert scale.tolist() == [[pytest.approx(2 / largest)], [pytest.approx(1e-12)]]
+
+
+@pytest.mark.parametrize(
+    ("gated_us", "fused", "rows"),
+    [
+        ({1: 9.0, 16: 9.0, 256: 9.0, 4096: 9.0}, "silu in the product of gate and up", {1: True, 64: True, 5000: True}),
+        (
+            {1: 12.4, 16: 12.6, 256: 9.0, 4096: 99.0},
+            "silu in the product of gate and up, near 1 and 256 rows",
+            {1: True, 4: True, 5: False, 64: False, 65: True, 1024: True, 1025: False},
+        ),
+        ({1: 99.0, 16: 99.0, 256: 99.0, 4096: 99.0}, "up and gate in one product", {}),
+    ],
+)
+def test_a_gate_is_fused_where_the_table_says_that_it_is_faster(
+    module, calls, every_package, monkeypatch, gated_us, fused, rows
+):
+    patching = every_package._torch_patch
+    monkeypatch.setattr(patching, "_time", lambda m, n, k, options: gated_us[m] if options.get("gated") else 10.0)
+    monkeypatch.setattr(patching, "_bandwidth", lambda *_: 1e18)
+    model = drawn(Gated())
+    report = module.patch(model)
+    assert report.fused == {"": fused}
+    assert {m: model._aot_is_faster(m) for m in rows} == rows
+    if not rows:
+        assert report.unfused == {
+            "": "silu in the product of gate and up: by the table's times it is slower at every number of rows"
+        }

@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from ._torch_patterns import Tail
 
 
+UP_TO = (4, 64, 1024)
+"""Rows up to which the table's answer for 1, 16 and 256 rows is taken for the others; past them, that for 4096."""
+
+
 class Fused:
     """What a module's class gets in front of it; its own forward serves what this does not."""
 
     aot_tail: Tail
     aot_joined: Joined
+    aot_faster: tuple[bool, ...]
+    """Whether that is faster than one by one, by the table, up to each of `UP_TO` rows and past the last."""
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Compute the module's forward, with the activation or the gate in the product."""
@@ -50,7 +56,13 @@ class Fused:
                 return None
         if not is_served(x, joined.weight, joined.bias) or not joined.serves(x):
             return None
-        return x
+        return x if self._aot_is_faster(x.numel() // x.shape[-1]) else None
+
+    def _aot_is_faster(self, rows: Any) -> bool:
+        for limit, is_faster in zip(UP_TO, self.aot_faster, strict=False):
+            if rows <= limit:
+                return is_faster
+        return self.aot_faster[-1]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by the class that was there before, since this one is made where it is needed."""
@@ -69,8 +81,9 @@ def _restored(kind: type) -> Any:
     return cls.__new__(cls)
 
 
-def fuse(module: Any, tail: Tail, joined: Joined) -> None:
-    """Give a module the class that fuses."""
+def fuse(module: Any, tail: Tail, joined: Joined, faster: tuple[bool, ...]) -> None:
+    """Give a module the class that fuses, where that is faster."""
+    object.__setattr__(module, "aot_faster", faster)
     object.__setattr__(module, "aot_tail", tail)
     object.__setattr__(module, "aot_joined", joined)
     module.__class__ = fused_class(type(module))
@@ -79,5 +92,5 @@ def fuse(module: Any, tail: Tail, joined: Joined) -> None:
 def unfuse(module: Any) -> None:
     """Give a module the class that it had."""
     module.__class__ = type(module).__mro__[2]
-    for name in ("aot_tail", "aot_joined"):
+    for name in ("aot_tail", "aot_joined", "aot_faster"):
         vars(module).pop(name, None)

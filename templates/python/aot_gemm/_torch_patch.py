@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import errors
+from ._manifest import manifest
 from ._table import plan
 from ._torch_frozen import QUANTISED, FrozenLinear, Joined
 from ._torch_fused import Fused, fuse, unfuse
@@ -20,6 +21,9 @@ from ._torch_patterns import shared_inputs, tail
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+STEP_US = 2.5
+"""What a small kernel between two products costs beside the bytes that it moves. Source: an H200, 2026-11-21: 2.5 to
+5.7 us between products of this package, back to back in a CUDA graph."""
 _EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -91,7 +95,8 @@ def patch(
 
     - Linears of one input, as of query, key and value: found in the source of their module's forward, and checked with
       each call. Their weights become rows of one matrix.
-    - act(gate(x)) * up(x), and the activation behind a Linear, in modules that torch.fx can trace.
+    - act(gate(x)) * up(x), and the activation behind a Linear, in modules that torch.fx can trace, at the numbers of
+      rows at which the table's times say that it is faster.
 
     A Linear of 7 or 50 rows gets rows of zeros behind them, and with them a tuned kernel. Residuals are not fused: they
     are added outside of the modules that compute them, where torch.compile joins them with the norm that follows.
@@ -303,10 +308,29 @@ class _Fusion:
         if reason is not None:
             self._note(self.unfused, name, f"{what}: {reason}")
             return
+        faster = [self._is_faster(m, members, found) for m in ROWS]
+        if not any(faster):
+            self._note(self.unfused, name, f"{what}: by the table's times it is slower at every number of rows")
+            return
         joined = Joined(tuple(members), self.kind)
         self._bind(joined)
-        fuse(module, found, joined)
-        self._note(self.fused, name, what)
+        fuse(module, found, joined, tuple(faster))
+        where = (
+            "" if all(faster) else f", near {' and '.join(str(m) for m, x in zip(ROWS, faster, strict=True) if x)} rows"
+        )
+        self._note(self.fused, name, what + where)
+
+    def _is_faster(self, m: int, members: list[Any], found: Any) -> bool:
+        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows."""
+        rows, k = sum(x.weight.shape[0] for x in members), members[0].weight.shape[1]
+        known = _product_options(members, self.kind)
+        columns = rows // 2 if found.is_gated else rows
+        whole = _time(m, columns, k, known | {"activation": found.activation, "gated": found.is_gated})
+        apart = _time(m, rows, k, known)
+        if not (math.isfinite(whole) and math.isfinite(apart)):
+            return True
+        moved = m * (rows + columns) * members[0].weight.element_size()
+        return whole <= apart + STEP_US + 1e6 * moved / _bandwidth(m, rows, k, known)
 
     def _why_not_followed(self, members: list[Any], found: Any) -> str | None:
         """Say why an activation or a gate is not computed in the product; None where it is."""
@@ -349,6 +373,12 @@ class _Fusion:
     def gains(self) -> dict[int, float]:
         """Return the ratio of the two sums, of the m that have any."""
         return {m: apart / whole for m, (apart, whole) in self._times.items() if whole}
+
+
+def _bandwidth(m: int, n: int, k: int, options: dict[str, Any]) -> float:
+    """Return the memory's bytes a second, of the table that answers."""
+    target = plan(m, n, k, **options).target
+    return float(next(x["bandwidth_bytes_per_s"] for x in manifest()["tables"] if x["target"] == target))
 
 
 def _time(m: int, n: int, k: int, options: dict[str, Any]) -> float:
