@@ -172,6 +172,8 @@ def main() -> int:
                 continue
             result["rows"].append(measure(name, stack, patched, values.cache, say))
             write(values.out, result)
+            row = result["rows"][-1]
+            say(f"{name}: { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
     result["training"] = train(say)
     with torch.no_grad():
         for example, row in zip(five, result["architectures"], strict=True):
