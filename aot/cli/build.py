@@ -31,7 +31,17 @@ from aot.cli.options import (
     shapes_option,
 )
 from aot.cli.output import JSON, show, tell
-from aot.cli.selection import COMMITTED, NAMED, PREDICTED, last_selection, selection_for, selection_with
+from aot.cli.selection import (
+    COMMITTED,
+    LAST,
+    NAMED,
+    PREDICTED,
+    UNSELECTED,
+    last_selection,
+    selection_for,
+    selection_with,
+    shipped_mode,
+)
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
 from aot.core.named_operations import DEFAULT_PRESET, HELP
@@ -53,7 +63,7 @@ if TYPE_CHECKING:
 
 VARIOUS = "with targets of which some have a selection and others have none"
 EXTENDED = "with --operations and a committed selection"
-MODES = (NAMED, PREDICTED, COMMITTED, EXTENDED, VARIOUS)
+MODES = (NAMED, PREDICTED, LAST, COMMITTED, UNSELECTED, EXTENDED, VARIOUS)
 ROWS = "aot.rows"
 """Where a context keeps the row operations of --operations."""
 
@@ -95,9 +105,9 @@ def _wanted(values: Mapping[str, Any], *, is_target_given: bool = True) -> list[
     def mode_of(device: Target) -> str:
         if device.name in named:
             return NAMED
-        if values["predicted"] or not pipeline.committed_selection(device):
-            return PREDICTED
-        return EXTENDED if values["operations"] else COMMITTED
+        if values["operations"] and not values["predicted"]:
+            return EXTENDED if pipeline.committed_selection(device) else PREDICTED
+        return shipped_mode(device, is_predicted=values["predicted"], is_committed=values["committed"])
 
     return [_Wanted(device, mode_of(device), named.get(device.name)) for device in devices]
 
@@ -135,21 +145,24 @@ def _select_rows(operations: Sequence[RowOperation], device: Target) -> RowSelec
 def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Coverage | None]:
     """Find a table's selection, and what there is to say of it."""
     values, device, mode = context.params, wanted.target, wanted.mode
+    left = last_selection(device.name)
+    if left and mode in (PREDICTED, EXTENDED):
+        why = "--predicted" if values["predicted"] else "--operations"
+        click.echo(f"{left}, made here last, is left aside, since {why} was given", err=True)
     chosen = _selection(context, wanted)
-    newer = last_selection(device.name)
-    if mode == COMMITTED and newer:
-        click.echo(f"{newer} is another, made here; to build it: --selection {newer}", err=True)
     shapes = {COMMITTED: pipeline.COMMITTED_SHAPES, EXTENDED: values["shapes"]}.get(mode)
     found = pipeline.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
     if values["require_measured"]:
         pipeline.require_measured(found)
+    if found and found.num_general:
+        click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
     rows = _select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
 
 
-def _said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
+def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     """Say what was built, and how each table answers what it was made for."""
     size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels"
     texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
@@ -187,20 +200,26 @@ def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[
     help=f"{HELP} By default {DEFAULT_PRESET}.",
 )
 @shapes_option(
-    only=[PREDICTED, EXTENDED, VARIOUS],
-    text="What is selected for, where nothing is committed: a shipped shape set, or a TOML file.",
+    only=[PREDICTED, UNSELECTED, EXTENDED, VARIOUS],
+    text="What is selected for, where there is no selection: a shipped shape set, or a TOML file.",
 )
 @click.option(
     "--selection",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Build this selection, not the committed one of its target; once for each target.",
+    help="Build this selection of its target; once for each target.",
 )
 @option("--predicted", only=[PREDICTED, VARIOUS], is_flag=True, help="Build what the cost model selects for --shapes.")
+@option(
+    "--committed",
+    only=[COMMITTED, VARIOUS],
+    is_flag=True,
+    help="Build the committed selection, though another was made here.",
+)
 @click.option("--require-measured", is_flag=True, help="Refuse to build where not every problem was measured.")
 @option(
     "--max-heldout-regret",
-    only=[NAMED, COMMITTED, EXTENDED, VARIOUS],
+    only=[NAMED, LAST, COMMITTED, UNSELECTED, EXTENDED, VARIOUS],
     type=REGRETS,
     default=MAX_HELDOUT_REGRET,
     show_default=regrets_text(MAX_HELDOUT_REGRET),
@@ -214,7 +233,9 @@ def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[
 def build(context: click.Context, /, **values: Any) -> None:
     """Compile the selected kernels and build the wheel. Needs no GPU.
 
-    Without --selection, builds the target's committed selection, or where there is none, selects by the cost model.
+    Without --selection, builds what `aot select` made here last, build/selections/TARGET.json; else the target's
+    committed selection; else it selects, from the target's record, or where there is none, by the cost model. It says
+    which it was. --committed and --predicted ask for one of the others.
     With --operations the wheel has these: the committed selection's kernels and times where it has them, and else what
     `aot select --operations` would select, whose rows say that they are predicted. Operations on rows, such as norms,
     are selected by the target's record of them, or where there is none by the cost model.
@@ -230,7 +251,7 @@ def build(context: click.Context, /, **values: Any) -> None:
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
     built = make_wheel([source for source, _ in found], dist, workplace, package=package, wheel_version=number)
     coverages = {source.target.name: coverage for source, coverage in found}
-    show(lambda: _facts(built, coverages), lambda: _said(built, coverages))
+    show(lambda: _facts(built, coverages), lambda: said(built, coverages))
 
 
 @click.command()

@@ -48,6 +48,7 @@ COMMANDS = {
     "targets": ("aot.cli.space:targets", "List the targets: device, host and limits."),
     "tune": ("aot.cli.tune:tune", "Measure here, on a device by SSH, or make a bundle."),
     "verify": ("aot.cli.build:verify", "Check a wheel, or its kernels on this GPU."),
+    "wheel": ("aot.cli.wheel:wheel", "From a model's configuration to a wheel, in one command."),
     "wheelhouse": ("aot.cli.release:wheelhouse", "Fetch all wheels for building without an index."),
 }
 """By the command's name: where it is, and its line in `aot --help`."""

@@ -29,14 +29,15 @@ RECORDED = "with --record and without --selection"
 PREDICTED = "where the cost model selects, as with --predicted"
 LAST = "with the last selection in build/selections, which is taken by default"
 COMMITTED = "with the committed selection, which is taken by default"
-MODES = (NAMED, RECORDED, PREDICTED, LAST, COMMITTED)
+UNSELECTED = "where there is a record and no selection"
+MODES = (NAMED, RECORDED, PREDICTED, LAST, COMMITTED, UNSELECTED)
 
 
 def told_options(predicted: str) -> Decorator:
     """Make the options by which `aot explain` and `aot report` are told which selection to speak of."""
     path = click.Path(path_type=Path)
     return options(
-        shapes_option(only=[RECORDED, PREDICTED]),
+        shapes_option(only=[RECORDED, PREDICTED, UNSELECTED]),
         option("--selection", type=path, help="Selection to speak of; default build/selections/."),
         option("--record", only=[NAMED, RECORDED], type=path, help="Record to select from, or behind --selection."),
         option("--predicted", only=[PREDICTED], is_flag=True, help=predicted),
@@ -159,23 +160,34 @@ def last_selection(target: str) -> Path | None:
     return path if path.exists() else None
 
 
-def shipped_mode(values: Mapping[str, Any]) -> str:
-    """Say which selection `aot build` takes."""
-    if values["selection"]:
-        return NAMED
-    committed = None if values["predicted"] else pipeline.committed_selection(load_target(values["target"]))
-    return PREDICTED if committed is None else COMMITTED
+def shipped_mode(device: Target, *, is_predicted: bool = False, is_committed: bool = False) -> str:
+    """Say which selection of a target `aot build` takes where none is named.
+
+    That is the last one that was made here, else the committed one, else one made of the target's record, else the cost
+    model's.
+
+    Raises:
+        SelectionError: the committed one is asked for, and there is none.
+    """
+    if is_predicted:
+        return PREDICTED
+    committed = pipeline.committed_selection(device)
+    if is_committed and committed is None:
+        raise SelectionError(f"--committed: {device.name} has no committed selection; leave --committed out")
+    if last_selection(device.name) and not is_committed:
+        return LAST
+    if committed:
+        return COMMITTED
+    return UNSELECTED if pipeline.default_record(device, RECORDS) else PREDICTED
 
 
 def told_mode(values: Mapping[str, Any]) -> str:
     """Say which selection `aot explain` and `aot report` speak of."""
     if values["selection"]:
         return NAMED
-    if values["predicted"]:
-        return PREDICTED
-    if values["record"]:
+    if values["record"] and not values["predicted"]:
         return RECORDED
-    return LAST if last_selection(values["target"]) else shipped_mode(values)
+    return shipped_mode(load_target(values["target"]), is_predicted=values["predicted"])
 
 
 def selection_of(context: click.Context, mode: str) -> Selection:
@@ -199,19 +211,34 @@ def selection_for(context: click.Context, mode: str, device: Target, named: Path
     Raises:
         AotError: it cannot be read, made, or is of another target than the one asked for.
     """
-    committed = pipeline.committed_selection(device)
-    if mode in (RECORDED, PREDICTED):
-        if mode == PREDICTED and not context.params["predicted"]:
+    if mode in (RECORDED, PREDICTED, UNSELECTED):
+        record = context.params["record"] if mode == RECORDED else None
+        if mode == UNSELECTED:
+            record = pipeline.default_record(device, RECORDS)
+            click.echo(f"{device.name} has no selection yet: selecting from its record, {record}", err=True)
+        elif mode == PREDICTED and not context.params["predicted"]:
             click.echo(f"{device.name} has no committed selection: selecting by the cost model", err=True)
-        return _select_anew(context, device, context.params["record"] if mode == RECORDED else None)
+        return _select_anew(context, device, record)
+    committed = pipeline.committed_selection(device)
     path = {NAMED: named, LAST: last_selection(device.name), COMMITTED: committed}[mode]
     if path is None:
         raise SelectionError(f"the selection {mode}, has been removed meanwhile; run again")
     found = read_selection(path)
     check_target(found, device, context)
     if mode == LAST:
-        others = committed or "what the cost model selects"
-        click.echo(f"the selection is {path}, made here last; aot build ships {others} unless it is told", err=True)
+        _say_last(path, device, committed)
     elif mode == COMMITTED:
         click.echo(f"the selection is the committed one, {path}", err=True)
     return found
+
+
+def _say_last(path: Path, device: Target, committed: Path | None) -> None:
+    """Say that the selection is the last one made here, what it goes before, and whether the record is newer."""
+    other = f"aot build --committed ships {committed} instead" if committed else "without it aot build selects anew"
+    click.echo(f"the selection is {path}, made here last; {other}", err=True)
+    record = pipeline.default_record(device, RECORDS)
+    if record and record.stat().st_mtime > path.stat().st_mtime:
+        click.echo(
+            f"{record} was written after that selection; to build what it says: aot select --target {device.name}",
+            err=True,
+        )

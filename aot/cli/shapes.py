@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.cli import tables
-from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given, option
+from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given, option, options
 from aot.cli.output import JSON, show, tell
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.miss_log import load_miss_log
+from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet, load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
 from aot.models import families, walk
 from aot.models.configuration import Configuration, read_configuration
 from aot.models.linears import linears, listed_whole
+from aot.models.recorded import read_counts, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.select.coverage import untuned
 from aot.studies.atlas import load_architectures
@@ -145,29 +149,56 @@ def _element(config: Configuration, dtype: str | None) -> ElementType:
     return config.element or ElementType.BFLOAT16
 
 
-@shapes.command("from-config", cls=Command, axes=(Axis((WITH_M, WITHOUT_M), _mode),))
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
-@option("--m", type=NUMBERS, help="Rows that every Linear meets, such as 1,16,512; a range 1-256 is its doublings.")
-@option("--batch", only=[WITHOUT_M], type=NUMBERS, help="Sequences decoded, or images, at once; default 1-256.")
-@option(
-    "--sequence", only=[WITHOUT_M], type=NUMBERS, help="Tokens prefilled at once; default the atlas's, 333 to 16384."
+CONFIG_OPTIONS = options(
+    option("--m", type=NUMBERS, help="Rows that every Linear meets, such as 1,16,512; a range 1-256 is its doublings."),
+    option("--batch", only=[WITHOUT_M], type=NUMBERS, help="Sequences decoded, or images, at once; default 1-256."),
+    option(
+        "--sequence",
+        only=[WITHOUT_M],
+        type=NUMBERS,
+        help="Tokens prefilled at once; default the atlas's, 333 to 16384.",
+    ),
+    option(
+        "--tensor-parallel",
+        type=click.IntRange(1, 4096),
+        default=1,
+        show_default=True,
+        help="GPUs that share each layer.",
+    ),
+    option("--dtype", type=click.Choice(list(DTYPES)), help="Default: the configuration's, or else bfloat16."),
+    option(
+        "--fused", is_flag=True, help="Of what can be computed as one, such as query, key and value, only the whole."
+    ),
+    option("--unfused", is_flag=True, help="Only the parts of it; both are listed by default."),
 )
-@option(
-    "--tensor-parallel",
-    type=click.IntRange(1, 4096),
-    default=1,
-    show_default=True,
-    help="GPUs that share each layer.",
-)
-@option("--dtype", type=click.Choice(list(DTYPES)), help="Default: the configuration's, or else bfloat16.")
-@option("--fused", is_flag=True, help="Of what can be computed as one, such as query, key and value, only the whole.")
-@option("--unfused", is_flag=True, help="Only the parts of it; both are listed by default.")
-def from_config(config: Path, output: Path, **values: Any) -> None:
-    """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
+"""What a model's shape set is to have beside its Linears."""
+CONFIG_AXIS = Axis((WITH_M, WITHOUT_M), _mode)
 
-    Where transformers is installed, it builds the model empty, of any architecture that it knows; else the families
-    that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
+
+@dataclass(frozen=True)
+class ConfiguredShapes:
+    """The shape set of a model's configuration."""
+
+    text: str
+    """TOML."""
+    notes: tuple[str, ...]
+    """What its user should know."""
+    num_sizes: int
+    is_walked: bool
+    """Whether transformers built the model."""
+
+    def summary(self, path: Path) -> str:
+        """Say in a line what there is."""
+        counts = tables.problem_counts(parse_shape_set(self.text, str(path)))
+        how = "built empty with transformers" if self.is_walked else "by the table of families"
+        return f"{path}: {counts}; {self.num_sizes} sizes of weights, {how}"
+
+
+def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShapes:
+    """Make the shape set of a config.json, or of a folder that holds one, by the values of `CONFIG_OPTIONS`.
+
+    Raises:
+        ShapeFileError: it is no configuration, or of no model that has Linears to tune.
     """
     read = read_configuration(config)
     is_walked = walk.is_installed()
@@ -179,18 +210,56 @@ def from_config(config: Path, output: Path, **values: Any) -> None:
     element = _element(read, values["dtype"])
     ladder = _ladder(*(values[key] or () for key in ("m", "batch", "sequence")))
     text = shape_text(read.model_type or "model", read.where, found, ladder, element)
-    counts = tables.problem_counts(parse_shape_set(text, str(output)))
-    write_whole(output, text)
+    notes = []
     if not is_walked and families.is_joined(read):
-        click.echo(
+        notes.append(
             f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
-            "transformers installed they are",
-            err=True,
+            "transformers installed they are"
         )
     for block in listed_whole(parts) if values["tensor_parallel"] > 1 else ():
-        text = f"{block.name} {block.n} x {block.k}"
-        click.echo(f"listed whole, since it is in no block that several GPUs are known to share: {text}", err=True)
-    for weight in unaligned(found):
-        click.echo(f"left out: {weight} is no multiple of 8, which the fallback serves", err=True)
-    how = "built empty with transformers" if is_walked else "by the table of families"
-    click.echo(f"{output}: {counts}; {len(found) - len(unaligned(found))} sizes of weights, {how}")
+        whole = f"{block.name} {block.n} x {block.k}"
+        notes.append(f"listed whole, since it is in no block that several GPUs are known to share: {whole}")
+    notes += [f"the slow fallback serves {x}, which is no multiple of 8" for x in unaligned(found)]
+    return ConfiguredShapes(text, tuple(notes), len(found), is_walked)
+
+
+@shapes.command("from-config", cls=Command, axes=(CONFIG_AXIS,))
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@CONFIG_OPTIONS
+def from_config(config: Path, output: Path, **values: Any) -> None:
+    """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
+
+    Where transformers is installed, it builds the model empty, of any architecture that it knows; else the families
+    that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
+    """
+    found = configured_shapes(config, values)
+    summary = found.summary(output)
+    write_whole(output, found.text)
+    for note in found.notes:
+        click.echo(note, err=True)
+    click.echo(summary)
+
+
+@shapes.command("record", context_settings={"ignore_unknown_options": True})
+@click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def record(output: Path, command: tuple[str, ...]) -> None:
+    """Run COMMAND, a Python program, and make a shape set of the products that torch computes in it.
+
+    Put -- in front of the command: aot shapes record -o shapes.toml -- python serve.py. Every thread and process of it
+    is watched, and how often each product is computed weighs in aot select. Ctrl-C ends the program, and keeps what was
+    seen. The program runs slower, and torch.compile leaves its code as it is; a CUDA graph counts once, when it is
+    captured.
+    """
+    with scratch_folder("aot-record-") as scratch:
+        code = run_recorded(command, scratch)
+        counts = read_counts(scratch)
+    text, notes = recorded_text(counts, shlex.join(command))
+    write_whole(output, text)
+    for note in notes:
+        click.echo(note, err=True)
+    if code:
+        click.echo(f"{command[0]} ended with exit code {code}; what it computed until then is kept", err=True)
+    total = sum(parse_shape_set(text, str(output)).launches.values())
+    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}, computed {total} times")

@@ -77,19 +77,18 @@ def shape_text(name: str, source: str, found: Sequence[Linear], ladder: Ladder, 
     Raises:
         ShapeFileError: no weight is one that the tuned kernels take.
     """
-    aligned = [x for x in found if is_aligned(Weight(x.name, x.n, x.k))]
-    if not aligned:
+    if len(unaligned(found)) == len(found):
         raise ShapeFileError(
             f"{source}: no Linear has n and k that are multiples of {ALIGNMENT}; nothing is to tune: the "
             "fallback serves such a model"
         )
     head = [f"# Every Linear of a model, made by aot shapes from-config of {one_line(source)}."]
     head.append("# `counts` says how often a weight stands in the model: what one pass launches at that m.")
-    left_out = unaligned(found)
-    if left_out:
-        head.append(f"# Left out, since n or k is no multiple of {ALIGNMENT}, so that the fallback serves it:")
-        head += [f"#   {one_line(x)}" for x in left_out]
-    return "\n".join(["\n".join(head) + "\nversion = 1\n", *(_model(name, x, ladder, element) for x in aligned)])
+    slow = unaligned(found)
+    if slow:
+        head.append(f"# n or k is no multiple of {ALIGNMENT}, so that the slow fallback serves it:")
+        head += [f"#   {one_line(x)}" for x in slow]
+    return "\n".join(["\n".join(head) + "\nversion = 1\n", *(_model(name, x, ladder, element) for x in found)])
 
 
 def _model(name: str, x: Linear, ladder: Ladder, element: ElementType) -> str:

@@ -87,6 +87,14 @@ class Coverage:
             parts.append(f"{self.num_refused} not answered: {_reasons(self.refused)}")
         return f"{self.num_problems} {'problem' if self.num_problems == 1 else 'problems'}: {', '.join(parts)}"
 
+    @property
+    def text_of_general(self) -> str:
+        """Say which problems the slow general kernel answers, why, and what may be done."""
+        return (
+            f"the slow general kernel answers {self.num_general} of {self.num_problems} problems: "
+            f"{_reasons(self.general)}; rows of zeros beside a weight's own give such an n a tuned kernel"
+        )
+
 
 def _reasons(counts: dict[str, int]) -> str:
     most = sorted(counts, key=lambda reason: (-counts[reason], reason))

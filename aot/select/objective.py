@@ -112,11 +112,22 @@ class Objective:
     """Told what is being done."""
 
     def weights(self, operation: Operation) -> dict[Problem, float]:
-        """Return how much the problems count that the wheel is for, as the table will be asked for them."""
+        """Return how much the problems count that the wheel is for, as the table will be asked for them.
+
+        They count `named_weight`. Where the shape set says how often problems are launched, these count in proportion
+        to that, `named_weight` in the mean of the operation's, but none less than any other measured problem: 1.
+        """
         if self.shapes is None:
             return {}
-        launched = (as_launched(problem, [operation]) for problem in self.shapes.problems(operation))
-        return {problem: self.named_weight for problem in launched if problem}
+        launches = self.shapes.launches
+        counts: dict[Problem, int] = {}
+        for asked in self.shapes.problems(operation):
+            launched = as_launched(asked, [operation])
+            if launched is not None:
+                counts[launched] = counts.get(launched, 0) + launches.get(asked, 0)
+        counted = [x for x in counts.values() if x]
+        unit = self.named_weight * len(counted) / sum(counted) if counted else 0.0
+        return {x: max(1.0, unit * count) if count else self.named_weight for x, count in counts.items()}
 
     @property
     def named(self) -> frozenset[tuple[int, int]] | None:

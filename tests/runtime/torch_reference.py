@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from importlib import import_module
+
 import torch
 from torch.nn import functional
 
@@ -35,15 +38,19 @@ def linear(
 ):
     sums = wide(x).detach() @ wide(weight).detach().t()
     if scale_x is not None:
-        sums = sums * scale_x.reshape(-1, 1) * scale_w.reshape(1, -1)
+        sums = sums * scale_x.reshape(*sums.shape[:-1], 1) * scale_w.reshape(1, -1)
     sums = sums if bias is None else sums + bias.detach()
     values = ACTIVATIONS[activation](sums)
     values = values if residual is None else values + residual.detach()
     return give(values, out_dtype or (torch.bfloat16 if scale_x is not None else x.dtype), out)
 
 
-def gated_linear(x, weight, bias=None, *, activation="silu", interleaved=False, out=None, out_dtype=None, **_):
+def gated_linear(
+    x, weight, bias=None, *, activation="silu", interleaved=False, out=None, out_dtype=None, scale_x=None, scale_w=None
+):
     sums = x.float() @ weight.float().t()
+    if scale_x is not None:
+        sums = sums * scale_x.reshape(*sums.shape[:-1], 1) * scale_w.reshape(1, -1)
     sums = sums if bias is None else sums + bias
     gate, line = (sums[..., ::2], sums[..., 1::2]) if interleaved else sums.chunk(2, -1)
     return give(ACTIVATIONS[activation](gate) * line, out_dtype or x.dtype, out)
@@ -53,16 +60,30 @@ def matmul(a, b, *, out=None):
     return give(torch.matmul(wide(a).detach(), wide(b).detach()), a.dtype, out)
 
 
+PROMISED = []
+"""Of each call of a package that `stand_in` stands in for, whether its weight was promised to be constant."""
+
+
 def stand_in(package, monkeypatch):
     """Have torch compute on the CPU what a package's functions would on a GPU; give the names of what is called."""
     names = []
+    import_module(f"{package.__name__}.torch")
+
+    constant = import_module(f"{package.__name__}._constant").ConstantWeight
 
     def standing_in(name):
         def function(*operands, **options):
             names.append(name)
-            return globals()[name](*operands, **options)
+            is_promised = isinstance(operands[1], constant) and operands[1].is_kept
+            PROMISED.append(is_promised)
+            plain = [x.tensor if isinstance(x, constant) else x for x in operands]
+            return globals()[name](*plain, **options)
 
         return function
+
+    PROMISED.clear()
+    monkeypatch.setattr(package._torch_patch, "_time", lambda *_: math.inf)  # those of the tests' tables are drawn
+    monkeypatch.setattr(package._operations, "constant", lambda weight: constant(weight, weight.data_ptr()))
 
     for name in ("linear", "gated_linear", "matmul"):
         monkeypatch.setattr(package._operations, name, standing_in(name))

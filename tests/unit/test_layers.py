@@ -20,9 +20,10 @@ SUBPROCESS = (
     "measure.background",
     "measure.conditions",
     "measure.supervisor",
+    "models.recorded",
     "tune.remote",
 )
-EXITING = {"__main__", "cli.main", "cli.tune", "cli.interrupt", "measure.runner"}
+EXITING = {"__main__", "cli.main", "cli.tune", "cli.wheel", "cli.interrupt", "measure.runner"}
 """Modules that end their process."""
 
 

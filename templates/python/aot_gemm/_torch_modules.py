@@ -1,11 +1,9 @@
-"""Models under the wheel: nn.Linear's that have their forward through `linear`, and the report of which have not."""
+"""Layers under the wheel: an nn.Linear that has its forward through `linear`, and why another is not to be one."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,15 +14,12 @@ from . import _library, errors
 from ._table import plan
 from ._torch_products import PLAIN, is_plain, is_transformed, linear
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 DEVICES = ["cuda"]
 """Where the weights are that are served."""
-_DTYPES = (torch.bfloat16, torch.float16)
-_ALIGNMENT = 16
+DTYPES = (torch.bfloat16, torch.float16)
+ALIGNMENT = 16
 """Bytes that a weight's address is to be a multiple of, without which the fallback answers."""
-_ROWS = (1, 16, 256, 4096)
+ROWS = (1, 16, 256, 4096)
 """Numbers of rows that a weight is to be served at."""
 
 
@@ -44,15 +39,15 @@ class Linear(nn.Linear):
     def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
         """Compute input @ weight^T + bias for an input (..., in_features)."""
         weight, bias = self.weight, self.bias
-        if _is_served(input, weight, bias):
+        if is_served(input, weight, bias):
             return linear(input, weight, bias)
         return nn.functional.linear(input, weight, bias)
 
 
-def _is_served(x: Any, weight: Any, bias: Any) -> bool:
+def is_served(x: Any, weight: Any, bias: Any) -> bool:
     """Say whether a call is one that the package computes as torch would."""
     dtype = weight.dtype
-    if dtype not in _DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
+    if dtype not in DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
         return False
     device = x.device.type
     if device not in DEVICES or x.layout is not torch.strided or x.is_nested or _is_deterministic():
@@ -69,95 +64,8 @@ def _is_traced(tensor: Any) -> bool:
     return type(tensor) in PLAIN or isinstance(tensor, (FakeTensor, FunctionalTensor))
 
 
-@dataclass(frozen=True)
-class PatchReport:
-    """What `patch` did, by the names of modules."""
-
-    swapped: tuple[str, ...]
-    """Those that have their forward through the package since this call."""
-    already: tuple[str, ...]
-    """Those that had it before."""
-    left: dict[str, str]
-    """The other nn.Linear's, and why each was left as it is."""
-
-    def __str__(self) -> str:
-        """Write one line of numbers, and one for each module that was left."""
-        head = f"{len(self.swapped)} swapped, {len(self.already)} were already, {len(self.left)} left"
-        return "\n".join([head, *(f"  {name or 'the model itself'}: {reason}" for name, reason in self.left.items())])
-
-
-def patch(model: Any, *, where: Callable[[str, Any], bool] | None = None) -> PatchReport:
-    """Have every nn.Linear of a model that this wheel has tuned kernels for compute by `linear`.
-
-    Only the class of a module changes, to a subclass of nn.Linear: parameters, names, state dicts, hooks, isinstance,
-    copies and torch.compile are as before. A model that is pickled whole needs this package where it is loaded; unpatch
-    it before that, and before torch.jit.script. A weight that is shared, as with an embedding, is served too: nothing
-    is promised of weights (`constant`), so that they may be written at any time. Neighbours are not fused. Calling it
-    again changes nothing.
-
-    Args:
-        model: an nn.Module whose weights are in GPU memory.
-        where: a function of a module's name and the module that says whether it may be swapped; all by default.
-
-    Returns:
-        Which modules were swapped, and which were left, and why.
-
-    Raises:
-        OperandError: the model is no nn.Module.
-        CorruptLibraryError: a file of the package is damaged.
-    """
-    _check_model("patch", model)
-    swapped, already, left = [], [], {}
-    for name, module in model.named_modules():
-        if type(module) is Linear:
-            already.append(name)
-        elif isinstance(module, nn.Linear):
-            chosen = where is None or where(name, module)
-            reason = _why_left(module) if chosen else "where= does not choose it"
-            if reason is None:
-                module.__class__ = Linear
-                swapped.append(name)
-            else:
-                left[name] = reason
-    return PatchReport(tuple(swapped), tuple(already), left)
-
-
-def unpatch(model: Any) -> tuple[str, ...]:
-    """Make every nn.Linear of a model that `patch` swapped what it was; return their names.
-
-    Raises:
-        OperandError: the model is no nn.Module.
-    """
-    _check_model("unpatch", model)
-    found = [(name, module) for name, module in model.named_modules() if type(module) is Linear]
-    for _, module in found:
-        module.__class__ = nn.Linear
-    return tuple(name for name, _ in found)
-
-
-@contextmanager
-def patched(model: Any, *, where: Callable[[str, Any], bool] | None = None) -> Iterator[PatchReport]:
-    """Patch a model for a block of code; behind it, what this call swapped is as it was.
-
-    Arguments and errors are those of `patch`, whose report the block gets.
-    """
-    report = patch(model, where=where)
-    names = set(report.swapped)
-    modules = [module for name, module in model.named_modules() if name in names]
-    try:
-        yield report
-    finally:
-        for module in modules:
-            module.__class__ = nn.Linear
-
-
-def _check_model(function: str, model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise errors.OperandError(f"{function}: got a {type(model).__name__}; expected a torch.nn.Module")
-
-
-def _why_left(module: Any) -> str | None:
-    """Say why an nn.Linear is left as it is; None where it is not."""
+def why_left(module: Any, *, may_pad: bool = False) -> str | None:
+    """Say why an nn.Linear is left as it is; None where it is not. Rows of zeros may be added to it, or not."""
     kind = type(module)
     if kind is not nn.Linear:
         return f"it is a {kind.__module__}.{kind.__qualname__}, whose forward may be its own; expected nn.Linear itself"
@@ -172,7 +80,7 @@ def _why_left(module: Any) -> str | None:
         reason = None if tensor is None else _why_not_served(name, tensor, weight)
         if reason is not None:
             return reason
-    return _why_not_tuned(weight, bias)
+    return _why_not_tuned(weight, bias, may_pad=may_pad)
 
 
 def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
@@ -180,7 +88,7 @@ def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
     reason = None
     if not (is_plain(tensor) or isinstance(tensor, FakeTensor)):
         reason = f"is a {kind.__module__}.{kind.__qualname__}, no plain tensor, as quantised ones"
-    elif tensor.dtype not in _DTYPES:
+    elif tensor.dtype not in DTYPES:
         reason = f"is {tensor.dtype}; expected torch.bfloat16 or torch.float16"
     elif tensor.dtype != weight.dtype:
         reason = f"is {tensor.dtype}, its weight {weight.dtype}; expected one type"
@@ -188,24 +96,36 @@ def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
         reason = f"is on {tensor.device}; expected a GPU; move the model there first"
     elif not tensor.is_contiguous():
         reason = f"of shape {tuple(tensor.shape)} has the strides {tensor.stride()}; expected a contiguous one"
-    elif name == "weight" and not isinstance(tensor, FakeTensor) and tensor.data_ptr() % _ALIGNMENT != 0:
-        reason = f"has an address that is not a multiple of {_ALIGNMENT} bytes"
+    elif name == "weight" and not isinstance(tensor, FakeTensor) and tensor.data_ptr() % ALIGNMENT != 0:
+        reason = f"has an address that is not a multiple of {ALIGNMENT} bytes"
     return None if reason is None else f"its {name} {reason}"
 
 
-def _why_not_tuned(weight: Any, bias: Any) -> str | None:
+def _why_not_tuned(weight: Any, bias: Any, *, may_pad: bool) -> str | None:
     if not isinstance(weight, FakeTensor):
         reason = _why_not_here(weight.device.index)
         if reason is not None:
             return reason
     n, k = weight.shape
+    columns = n + num_padded(n, weight) if may_pad else n
+    reason = why_not_planned(columns, k, weight.dtype, bias=bias is not None)
+    return reason.replace(f"n {columns} and", f"n {n} and") if reason else None
+
+
+def num_padded(rows: int, weight: Any) -> int:
+    """Return how many rows of zeros make a weight's rows such that the result has aligned ones."""
+    return -rows % (ALIGNMENT // weight.element_size())
+
+
+def why_not_planned(n: int, k: int, dtype: Any, **options: Any) -> str | None:
+    """Say why the table has no tuned kernel of a product (m, n, k), options as `plan` has them; None where it has."""
     try:
-        tiers = [plan(m, n, k, weight.dtype, bias=bias is not None).tier for m in _ROWS]
+        tiers = [plan(m, n, k, dtype, **options).tier for m in ROWS]
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError) as error:
         return str(error)
     if "fallback" not in tiers:
         return None
-    return f"n {n} and k {k} get the fallback; expected rows of weight and result of multiples of {_ALIGNMENT} bytes"
+    return f"n {n} and k {k} get the fallback; expected rows of weight and result of multiples of {ALIGNMENT} bytes"
 
 
 def _why_not_here(device: int | None) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import _operations, errors
+from ._torch_promises import promised
 from ._torch_result import Product, result_of
 
 NAMESPACE = (__package__ or "").replace(".", "_")
@@ -58,13 +59,13 @@ def _linear(
 ) -> Any:
     tensors = {"scale_x": scale_x, "scale_w": scale_w, "residual": residual, "scale_out": scale_out}
     given = {name: value for name, value in (tensors | options).items() if value is not None and value is not False}
-    return _operations.linear(x, weight, bias, out=out, **given)
+    return _operations.linear(x, promised(weight), bias, out=out, **given)
 
 
 def _gated_linear(
     x: Any, weight: Any, bias: Any = None, scale_x: Any = None, scale_w: Any = None, *, out: Any = None, **options: Any
 ) -> Any:
-    return _operations.gated_linear(x, weight, bias, scale_x=scale_x, scale_w=scale_w, out=out, **options)
+    return _operations.gated_linear(x, promised(weight), bias, scale_x=scale_x, scale_w=scale_w, out=out, **options)
 
 
 def _matmul(a: Any, b: Any, *, out: Any = None) -> Any:

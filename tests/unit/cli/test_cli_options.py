@@ -77,6 +77,7 @@ def refused(*arguments):
 
 DATA = "where the cost model selects, as with --predicted"
 COMMITTED = "with the committed selection, which is taken by default"
+LAST = "with the last selection in build/selections, which is taken by default"
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def workplace(tmp_path, monkeypatch):
         ),
         (
             "build --predicted --max-heldout-regret none",
-            f"--max-heldout-regret means nothing {DATA}; leave it out, or use it with --selection or {COMMITTED}",
+            f"--max-heldout-regret means nothing {DATA}; leave it out, or use it with --selection or {LAST}",
         ),
         ("explain 1 1 1 --target h200 --shapes x", f"--shapes means nothing {COMMITTED}; leave it out"),
         ("explain 1 1 1 --selection s.json --shapes x", "--shapes means nothing with --selection; leave it out"),

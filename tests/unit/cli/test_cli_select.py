@@ -1,6 +1,7 @@
 """The commands that decide and build, as users meet them: select, diff, build, explain."""
 
 import json
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from aot.select import pipeline, table
 from aot.select.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from tests.unit.invoked import SHAPES, aot, succeed
+from tests.unit.selections import SELECTION
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +198,7 @@ def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
         f"h200: {ALIGNED[:-1]}",
     ]
     # A target without a selection of its own gets the committed one, or that of the cost model.
-    mixed = aot("build", "--target", "h200,h100", "--selection", paths[1])
+    mixed = aot("build", "--target", "h200,h100", "--selection", paths[1], "--committed")
     assert (mixed.exit_code, built[1][1]) == (0, "h100,h200")
     assert f"the selection is the committed one, {pipeline.COMMITTED / 'h200.json.gz'}\n" in mixed.stderr
     assert f"h200: {read_selection(pipeline.COMMITTED / 'h200.json.gz').coverage.text}" in mixed.stdout
@@ -270,13 +272,62 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     assert len([key for key in found.kernels if key.operation == silu.operation]) <= 24 + 1
 
 
-def test_a_newer_selection_than_the_committed_is_pointed_out(built, selection):
-    newer = selection.with_name("h200.json")
-    write_selection(newer, read_selection(pipeline.COMMITTED / "h200.json.gz"))
-    result = aot("build", "--target", "h200")
-    assert f"{newer} is another, made here; to build it: --selection {newer}\n" in result.stderr
-    result = aot("explain", "--target", "h200", "1", "4096", "4096")
-    assert result.stderr.startswith(f"the selection is {newer}, made here last; aot build ships ")
+def test_what_was_selected_here_last_is_built_and_the_committed_where_that_is_asked(built, selection):
+    newer, committed = selection.with_name("h200.json"), pipeline.COMMITTED / "h200.json.gz"
+    write_selection(newer, replace(read_selection(committed), record="mine"))
+    said = f"the selection is {newer}, made here last; aot build --committed ships {committed} instead"
+    for words in (["build", "--target", "h200"], ["explain", "--target", "h200", "1", "4096", "4096"]):
+        assert aot(*words).stderr.startswith(f"{said}\n")
+    assert f"the selection is the committed one, {committed}\n" in aot("build", "--target=h200", "--committed").stderr
+    assert [x.record for ((x,), _, _) in built] == ["mine", read_selection(committed).record]
+
+
+def test_a_selection_that_is_older_than_the_record_is_pointed_out(built, selection, tmp_path, monkeypatch):
+    record = tmp_path / "thor.jsonl.gz"
+    record.write_bytes(b"")
+    monkeypatch.setattr("aot.cli.selection.RECORDS", tmp_path)
+    os.utime(record, (1, 1))
+    assert "was written after" not in aot("build").stderr
+    os.utime(selection, (0, 0))
+    assert aot("build").stderr.splitlines()[1] == (
+        f"{record} was written after that selection; to build what it says: aot select --target thor"
+    )
+    assert [x.provenance for ((x,), _, _) in built] == ["predicted"] * 2
+
+
+def test_a_record_without_a_selection_is_selected_from(built, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("aot.cli.selection.RECORDS", tmp_path)
+    monkeypatch.setattr(pipeline, "select_measured", lambda path, *_: asked.append(path) or SELECTION)
+    (tmp_path / "thor.jsonl.gz").write_bytes(b"")
+    result = aot("build", "--shapes", "shapes.toml")
+    record = tmp_path / "thor.jsonl.gz"
+    assert asked == [record]
+    assert result.stderr.startswith(f"thor has no selection yet: selecting from its record, {record}\n")
+
+
+def test_what_was_selected_here_is_left_aside_for_what_is_asked(built, selection):
+    result = aot("build", "--predicted", "--shapes", "shapes.toml")
+    assert result.stderr.startswith(f"{selection}, made here last, is left aside, since --predicted was given\n")
+    assert result.exit_code == 0, result.output
+    result = aot("build", "--committed")
+    assert (result.exit_code, result.stderr) == (
+        9,
+        "aot: error: --committed: thor has no committed selection; leave --committed out\n",
+    )
+
+
+def test_a_build_warns_of_what_only_the_general_kernel_answers(built, workplace):
+    (workplace / "heads.toml").write_text(
+        SHAPES + '[[model]]\nname = "head"\nweights = [{ name = "h", n = 7, k = 4096 }]\n'
+    )
+    succeed("select", "--shapes", "heads.toml", *PREDICTED)
+    result = aot("build")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[-1] == (
+        "warning: thor: the slow general kernel answers 2 of 4 problems: n 7 is not a multiple of 8; rows of zeros "
+        "beside a weight's own give such an n a tuned kernel"
+    )
 
 
 def test_the_target_is_the_selections_unless_another_is_given(selection, built):

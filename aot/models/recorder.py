@@ -1,0 +1,169 @@
+"""Counts the matrix products of a program that runs with this file as its sitecustomize; needs torch alone.
+
+`aot shapes record` puts a copy of it in front of a program's path. Where the program imports torch, every product that
+torch dispatches, in any thread and child process, is counted by type, layout and sizes, and the counts are written to
+the folder that AOT_RECORD_TO names, a file for each process, as the program runs and when it ends. Nothing else of the
+program is changed: products are computed as they were, only slower, and torch.compile leaves code as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+FOLDER = "AOT_RECORD_TO"
+"""Environment variable: where the counts are written."""
+EVERY_S = 1.0
+"""How often they are written while the program runs, for one that is killed."""
+
+_counts: dict[tuple[Any, ...], int] = {}
+_written = [0.0]
+_lock = threading.Lock()
+
+
+def _count(a: Any, b: Any, d: Any, *, bias: bool, batch: int = 0) -> None:
+    """Count a product of a (m, k) and b (k, n), or of as many as `batch` says."""
+    kinds = [str(x).removeprefix("torch.") for x in (a.dtype, b.dtype, d)]
+    layout = ("k" if a.stride(-1) == 1 else "m") + ("k" if b.stride(-2) == 1 else "n")
+    key = (a.device.type, *kinds, layout, bias, batch, int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]))
+    with _lock:
+        _counts[key] = _counts.get(key, 0) + 1
+    if time.monotonic() - _written[0] > EVERY_S:
+        write()
+
+
+def _see(name: str, arguments: tuple[Any, ...], result: Any) -> None:
+    """Count what an operator of torch computed."""
+    dtype = getattr(result, "dtype", None)
+    if name == "mm":
+        _count(arguments[0], arguments[1], dtype, bias=False)
+    elif name == "addmm":
+        _count(arguments[1], arguments[2], dtype, bias=arguments[0].dim() == 1)
+    elif name == "bmm":
+        _count(arguments[0], arguments[1], dtype, bias=False, batch=int(result.shape[0]))
+    elif name == "baddbmm":
+        _count(arguments[1], arguments[2], dtype, bias=False, batch=int(result.shape[0]))
+    elif name == "_scaled_mm":
+        _count(arguments[0], arguments[1], dtype, bias=len(arguments) > 4 and arguments[4] is not None)
+    elif name == "_int_mm":
+        _count(arguments[0], arguments[1], dtype, bias=False)
+    elif name == "mv":
+        _count(arguments[1][None], arguments[0].t(), dtype, bias=False)
+
+
+_COMPOSED = {"linear", "matmul"}
+"""What torch composes of the others; under inference mode it arrives whole."""
+
+
+def _see_own(name: str, arguments: tuple[Any, ...], result: Any) -> None:
+    """Count what an operator of a wheel computed."""
+    x, weight = arguments[:2]
+    if weight.dim() == 2 and hasattr(result, "dtype"):
+        rows, right = x.reshape(-1, x.shape[-1]), weight if name == "matmul" else weight.t()
+        _count(rows, right, result.dtype, bias=len(arguments) > 2 and arguments[2] is not None)
+
+
+def _start(torch: Any) -> None:
+    """Count from now on, in this thread and in those that begin."""
+    base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Recorder(base):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+        ) -> Any:
+            del types
+            name = function._schema.name.rpartition("::")[2]  # noqa: SLF001 - torch has no public name of an operator
+            is_torchs = function.namespace == "aten"
+            if is_torchs and name in _COMPOSED:
+                with self:
+                    result = function.decompose(*arguments, **(options or {}))
+                if result is not NotImplemented:
+                    return result
+            result = function(*arguments, **(options or {}))
+            try:
+                if not is_torchs and name in {"linear", "matmul"} and hasattr(torch.ops, function.namespace):
+                    _see_own(name, arguments, result)
+                elif is_torchs:
+                    _see(name, arguments, result)
+            except Exception:  # noqa: BLE001, S110 - what cannot be counted must not end the program
+                pass
+            return result
+
+    recorder: Any = Recorder
+    recorder().__enter__()
+    threads: Any = threading.Thread
+    run = threads.run
+
+    def run_recorded(thread: Any) -> None:
+        with recorder():
+            run(thread)
+
+    threads.run = run_recorded
+
+
+_FINDERS: Any = sys.meta_path
+
+
+class _Finder:
+    """Starts the recorder once torch has been imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        del path, target
+        if name != "torch":
+            return None
+        _FINDERS.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_start(module: Any) -> None:
+            execute(module)
+            _start(module)
+
+        loader.exec_module = execute_and_start
+        return spec
+
+
+def write() -> None:
+    """Write the counts of this process."""
+    _written[0] = time.monotonic()
+    with _lock:
+        rows = [[*key, count] for key, count in _counts.items()]
+    if not rows:
+        return
+    path = Path(os.environ[FOLDER], f"{os.getpid()}.json")
+    partial = path.with_suffix(f".{threading.get_ident()}.part")
+    partial.write_text(json.dumps(rows), encoding="utf-8")
+    partial.replace(path)
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+    _counts.clear()
+
+
+def _chain() -> None:
+    """Run the sitecustomize that the program would have had."""
+    here = Path(__file__).resolve().parent
+    spec = PathFinder.find_spec("sitecustomize", [x for x in sys.path if Path(x or ".").resolve() != here])
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if os.environ.get(FOLDER) and __name__ == "sitecustomize":
+    _FINDERS.insert(0, _Finder())
+    atexit.register(write)
+    os.register_at_fork(after_in_child=_forget)
+    _chain()

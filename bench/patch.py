@@ -1,0 +1,196 @@
+"""Hold `aot_gemm.torch.patch` against stock on five architectures, and time it on a stack of decoder layers.
+
+    PYTHONPATH=. python bench/patch.py --out patch.json --max-seconds 90
+
+Each architecture of `bench/architectures.py` runs as it is, patched, patched under torch.compile, unpatched, and
+quantised. Errors are against the same model in float32; the patched one's may be at most SLACK times stock's. Then a
+stack of decoder layers (see `bench/model.py`) is timed: stock, torch.compile, patch, and patch under torch.compile,
+each captured in a CUDA graph, in interleaved rounds. torch.compile is told to refuse a graph break. What the time
+leaves no room for is left out, and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file, beside which this file itself would be found
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import aot_gemm
+import aot_gemm.torch
+import torch
+
+from bench.architectures import Example, examples
+from bench.host import clocks
+from bench.model import SLACK, capture_passes, expected_of, make_row
+from bench.options import add_files, positive, write
+from bench.protocol import Captured, interleave, relative_error
+from bench.stack import Shape, Stack, make_stack
+
+ROWS = ("decode-1", "decode-16", "prefill-2048", "prefill-512", "decode-64", "decode-4", "prefill-8192")
+"""The first matter most, should the time end."""
+WIDTH = 512
+"""Of the five architectures."""
+BACKEND = "aot_eager"
+"""Of torch.compile where results are compared: Inductor would take the time that the rows need."""
+ROUTED_SLACK = 2.0
+"""In the place of SLACK where tokens are routed to experts: near a tie, rounding sends one elsewhere as a whole."""
+RATIOS = {
+    "patch_over_stock": ("stock", "patch"),
+    "patch_compiled_over_compiled": ("compiled", "patch_compiled"),
+    "patch_compiled_over_stock": ("stock", "patch_compiled"),
+}
+
+
+def check(example: Example) -> dict[str, Any]:
+    """Compare one architecture under `patch` with itself."""
+    model = example.model
+    expected = example.call(copy.deepcopy(model).float())
+    stock = example.call(model)
+    found: dict[str, Any] = {"name": example.name, "stock_error": relative_error(stock, expected), "failures": []}
+    report = aot_gemm.torch.patch(model)
+    found |= {"swapped": len(report.swapped), "left": report.left, "fused": report.fused, "unfused": report.unfused}
+    found["patch_error"] = relative_error(example.call(model), expected)
+    torch.compiler.reset()
+    try:
+        found["compiled_error"] = relative_error(example.call(torch.compile(model, backend=BACKEND)), expected)
+    except (RuntimeError, aot_gemm.AotGemmError) as error:
+        found["failures"].append(f"torch.compile: {type(error).__name__}: {error}"[:500])
+    aot_gemm.torch.unpatch(model)
+    if not torch.equal(example.call(model), stock):
+        found["failures"].append("unpatched, the model gives another result than before")
+    allowed = (ROUTED_SLACK if "experts" in example.name else SLACK) * found["stock_error"]
+    wrong = [key for key in ("patch_error", "compiled_error") if key in found and not found[key] <= allowed]
+    found["failures"] += [f"{key} is {found[key]:.4g}; expected at most {allowed:.4g}" for key in wrong]
+    return found
+
+
+def quantise(example: Example) -> dict[str, Any]:
+    """Say how far the quantised products of one architecture are from itself in its own type."""
+    stock = example.call(example.model)
+    found: dict[str, Any] = {}
+    for kind in ("fp8", "int8"):
+        with aot_gemm.torch.patched(example.model, quantise=kind) as report:
+            found[f"{kind}_swapped"] = len(report.swapped)
+            found[f"{kind}_error"] = relative_error(example.call(example.model), stock)
+    return found
+
+
+def measure(name: str, stack: Stack, patched: Stack, cache: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time the four variants on a row, such as decode-16."""
+    row = make_row(name, Shape(), cache, torch.bfloat16, "cuda")
+    torch.compiler.reset()
+    compiled = {x: torch.compile(y, fullgraph=True, dynamic=False) for x, y in (("", stack), ("patch_", patched))}
+    variants = {"stock": stack, "patch": patched, "compiled": compiled[""], "patch_compiled": compiled["patch_"]}
+    expected = expected_of(copy.deepcopy(stack).float(), row) if row.m <= 2048 else None
+    found: dict[str, Any] = {"row": name, "m": row.m, "failures": []}
+    graphs: dict[str, Captured] = {}
+    for key, variant in variants.items():
+        start = time.monotonic()
+        try:
+            result = variant(row.x, row.positions, row.cache).clone()
+            graphs[key] = capture_passes(lambda variant=variant: variant(row.x, row.positions, row.cache), row.m)
+            found[f"{key}_error"] = None if expected is None else relative_error(result, expected)
+        except (RuntimeError, aot_gemm.AotGemmError) as error:
+            found["failures"].append(f"{key}: {type(error).__name__}: {error}"[:500])
+        say(f"{name} {key}: {time.monotonic() - start:.1f} s")
+    times = {key: statistics.median(values) for key, values in interleave(graphs).items()}
+    found |= {f"{key}_us": round(value, 2) for key, value in times.items()}
+    found |= {key: round(times[a] / times[b], 4) for key, (a, b) in RATIOS.items() if a in times and b in times}
+    limit = SLACK * (found.get("stock_error") or float("inf"))
+    wrong = [x for x in ("patch", "patch_compiled") if (found.get(f"{x}_error") or 0.0) > limit]
+    found["failures"] += [f"{x}: error {found[f'{x}_error']:.4g}; expected at most {limit:.4g}" for x in wrong]
+    return found
+
+
+def train(say: Callable[[str], None]) -> dict[str, Any]:
+    """Compare a training step's loss and gradients of a small language model, patched and as it is."""
+    example = examples(WIDTH, torch.bfloat16, "cuda")[0]
+    model = example.model.train()
+
+    def step() -> tuple[float, list[torch.Tensor]]:
+        model.zero_grad()
+        loss = example.call(model).float().square().mean()
+        loss.backward()
+        return float(loss.detach()), [x.grad.clone() for x in model.parameters() if x.grad is not None]
+
+    loss, gradients = step()
+    with aot_gemm.torch.patched(model) as report:
+        got, other = step()
+    errors = [relative_error(a, b) for a, b in zip(other, gradients, strict=True)]
+    say(f"training step: loss {got:.5f} against {loss:.5f}, gradients off by {max(errors):.3g} at worst")
+    return {"loss": got, "stock_loss": loss, "worst_gradient_error": max(errors), "is_frozen": report.is_frozen}
+
+
+def main() -> int:
+    """Check, measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW")
+    parser.add_argument("--layers", type=positive, default=2, help="decoder layers (2)")
+    parser.add_argument(
+        "--cache", type=positive, default=1024, help="tokens of the key-value cache of decode rows (1024)"
+    )
+    parser.add_argument("--max-seconds", type=float, default=85.0, help="begin no row after this (85)")
+    add_files(parser)
+    values = parser.parse_args()
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - start:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "wheel": aot_gemm.__version__,
+        "architectures": [],
+        "rows": [],
+    }
+    five = examples(WIDTH, torch.bfloat16, "cuda")
+    with torch.no_grad():
+        for example in five:
+            found = check(example)
+            result["architectures"].append(found)
+            write(values.out, result)
+            errors = {key: f"{value:.3g}" for key, value in found.items() if key.endswith("_error")}
+            say(
+                f"{example.name}: {found['swapped']} swapped, {len(found['fused'])} fused, {errors} {found['failures']}"
+            )
+    with torch.no_grad():
+        stack = make_stack(Shape(num_hidden_layers=values.layers), torch.bfloat16, "cuda")
+        patched = copy.deepcopy(stack)
+        result["report"] = str(aot_gemm.torch.patch(patched))
+        for name in values.rows:
+            if time.monotonic() - start > values.max_seconds:
+                say(f"{name} is left out: {values.max_seconds:g} s are over")
+                continue
+            result["rows"].append(measure(name, stack, patched, values.cache, say))
+            write(values.out, result)
+            row = result["rows"][-1]
+            say(f"{name}: { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
+    result["training"] = train(say)
+    with torch.no_grad():
+        for example, row in zip(five, result["architectures"], strict=True):
+            quantised = quantise(example)
+            row.update(quantised)
+            say(f"{example.name}: {quantised}")
+    result["clocks"] = clocks()
+    write(values.out, result)
+    for row in result["rows"]:
+        texts = [
+            f"{key} {row[f'{key}_us']:.0f} us"
+            for key in ("stock", "compiled", "patch", "patch_compiled")
+            if f"{key}_us" in row
+        ]
+        print(f"{row['row']}: {', '.join(texts)}; { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
+    return 1 if any(x["failures"] for x in (*result["architectures"], *result["rows"])) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

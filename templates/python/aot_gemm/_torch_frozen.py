@@ -1,0 +1,236 @@
+"""Linears whose parameters `patch` has frozen: weights that lie in one matrix, that are promised, padded or quantised.
+
+The parameters stay what they were, with their names and values; those of one matrix become views of its rows, so that
+nothing is held twice and a state dict is loaded into the matrix itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _torch_modules
+from ._torch_modules import ALIGNMENT, Linear, is_served
+from ._torch_products import gated_linear, linear
+from ._torch_promises import promise, promised, release
+
+_is_compiling = torch.compiler.is_compiling
+QUANTISED = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
+"""By the name that `patch` takes: the element type, and its largest value."""
+_LEAST = 1e-12
+"""A scale factor is at least this, so that a row of zeros divides by no zero."""
+
+
+def quantise_rows(x: Any, kind: str) -> tuple[Any, Any]:
+    """Return x (..., k) in an element type of 8 bits, and the factors (..., 1) of its rows, in float32."""
+    dtype, largest = QUANTISED[kind]
+    wide = x.float()
+    scale = (wide.abs().amax(-1, keepdim=True) / largest).clamp_min(_LEAST)
+    scaled = (wide / scale).clamp(-largest, largest)
+    return (scaled if dtype.is_floating_point else scaled.round()).to(dtype), scale
+
+
+class Joined:
+    """The matrix of one product: the rows of the weights of one or several Linears of the same input, and their bias.
+
+    Where some have a bias and others none, the others' is 0.
+
+    Args:
+        modules: the Linears, in the order in which the forward of their owner calls them.
+        kind: "fp8" or "int8", where the product is of elements of 8 bits; None for the weights' own.
+    """
+
+    def __init__(self, modules: tuple[Any, ...], kind: str | None = None) -> None:
+        self.modules, self.kind = modules, kind
+        self.sizes = [x.weight.shape[0] for x in modules]
+        rows = sum(self.sizes)
+        self.num_padded = -rows % (ALIGNMENT // modules[0].weight.element_size())
+        self.weight: Any = None
+        self.bias: Any = None
+        self.quantised: Any = None
+        self.scale: Any = None
+        self.last: Any = None
+        self.rebuild()
+
+    @property
+    def columns(self) -> list[int]:
+        """Return the columns of a result, by the Linear; those of the padding are the last."""
+        return [*self.sizes, self.num_padded] if self.num_padded else self.sizes
+
+    @torch.no_grad()
+    def rebuild(self) -> None:
+        """Make the matrix anew of what the parameters hold, where these are of one type and on one device."""
+        weights = [x.weight for x in self.modules]
+        if len({(x.dtype, x.device) for x in weights}) != 1:
+            return
+        self.forget()
+        first = weights[0]
+        if self.weight is None or (self.weight.dtype, self.weight.device) != (first.dtype, first.device):
+            self.weight = first.new_zeros(sum(self.columns), first.shape[1])
+            has_bias = any(x.bias is not None for x in self.modules)
+            self.bias = first.new_zeros(sum(self.columns)) if has_bias else None
+        start = 0
+        for module in self.modules:
+            own = self.weight[start : start + module.weight.shape[0]]
+            if module.weight.data_ptr() != own.data_ptr():
+                own.copy_(module.weight)
+                release(module.weight)
+                module.weight.data = own
+                module.aot_renew()
+            if module.bias is not None:
+                self.bias[start : start + len(own)].copy_(module.bias)
+            start += len(own)
+        if self.kind is not None:
+            quantised, scale = quantise_rows(self.weight, self.kind)
+            self.quantised, self.scale = self._kept(quantised, self.quantised), self._kept(scale, self.scale)
+        self._weights, self._biases = weights, [x.bias for x in self.modules]
+        self._versions = self._bias_versions()
+        self._places = [x.weight.data_ptr() for x in self.modules]
+        if first.device.type in _torch_modules.DEVICES:
+            held = self.weight if self.quantised is None else self.quantised
+            promise(held, (*weights, *([] if held is self.weight else [held])), self)
+
+    @staticmethod
+    def _kept(new: Any, old: Any) -> Any:
+        """Return new values in the tensor that was there before, so that what was compiled or captured has them."""
+        return new if old is None or old.device != new.device else old.copy_(new)
+
+    def _bias_versions(self) -> list[int | None]:
+        return [_version_of(x.bias) for x in self.modules if x.bias is not None]
+
+    def forget(self) -> None:
+        """Take the promises of the matrix back, before something writes it."""
+        for held in (self.weight, self.quantised):
+            if held is not None:
+                release(held)
+
+    def is_held(self) -> bool:
+        """Say whether the Linears have the parameters that the matrix was made of, and not others for this call."""
+        for module, weight, bias in zip(self.modules, self._weights, self._biases, strict=True):
+            if module.weight is not weight or module.bias is not bias:
+                return False
+        return True
+
+    def is_tied(self) -> bool:
+        """Say whether the parameters still are rows of the matrix; else somebody has given them other memory."""
+        for module, place in zip(self.modules, self._places, strict=True):
+            if module.weight.data_ptr() != place:
+                return False
+        return self._bias_versions() == self._versions
+
+    def product(self, x: Any, *, gate: str | None = None, activation: str | None = None) -> Any:
+        """Compute the product of all rows, with a gate or an activation behind it."""
+        options: dict[str, Any] = {}
+        weight = self.weight if self.quantised is None else self.quantised
+        if self.quantised is not None:
+            dtype = x.dtype
+            x, scale_x = quantise_rows(x, self.kind or "")
+            options = {"scale_x": scale_x, "scale_w": self.scale, "out_dtype": dtype}
+        if not _is_compiling():
+            weight = promised(weight)
+        if gate is not None:
+            return gated_linear(x, weight, self.bias, activation=gate, **options)
+        if activation is not None:
+            options["activation"] = activation
+        return linear(x, weight, self.bias, **options)
+
+    def serves(self, x: Any) -> bool:
+        """Say whether the matrix may stand for its Linears: not where a quantised one would need a gradient."""
+        if self.quantised is not None and torch.is_grad_enabled() and x.requires_grad:
+            return False
+        if _is_compiling():
+            return self.is_held()
+        return self.is_held() and self.is_tied()
+
+    def part(self, x: Any, place: int) -> Any:
+        """Return what one of the Linears gives of x; None where it is to compute that itself.
+
+        The first that is called computes all; the others take theirs of it where they are given the same tensor,
+        unwritten since.
+        """
+        last, is_compiling = self.last, _is_compiling()
+        if last is not None and last[0] is x and (is_compiling or last[1] == _version_of(x)):
+            self.last = (*last[:3], last[3] - 1) if last[3] > 1 else None
+            return last[2][place]
+        if not self.serves(x):
+            return None
+        result = self.product(x)
+        if len(self.columns) == 1:
+            return result
+        parts = result.split(self.columns, -1)
+        if len(self.modules) > 1:
+            self.last = (x, None if is_compiling else _version_of(x), parts, len(self.modules) - 1)
+        return parts[place]
+
+
+def _version_of(x: Any) -> int | None:
+    return None if x.is_inference() else x._version  # noqa: SLF001
+
+
+class FrozenLinear(Linear):
+    """A Linear whose parameters nobody writes while it is in use; what loads or moves them is heeded."""
+
+    aot_joined: Joined | None = None
+    aot_place: int = 0
+    aot_required: tuple[bool, ...] = ()
+    """Whether weight and bias required a gradient before they were frozen."""
+
+    def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
+        """Compute input @ weight^T + bias for an input (..., in_features)."""
+        weight, bias = self.weight, self.bias
+        if not is_served(input, weight, bias):
+            return nn.functional.linear(input, weight, bias)
+        joined = self.aot_joined
+        if joined is not None:
+            result = joined.part(input, self.aot_place)
+            if result is not None:
+                return result
+        return linear(input, weight if _is_compiling() else promised(weight), bias)
+
+    def aot_note(self) -> None:
+        """Note whether the parameters require a gradient."""
+        self.aot_required = tuple(x.requires_grad for x in (self.weight, self.bias) if x is not None)
+
+    def aot_freeze(self) -> None:
+        """Take gradients from the parameters, and promise that nobody writes the weight."""
+        self.requires_grad_(requires_grad=False)
+        self.aot_renew()
+
+    def aot_renew(self) -> None:
+        """Promise anew what lies in the parameters now."""
+        if self.weight.device.type in _torch_modules.DEVICES and self.weight.data_ptr() % ALIGNMENT == 0:
+            promise(self.weight.detach(), (self.weight,), self)
+
+    def aot_thaw(self) -> None:
+        """Make this what it was before it was frozen: parameters of their own memory, with their gradients."""
+        release(self.weight)
+        if self.aot_joined is not None:
+            self.aot_joined.forget()
+            self.weight.data = self.weight.data.clone()
+        for parameter, required in zip((self.weight, self.bias), self.aot_required, strict=False):
+            parameter.requires_grad_(required)
+        for name in ("aot_joined", "aot_place", "aot_required"):
+            vars(self).pop(name, None)
+        self.__class__ = nn.Linear
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        release(self.weight)
+        result = super()._apply(fn, recurse)
+        self._aot_settle()
+        return result
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        release(self.weight)
+        if self.aot_joined is not None:
+            self.aot_joined.forget()
+        super()._load_from_state_dict(*arguments, **options)
+        self._aot_settle()
+
+    def _aot_settle(self) -> None:
+        """Have what is made of the parameters follow them."""
+        self.requires_grad_(requires_grad=False)  # a state dict that is assigned brings parameters of its own
+        if self.aot_joined is not None:
+            self.aot_joined.rebuild()
+        self.aot_renew()

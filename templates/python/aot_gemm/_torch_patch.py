@@ -1,0 +1,390 @@
+"""Models under the wheel: which layers compute by its products, which are fused, and the report of which are left."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from . import errors
+from ._manifest import manifest
+from ._table import plan
+from ._torch_frozen import QUANTISED, FrozenLinear, Joined
+from ._torch_fused import Fused, fuse, unfuse
+from ._torch_modules import ROWS, Linear, num_padded, why_left, why_not_planned
+from ._torch_patterns import shared_inputs, tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+STEP_US = 2.5
+"""What a small kernel between two products costs beside the bytes that it moves. Source: an H200, 2026-11-21: 2.5 to
+5.7 us between products of this package, back to back in a CUDA graph."""
+_EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What `patch` did, by the names of modules."""
+
+    swapped: tuple[str, ...]
+    """Those that have their forward through the package since this call."""
+    already: tuple[str, ...]
+    """Those that had it before."""
+    left: dict[str, str]
+    """The other nn.Linear's, and why each was left as it is."""
+    fused: dict[str, str] = field(default_factory=dict)
+    """The modules in which something is computed as one, and what."""
+    unfused: dict[str, str] = field(default_factory=dict)
+    """Those in which it could be, and why it is not."""
+    is_frozen: bool = False
+    """Whether the parameters of those swapped were frozen: they require no gradient, and their weights are promised to
+    be constant."""
+    others: dict[str, str] = field(default_factory=dict)
+    """Modules that hold batches of matrices, as of experts, in no nn.Linear, which is all that is swapped."""
+    padded: tuple[str, ...] = ()
+    """Those whose weights have rows of zeros behind them, since theirs are no multiple of 16 bytes of a result."""
+    quantised: str | None = None
+    """What the weights of those swapped are quantised to."""
+    gain: dict[int, float] = field(default_factory=dict)
+    """By rows of x: the time of the products one by one over that of those fused, by the wheel's own table.
+
+    It is predicted from the table's times, and not measured here; only modules count whose every time the table has.
+    """
+
+    def __str__(self) -> str:
+        """Write one line of numbers, and one for each module that was fused or left."""
+        head = f"{len(self.swapped)} swapped, {len(self.already)} were already, {len(self.left)} left"
+        lines = [head + (f", {len(self.fused)} modules fused" if self.fused else "")]
+        if self.is_frozen:
+            lines.append("their parameters are frozen: no gradients, and nobody may write them but by load_state_dict")
+        if self.quantised:
+            lines.append(f"their weights are held a second time, as {self.quantised} by rows; results differ by that")
+        if self.padded:
+            lines.append(f"with rows of zeros: {', '.join(self.padded)}")
+        if self.gain:
+            speeds = ", ".join(f"{gain:.2f}x at {m} rows" for m, gain in self.gain.items())
+            lines.append(f"fused products over the same one by one, predicted from the table's times: {speeds}")
+        lines += [f"  {name or 'the model itself'}: fused: {what}" for name, what in self.fused.items()]
+        lines += [f"  {name or 'the model itself'}: not fused: {why}" for name, why in self.unfused.items()]
+        reasons = {**self.left, **self.others}
+        return "\n".join([*lines, *(f"  {name or 'the model itself'}: {reason}" for name, reason in reasons.items())])
+
+
+def patch(
+    model: Any,
+    *,
+    where: Callable[[str, Any], bool] | None = None,
+    frozen: bool | None = None,
+    quantise: str | None = None,
+) -> PatchReport:
+    """Have every nn.Linear of a model that this wheel has tuned kernels for compute by `linear`, fused where that goes.
+
+    Names, state dicts, hooks, isinstance, copies and torch.compile are as before; state dicts can be loaded. Classes of
+    modules change, to subclasses of their own. A model that is pickled whole needs this package where it is loaded;
+    unpatch it before that, and before torch.jit.script. Calling it again changes nothing.
+
+    A model in evaluation mode is frozen, as `frozen` says otherwise. Its parameters then require no gradient, and the
+    weights are promised to be constant (`constant`), so that they are prefetched, in code that torch.compile compiled
+    too. Nobody may write them but by load_state_dict, and move them but by the model's own methods; unpatch first. Of a
+    frozen model these are computed as one, where the wheel has the operation:
+
+    - Linears of one input, as of query, key and value: found in the source of their module's forward, and checked with
+      each call. Their weights become rows of one matrix.
+    - act(gate(x)) * up(x), and the activation behind a Linear, in modules that torch.fx can trace, at the numbers of
+      rows at which the table's times say that it is faster.
+
+    A Linear of 7 or 50 rows gets rows of zeros behind them, and with them a tuned kernel. Residuals are not fused: they
+    are added outside of the modules that compute them, where torch.compile joins them with the norm that follows.
+
+    Args:
+        model: an nn.Module whose weights are in GPU memory.
+        where: a function of a module's name and the module that says whether it may be swapped; all by default.
+        frozen: whether to freeze what is swapped; by default where the model is in evaluation mode.
+        quantise: "fp8" or "int8" for products of such elements: weights by rows, once, and inputs by rows with each
+            call. The weights themselves stay, for state dicts and unpatch. Asks for a frozen model.
+
+    Returns:
+        Which modules were swapped, fused and left, and why.
+
+    Raises:
+        OperandError: the model is no nn.Module, or what is asked for does not go together.
+        CorruptLibraryError: a file of the package is damaged.
+    """
+    _check_model("patch", model)
+    if frozen is None:
+        frozen = not model.training and not any(isinstance(x, FakeTensor) for x in model.parameters())
+    if quantise is not None and quantise not in QUANTISED:
+        raise errors.OperandError(f"patch: quantise is {errors.show(quantise)}; expected 'fp8', 'int8' or None")
+    if quantise and not frozen:
+        raise errors.OperandError("patch: quantise needs parameters that stay as they are; pass frozen=True")
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    already = tuple(name for name, module in linears.items() if isinstance(module, Linear))
+    others = {name: module for name, module in linears.items() if name not in already}
+    reasons = {
+        name: _why_left(module, quantise, frozen=frozen)
+        if where is None or where(name, module)
+        else "where= does not choose it"
+        for name, module in others.items()
+    }
+    left = {name: reason for name, reason in reasons.items() if reason is not None}
+    swapped = {name: module for name, module in others.items() if name not in left}
+    for module in swapped.values():
+        module.__class__ = FrozenLinear if frozen else Linear
+    fusion = _Fusion(swapped, quantise)
+    if frozen:
+        fusion.freeze(model)
+    return PatchReport(
+        tuple(swapped),
+        already,
+        left,
+        fusion.fused,
+        fusion.unfused,
+        frozen and bool(swapped),
+        {name: text for name, text in _batches(model) if text},
+        tuple(fusion.padded),
+        quantise if swapped else None,
+        fusion.gains(),
+    )
+
+
+def unpatch(model: Any) -> tuple[str, ...]:
+    """Make every nn.Linear of a model that `patch` swapped what it was; return their names.
+
+    Values are what they were, bit for bit; so are classes, and whether parameters require a gradient.
+
+    Raises:
+        OperandError: the model is no nn.Module.
+    """
+    _check_model("unpatch", model)
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear)]
+    _restore([*(module for _, module in found), *(x for x in model.modules() if isinstance(x, Fused))])
+    return tuple(name for name, _ in found)
+
+
+@contextmanager
+def patched(
+    model: Any,
+    *,
+    where: Callable[[str, Any], bool] | None = None,
+    frozen: bool | None = None,
+    quantise: str | None = None,
+) -> Iterator[PatchReport]:
+    """Patch a model for a block of code; behind it, what this call swapped is as it was.
+
+    Arguments and errors are those of `patch`, whose report the block gets.
+    """
+    report = patch(model, where=where, frozen=frozen, quantise=quantise)
+    names = {*report.swapped, *report.fused}
+    modules = [module for name, module in model.named_modules() if name in names]
+    try:
+        yield report
+    finally:
+        _restore([x for x in modules if isinstance(x, (Linear, Fused))])
+
+
+def _restore(modules: Iterable[Any]) -> None:
+    for module in modules:
+        if isinstance(module, Fused):
+            unfuse(module)
+        elif isinstance(module, FrozenLinear):
+            module.aot_thaw()
+        else:
+            module.__class__ = nn.Linear
+
+
+def _check_model(function: str, model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise errors.OperandError(f"{function}: got a {type(model).__name__}; expected a torch.nn.Module")
+
+
+def _product_options(modules: Iterable[Any], kind: str | None) -> dict[str, Any]:
+    """Return what `plan` is to be told of the product of some modules beside its sizes."""
+    members = list(modules)
+    dtype = members[0].weight.dtype
+    options: dict[str, Any] = {"dtype": dtype, "bias": any(x.bias is not None for x in members)}
+    if kind is not None:
+        options |= {"dtype": _EIGHT_BITS[kind], "scales": "vector", "out_dtype": dtype}
+    return options
+
+
+def _why_left(module: Any, kind: str | None, *, frozen: bool) -> str | None:
+    reason = why_left(module, may_pad=frozen)
+    return _why_not_quantised(module, kind) if reason is None and kind else reason
+
+
+def _why_not_quantised(module: Any, kind: str) -> str | None:
+    n, k = module.weight.shape
+    options = _product_options([module], kind)
+    return why_not_planned(n + num_padded(n, module.weight), k, **options)
+
+
+def _batches(model: Any) -> Iterator[tuple[str, str]]:
+    """List the modules that have parameters of three dimensions, of 16 bits, and which."""
+    for name, module in model.named_modules():
+        own = {key: tuple(x.shape) for key, x in module.named_parameters(recurse=False) if x.ndim == 3}
+        if own and not isinstance(module, nn.modules.conv._ConvNd):  # noqa: SLF001
+            texts = " and ".join(f"{key} {shape}" for key, shape in own.items())
+            yield name, f"its {texts} are batches of matrices and no nn.Linear: torch computes them"
+
+
+class _Fusion:
+    """What is computed as one in a frozen model."""
+
+    def __init__(self, swapped: dict[str, Any], kind: str | None) -> None:
+        self.names = {id(module): name for name, module in swapped.items()}
+        self.swapped, self.kind = swapped, kind
+        self.fused: dict[str, str] = {}
+        self.unfused: dict[str, str] = {}
+        self.padded: list[str] = []
+        self._times: dict[int, list[float]] = {m: [0.0, 0.0] for m in ROWS}
+
+    def freeze(self, model: Any) -> None:
+        """Freeze what is swapped, and fuse what goes together."""
+        for module in self.swapped.values():
+            module.aot_note()
+        for module in self.swapped.values():
+            module.aot_freeze()
+        for name, module in model.named_modules():
+            if not isinstance(module, (Linear, Fused)):
+                self._join(name, module)
+        self._finish()
+
+    def _join(self, name: str, module: Any) -> None:
+        """Fuse what a module does with its own Linears."""
+        found = tail(module)
+        if found is not None:
+            self._follow(name, module, found)
+        for group in shared_inputs(module):
+            members = [getattr(module, x) for x in group]
+            members = [x for x in members if id(x) in self.names and x.aot_joined is None]
+            if len(members) < 2:
+                continue
+            reason = self._why_apart(members)
+            if reason is not None:
+                self._note(self.unfused, name, reason)
+                continue
+            self._bind(Joined(tuple(members), self.kind))
+            self._note(self.fused, name, " and ".join(self._own(members)) + " in one product")
+            self._count(members, sum(x.weight.shape[0] for x in members), {})
+
+    def _own(self, members: Iterable[Any]) -> list[str]:
+        return [self.names[id(x)].rpartition(".")[2] for x in members]
+
+    @staticmethod
+    def _note(notes: dict[str, str], name: str, text: str) -> None:
+        notes[name] = f"{notes[name]}; {text}" if name in notes else text
+
+    @staticmethod
+    def _bind(joined: Joined) -> None:
+        for place, module in enumerate(joined.modules):
+            object.__setattr__(module, "aot_joined", joined)
+            module.aot_place = place
+
+    def _why_apart(self, members: list[Any]) -> str | None:
+        """Say why Linears of one input are not computed as one; None where they are."""
+        own = " and ".join(self._own(members))
+        if len({(x.weight.dtype, x.weight.device, x.weight.shape[1]) for x in members}) > 1:
+            return f"{own} differ in type, device or input features"
+        if len({id(x.weight) for x in members}) < len(members):
+            return f"{own} have one weight in common"
+        first, rows = members[0], sum(x.weight.shape[0] for x in members)
+        columns = rows + num_padded(rows, first.weight)
+        reason = why_not_planned(columns, first.weight.shape[1], **_product_options(members, self.kind))
+        return None if reason is None else f"{own}: {reason}"
+
+    def _follow(self, name: str, module: Any, found: Any) -> None:
+        """Fuse the gate or the activation that follows a module's Linears."""
+        members = [getattr(module, x) for x in found.linears]
+        if any(id(x) not in self.names for x in members):
+            return
+        own = " and ".join(self._own(members))
+        what = f"{found.activation} in the product of {own}"
+        reason = self._why_not_followed(members, found)
+        if reason is not None:
+            self._note(self.unfused, name, f"{what}: {reason}")
+            return
+        faster = [self._is_faster(m, members, found) for m in ROWS]
+        if not any(faster):
+            self._note(self.unfused, name, f"{what}: by the table's times it is slower at every number of rows")
+            return
+        joined = Joined(tuple(members), self.kind)
+        self._bind(joined)
+        fuse(module, found, joined, tuple(faster))
+        where = (
+            "" if all(faster) else f", near {' and '.join(str(m) for m, x in zip(ROWS, faster, strict=True) if x)} rows"
+        )
+        self._note(self.fused, name, what + where)
+
+    def _is_faster(self, m: int, members: list[Any], found: Any) -> bool:
+        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows."""
+        rows, k = sum(x.weight.shape[0] for x in members), members[0].weight.shape[1]
+        known = _product_options(members, self.kind)
+        columns = rows // 2 if found.is_gated else rows
+        whole = _time(m, columns, k, known | {"activation": found.activation, "gated": found.is_gated})
+        apart = _time(m, rows, k, known)
+        if not (math.isfinite(whole) and math.isfinite(apart)):
+            return True
+        moved = m * (rows + columns) * members[0].weight.element_size()
+        return whole <= apart + STEP_US + 1e6 * moved / _bandwidth(m, rows, k, known)
+
+    def _why_not_followed(self, members: list[Any], found: Any) -> str | None:
+        """Say why an activation or a gate is not computed in the product; None where it is."""
+        first, rows = members[0], sum(x.weight.shape[0] for x in members)
+        if any(x.aot_joined is not None for x in members):
+            return "they are in one product with others"
+        if (
+            num_padded(rows, first.weight)
+            or len({x.weight.shape for x in members}) > 1
+            or (found.is_gated and rows % 2)
+        ):
+            return f"{rows} rows; expected as many of each, and a result of multiples of 16 bytes"
+        reason = self._why_apart(members) if len(members) > 1 else None
+        if reason is not None:
+            return reason
+        options = {"activation": found.activation, "gated": found.is_gated}
+        columns = rows // 2 if found.is_gated else rows
+        return why_not_planned(columns, first.weight.shape[1], **_product_options(members, self.kind), **options)
+
+    def _finish(self) -> None:
+        """Pad and quantise what is not fused with others."""
+        for name, module in self.swapped.items():
+            needs_rows = num_padded(module.weight.shape[0], module.weight) > 0
+            if module.aot_joined is None and (needs_rows or self.kind):
+                self._bind(Joined((module,), self.kind))
+            if needs_rows and len(module.aot_joined.modules) == 1:
+                self.padded.append(name)
+
+    def _count(self, members: list[Any], rows: int, options: dict[str, Any]) -> None:
+        """Add up the table's times of Linears apart and as one."""
+        first, known = members[0], _product_options(members, self.kind)
+        for m, sums in self._times.items():
+            each = [(x.weight.shape, _product_options([x], self.kind)) for x in members]
+            apart = [_time(m, *shape, own) for shape, own in each]
+            whole = _time(m, rows, first.weight.shape[1], known | options)
+            if math.isfinite(whole) and all(map(math.isfinite, apart)):
+                sums[0] += sum(apart)
+                sums[1] += whole
+
+    def gains(self) -> dict[int, float]:
+        """Return the ratio of the two sums, of the m that have any."""
+        return {m: apart / whole for m, (apart, whole) in self._times.items() if whole}
+
+
+def _bandwidth(m: int, n: int, k: int, options: dict[str, Any]) -> float:
+    """Return the memory's bytes a second, of the table that answers."""
+    target = plan(m, n, k, **options).target
+    return float(next(x["bandwidth_bytes_per_s"] for x in manifest()["tables"] if x["target"] == target))
+
+
+def _time(m: int, n: int, k: int, options: dict[str, Any]) -> float:
+    """Return the table's time in microseconds; infinite where it has none."""
+    try:
+        found = plan(m, n, k, **options).time_us
+    except errors.AotGemmError:
+        return math.inf
+    return math.inf if found is None else found

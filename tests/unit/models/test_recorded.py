@@ -1,0 +1,112 @@
+"""A program whose products are recorded, and the shape set that they make."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aot.core.errors import OutputError, ShapeFileError
+from aot.core.operation import Operation
+from aot.core.shape_set import load_shape_set, parse_shape_set
+from aot.models.recorded import Product, read_counts, recorded_text, run_recorded
+from tests.unit.invoked import aot
+
+PROGRAM = """
+import threading, torch
+from torch import nn
+bf16, f16 = torch.bfloat16, torch.float16
+model = nn.Sequential(nn.Linear(64, 128, dtype=bf16), nn.Linear(128, 64, bias=False, dtype=bf16))
+with torch.inference_mode():
+    for _ in range(5):
+        model(torch.randn(3, 64, dtype=bf16))
+with torch.no_grad():
+    model(torch.randn(2, 3, 64, dtype=bf16))
+def work():
+    torch.randn(7, 64, dtype=f16) @ torch.randn(64, 16, dtype=f16)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+with torch.no_grad():
+    torch.compile(model, backend="aot_eager")(torch.randn(9, 64, dtype=bf16))
+torch.bmm(torch.randn(2, 3, 4), torch.randn(2, 4, 5))
+print(model(torch.randn(1, 64, dtype=bf16)).shape)
+"""
+FP8 = Product("cuda", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "kk", True, 0, 16, 64, 64)
+BF16 = Product("cuda", "bfloat16", "bfloat16", "bfloat16", "kk", False, 0, 16, 64, 64)
+
+
+def launches(text):
+    found = parse_shape_set(text, "test").launches
+    return {(x.operation.tag, x.m, x.n, x.k): count for x, count in found.items()}
+
+
+def test_every_product_of_a_program_is_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("serve.py").write_text(PROGRAM)
+    result = aot("shapes", "record", "-o", "x.toml", "--", sys.executable, "serve.py")
+    assert result.exit_code == 0, result.output
+    assert launches(Path("x.toml").read_text()) == {
+        **{("bf16_kk_bias", m, 128, 64): count for m, count in ((3, 5), (6, 1), (9, 1), (1, 1))},
+        **{("bf16_kk", m, 64, 128): count for m, count in ((3, 5), (6, 1), (9, 1), (1, 1))},
+        ("fp16_kn", 7, 16, 64): 1,
+    }
+    assert result.stderr.splitlines() == [
+        "no product was on a GPU; those on the CPU are taken instead",
+        "left out, since no operation computes it: float32 x float32 to float32, layout kn: 2 x m 3 n 5 k 4, 1 times",
+    ]
+    assert result.stdout == (
+        "x.toml: 4 problems of bf16_kk, 1 problems of fp16_kn, 4 problems of bf16_kk_bias, computed 17 times\n"
+    )
+    assert load_shape_set("x.toml").operations == (Operation.BF16_KK, Operation.FP16_KN, Operation.BF16_KK_BIAS)
+
+
+def test_a_program_that_fails_keeps_what_it_computed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("fails.py").write_text(
+        "import torch\ntorch.randn(8, 8).half() @ torch.randn(8, 8).half()\nraise SystemExit(3)\n"
+    )
+    result = aot("shapes", "record", "-o", "x.toml", "--", sys.executable, "fails.py")
+    assert (result.exit_code, launches(Path("x.toml").read_text())) == (0, {("fp16_kn", 8, 8, 8): 1})
+    assert f"{sys.executable} ended with exit code 3; what it computed until then is kept\n" in result.stderr
+
+
+def test_a_program_without_products_makes_no_shape_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = aot("shapes", "record", "-o", "x.toml", "--", sys.executable, "-c", "pass")
+    assert (result.exit_code, Path("x.toml").exists()) == (3, False)
+    assert "no product of torch was seen; expected some" in result.stderr
+    assert aot("shapes", "record", "-o", "x.toml", "--", "/no/such/program").stderr == (
+        "aot: error: cannot run /no/such/program: No such file or directory; give a program and its arguments\n"
+    )
+
+
+def test_the_programs_own_sitecustomize_still_runs(tmp_path, monkeypatch):
+    own, out, folder = tmp_path / "own", tmp_path / "out", tmp_path / "folder"
+    own.mkdir()
+    folder.mkdir()
+    (own / "sitecustomize.py").write_text(f"open({str(out)!r}, 'w').write('ran')\n")
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    assert run_recorded([sys.executable, "-c", "pass"], folder) == 0
+    assert (out.read_text(), read_counts(folder)) == ("ran", Counter())
+    with pytest.raises(OutputError, match="cannot run"):
+        run_recorded(["/no/such/program"], folder)
+
+
+def test_products_on_a_gpu_alone_count_where_there_are_any():
+    cpu = Product("cpu", "bfloat16", "bfloat16", "bfloat16", "kk", False, 0, 1, 8, 8)
+    text, notes = recorded_text({BF16: 3, FP8: 2, cpu: 9}, "serve")
+    assert (launches(text), notes) == ({("bf16_kk", 16, 64, 64): 3, ("e4m3_bf16_kk", 16, 64, 64): 2}, [])
+
+
+def test_what_the_program_is_called_cannot_leave_its_comment():
+    text, _ = recorded_text({BF16: 1}, "a\nversion = 2")
+    assert launches(text) == {("bf16_kk", 16, 64, 64): 1}
+
+
+def test_a_damaged_count_is_refused(tmp_path):
+    (tmp_path / "1.json").write_text("[[1, 2]]")
+    with pytest.raises(ShapeFileError, match=r"1\.json: .*expected the recorder's counts; record again"):
+        read_counts(tmp_path)
