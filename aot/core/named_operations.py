@@ -23,8 +23,10 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "llama": tuple(f"[bf][fp]16_kk{x}" for x in ("", "_residual", "_swiglu")),
         "vision": tuple(f"[bf][fp]16_kk{x}" for x in ("_bias", "_gelu", "_gelu_tanh", "_residual")),
         "diffusion": tuple(f"[bf][fp]16_kk{x}" for x in ("", "_bias", "_gelu_tanh", "_silu", "_residual")),
-        "fp8": ("e4m3_bf16_kk*", "e4m3_bf16_block_kk"),
+        "fp8": tuple(f"e4m3_bf16{x}" for x in ("_kk", "_kk_gelu_tanh", "_kk_silu", "_kk_swiglu", "_block_kk")),
         "int8": ("int8_*",),
+        "attention": ("[bf][fp]16_??_batched",),
+        "moe": tuple(f"[bf][fp]16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")),
     }
 )
 """Patterns of tags by the name of a preset; `[bf][fp]16` is `bf16` or `fp16`.
@@ -32,6 +34,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 Source: the architectures. Llama and Mistral have no biases, SwiGLU, and a residual after attention and feed-forward.
 Vision transformers and speech encoders (ViT, DINOv2, SigLIP, Whisper) have biases throughout and GELU, SigLIP its tanh
 form. Diffusion transformers (DiT, Stable Diffusion 3, FLUX) have GELU's tanh form, and SiLU in front of the modulation.
+Attention without a kernel of its own multiplies a batch of heads; a mixture of experts (Mixtral, Qwen3) groups rows.
 """
 
 HELP = (

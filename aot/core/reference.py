@@ -177,7 +177,7 @@ def _run_error(bits: int, length: int, step: int) -> float:
 
 
 def is_16_bit_product(operation: Operation) -> bool:
-    """Say whether an operation is a product of 16-bit operands, with or without a bias.
+    """Say whether an operation is a product of 16-bit operands, or several, with or without a bias.
 
     Those, which were first, have a bound of their type (aot.core.comparison.ERROR_BOUND), and no radius is computed.
     """

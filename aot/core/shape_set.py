@@ -12,6 +12,7 @@ from aot.core.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, V
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
+from aot.core.grouping import Grouping
 from aot.core.miss_log import is_miss_log, shape_set_text
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
@@ -65,7 +66,8 @@ def catalogued(
     dtypes: Sequence[ElementType], layouts: Sequence[Layout], epilogues: Sequence[Epilogue]
 ) -> tuple[Operation, ...]:
     """List what the catalogue has of a cross product: operations whose operands and D are of one element type."""
-    plain = (x for x in Operation if x.types == Types(x.element, x.element, x.element))
+    dense = (x for x in Operation if x.grouping is Grouping.DENSE)
+    plain = (x for x in dense if x.types == Types(x.element, x.element, x.element))
     known = {(x.element, x.layout, x.epilogue): x for x in plain}
     return tuple(known[x] for x in product(dtypes, layouts, epilogues) if x in known)
 

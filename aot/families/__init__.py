@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import Candidate, KernelKey, Rejected, Resources, Workspace
     from aot.core.epilogue import Epilogue
+    from aot.core.grouping import Grouping
     from aot.core.operation import Operation
     from aot.core.signature import Signature
     from aot.core.target import Target
@@ -57,6 +58,8 @@ class Family(Protocol):
     """The element types and scale factors that it can build."""
     epilogues: tuple[Epilogue, ...]
     """The epilogues that it can build."""
+    groupings: tuple[Grouping, ...]
+    """How many products its kernels can compute in a launch."""
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the family's space for an operation, legal or not."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.families._simt_tile import NUM_THREADS, TILE, smem_bytes
 
@@ -32,6 +33,7 @@ class Simt:
     prefetches_b = False
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)
+    groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
@@ -37,6 +38,7 @@ class Sm100Persistent:
     prefetches_b = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the guide's four parameters, both schedulers, and swap."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
@@ -51,6 +52,7 @@ class Sm100Quack:
     prefetches_b = False
     types = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues = tuple(Epilogue)
+    groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""

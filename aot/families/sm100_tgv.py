@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
 from aot.core.target import Target
 from aot.core.types import BF16, FP16
@@ -41,6 +42,7 @@ class Sm100Tgv:
     prefetches_b = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""

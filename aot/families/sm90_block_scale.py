@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, SplitK
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
 from aot.families._sm90_tiles import warpgroup_grid
 from aot.families.sm90_partial_tile import Sm90PartialTile
@@ -33,6 +34,7 @@ class Sm90BlockScale(Sm90PartialTile):
     name = "sm90_block_scale"
     types = (E4M3_BF16_BLOCK,)
     epilogues = (Epilogue.NONE,)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile of at most 128 columns, all schedules and the target's clusters."""

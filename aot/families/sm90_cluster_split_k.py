@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, FP16
 from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, Tile
@@ -88,6 +89,7 @@ class Sm90ClusterSplitK:
     prefetches_b = True
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""

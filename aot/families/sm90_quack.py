@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, wide_fault
@@ -103,6 +104,7 @@ class Sm90Quack:
     """Columns in which a tile can grow."""
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile, both schedules, the target's clusters, swap, and split-K where tile_n allows it."""

@@ -81,7 +81,13 @@ typedef struct {
   int64_t strides[2];
 } aot_gemm_tensor_t;
 
-/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n).
+/* Steps from product to product of a batch, or from group to group, in elements; 0 where all share an operand. None is
+ * below 0. */
+typedef struct {
+  int64_t a, b, d, bias, scale_a, scale_b, residual;
+} aot_gemm_group_strides_t;
+
+/* One product, a batch of products, or groups. Extents are in elements; A is (m, k), B (n, k), D (m, n).
  *
  *   bias      (1, n), columns that are adjacent, of D's element type, or bfloat16 where D's is of 8 bits. Operations that
  *             are named by it need one; the others may be left without: all 0.
@@ -91,6 +97,17 @@ typedef struct {
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED.
+ *
+ * Several products in one launch:
+ *
+ *   num_groups     of more than 1 makes a batch of any operation without a grouping in its tag: `num_groups` products of
+ *                  the same sizes, each `group_strides` behind the one before it. An operation "..._batched" has kernels
+ *                  for that; where the library has none, each product is a launch of its own.
+ *   offsets        (num_groups, 1), int32 on the device, adjacent: where each group ends. Of "..._grouped" a group is the
+ *                  rows of A and of D from the end of the one before it; m is that of all groups, and B (n, k), what
+ *                  belongs to its rows and a bias are one for each group, `group_strides` apart. Of "..._kgrouped" it is a
+ *                  range of k, which is that of all groups, and each has a D of its own.
+ *   index          (m, 1), int32 on the device, adjacent: of "..._gathered" the row of A that row i of the groups is.
  *
  * An operand that the operation takes and does not say to be optional is needed; one that it does not take must be null.
  *
@@ -118,6 +135,10 @@ typedef struct {
   aot_gemm_tensor_t scale_b;
   aot_gemm_tensor_t residual;
   aot_gemm_tensor_t scale_d;
+  int64_t num_groups; /* products of a batch, or groups; 0 counts as 1 */
+  aot_gemm_group_strides_t group_strides;
+  aot_gemm_tensor_t offsets; /* this and below: all 0 where the operation has none */
+  aot_gemm_tensor_t index;
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as

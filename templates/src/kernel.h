@@ -22,11 +22,13 @@ enum class Argument : int32_t {
   kBias,       // Bias
   kResidual,   // Tensor
   kScaleD,     // Vector of one float32
+  kOffsets,    // Vector of int32
+  kIndex,      // Vector of int32
   kWorkspace,  // Vector of float32
   kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
   kStream,     // void*
 };
-constexpr int32_t kMaxArguments = 12;
+constexpr int32_t kMaxArguments = 14;
 
 // The float32 region that a kernel needs beside its operands: the twin of aot.core.candidate.Workspace.
 struct Workspace {

@@ -74,6 +74,8 @@ struct Canonical {
   Factors scale_b;
   Tensor residual;
   Vector scale_d;
+  Vector offsets;
+  Vector index;
 };
 
 // Bytes of a factor of A, B or D: float32.

@@ -226,7 +226,8 @@ aot_gemm_status_t launch(int32_t index, Canonical* operands, void* workspace, si
   // By Argument.
   void* const values[] = {&operands->a,        &operands->b,       &operands->d, &operands->scale_a,
                           &operands->scale_b,  &operands->bias,    &operands->residual,
-                          &operands->scale_d,  &scratch,           &may_prefetch_b, &stream};
+                          &operands->scale_d,  &operands->offsets, &operands->index,
+                          &scratch,            &may_prefetch_b,    &stream};
   void* arguments[kMaxArguments + 1];
   int32_t count = 0;
   while (count < kernel.num_arguments) {
