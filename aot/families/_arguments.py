@@ -8,6 +8,7 @@ import cutlass
 from cutlass import cute
 
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.signature import Argument
 from aot.core.types import Scale
 
@@ -51,12 +52,16 @@ def optional_arguments(signature: Signature, operation: Operation, alignment: in
 
 
 def aligned_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
-    """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream."""
+    """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream.
+
+    Of a batch each of the three has its products in front, at strides that may be 0.
+    """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+    batch = (cute.sym_int(),) if operation.grouping is Grouping.BATCHED else ()
     tensors = (
-        _matrix(operation.a.element, (m, k), leading=1 if operation.a.is_k_major else 0),
-        _matrix(operation.b.element, (n, k), leading=1 if operation.b.is_k_major else 0),
-        _matrix(operation.d, (m, n), leading=1),
+        _matrix(operation.a.element, (*batch, m, k), leading=len(batch) + (1 if operation.a.is_k_major else 0)),
+        _matrix(operation.b.element, (*batch, n, k), leading=len(batch) + (1 if operation.b.is_k_major else 0)),
+        _matrix(operation.d, (*batch, m, n), leading=len(batch) + 1),
     )
     return (*tensors, *optional_arguments(signature, operation), cute.runtime.make_fake_stream())
 
@@ -97,8 +102,9 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
 
 
 def transpose(tensor: Any) -> Any:
-    """View a matrix with its modes exchanged; to be called while tracing."""
-    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, [1, 0]))
+    """View a matrix, or each of a batch, with its modes exchanged; to be called while tracing."""
+    order = [1, 0] if cute.rank(tensor) == 2 else [0, 2, 1]
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, order))
 
 
 def batched(tensor: Any) -> Any:
