@@ -74,6 +74,16 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * pairs, gate row 2j before linear row 2j + 1. Without it the n gate rows come first, then the n linear rows. */
 #define AOT_GEMM_GATE_INTERLEAVED UINT64_C(2)
 
+/* Flag of a problem: a row of D has the same bits whatever m is and whatever the other rows hold, and from run to run.
+ * Between calls of one n, one k and one operation, operands with the same strides, and addresses that are multiples of 16
+ * bytes in both or in neither, on devices that one table answers for. A kernel is then chosen among those that add up k
+ * in one order, which costs time at some sizes. A library without such a table for the operation says so: an error. */
+#define AOT_GEMM_BATCH_INVARIANT UINT64_C(4)
+
+/* Flag of a problem: D has the same bits from run to run, of the same operands on the same device. Only kernels that add
+ * in no fixed order are left out, if the library has any. */
+#define AOT_GEMM_DETERMINISTIC UINT64_C(8)
+
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
  * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
@@ -129,7 +139,7 @@ typedef struct {
   int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
   int64_t m, n, k;
   aot_gemm_tensor_t a, b, d;
-  uint64_t flags; /* of AOT_GEMM_B_CONSTANT and AOT_GEMM_GATE_INTERLEAVED; 0 for none */
+  uint64_t flags; /* AOT_GEMM_B_CONSTANT and the others; 0 for none */
   aot_gemm_tensor_t bias;     /* all 0 where there is none */
   aot_gemm_tensor_t scale_a;  /* this and all below: all 0 where the operation has none */
   aot_gemm_tensor_t scale_b;
@@ -164,6 +174,8 @@ typedef struct {
   int64_t m, n, k;
   int32_t table;    /* index of the dispatch table that answered */
   int32_t reserved; /* 0 */
+  int64_t num_groups;   /* products of a batch that one launch computes, or groups; else 1 */
+  int64_t num_launches; /* 1; of a batch that the library has no kernels for, one for each product */
 } aot_gemm_selection_t;
 
 /* Choose the kernel for a problem. Needs no GPU: where there is none, or one of another architecture, the first table

@@ -4,6 +4,8 @@
 #include <initializer_list>
 
 #include "extras.h"
+#include "kernel.h"
+#include "products.h"
 #include "refusal.h"
 #include "runtime.h"
 
@@ -95,7 +97,7 @@ class Call {
     if (left_.type.api == nullptr) {
       return call_route(state_.run, product_, left, right, bias, out, extras_ == nullptr ? nullptr : extras_->tuple);
     }
-    if (read_left() != 0 || read_right() != 0) return nullptr;
+    if (read_left() != 0 || read_right() != 0 || compact_left() != 0) return nullptr;
     if (!is_none(bias)) {
       bias_.object = bias;
       if (read_other(&bias_) != 0) return nullptr;
@@ -106,8 +108,8 @@ class Call {
       out_.object = out;
       if (read_other(&out_) != 0 || check_out() != 0) return nullptr;
     }
-    aot_gemm_problem_t problem;
-    if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
+    Problems problems;
+    if (state_problems_of(&problems) != 0 || launch(problems) != 0 || release(right_) != 0) return nullptr;
     if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
     if (extras_ != nullptr && release_extras() != 0) return nullptr;
     if (allocates) return out_.tensor.hand_on(*left_.type.api);
@@ -122,7 +124,7 @@ class Call {
     left_.object = weight;
     if (state_.find_type(weight, &left_.type) != 0) return nullptr;
     if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight);
-    if (read_left() != 0) return nullptr;
+    if (read_left() != 0 || compact_left() != 0) return nullptr;
     aot_gemm_status_t status = AOT_GEMM_OK;
     {
       const WithoutGil scope;
@@ -163,8 +165,12 @@ class Call {
   int read_left() {
     if (read(&left_) != 0) return -1;
     if (check_left(product_, *left_.view()) != 0) return refused();
-    if (find_stream(*left_.type.api, left_.view()->device, &stream_) != 0) return -1;
-    if (is_matrix(*left_.view())) return 0;
+    return find_stream(*left_.type.api, left_.view()->device, &stream_);
+  }
+
+  // Has a copy stand for a left operand that is not one matrix in memory. Of a batch each product has its own.
+  int compact_left() {
+    if (is_matrix(*left_.view()) || (right_.view() != nullptr && is_batched(product_, *right_.view()))) return 0;
     original_ = span_of(*left_.view());
     left_.copy = call_route(state_.compact, product_, left_.object);
     if (left_.copy == nullptr) return -1;
@@ -289,7 +295,7 @@ class Call {
   }
 
   // Checks the operands, allocates `out` where it is not there, and states the product.
-  int state_problem_of(aot_gemm_problem_t* problem) {
+  int state_problems_of(Problems* problems) {
     Operands operands = {left_.view(), right_.view(), bias_.view(), out_.view()};
     if (extras_ != nullptr) {
       operands.scale_x = extras_->scale_x.view();
@@ -297,6 +303,10 @@ class Call {
       operands.residual = extras_->residual.view();
       operands.scale_out = extras_->scale_out.view();
       operands.options = extras_->options;
+    }
+    if (left_.type.is_of_torch && kHasVaryingKernels && !operands.options.is_deterministic &&
+        state_.torch.find_deterministic(&operands.options.is_deterministic) != 0) {
+      return -1;
     }
     Result result;
     if (check_operands(product_, operands, &result) != 0) return refused();
@@ -307,7 +317,7 @@ class Call {
       if (out_.tensor.allocate(*left_.type.api, left.device, type, result.extents, result.num_dims) != 0) return -1;
       operands.out = out_.view();
     }
-    return state_problem(product_, operands, result, right_is_constant_, problem) == 0 ? 0 : refused();
+    return state_problems(product_, operands, result, right_is_constant_, problems) == 0 ? 0 : refused();
   }
 
   static void* allocate_workspace(void* context, size_t num_bytes) {
@@ -317,6 +327,7 @@ class Call {
   // Called without the GIL, in the midst of a launch.
   void* allocate(size_t num_bytes) {
     return without_gil_->with_gil([this, num_bytes]() -> void* {
+      workspace_.release();  // of the launch before, if there are several: it is done by the time that this one begins
       const auto extent = static_cast<int64_t>(num_bytes);
       const DLDataType bytes = {kDLUInt, 8, 1};
       has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1) != 0;
@@ -324,12 +335,16 @@ class Call {
     });
   }
 
-  int launch(const aot_gemm_problem_t& problem) {
+  int launch(const Problems& problems) {
     aot_gemm_status_t status = AOT_GEMM_OK;
     {
       WithoutGil scope;
       without_gil_ = &scope;
-      status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
+      status = aot_gemm_launch_allocating(&problems.first, &allocate_workspace, this, stream_);
+      for (int64_t i = 1; i < problems.count && status == AOT_GEMM_OK; ++i) {
+        const aot_gemm_problem_t problem = problems.at(i);
+        status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
+      }
     }
     // The framework's own error says more than that there is no workspace.
     if (status != AOT_GEMM_OK && !has_failed_) raise_status(state_, status);

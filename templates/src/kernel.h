@@ -55,6 +55,7 @@ struct Kernel {
   int32_t num_arguments;
   Argument signature[kMaxArguments];
   Workspace workspace;
+  bool is_deterministic;
   int32_t resident_sms;  // least that a device must have; 0 where its blocks do not wait for each other
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t
@@ -80,6 +81,8 @@ extern const Kernel kKernels[];
 extern const Multiples kMultiples[];
 extern KernelState kernel_states[];
 extern const int32_t kNumKernels;
+// Whether some kernel adds in no fixed order, so that its results may differ from run to run.
+extern const bool kHasVaryingKernels;
 extern const char kVersion[];
 extern const char kArch[];
 extern const int32_t kCapabilityMajor;

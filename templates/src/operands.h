@@ -15,7 +15,7 @@ namespace aot {
 
 struct Operands {
   const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
-  const DLTensor* right;  // weight (n, k) or, of a gated product, (2 n, k); or b (k, n), or b (k)
+  const DLTensor* right;  // weight (n, k) or, of a gated product, (2 n, k); or b (..., k, n), or b (k)
   const DLTensor* bias;   // (n) or (2 n); null, as any of those below: there is none
   const DLTensor* out;    // null: to be allocated
   const DLTensor* scale_x = nullptr;
@@ -49,10 +49,11 @@ int check_operands(Product product, const Operands& operands, Result* result);
 // whether one is made depends on strides alone, and out may never overlap an operand.
 int check_apart(Product product, const Span& left, const DLTensor& out);
 
-// States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
+// States the products for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
 // promise for the right operand, AOT_GEMM_B_CONSTANT.
-int state_problem(Product product, const Operands& operands, const Result& result, bool right_is_constant,
-                  aot_gemm_problem_t* problem);
+struct Problems;
+int state_problems(Product product, const Operands& operands, const Result& result, bool right_is_constant,
+                   Problems* problems);
 
 }  // namespace aot
 

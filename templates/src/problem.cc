@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "error.h"
@@ -122,6 +123,7 @@ void write_operands(const aot_gemm_problem_t& problem, const Operation& operatio
   canonical->m = problem.m;
   canonical->n = problem.n;
   canonical->k = problem.k;
+  canonical->batch = {num_groups_of(problem), problem.group_strides.a, problem.group_strides.b, problem.group_strides.d};
   canonical->a = make_tensor(problem.a.data, problem.m, problem.k, strides.a);
   canonical->d = make_tensor(problem.d.data, problem.m, problem.n, strides.d);
   if (operation.has_gate()) {
@@ -142,6 +144,7 @@ aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
   std::swap(exchanged.m, exchanged.n);
   std::swap(exchanged.a, exchanged.b);
   std::swap(exchanged.d.strides[0], exchanged.d.strides[1]);
+  std::swap(exchanged.group_strides.a, exchanged.group_strides.b);
   exchanged.flags &= ~AOT_GEMM_B_CONSTANT;
   return exchanged;
 }
@@ -163,6 +166,7 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, S
 
 bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
   Strides strides = {};
+  if (!has_aligned_steps(problem, operation)) return false;
   if (!align_rows(problem, operation, &strides)) return false;
   const int64_t rows = rows_of_b(problem, operation);
   for (int32_t layout = 0; layout < 4; ++layout) {
@@ -190,6 +194,14 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 }
 
 }  // namespace
+
+bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation) {
+  if (problem.num_groups <= 1) return true;
+  const int64_t steps[] = {problem.group_strides.a * bytes_of(operation.a), problem.group_strides.b * bytes_of(operation.b),
+                           problem.group_strides.d * bytes_of(operation.d)};
+  return std::all_of(std::begin(steps), std::end(steps),
+                     [](int64_t step) { return step % kAlignmentBytes == 0 && step < kStrideLimitBytes; });
+}
 
 aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
                        const aot_gemm_problem_t** problem) {

@@ -53,6 +53,22 @@ union Factors {
   Tensor matrix;  // of blocks; or (2, n) of B, with a gate
 };
 
+// Matrices of a batch, or one for each group. Kernels of one stride read `strides[0]`, from matrix to matrix, and
+// `strides[1]`, the leading one.
+struct Stack {
+  void* data;
+  int32_t shape[3];
+  int64_t strides[3];
+};
+
+// The products of a batch; 1 and 0 of a single one.
+struct Batch {
+  int64_t num_products;
+  int64_t a;  // steps from product to product, in elements
+  int64_t b;
+  int64_t d;
+};
+
 // A problem in the one form that the TMA kernels take: D and a residual row-major, A and B contiguous along one mode;
 // addresses, leading strides and the rows of D multiples of 16 bytes, the address of a bias too. Where `aligned` is false
 // only the fallback can compute it, as it was stated.
@@ -74,6 +90,7 @@ struct Canonical {
   Factors scale_b;
   Tensor residual;
   Vector scale_d;
+  Batch batch;
   Vector offsets;
   Vector index;
 };
@@ -82,6 +99,12 @@ struct Canonical {
 constexpr int64_t kFactorBytes = 4;
 
 inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 || problem.n == 0; }
+
+// Counts the products that a problem asks for: of a batch, or the groups.
+inline int64_t num_groups_of(const aot_gemm_problem_t& problem) { return problem.num_groups > 1 ? problem.num_groups : 1; }
+
+// Says whether TMA takes the steps from product to product of a batch.
+bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation);
 
 inline int64_t rows_of_b(const aot_gemm_problem_t& problem, const Operation& operation) {
   return operation.has_gate() ? 2 * problem.n : problem.n;

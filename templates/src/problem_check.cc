@@ -1,5 +1,6 @@
 #include <cinttypes>
 
+#include "batch.h"
 #include "error.h"
 #include "lattice.h"
 #include "problem.h"
@@ -11,16 +12,13 @@ namespace {
 constexpr int64_t kMaxExtent = INT32_MAX;
 
 aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
-  const uint64_t known = AOT_GEMM_B_CONSTANT | (operation.has_gate() ? AOT_GEMM_GATE_INTERLEAVED : 0);
-  if ((flags & ~known) == 0) return AOT_GEMM_OK;
-  if (operation.has_gate()) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "flags are 0x%" PRIx64 "; expected 0, or of AOT_GEMM_B_CONSTANT (0x%" PRIx64
-                ") and AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64 ")",
-                flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_GATE_INTERLEAVED);
-  }
-  return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_CONSTANT (0x%" PRIx64 ")%s",
-              flags, AOT_GEMM_B_CONSTANT, (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 ? "; the operation has no gate" : "");
+  const uint64_t any = AOT_GEMM_B_CONSTANT | AOT_GEMM_BATCH_INVARIANT | AOT_GEMM_DETERMINISTIC;
+  if ((flags & ~(any | (operation.has_gate() ? AOT_GEMM_GATE_INTERLEAVED : 0))) == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "flags are 0x%" PRIx64 "; expected 0, or of AOT_GEMM_B_CONSTANT (0x%" PRIx64 "), AOT_GEMM_BATCH_INVARIANT (0x%" PRIx64
+              "), AOT_GEMM_DETERMINISTIC (0x%" PRIx64 ") and, with a gate, AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64 ")%s",
+              flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_BATCH_INVARIANT, AOT_GEMM_DETERMINISTIC, AOT_GEMM_GATE_INTERLEAVED,
+              (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 && !operation.has_gate() ? "; the operation has no gate" : "");
 }
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent) {
@@ -189,12 +187,14 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   status = check_flags(problem.flags, operation);
   if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
   if (status == AOT_GEMM_OK) status = check_absent(problem, operation);
+  if (status == AOT_GEMM_OK && is_empty(problem)) status = check_batch(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
   status = check_bias(problem, operation);
   if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, problem.m, problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
-  return status == AOT_GEMM_OK ? check_memory(problem, operation) : status;
+  if (status == AOT_GEMM_OK) status = check_memory(problem, operation);
+  return status == AOT_GEMM_OK ? check_batch(problem, operation) : status;
 }
 
 }  // namespace aot

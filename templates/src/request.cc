@@ -17,7 +17,7 @@ Epilogue epilogue_of(const Request& request) {
 }
 
 bool computes(const Operation& operation, const Request& request, Epilogue epilogue) {
-  return operation.a == request.a && operation.b == request.b && operation.d == request.d &&
+  return operation.grouping == Grouping::kDense && operation.a == request.a && operation.b == request.b && operation.d == request.d &&
          operation.scale == request.scale && operation.epilogue == epilogue &&
          operation.has_residual() == request.has_residual &&
          (operation.bias != Presence::kNone || !request.has_bias) && (!operation.is_fast || request.use_fast_accum) &&

@@ -23,6 +23,8 @@ struct Options {
   bool allow_tf32 = false;
   bool use_fast_accum = false;
   bool is_interleaved = false;
+  bool is_deterministic = false;
+  bool is_batch_invariant = false;
 };
 
 // All that the operation of a product depends on.

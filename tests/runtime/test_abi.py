@@ -75,9 +75,9 @@ def test_a_program_of_this_header_is_served(run):
     assert run("current", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
     promised = run("current", "bf16", -1, *bytes_of(1, FLAGS_BYTE))
     assert promised[:2] == ["0 0 0 0 0 0 0", " ".join(["3", *EARLY])]
-    refused = run("current", "bf16", -1, *bytes_of(4, FLAGS_BYTE))
+    refused = run("current", "bf16", -1, *bytes_of(16, FLAGS_BYTE))
     assert "\n".join(refused).startswith(NO_LAUNCH)
-    assert refused[2].startswith("flags are 0x4; expected ")
+    assert refused[2].startswith("flags are 0x10; expected ")
 
 
 @pytest.mark.parametrize(("age", "num_bytes"), [("older", OLD_PROBLEM_BYTES), ("before_scales", 144)])
@@ -136,7 +136,7 @@ def test_sizes_that_no_header_has_are_refused(library, num_bytes):
 def test_a_selection_too_small_is_refused_and_left_alone(library, num_bytes):
     selection = (ctypes.c_ubyte * 56)(*(num_bytes).to_bytes(8, "little"), *[0xAB] * 48)
     before = bytes(selection)
-    assert ctypes.sizeof(Selection) == 64
+    assert ctypes.sizeof(Selection) == 80
     assert library.c.aot_gemm_select(ctypes.byref(problem(64, 64, 64)), selection) == 1
     assert bytes(selection) == before
     assert library.error() == (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _library, _products
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
-from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, refuse_activation
+from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, mode_flags, refuse_activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,8 @@ def linear(
     scale_out: Any = None,
     allow_tf32: bool = False,
     use_fast_accum: bool = False,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> Any:
     """Compute activation(x @ weight^T + bias) + residual, as torch.nn.functional.linear and what follows it.
 
@@ -80,6 +82,10 @@ def linear(
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
         use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
             Hopper, where the wheel has such kernels; else they are added up in float32 every 128 of k.
+        deterministic: whether the same operands must give the same bits on the same device each time, as they do where
+            torch.use_deterministic_algorithms is on. `info` says which kernels are left out by it, if any.
+        batch_invariant: whether a row of the result must have the same bits whatever the number of rows and whatever
+            they hold, and each time. It costs time at some sizes, and the wheel must have been built for it.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
@@ -103,6 +109,7 @@ def linear(
         refuse_activation("linear", activation)
     element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
     flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
+    flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     extras = (scale_x, scale_w, residual, scale_out, epilogue, element, flags)
     return _products.linear_with(x, weight, bias, out, extras)
 
@@ -118,6 +125,8 @@ def gated_linear(
     scale_w: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> Any:
     """Compute activation(gate) * linear, where both are x @ rows^T + bias of the halves of one weight: SwiGLU, GeGLU.
 
@@ -134,6 +143,8 @@ def gated_linear(
         scale_w: as `linear` has it, without blocks: one element, or 2 n.
         out: (..., n), written to; allocated where it is not given.
         out_dtype: as `linear` has it.
+        deterministic: as `linear` has it.
+        batch_invariant: as `linear` has it.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
@@ -146,19 +157,27 @@ def gated_linear(
     except (KeyError, TypeError):
         refuse_activation("gated_linear", activation)
     element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
-    extras = (scale_x, scale_w, None, None, epilogue, element, INTERLEAVED if interleaved else 0)
+    flags = INTERLEAVED if interleaved else 0
+    flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    extras = (scale_x, scale_w, None, None, epilogue, element, flags)
     return _products.gated_linear_with(x, weight, bias, out, extras)
 
 
-def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
-    """Compute a @ b, as torch.matmul for a `b` of one or two dimensions.
+def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
+    """Compute a @ b, as torch.matmul: the leading dimensions of both are a batch, and broadcast.
+
+    A batch is one launch where the wheel has kernels for batches and its leading dimensions lie as one in a, b and out,
+    at any stride, 0 included; where b is one matrix for rows that join, it is one product. Leading dimensions that do
+    not join, as of heads that stand between rows, take a launch for each step of the shorter ones, and without kernels
+    for batches each product is a launch of its own: `plan` says how many there are. Nothing is copied.
 
     Args:
-        a: (..., m, k) or (k,), of a type that `linear` takes without factors, in GPU memory; copied where leading
-            dimensions do not join into rows.
-        b: (k, n) or (k,), of the same type and GPU, or what `constant` returned for one. For a batched b, call this
-            once for each matrix.
+        a: (..., m, k) or (k,), of a type that `linear` takes without factors, in GPU memory; where b is one matrix and
+            leading dimensions do not join into rows, it is copied first.
+        b: (..., k, n) or (k,), of the same type and GPU, or what `constant` returned for one.
         out: (..., m, n), less the modes that a vector lacks; written to; allocated where it is not given.
+        deterministic: as `linear` has it.
+        batch_invariant: as `linear` has it; each product of a batch is then one by itself.
 
     Returns:
         `out`, or the new tensor, of the type of tensor that a is.
@@ -166,7 +185,10 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     Raises:
         AotGemmError: one of the classes that `linear` lists.
     """
-    return _products.matmul(a, b, None, out)
+    if not (deterministic or batch_invariant):
+        return _products.matmul(a, b, None, out)
+    flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    return _products.matmul_with(a, b, None, out, (None, None, None, None, 0, -1, flags))
 
 
 def constant(weight: Any) -> ConstantWeight:

@@ -31,6 +31,11 @@ class Plan:
     dtype: str
     layout: str
     bias: bool
+    batch: int
+    """Products that are asked for."""
+    launches: int
+    """Of kernels: one, or one for each product of a batch that the wheel has no kernels for."""
+    batch_invariant: bool
     operation: str
     """The tag of the operation, such as `bf16_bias`: the types, then what is added."""
     kernel: str
@@ -96,6 +101,8 @@ class _Selection(NamedTuple):
     k: int
     workspace_bytes: int
     table: int
+    num_groups: int
+    num_launches: int
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,8 @@ class _Place:
     """The row of a ladder; a grid has none, and no times."""
     bucket: Shape
     """Upper edges of the bucket or cell."""
+    num_groups: int
+    """Products that the times are of."""
 
 
 def _find_place(selection: _Selection) -> _Place | None:
@@ -119,13 +128,15 @@ def _find_place(selection: _Selection) -> _Place | None:
         if TIERS[selection.tier] == "tuned":
             ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
             step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-            return _Place(ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"]))
+            return _Place(
+                ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"]), section["num_groups"]
+            )
         if TIERS[selection.tier] == "grid":
             grid = section["grid"]
             n, k = divmod(selection.index, len(grid["k_edges"]))
             edges = grid["columns"][selection.index]["m_edges"]
             step = min(bisect_left(edges, selection.m), len(edges) - 1)
-            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]))
+            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), section["num_groups"])
     except (LookupError, StopIteration) as error:
         raise errors.CorruptLibraryError(
             f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
@@ -151,9 +162,9 @@ class _Rates:
         num_bytes = sum(-(-count * self.bits[name] // 8) for name, count in elements.items())
         return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
 
-    def roofline_us(self, shape: Shape) -> float:
-        """Return the least time of a product that is not empty."""
-        return max(self.least_us(*shape).values())
+    def roofline_us(self, shape: Shape, batch: int = 1) -> float:
+        """Return the least time of a product that is not empty, or of a batch of those."""
+        return batch * max(self.least_us(*shape).values())
 
 
 def _rates(table: int, call: str) -> _Rates:
@@ -167,13 +178,17 @@ def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float
         of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
         return f"the table has no times {of}"
     edge = place.bucket[0]
+    if selection.num_launches > 1:
+        return f"each of the {selection.num_launches} products is a launch of its own"
+    if selection.num_groups > place.num_groups:
+        return f"the table's times are of up to {place.num_groups} products"
     if selection.m > edge:
         return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
     if place.row["kernel"] != selection.kernel:
         return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:
         return "the table has none for this kernel here"
-    if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket)):
+    if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket, place.num_groups)):
         return "the table's time here is less than the roofline, so that it is not this problem's"
     return None
 
@@ -193,7 +208,11 @@ def _table_of(target: str | None) -> int:
     return targets.index(target)
 
 
-def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Selection:
+BATCH_INVARIANT = 4
+"""Flag of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT."""
+
+
+def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
     """Ask the library for an operation, by its tag, in a layout.
 
     Raises:
@@ -203,7 +222,7 @@ def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Sel
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
-    asked = _library.operation(call), LAYOUTS.index(layout), *shape, _table_of(target)
+    asked = _library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, _table_of(target)
     return _Selection(*_library.binding()["plan"](*asked))
 
 
@@ -223,6 +242,8 @@ def plan(
     out_dtype: Any = None,
     allow_tf32: bool = False,
     use_fast_accum: bool = False,
+    batch: int = 1,
+    batch_invariant: bool = False,
     target: str | None = None,
 ) -> Plan:
     """Say which kernel a product gets, without a GPU: by dtypes where `linear` and `gated_linear` take tensors.
@@ -244,6 +265,8 @@ def plan(
         out_dtype: as `linear` has it.
         allow_tf32: as `linear` has it.
         use_fast_accum: as `linear` has it.
+        batch: products of the same sizes, as `matmul` computes them of leading dimensions; none share an operand.
+        batch_invariant: as `linear` has it.
         target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
             asked if the wheel has several tables; where there is no GPU, the first table.
 
@@ -268,11 +291,12 @@ def plan(
         use_fast_accum=use_fast_accum,
     )
     call = find(request)
-    selection = _select(call, layout, (m, n, k), target)
+    batch = _extent("batch", batch)
+    selection = _select(call, layout, (m, n, k), batch, BATCH_INVARIANT if batch_invariant else 0, target)
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
     rates = _rates(selection.table, call)
-    least = rates.least_us(m, n, k) if m and n else {}
+    least = {name: batch * us for name, us in rates.least_us(m, n, k).items()} if m and n and batch else {}
     bound = max(least, key=least.__getitem__, default=None)
     roofline_us = None if bound is None else least[bound]
     empty = "an empty product launches nothing"
@@ -286,6 +310,9 @@ def plan(
         dtype=request.a,
         layout=layout,
         bias=request.bias,
+        batch=batch,
+        launches=selection.num_launches,
+        batch_invariant=batch_invariant,
         operation=call,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
@@ -297,7 +324,9 @@ def plan(
         runner_up_us=timed["runner_up_us"] if timed else None,
         roofline_us=roofline_us,
         roofline_bound=bound,
-        roofline_fraction=rates.roofline_us(place.bucket) / timed["time_us"] if place and timed else None,
+        roofline_fraction=(
+            rates.roofline_us(place.bucket, place.num_groups) / timed["time_us"] if place and timed else None
+        ),
         bigger_tiles=tuple(tables[selection.table]["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=selection.workspace_bytes,
         target=tables[selection.table]["target"],
@@ -339,7 +368,9 @@ def explain(
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
     what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
-    what += f", operation {got.operation}" if options else ""
+    what += f", a batch of {got.batch}" if got.batch > 1 else ""
+    what += ", batch-invariant" if got.batch_invariant else ""
+    what += f", operation {got.operation}" if set(options) - {"batch", "batch_invariant"} else ""
     lines = [
         f"{what}, on {manifest()['arch']}, by the table of {got.target}",
         f"  {reasons[got.tier]}",
@@ -347,7 +378,10 @@ def explain(
     bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
         lines.append("  bucket     up to m {} n {} k {}".format(*bucket))
-    lines += [f"  kernel     {got.kernel}", *_explain_time(got, bucket)]
+    lines += [f"  kernel     {got.kernel}"]
+    if got.launches > 1:
+        lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
+    lines += _explain_time(got, bucket)
     if got.roofline_us is not None:
         lines.append(f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}")
     if got.roofline_fraction is not None:
