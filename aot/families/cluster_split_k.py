@@ -144,6 +144,10 @@ class ClusterSplitK:
         del candidate
         return 1, 1
 
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order in which the warps of a cluster take blocks of k by turns, and add up their sums."""
+        return f"mma.sync, blocks of k by turns of {candidate.schedule} of {candidate.cluster_m}"
+
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
         from aot.families import signature

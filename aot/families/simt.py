@@ -62,6 +62,11 @@ class Simt:
         del candidate
         return 1, 1
 
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of fused multiply-adds from the first of k to the last."""
+        del candidate
+        return "fma"
+
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""
         from aot.families import Entry, signature

@@ -10,7 +10,7 @@ from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
-from aot.families._split_k import split_k_multiples, split_k_workspace
+from aot.families._split_k import order_of_splits, split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import ALIGNMENT_BYTES, BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
@@ -129,6 +129,10 @@ class Sm100Quack:
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `tcgen05.mma`, 32 bytes of k at a time, from the first to the last, within a split."""
+        return order_of_splits("tcgen05", candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""

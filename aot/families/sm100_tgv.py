@@ -14,6 +14,7 @@ from aot.core.operation import Layout, Operation
 from aot.core.target import Target
 from aot.core.types import BF16, FP16
 from aot.families import Entry
+from aot.families._split_k import order_of_splits
 from aot.families._tcgen05 import BARRIER_BYTES, Shape
 
 TILE_M = 64
@@ -92,6 +93,10 @@ class Sm100Tgv:
         """Take all: the store is predicated."""
         del candidate
         return 1, 1
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `tcgen05.mma`, which no device has shown to be that of other kernels."""
+        return order_of_splits(self.name, candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure `TgvGemmKernel` and make its entry."""

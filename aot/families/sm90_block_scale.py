@@ -10,6 +10,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
 from aot.families._sm90_tiles import warpgroup_grid
+from aot.families._split_k import order_of_splits
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class Sm90BlockScale(Sm90PartialTile):
             text = f"{tile} needs {sums} registers a thread for the sums of a stage and of the tile"
             return Rejected(Reason.REGISTERS, f"{text}; {MAX_SUMS} fit beside the factors")
         return super().check(candidate, operation, target)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `wgmma` whose sums are scaled and added up every 128 of k."""
+        return order_of_splits("wgmma by blocks", candidate)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, which multiplies each stage by its factors."""

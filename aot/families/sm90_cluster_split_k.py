@@ -146,6 +146,10 @@ class Sm90ClusterSplitK:
         del candidate
         return 1, 1
 
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums."""
+        return f"wgmma, blocks of k by turns of {candidate.split_k}"
+
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
         from aot.families import signature

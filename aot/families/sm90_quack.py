@@ -22,7 +22,7 @@ from aot.families._sm90_tiles import (
     tile_fault,
     warpgroup_grid,
 )
-from aot.families._split_k import split_k_multiples, split_k_workspace
+from aot.families._split_k import order_of_splits, split_k_multiples, split_k_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,6 +167,10 @@ class Sm90Quack:
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `wgmma`, 32 bytes of k at a time, from the first to the last, within a split."""
+        return order_of_splits("wgmma", candidate)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls, for the operation's types and epilogue."""

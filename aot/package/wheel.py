@@ -12,6 +12,7 @@ from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
 from aot.families import family_of
@@ -80,7 +81,12 @@ def _wheel_table(source: TableSource, numbers: Mapping[KernelKey, int]) -> Wheel
 
 
 def manifest_of(
-    sources: Sequence[TableSource], artifacts: Sequence[Artifact], package: str, wheel_version: str
+    sources: Sequence[TableSource],
+    artifacts: Sequence[Artifact],
+    package: str,
+    wheel_version: str,
+    *,
+    batch_invariant: bool = False,
 ) -> Manifest:
     """Make the manifest of a wheel. The local part of its version says what its tables are: see distribution.
 
@@ -89,6 +95,7 @@ def manifest_of(
         artifacts: the kernels of all, each once, as `shared_kernels` lists them.
         package: name of the distribution.
         wheel_version: the version's public part.
+        batch_invariant: whether every call is to be batch-invariant.
     """
     kernels = tuple(artifact.kernel for artifact in artifacts)
     numbers = {kernel.key: number for number, kernel in enumerate(kernels)}
@@ -103,6 +110,7 @@ def manifest_of(
         toolchain=toolchain_versions(),
         kernels=kernels,
         tables=tuple(_wheel_table(source, numbers) for source in sources),
+        batch_invariant=batch_invariant,
     )
 
 
@@ -152,10 +160,38 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
     return [found[key] for key in kernels]
 
 
+def _check_invariant(sources: Sequence[TableSource]) -> None:
+    """Refuse selections that have an operation without a batch-invariant table (PackageError)."""
+    for source in sources:
+        sections = source.selection.table.sections
+        invariant = {x.operation for x in sections if x.batch_invariant}
+        dense = {x.operation for x in sections if x.operation.grouping is Grouping.DENSE}
+        missing = min(dense - invariant, default=None)
+        if missing is not None:
+            raise PackageError(
+                f"--batch-invariant: the selection of {source.target.name} has no batch-invariant table of {missing.tag}; "
+                "make one with `aot select --batch-invariant`, and give it with --selection"
+            )
+
+
 def make_wheel(
-    sources: Sequence[TableSource], dist_dir: Path, workplace: Workplace, *, package: str, wheel_version: str
+    sources: Sequence[TableSource],
+    dist_dir: Path,
+    workplace: Workplace,
+    *,
+    package: str,
+    wheel_version: str,
+    batch_invariant: bool = False,
 ) -> BuiltWheel:
     """Compile the kernels of one or several selections and build their wheel.
+
+    Args:
+        sources: what each table is made from.
+        dist_dir: where to put the wheel.
+        workplace: how it is built.
+        package: name of the distribution.
+        wheel_version: the version's public part.
+        batch_invariant: whether every call of it is to be batch-invariant.
 
     Raises:
         CompileError: a selected kernel does not compile.
@@ -163,8 +199,10 @@ def make_wheel(
         PackageError: the selections are not for one wheel, the build failed, or the wheel is not what it must be.
     """
     check_one_host([source.target for source in sources])
+    if batch_invariant:
+        _check_invariant(sources)
     artifacts = _compiled(sources, workplace)
-    manifest = manifest_of(sources, artifacts, package, wheel_version)
+    manifest = manifest_of(sources, artifacts, package, wheel_version, batch_invariant=batch_invariant)
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     target = sources[0].target
     wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)

@@ -106,7 +106,7 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
         key = selection.kernels[next(iter(sections.values())).fallback]
         why = f"  fallback   {why_general(problem)}; the table has no time"
         return "\n".join([problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)])
-    section = sections[launched.operation]
+    section = selection.table.section(launched.operation, launched.num_groups)
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
     lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice, launched.m)}"]
@@ -114,7 +114,8 @@ def explanation(selection: Selection, problem: Problem, target: Target, timed: O
     own_row, compared = None, launched
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)
-        row, compared = ladder.rows[step], Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k)
+        row = ladder.rows[step]
+        compared = Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k, section.num_groups)
         own_row = row if choice.kernel == row.kernel else None
         lines += _row_lines(choice, row, selection)
     else:

@@ -81,6 +81,8 @@ extern const Kernel kKernels[];
 extern const Multiples kMultiples[];
 extern KernelState kernel_states[];
 extern const int32_t kNumKernels;
+// Flags that count for every problem, beside its own.
+extern const uint64_t kDefaultFlags;
 // Whether some kernel adds in no fixed order, so that its results may differ from run to run.
 extern const bool kHasVaryingKernels;
 extern const char kVersion[];

@@ -71,6 +71,8 @@ const Device* ask_device(int32_t ordinal, Plan* plan) {
   return device;
 }
 
+bool asks_for(const aot_gemm_problem_t& problem, uint64_t flag) { return ((problem.flags | kDefaultFlags) & flag) != 0; }
+
 // How a problem is computed: as it is, or as another one.
 struct Asked {
   const aot_gemm_problem_t* problem;
@@ -87,7 +89,7 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
   asked->num_launches = 1;
   const Operation& own = kOperations[operation];
   if (!is_batch(problem, own) || own.grouping == Grouping::kBatched || is_empty(problem)) return;
-  const bool is_invariant = (problem.flags & AOT_GEMM_BATCH_INVARIANT) != 0;
+  const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
   if (fold(problem, own, &asked->storage)) {
     asked->problem = &asked->storage;
   } else if (!is_invariant && own.batched >= 0 && kOperations[own.batched].layouts != 0 && own.bias == Presence::kNone) {
@@ -109,7 +111,7 @@ int64_t rows_looked_up(const Canonical& canonical, const Operation& operation) {
 aot_gemm_status_t fail_invariant(const Operation& operation) {
   return fail(AOT_GEMM_ERROR_OPERATION,
               "this library has no batch-invariant table of %s; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library "
-              "that was built with `aot build --batch-invariant`",
+              "built of a selection that `aot select --batch-invariant` made",
               operation.tag);
 }
 
@@ -152,7 +154,7 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   const Canonical& canonical = plan->problem;
   canonicalise(problem, operation, operation.layouts, &plan->problem);
   const int64_t num_groups = canonical.batch.num_products;
-  const bool is_invariant = (problem.flags & AOT_GEMM_BATCH_INVARIANT) != 0;
+  const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
   const int32_t any = find_section(kTables[table], asked.operation, canonical.layout);
   const int32_t found = is_invariant || operation.grouping != Grouping::kDense
                             ? find_section_for(any, num_groups, is_invariant)
@@ -161,7 +163,7 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   const Section& section = kSections[found];
   const int64_t rows = rows_looked_up(canonical, operation);
   const Choice choice = choose(section, kMultiples, rows, canonical.n, canonical.k, canonical.aligned);
-  const bool must_repeat = (problem.flags & AOT_GEMM_DETERMINISTIC) != 0;
+  const bool must_repeat = asks_for(problem, AOT_GEMM_DETERMINISTIC);
   const Kernel& chosen = kKernels[choice.kernel];
   const bool is_fit = chosen.resident_sms <= num_sms && (chosen.is_deterministic || !must_repeat);
   plan->kernel = is_fit ? choice.kernel : section.substitute;

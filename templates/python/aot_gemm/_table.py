@@ -128,9 +128,8 @@ def _find_place(selection: _Selection) -> _Place | None:
         if TIERS[selection.tier] == "tuned":
             ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
             step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-            return _Place(
-                ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"]), section["num_groups"]
-            )
+            bucket = ladder["m_edges"][step], ladder["n"], ladder["k"]
+            return _Place(ladder["rows"][step], bucket, section["num_groups"])
         if TIERS[selection.tier] == "grid":
             grid = section["grid"]
             n, k = divmod(selection.index, len(grid["k_edges"]))
@@ -172,11 +171,8 @@ def _rates(table: int, call: str) -> _Rates:
     return _Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
 
 
-def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: _Rates) -> str | None:
-    """Say why the table has no time for a problem that is not empty; None where it has one."""
-    if place is None or place.row is None:
-        of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
-        return f"the table has no times {of}"
+def _why_unlike(place: _Place, selection: _Selection) -> str | None:
+    """Say why the table's time is of other sizes than a problem's; None where it is of them or larger ones."""
     edge = place.bucket[0]
     if selection.num_launches > 1:
         return f"each of the {selection.num_launches} products is a launch of its own"
@@ -184,6 +180,17 @@ def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float
         return f"the table's times are of up to {place.num_groups} products"
     if selection.m > edge:
         return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
+    return None
+
+
+def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: _Rates) -> str | None:
+    """Say why the table has no time for a problem that is not empty; None where it has one."""
+    if place is None or place.row is None:
+        of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
+        return f"the table has no times {of}"
+    unlike = _why_unlike(place, selection)
+    if unlike is not None:
+        return unlike
     if place.row["kernel"] != selection.kernel:
         return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:

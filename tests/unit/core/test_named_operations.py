@@ -1,8 +1,8 @@
 import pytest
 
 from aot.core.errors import OperationError
-from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, named_operations
 from aot.core.grouping import Grouping
+from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, named_operations
 from aot.core.operation import Layout, Operation
 from aot.core.types import BF16, FP16
 
@@ -25,7 +25,12 @@ def test_tags_and_patterns_are_listed_once_in_the_order_of_the_catalogue():
 
 
 def test_what_a_minus_leads_is_left_out():
-    assert tags("bf16_kk_*,-*_*glu,-*_gelu*,-*ed") == ["bf16_kk_bias", "bf16_kk_relu", "bf16_kk_silu", "bf16_kk_residual"]
+    assert tags("bf16_kk_*,-*_*glu,-*_gelu*,-*ed") == [
+        "bf16_kk_bias",
+        "bf16_kk_relu",
+        "bf16_kk_silu",
+        "bf16_kk_residual",
+    ]
     assert tags("int8,-int8_int32_kk") == ["int8_bf16_kk", "int8_fp16_kk"]
     assert set(tags("-*16_*")) == {"e4m3_fp32_kk", "e4m3_e4m3_kk", "int8_int32_kk", "tf32_kk", "fp32_kk"}
 

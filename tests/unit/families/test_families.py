@@ -46,6 +46,9 @@ class Newest:
     def workspace(self, candidate):
         return Workspace()
 
+    def sum_order(self, candidate):
+        return "new"
+
     def multiples(self, candidate):
         return 1, 1
 
