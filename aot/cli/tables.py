@@ -254,7 +254,7 @@ def price_table(selection: Selection) -> list[str]:
     header = ("batch-invariant", "problems", "mean", "to m 512", "at worst", "where")
     rows = [
         (x.operation.tag, x.num_problems, f"{x.mean:.3f}x", f"{x.mean_to_512:.3f}x", f"{x.worst:.2f}x", x.worst_problem)
-        for x in selection.prices
+        for x in selection.prices or ()
     ]
     return [table(header, rows)] if rows else []
 

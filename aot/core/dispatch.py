@@ -113,6 +113,14 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Scope:
+    """What a section is for that is not the only one of its operation."""
+
+    num_groups: Extent
+    batch_invariant: bool
+
+
+@dataclass(frozen=True)
 class Section:
     """The table of one operation. Ladders ascend by (n, k). `fallback` takes what is not aligned."""
 
@@ -120,10 +128,18 @@ class Section:
     ladders: tuple[Ladder, ...]
     grid: Grid
     fallback: Index
-    num_groups: Extent = 1
-    """The most products of a batch, or groups, that it is for; the last section of an operation takes more, too."""
-    batch_invariant: bool = False
-    """Whether all kernels of an n and k add up k in one order, so that a row's bits do not depend on m."""
+    scope: Scope | None = None
+    """What it is for besides; None where it is for one product, and any order of sums."""
+
+    @property
+    def num_groups(self) -> int:
+        """Return the most products of a batch, or groups, that it is for; the last of an operation takes more, too."""
+        return 1 if self.scope is None else self.scope.num_groups
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Say whether all kernels of an n and k add up k in one order, so that a row's bits do not depend on m."""
+        return self.scope is not None and self.scope.batch_invariant
 
     @property
     def key(self) -> tuple[Operation, bool, int]:

@@ -136,8 +136,8 @@ class Library:
     kernels: tuple[Kernel, ...]
     tables: tuple[DeviceTable, ...]
     """The first answers where there is no device to ask for."""
-    batch_invariant: bool = False
-    """Whether every call is computed as if it asked for results whose rows' bits do not depend on m."""
+    batch_invariant: bool | None = None
+    """Whether every call is computed as if it asked for results whose rows' bits do not depend on m; None: no."""
 
     @property
     def module(self) -> str:

@@ -284,7 +284,7 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "arch": library.arch,
         "capability": capability(library.arch),
         "kernels": library.kernels,
-        "batch_invariant": library.batch_invariant,
+        "batch_invariant": bool(library.batch_invariant),
         "sections": sections,
         "tables": _tables(library, sections, calls),
         "calls": calls,

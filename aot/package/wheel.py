@@ -110,7 +110,7 @@ def manifest_of(
         toolchain=toolchain_versions(),
         kernels=kernels,
         tables=tuple(_wheel_table(source, numbers) for source in sources),
-        batch_invariant=batch_invariant,
+        batch_invariant=batch_invariant or None,
     )
 
 
@@ -169,8 +169,8 @@ def _check_invariant(sources: Sequence[TableSource]) -> None:
         missing = min(dense - invariant, default=None)
         if missing is not None:
             raise PackageError(
-                f"--batch-invariant: the selection of {source.target.name} has no batch-invariant table of {missing.tag}; "
-                "make one with `aot select --batch-invariant`, and give it with --selection"
+                f"--batch-invariant: the selection of {source.target.name} has no such table of {missing.tag}; make "
+                "one with `aot select --batch-invariant`, and give it with --selection"
             )
 
 

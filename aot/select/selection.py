@@ -158,8 +158,8 @@ class Selection:
     """Of the operations that a reference library was timed on."""
     coverage: Coverage | None = None
     """How the problems that it was made for are answered; None in selections that do not say it."""
-    prices: tuple[Price, ...] = ()
-    """Of the operations that have a batch-invariant table."""
+    prices: tuple[Price, ...] | None = None
+    """Of the operations that have a batch-invariant table; None in selections that do not say it."""
 
 
 @dataclass(frozen=True)

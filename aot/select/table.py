@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import KernelKey, SplitK
-from aot.core.dispatch import Column, Grid, Ladder, Row, Section, takes_aligned
+from aot.core.dispatch import Column, Grid, Ladder, Row, Scope, Section, takes_aligned
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
@@ -408,4 +408,5 @@ def build_section(
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
     ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(kept.items()))
-    return Section(operation, ladders, grid or _grid(known, operation), fallback, num_groups, is_invariant)
+    scope = Scope(num_groups, is_invariant) if num_groups > 1 or is_invariant else None
+    return Section(operation, ladders, grid or _grid(known, operation), fallback, scope)

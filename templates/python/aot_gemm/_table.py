@@ -117,6 +117,11 @@ class _Place:
     """Products that the times are of."""
 
 
+def _num_groups(section: dict[str, Any]) -> int:
+    """Return how many products a section's times are of."""
+    return section["scope"]["num_groups"] if section["scope"] else 1
+
+
 def _find_place(selection: _Selection) -> _Place | None:
     """Find where in the table a problem was answered; None for the fallback.
 
@@ -129,13 +134,13 @@ def _find_place(selection: _Selection) -> _Place | None:
             ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
             step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
             bucket = ladder["m_edges"][step], ladder["n"], ladder["k"]
-            return _Place(ladder["rows"][step], bucket, section["num_groups"])
+            return _Place(ladder["rows"][step], bucket, _num_groups(section))
         if TIERS[selection.tier] == "grid":
             grid = section["grid"]
             n, k = divmod(selection.index, len(grid["k_edges"]))
             edges = grid["columns"][selection.index]["m_edges"]
             step = min(bisect_left(edges, selection.m), len(edges) - 1)
-            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), section["num_groups"])
+            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), _num_groups(section))
     except (LookupError, StopIteration) as error:
         raise errors.CorruptLibraryError(
             f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
