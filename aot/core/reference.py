@@ -231,7 +231,8 @@ def needed(
         (rows, columns),
         (zero, zero),
     )
-    return {x: y for x, y in zip(OPERANDS, found, strict=True) if x in operands(problem, 0, arrangement)}
+    values = (x for x in OPERANDS if x not in (Argument.OFFSETS, Argument.INDEX))
+    return {x: y for x, y in zip(values, found, strict=True) if x in operands(problem, 0, arrangement)}
 
 
 def _product(operation: Operation, values: Values) -> Expected:

@@ -52,7 +52,10 @@ def _pick(rng: np.random.Generator, extent: int, count: int) -> NDArray[np.int64
 
 
 class Sample:
-    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels."""
+    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels.
+
+    Of a batch they are of one product.
+    """
 
     def __init__(
         self,
@@ -68,10 +71,14 @@ class Sample:
         self.rows = _pick(rng, problem.m, plan.sample_rows)
         self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
         places = operands(problem, 0, arrangement)
+        self._group = int(rng.integers(places[Argument.D].num_groups))
+        self._first = self._group * places[Argument.D].group_stride
         indices = needed(problem, self.rows, self.columns, arrangement)
         operation = problem.operation
         values: dict[Argument, NDArray[np.float64]] = {
-            x: tilings[x].values(places[x].positions(*indices[x])) for x in places if x is not Argument.D
+            x: tilings[x].values(place.positions(*indices[x], self._group if place.num_groups > 1 else 0))
+            for x, place in places.items()
+            if x is not Argument.D
         }
         self._check = Check(operation, reference(operation, values))
         self._bits: Bits = np.empty((len(self.rows), problem.n), bits_type(operation.d))
@@ -84,7 +91,7 @@ class Sample:
         """
         dtype = self._problem.operation.d
         for i, row in enumerate(self.rows.tolist()):
-            gpu.download(d + dtype.size_of(row * self._num_columns), self._bits[i])
+            gpu.download(d + dtype.size_of(self._first + row * self._num_columns), self._bits[i])
         num_bad = int(is_bad(dtype, self._bits).sum())
         if num_bad:
             raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
@@ -155,9 +162,9 @@ class Operands:
         Raises:
             DeviceError: the launch failed.
         """
-        d, problem = self.calls[0].d, self.problem
-        dtype = problem.operation.d
-        self._gpu.fill(d, poison_byte(dtype), dtype.size_of(problem.m * problem.n))
+        tensor, dtype = self.calls[0].tensors[Argument.D], self.problem.operation.d
+        d = tensor.address
+        self._gpu.fill(d, poison_byte(dtype), dtype.size_of(tensor.matrix.num_elements))
         multiply()
         self._gpu.synchronize()
         return d

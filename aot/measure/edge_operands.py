@@ -43,6 +43,12 @@ def _spread(shape: EdgeShape, argument: Argument) -> float:
 
 
 def _random(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np.random.Generator) -> Bits:
+    """Draw an operand, (group, row, column): of one group where all share it."""
+    groups = matrix.num_groups if matrix.group_stride else 1
+    return np.stack([_random_matrix(shape, argument, matrix, rng) for _ in range(groups)])
+
+
+def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np.random.Generator) -> Bits:
     dtype, extents = element_of(shape.problem.operation, argument), (matrix.num_rows, matrix.num_columns)
     if argument in SCALED:
         # With a stride of 0 all rows are the same element, and so must their factors be.
@@ -81,10 +87,10 @@ def _make_special(operands: Mapping[Argument, Bits], shape: EdgeShape) -> None:
 def edge_operands(
     shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.random.Generator
 ) -> dict[Argument, Bits]:
-    """Draw the operands of a case but D, each (rows, columns)."""
+    """Draw the operands of a case but D, each (group, row, column)."""
     found: dict[Argument, Bits] = {
         x: _random(shape, x, matrix, rng) for x, matrix in matrices.items() if x is not Argument.D
     }
     if shape.content is Content.SPECIAL:
-        _make_special(found, shape)
+        _make_special({x: y[0] for x, y in found.items()}, shape)
     return found

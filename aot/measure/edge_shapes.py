@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import lcm
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import SplitK
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.operands import PLAIN, Arrangement
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
@@ -92,6 +93,8 @@ class EdgeShape:
             "with one factor for all of B": is_scaled and not arranged.has_scales_of_b,
             "with factors by columns": operation.types.scale is Scale.BLOCK and not arranged.has_row_major_blocks,
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
+            "with one A for all": arranged.shares_a,
+            "with one B for all": arranged.shares_b,
         }
         return ", ".join(
             [
@@ -128,7 +131,26 @@ def rounded(problem: Problem, m_multiple: int = 1, n_multiple: int = 1) -> Probl
     """Round a problem's extents up to what its operation's types need, and a kernel besides."""
     m, n, k = steps(problem.operation)
     extents = ((problem.m, lcm(m, m_multiple)), (problem.n, lcm(n, n_multiple)), (problem.k, k))
-    return Problem(problem.operation, *(_round_up(extent, step) for extent, step in extents))
+    m, n, k = (_round_up(extent, step) for extent, step in extents)
+    return replace(problem, m=m, n=n, k=k)
+
+
+BATCHED_ARRANGEMENTS = (PLAIN, Arrangement(shares_b=True), Arrangement(shares_a=True))
+"""What the cases of a batch take in turn: strides from product to product, and 0 of one operand."""
+
+BATCH = 3
+"""Products of a case's batch."""
+
+
+def _arrangements(operation: Operation) -> tuple[Arrangement, ...]:
+    """Return what an operation's cases take in turn."""
+    if operation.grouping is Grouping.BATCHED:
+        return BATCHED_ARRANGEMENTS
+    return (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS
+
+
+def _num_groups(operation: Operation) -> int:
+    return 1 if operation.grouping is Grouping.DENSE else BATCH
 
 
 MIN_STEP = 8
@@ -157,12 +179,12 @@ def _contents(operation: Operation) -> list[Content]:
 
 
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
-    is_varied = not is_16_bit_product(operation)
+    arrangements, groups = _arrangements(operation), _num_groups(operation)
     found = []
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
-            arrangement = ARRANGEMENTS[i % len(ARRANGEMENTS)] if is_varied else PLAIN
-            found.append(EdgeShape(Problem(layout, m, n, k), padding, 1, arrangement=arrangement))
+            arrangement = arrangements[i % len(arrangements)]
+            found.append(EdgeShape(Problem(layout, m, n, k, groups), padding, 1, arrangement=arrangement))
         found += [
             EdgeShape(Problem(layout, *SPECIAL_SHAPE[:3]), 1, 1, content=content) for content in _contents(operation)
         ]
@@ -178,10 +200,10 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
     def shape(extents: tuple[int, int, int, int], arrangement: Arrangement, content: Content) -> EdgeShape:
         m, n, k, padding = extents
-        problem = rounded(Problem(operation, m, n, k), kernel.m_multiple, kernel.n_multiple)
+        problem = rounded(Problem(operation, m, n, k, _num_groups(operation)), kernel.m_multiple, kernel.n_multiple)
         return EdgeShape(problem, _round_up(padding, step), 0, arrangement=arrangement, content=content)
 
-    arrangements = (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS
+    arrangements = _arrangements(operation)
     aligned = [
         shape(extents, arrangements[i % len(arrangements)], Content.RANDOM) for i, extents in enumerate(ALIGNED_SHAPES)
     ]

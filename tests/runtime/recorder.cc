@@ -12,6 +12,7 @@
 
 #include "cuda_entry.h"
 #include "grid.h"
+#include "kernel.h"
 #include "problem.h"
 #include "recorder.h"
 
@@ -43,9 +44,9 @@ struct FakeLaunch {
   int32_t device;
   int32_t workspace_floats;
   int32_t reads_early;  // whether it may read B early; -1 where the kernel takes no such argument
-  aot::Tensor a;
+  aot::RightOperand a;  // this and D of a batch: a stack, which `parts` is laid out as
   aot::RightOperand b;
-  aot::Tensor d;
+  aot::RightOperand d;
   aot::Bias bias;  // this and those below: all 0 where the kernel takes none
   void* workspace;
   void* stream;
@@ -184,6 +185,9 @@ int32_t record_load(void*, int32_t) { return answer(kLoad); }
 
 // `signature` names the arguments as the manifest does, with spaces between them; the error comes behind them.
 int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int32_t num_arguments) {
+  static_assert(sizeof(aot::Stack) == sizeof(aot::RightOperand));
+  const bool is_batched = aot::kOperations[aot::kKernels[kernel].operation].grouping == aot::Grouping::kBatched;
+  const size_t operand_bytes = is_batched ? sizeof(aot::Stack) : sizeof(aot::Tensor);
   FakeLaunch launch{};
   launch.kernel = kernel;
   launch.num_arguments = num_arguments;
@@ -196,9 +200,9 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
       return std::strlen(name) == length && std::strncmp(at, name, length) == 0;
     };
     const void* value = arguments[count];
-    if (is("a")) launch.a = *static_cast<const aot::Tensor*>(value);
-    if (is("b")) launch.b = *static_cast<const aot::RightOperand*>(value);
-    if (is("d")) launch.d = *static_cast<const aot::Tensor*>(value);
+    if (is("a")) std::memcpy(&launch.a, value, operand_bytes);
+    if (is("b")) std::memcpy(&launch.b, value, sizeof(launch.b));
+    if (is("d")) std::memcpy(&launch.d, value, operand_bytes);
     if (is("scale_a")) launch.scale_a = *static_cast<const aot::Factors*>(value);
     if (is("scale_b")) launch.scale_b = *static_cast<const aot::Factors*>(value);
     if (is("bias")) launch.bias = *static_cast<const aot::Bias*>(value);

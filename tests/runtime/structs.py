@@ -32,7 +32,7 @@ class StridedVector(ctypes.Structure):
 
 
 class RightOperand(ctypes.Union):
-    """B: its fields are those of a matrix; with a gate, `parts` is it."""
+    """A, B or D: its fields are those of a matrix; with a gate, and of a batch, `parts` is it."""
 
     _fields_ = (("matrix", Tensor), ("parts", GateTensor))
     _anonymous_ = ("matrix",)
@@ -52,9 +52,9 @@ class Factors(ctypes.Union):
 class FakeLaunch(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "reads_early")),
-        ("a", Tensor),
+        ("a", RightOperand),
         ("b", RightOperand),
-        ("d", Tensor),
+        ("d", RightOperand),
         ("bias", Bias),
         ("workspace", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),

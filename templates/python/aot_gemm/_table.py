@@ -179,8 +179,6 @@ def _rates(table: int, call: str) -> _Rates:
 def _why_unlike(place: _Place, selection: _Selection) -> str | None:
     """Say why the table's time is of other sizes than a problem's; None where it is of them or larger ones."""
     edge = place.bucket[0]
-    if selection.num_launches > 1:
-        return f"each of the {selection.num_launches} products is a launch of its own"
     if selection.num_groups > place.num_groups:
         return f"the table's times are of up to {place.num_groups} products"
     if selection.m > edge:
@@ -190,6 +188,8 @@ def _why_unlike(place: _Place, selection: _Selection) -> str | None:
 
 def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: _Rates) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
+    if selection.num_launches > 1:
+        return f"each of the {selection.num_launches} products is a launch of its own"
     if place is None or place.row is None:
         of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
         return f"the table has no times {of}"
