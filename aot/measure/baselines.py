@@ -70,10 +70,10 @@ def baseline_of(operation: Operation) -> Baseline | None:
     if operation.types.scale is Scale.BLOCK or operation.grouping.has_offsets:
         return None
     arrangement = timed_arrangement(operation)
-    if operation.grouping is Grouping.BATCHED:
-        return Baseline(Product.BMM, arrangement, Agreement.EXACT, Product.BMM.value)
     if is_16_bit_product(operation):
-        return Baseline(Product.MM, arrangement, Agreement.EXACT)
+        is_batch = operation.grouping is Grouping.BATCHED
+        batch = Baseline(Product.BMM, arrangement, Agreement.EXACT, Product.BMM.value)
+        return batch if is_batch else Baseline(Product.MM, arrangement, Agreement.EXACT)
     types = operation.types
     if operation.accumulator is ElementType.INT32:
         agreement = Agreement.EXACT if operation.d is ElementType.INT32 else Agreement.NONE

@@ -59,12 +59,13 @@ def packed(operation, m, n, k):
     return strides
 
 
-def state(library, operation, m, n, k, *, flags=0, device=-1, **changes):
+def state(library, operation, m, n, k, *, flags=0, device=-1, num_groups=0, **changes):
     """State a problem; `changes` gives tensors other (address, strides) by their names, or None for all 0."""
     strides = packed(operation, m, n, k)
     given = {name: (ADDRESSES[name], strides[name]) for name in operands_of(operation)} | changes
     number = library.c.aot_gemm_operation(operation.call.encode())
     stated = ProblemStruct(ctypes.sizeof(ProblemStruct), number, device, m, n, k, flags=flags)
+    stated.num_groups = num_groups
     for name, tensor in given.items():
         if tensor is not None:
             setattr(stated, name, TensorStruct(*tensor))

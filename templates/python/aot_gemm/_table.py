@@ -177,12 +177,14 @@ def _rates(table: int, call: str) -> _Rates:
 
 
 def _why_unlike(place: _Place, selection: _Selection) -> str | None:
-    """Say why the table's time is of other sizes than a problem's; None where it is of them or larger ones."""
+    """Say why the table's times are of other sizes than a problem's, or of another kernel; None where they are not."""
     edge = place.bucket[0]
     if selection.num_groups > place.num_groups:
         return f"the table's times are of up to {place.num_groups} products"
     if selection.m > edge:
         return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
+    if place.row is not None and place.row["kernel"] != selection.kernel:
+        return "the table's time here is of a kernel that takes whole tiles only"
     return None
 
 
@@ -196,8 +198,6 @@ def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float
     unlike = _why_unlike(place, selection)
     if unlike is not None:
         return unlike
-    if place.row["kernel"] != selection.kernel:
-        return "the table's time here is of a kernel that takes whole tiles only"
     if not place.row["time_us"] > 0:
         return "the table has none for this kernel here"
     if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket, place.num_groups)):
