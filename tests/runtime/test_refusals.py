@@ -60,6 +60,14 @@ def flags(got):
     )
 
 
+NO_INVARIANT = (
+    "this library has no batch-invariant table of bf16_gelu; expected a call without AOT_GEMM_BATCH_INVARIANT, or a "
+    "library built of a selection that `aot select --batch-invariant` made"
+)
+NO_BATCH = (
+    "a batch of 2 products of operation bf16_swiglu; expected an operation of A, B, D and a bias that all share; "
+    "launch each product by itself"
+)
 CASES = [
     (BF16, {"bias": SOMEWHERE}, ARGUMENT, not_taken("a bias", "bf16")),
     (BF16, {"scale_a": SOMEWHERE}, ARGUMENT, not_taken("scale_a", "bf16")),
@@ -103,13 +111,11 @@ CASES = [
     (SWIGLU, {"flags": 16}, ARGUMENT, flags("0x10")),
     (GELU, {"flags": 3}, ARGUMENT, flags("0x3") + "; the operation has no gate"),
     (GELU, {"flags": 16}, ARGUMENT, flags("0x10")),
-    (GELU, {"flags": 4}, OPERATION, "this library has no batch-invariant table of bf16_gelu; expected a call without "
-     "AOT_GEMM_BATCH_INVARIANT, or a library built of a selection that `aot select --batch-invariant` made"),
+    (GELU, {"flags": 4}, OPERATION, NO_INVARIANT),
     (GELU, {"num_groups": -1}, SHAPE, "num_groups is -1; expected 0 to 2147483647; split the batch"),
     (GELU, {"offsets": SOMEWHERE}, ARGUMENT,
      "got offsets or an index, which operation bf16_gelu does not take; expected null"),
-    (SWIGLU, {"num_groups": 2}, ARGUMENT, "a batch of 2 products of operation bf16_swiglu; expected an operation of A, B, D "
-     "and a bias that all share; launch each product by itself"),
+    (SWIGLU, {"num_groups": 2}, ARGUMENT, NO_BATCH),
 ]  # fmt: skip
 
 

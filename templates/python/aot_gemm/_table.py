@@ -43,8 +43,10 @@ class Plan:
     """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
     bucket: tuple[int, int, int] | None
     """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
+    bucket_batch: int | None
+    """Products that the bucket's times are of."""
     time_us: float | None
-    """In microseconds, at the bucket's upper edges, which are this problem or one with more rows.
+    """In microseconds, at the bucket's upper edges, which are this problem or one with more rows or products.
 
     None where no time is known for this problem, as `no_time` says; never below the problem's roofline.
     """
@@ -329,6 +331,7 @@ def plan(
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
         bucket=place.bucket if place else None,
+        bucket_batch=place.num_groups if place else None,
         time_us=timed["time_us"] if timed else None,
         no_time=no_time,
         provenance=timed["provenance"] if timed else None,
@@ -345,6 +348,11 @@ def plan(
     )
 
 
+def _products(got: Plan) -> str:
+    """Say how many products a plan's bucket is of, where that is more than one."""
+    return f", {got.bucket_batch} products" if (got.bucket_batch or 1) > 1 else ""
+
+
 def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     """Say in words what is known of a plan's time."""
     if got.time_us is None or got.runner_up_us is None:
@@ -353,7 +361,8 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     table = next(x for x in manifest()["tables"] if x["target"] == got.target)
     where = "".join(f" on {x['device']}, {x['date']}" for x in table["conditions"][-1:])
     origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
-    what = "for this problem" if bucket == (got.m, got.n, got.k) else f"at the bucket's edge m {bucket[0]}"
+    edge = f"at the bucket's edge m {bucket[0]}" + _products(got)
+    what = "for this problem" if bucket == (got.m, got.n, got.k) and got.bucket_batch == got.batch else edge
     lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
     if got.runner_up != got.kernel:
         lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
@@ -389,7 +398,7 @@ def explain(
     ]
     bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
-        lines.append("  bucket     up to m {} n {} k {}".format(*bucket))
+        lines.append("  bucket     up to m {} n {} k {}".format(*bucket) + _products(got))
     lines += [f"  kernel     {got.kernel}"]
     if got.launches > 1:
         lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
