@@ -152,7 +152,10 @@ aot_gemm_status_t check_batch(const aot_gemm_problem_t& problem, const Operation
 aot_gemm_problem_t product_of(const aot_gemm_problem_t& batch, const Operation& operation, int64_t number) {
   aot_gemm_problem_t product = batch;
   const auto move = [number](aot_gemm_tensor_t* tensor, int64_t step, Element element) {
-    if (tensor->data != nullptr) tensor->data = static_cast<char*>(tensor->data) + number * step * bytes_of(element);
+    // What no kernel will look at may wrap: operands of a k of 0 are not checked.
+    const uintptr_t elements = static_cast<uintptr_t>(number) * static_cast<uintptr_t>(step);
+    const uintptr_t moved = reinterpret_cast<uintptr_t>(tensor->data) + elements * static_cast<uintptr_t>(bytes_of(element));
+    if (tensor->data != nullptr) tensor->data = reinterpret_cast<void*>(moved);
   };
   move(&product.a, batch.group_strides.a, operation.a);
   move(&product.b, batch.group_strides.b, operation.b);

@@ -4,7 +4,6 @@
 #include <cinttypes>
 #include <cstddef>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "error.h"
@@ -197,10 +196,12 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 
 bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation) {
   if (problem.num_groups <= 1) return true;
-  const int64_t steps[] = {problem.group_strides.a * bytes_of(operation.a), problem.group_strides.b * bytes_of(operation.b),
-                           problem.group_strides.d * bytes_of(operation.d)};
-  return std::all_of(std::begin(steps), std::end(steps),
-                     [](int64_t step) { return step % kAlignmentBytes == 0 && step < kStrideLimitBytes; });
+  const auto is_aligned_step = [](int64_t step, Element element) {
+    const int64_t bytes = bytes_of(element);
+    return step >= 0 && step < kStrideLimitBytes / bytes && step * bytes % kAlignmentBytes == 0;
+  };
+  return is_aligned_step(problem.group_strides.a, operation.a) && is_aligned_step(problem.group_strides.b, operation.b) &&
+         is_aligned_step(problem.group_strides.d, operation.d);
 }
 
 aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,

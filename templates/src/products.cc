@@ -90,14 +90,19 @@ int check_apart_from(const DLTensor& out, const char* name, const DLTensor& oper
 aot_gemm_problem_t Problems::at(int64_t number) const {
   aot_gemm_problem_t problem = first;
   int64_t rest = number;
-  const auto move = [](aot_gemm_tensor_t* tensor, int64_t bytes) { tensor->data = static_cast<char*>(tensor->data) + bytes; };
+  // Strides that are not to be believed may wrap here: the C API checks what comes of them.
+  const auto move = [](aot_gemm_tensor_t* tensor, int64_t count, int64_t stride, int64_t bytes) {
+    const uintptr_t elements = static_cast<uintptr_t>(count) * static_cast<uintptr_t>(stride);
+    const uintptr_t moved = reinterpret_cast<uintptr_t>(tensor->data) + elements * static_cast<uintptr_t>(bytes);
+    tensor->data = reinterpret_cast<void*>(moved);
+  };
   for (int32_t i = 0; i < num_dims; ++i) {
     const BatchDim& dim = dims[i];
     const int64_t step = rest % dim.extent;
     rest /= dim.extent;
-    move(&problem.a, step * dim.a * element_bytes[0]);
-    move(&problem.b, step * dim.b * element_bytes[1]);
-    move(&problem.d, step * dim.d * element_bytes[2]);
+    move(&problem.a, step, dim.a, element_bytes[0]);
+    move(&problem.b, step, dim.b, element_bytes[1]);
+    move(&problem.d, step, dim.d, element_bytes[2]);
   }
   return problem;
 }
