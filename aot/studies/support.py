@@ -64,9 +64,8 @@ def proven_operations(target: str) -> frozenset[Operation]:
     found: set[Operation] = set()
     for path in sorted(RESULTS.glob(f"{target}_*_operands*.json")):
         checks = json.loads(path.read_text(encoding="utf-8"))["checks"]
-        found |= {
-            Operation(x["operation"]) for x in checks if x["num_problems"] and x["num_right"] == x["num_problems"]
-        }
+        right = {x["operation"] for x in checks if x["num_problems"] and x["num_right"] == x["num_problems"]}
+        found |= {x for x in Operation if x.tag in right}
     return frozenset(found)
 
 
