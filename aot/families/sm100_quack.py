@@ -110,7 +110,7 @@ class Sm100Quack:
         padding = -vectors % ALIGNMENT_BYTES
         if has_own_epilogue(operation):  # counted before quack fills the rest (`GemmEpilogueSm100.epi_smem_bytes`)
             vectors, padding = vectors + padding, 0
-        fixed = BARRIER_BYTES + 2 * (epilogue_bytes + elements * c_bytes) + vectors
+        fixed = self.barrier_bytes(candidate, operation) + 2 * (epilogue_bytes + elements * c_bytes) + vectors
         limit = target.smem_bytes_per_block
         num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
@@ -121,6 +121,11 @@ class Sm100Quack:
             num_stages=num_stages,
             tmem_columns=shape.tmem_columns(num_accumulators=2),
         )
+
+    def barrier_bytes(self, candidate: Candidate, operation: Operation) -> int:
+        """Count what is set aside beside the stages of all operands."""
+        del candidate, operation
+        return BARRIER_BYTES
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Return split-K's flags and float32 regions, or partials; with two CTAs a region is one CTA's."""
