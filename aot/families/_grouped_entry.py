@@ -62,8 +62,8 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
 
 def _paired(tensor: Any) -> Any:
     """View (groups, 2, n, ...) as 2 n columns or rows in which those of the gate and the linear half alternate."""
-    (groups, pair, n, *rest), (stack, step, row, *last) = tensor.shape, tensor.stride
-    layout = cute.make_layout((groups, (pair, n), *rest), stride=(stack, (step, row), *last))
+    (groups, _, n, *rest), (stack, step, row, *last) = tensor.shape, tensor.stride
+    layout = cute.make_layout((groups, (2, n), *rest), stride=(stack, (step, row), *last))
     return cute.make_tensor(tensor.iterator, layout)
 
 

@@ -33,7 +33,7 @@ class Simt:
     prefetches_b = False
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)
-    groupings = (Grouping.DENSE, Grouping.BATCHED)
+    groupings = tuple(Grouping)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""
@@ -70,7 +70,11 @@ class Simt:
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""
         from aot.families import Entry, signature
-        from aot.families._simt_kernel import arguments, make_entry
+
+        if operation.grouping.has_offsets:
+            from aot.families._simt_grouped_kernel import arguments, make_entry
+        else:
+            from aot.families._simt_kernel import arguments, make_entry
 
         del target
         return Entry(make_entry(operation), arguments(signature(KernelKey(operation, candidate)), operation))

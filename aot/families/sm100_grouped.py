@@ -11,7 +11,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, E4M3_BF16, FP16
 from aot.families._grouped import GROUPINGS, grouped_fault
-from aot.families._tcgen05 import CLC, STATIC, TILE_M, shape_of
+from aot.families._tcgen05 import ALIGNMENT_BYTES, CLC, STATIC, TILE_M, shape_of
 from aot.families.sm100_quack import NUM_THREADS, Sm100Quack
 
 if TYPE_CHECKING:
@@ -66,17 +66,18 @@ class Sm100Grouped(Sm100Quack):
         return super().check(candidate, operation, target)
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count as `sm100_quack` does; gathering takes more warps."""
+        """Count as `sm100_quack` does; gathering takes more warps, and the index is in front of aligned stages."""
         counted = super().resources(candidate, operation, target)
         if operation.grouping is not Grouping.GATHERED:
             return counted
-        return dataclasses.replace(counted, num_threads=NUM_THREADS + GATHER_THREADS)
+        padding = -_index_bytes(candidate) % ALIGNMENT_BYTES
+        threads = NUM_THREADS + GATHER_THREADS
+        return dataclasses.replace(counted, num_threads=threads, smem_bytes=counted.smem_bytes + padding)
 
     def barrier_bytes(self, candidate: Candidate, operation: Operation) -> int:
         """Count the part of the index that a tile needs too, in two stages, where rows are gathered."""
-        index = INDEX_STAGES * ElementType.INT32.size_of(shape_of(candidate).cta_m)
         is_gathered = operation.grouping is Grouping.GATHERED
-        return super().barrier_bytes(candidate, operation) + (index if is_gathered else 0)
+        return super().barrier_bytes(candidate, operation) + (_index_bytes(candidate) if is_gathered else 0)
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Need none."""
@@ -110,6 +111,11 @@ class Sm100Grouped(Sm100Quack):
         gemm = self.configure(candidate, operation, target)
         clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
         return grouped_entry(gemm, KernelKey(operation, candidate), clusters)
+
+
+def _index_bytes(candidate: Candidate) -> int:
+    """Count the bytes of a tile's part of the index, in all of its stages."""
+    return INDEX_STAGES * ElementType.INT32.size_of(shape_of(candidate).cta_m)
 
 
 FAMILY = Sm100Grouped()

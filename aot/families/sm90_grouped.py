@@ -24,6 +24,11 @@ GATHER_ACCUMULATORS = 192
 warps that gather. Source: quack gemm_sm90.py, `GemmSm90.__init__`; ptxas 13.4 compiles 128x192 pingpong without spills
 (nvidia-cutlass-dsl 4.8.1, 2026-11-22)."""
 
+GATHER_TILE_M = 192
+"""Most rows of a tile that are gathered: each thread keeps the indices of a sixteenth of them. Source: in the 56
+registers of a warp that gathers ptxas 13.4 compiles 192 rows without spills, and spills 32 bytes at 256
+(nvidia-cutlass-dsl 4.8.1, 2026-11-22)."""
+
 
 class Sm90Grouped(Sm90Quack):
     """The family `sm90_grouped`: tiles, schedules and clusters of `sm90_quack`, without swap and split.
@@ -56,6 +61,9 @@ class Sm90Grouped(Sm90Quack):
         if fault:
             return Rejected(Reason.COMBINATION, fault)
         if operation.grouping is Grouping.GATHERED:
+            if candidate.tile_m > GATHER_TILE_M:
+                text = f"warps that gather keep an index of each row, of at most {GATHER_TILE_M} rows"
+                return Rejected(Reason.REGISTERS, f"{text}; got tile_m {candidate.tile_m}")
             fault = register_fault(candidate, is_promoted=is_promoted(operation), most=GATHER_ACCUMULATORS)
             if fault:
                 return Rejected(Reason.REGISTERS, f"{fault} beside warps that gather")
