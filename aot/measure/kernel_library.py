@@ -53,6 +53,7 @@ class ProblemStruct(ctypes.Structure):
         ("group_strides", GroupStrides),
         ("offsets", TensorStruct),
         ("index", TensorStruct),
+        ("rows_of_a", ctypes.c_int64),
     )
 
 
@@ -61,6 +62,10 @@ B_CONSTANT = 1
 
 GATE_INTERLEAVED = 2
 """Flag of a problem whose B has gate row 2j before linear row 2j + 1. Source: aot_gemm.h, AOT_GEMM_GATE_INTERLEAVED."""
+
+
+OFFSETS_START = 4
+"""Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_GEMM_OFFSETS_START."""
 
 
 CURRENT_DEVICE = -1

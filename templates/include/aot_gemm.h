@@ -84,6 +84,10 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * in no fixed order are left out, if the library has any. */
 #define AOT_GEMM_DETERMINISTIC UINT64_C(8)
 
+/* Flag of a problem of groups: the offsets are num_groups + 1, where the first group starts, then where each ends. What
+ * lies in front of the first group is of none. */
+#define AOT_GEMM_OFFSETS_START UINT64_C(16)
+
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
  * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
@@ -117,7 +121,13 @@ typedef struct {
  *                  rows of A and of D from the end of the one before it; m is that of all groups, and B (n, k), what
  *                  belongs to its rows and a bias are one for each group, `group_strides` apart. Of "..._kgrouped" it is a
  *                  range of k, which is that of all groups, and each has a D of its own.
- *   index          (m, 1), int32 on the device, adjacent: of "..._gathered" the row of A that row i of the groups is.
+ *   index          (m, 1), int32 on the device, adjacent: of "..._gathered" the row of A that row i of the groups is. A is
+ *                  (rows_of_a, k). An index that is not one of its rows, such as -1, reads a row of zeros, whose factor
+ *                  is 0.
+ *
+ * Offsets that do not lie within what is grouped count as its nearest end, and a group that ends before it starts is
+ * empty. Rows of D that are in no group are not written; those of a group without k, of "..._kgrouped", are zeros. Where
+ * offsets descend, rows may be in several groups: each then holds what one of them gives.
  *
  * An operand that the operation takes and does not say to be optional is needed; one that it does not take must be null.
  *
@@ -149,6 +159,7 @@ typedef struct {
   aot_gemm_group_strides_t group_strides;
   aot_gemm_tensor_t offsets; /* this and below: all 0 where the operation has none */
   aot_gemm_tensor_t index;
+  int64_t rows_of_a; /* of "..._gathered": the rows that A has, which need not be m; 0 elsewhere */
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as

@@ -59,6 +59,12 @@ struct Operation {
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
+  // Says whether groups are found by offsets, and may be of any size.
+  bool has_offsets() const { return groups_rows() || grouping == Grouping::kKgrouped; }
+  // Says whether groups are runs of rows of D.
+  bool groups_rows() const { return grouping == Grouping::kGrouped || gathers(); }
+  // Says whether an index names the rows of A.
+  bool gathers() const { return grouping == Grouping::kGathered; }
   // Says whether there are operands beside A, B, D and a bias.
   bool takes_further() const { return scale != Scale::kNone || has_residual(); }
 };

@@ -27,12 +27,21 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   return check_argument(problem.residual.data, "residual.data");
 }
 
+// Checks that what groups and their rows are found by is there.
+aot_gemm_status_t check_offsets(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const aot_gemm_status_t status = check_argument(problem.offsets.data, "offsets.data");
+  if (status != AOT_GEMM_OK || !operation.gathers()) return status;
+  return check_argument(problem.index.data, "index.data");
+}
+
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
   const bool needs_bias = operation.bias == Presence::kRequired;
   if (status == AOT_GEMM_OK && needs_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);
-  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
+  if (status == AOT_GEMM_OK && operation.has_offsets()) status = check_offsets(problem, operation);
+  const bool reads_a = problem.k > 0 && (!operation.gathers() || problem.rows_of_a > 0);
+  if (status == AOT_GEMM_OK && reads_a) status = check_argument(problem.a.data, "a.data");
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
   return status;
 }
@@ -103,9 +112,14 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
 
 // The rows of D by which a table is asked: where rows are grouped, those that are expected of one group.
 int64_t rows_looked_up(const Canonical& canonical, const Operation& operation) {
-  const bool groups_rows = operation.grouping == Grouping::kGrouped || operation.grouping == Grouping::kGathered;
   const int64_t groups = canonical.batch.num_products;
-  return groups_rows ? (canonical.m + groups - 1) / groups : canonical.m;
+  return operation.groups_rows() ? (canonical.m + groups - 1) / groups : canonical.m;
+}
+
+// The same of k, where that is grouped.
+int64_t depth_looked_up(const Canonical& canonical, const Operation& operation) {
+  const int64_t groups = canonical.batch.num_products;
+  return operation.grouping == Grouping::kKgrouped ? (canonical.k + groups - 1) / groups : canonical.k;
 }
 
 aot_gemm_status_t fail_invariant(const Operation& operation) {
@@ -162,7 +176,8 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   if (found < 0) return fail_invariant(operation);
   const Section& section = kSections[found];
   const int64_t rows = rows_looked_up(canonical, operation);
-  const Choice choice = choose(section, kMultiples, rows, canonical.n, canonical.k, canonical.aligned);
+  const int64_t depth = depth_looked_up(canonical, operation);
+  const Choice choice = choose(section, kMultiples, rows, canonical.n, depth, canonical.aligned);
   const bool must_repeat = asks_for(problem, AOT_GEMM_DETERMINISTIC);
   const Kernel& chosen = kKernels[choice.kernel];
   const bool is_fit = chosen.resident_sms <= num_sms && (chosen.is_deterministic || !must_repeat);

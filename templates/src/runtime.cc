@@ -228,21 +228,23 @@ aot_gemm_status_t launch(int32_t index, Canonical* operands, void* workspace, si
     if (error != 0) return fail_cuda(error, "clearing the workspace of kernel", kernel.name, device);
   }
   const Batch& batch = problem.batch;
-  const bool is_batched = kOperations[kernel.operation].grouping == Grouping::kBatched;
+  const Grouping grouping = kOperations[kernel.operation].grouping;
+  const bool is_batched = grouping == Grouping::kBatched;
+  const bool is_d_stacked = is_batched || grouping == Grouping::kKgrouped;
   Stack a;
   Stack b;
   Stack d;
   if (is_batched) {
     a = stack_of(problem.a, batch.num_products, batch.a);
     b = stack_of(problem.b.matrix, batch.num_products, batch.b);
-    d = stack_of(problem.d, batch.num_products, batch.d);
   }
+  if (is_d_stacked) d = stack_of(problem.d, batch.num_products, batch.d);
   int32_t may_prefetch_b = problem.b_constant && kPrefetches;
   int32_t result = 0;
   // By Argument.
   void* const values[] = {is_batched ? static_cast<void*>(&a) : &operands->a,
                           is_batched ? static_cast<void*>(&b) : &operands->b,
-                          is_batched ? static_cast<void*>(&d) : &operands->d,
+                          is_d_stacked ? static_cast<void*>(&d) : &operands->d,
                           &operands->scale_a,
                           &operands->scale_b,  &operands->bias,    &operands->residual,
                           &operands->scale_d,  &operands->offsets, &operands->index,
