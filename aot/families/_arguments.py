@@ -86,7 +86,9 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
         Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), leading=len(pair) + (1 if b.is_k_major else 0)),
         Argument.D: lambda: matrix_argument(operation.d, (m, n), leading=1),
         Argument.SCALE_A: lambda: strided_argument(float32, (m, cute.sym_int()) if is_block else (m,)),
-        Argument.SCALE_B: lambda: strided_argument(float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)),
+        Argument.SCALE_B: lambda: strided_argument(
+            float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)
+        ),
         Argument.BIAS: lambda: (
             strided_argument(operation.bias, (*pair, cute.sym_int()))
             if pair

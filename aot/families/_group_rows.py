@@ -13,7 +13,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Constexpr, Int32, cute
 from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
 
 REPLACED = {
@@ -80,9 +80,9 @@ class RowScheduler(VarlenMTileScheduler):
         return super().create(*args, **kwargs)
 
     @cute.jit
-    def _get_num_m_blocks(self, lane: Int32, bidb_start: Int32, block_size: cutlass.Constexpr[int]) -> Int32:
+    def _get_num_m_blocks(self, lane: Int32, bidb_start: Int32, block_size: Constexpr[int]) -> Any:
         """Count the tiles of rows of a group; one that would end before it starts has none."""
-        return cutlass.max(VarlenMTileScheduler._get_num_m_blocks(self, lane, bidb_start, block_size), 0)
+        return cutlass.max(VarlenMTileScheduler._get_num_m_blocks(self, lane, bidb_start, block_size), 0)  # noqa: SLF001 - what is overridden
 
 
 class DepthScheduler(TileScheduler):
@@ -95,6 +95,6 @@ class DepthScheduler(TileScheduler):
         return super().create(*args, **kwargs)
 
     def get_split_k_tile_range(self, k_tile_total: Any, split_idx: Any, *, loc: Any = None, ip: Any = None) -> Any:
-        """Return the first tile along k of a group and how many there are; one that would end before it starts has none."""
+        """Return a group's first tile along k and how many there are; one that would end before it starts has none."""
         del split_idx, loc, ip
         return 0, cutlass.max(k_tile_total, 0)

@@ -23,5 +23,7 @@ def grouped_fault(candidate: Candidate, operation: Operation) -> str | None:
         return f"the kernel has no {SplitK(candidate.split_k_mode).value} split-K of groups; take no split"
     if operation.grouping is Grouping.GATHERED and candidate.cluster_n > 1:
         cluster = f"{candidate.cluster_m}x{candidate.cluster_n}"
-        return f"each CTA gathers its own rows of A, which a cluster of {cluster} would share; take one of a single column"
+        return (
+            f"each CTA gathers its own rows of A, which a cluster of {cluster} would share; take one of a single column"
+        )
     return None

@@ -24,7 +24,9 @@ from aot.families._block_scale_kernel import ATOM_COLUMNS, ATOM_ROWS, COLUMNS_OF
 from aot.families._group_rows import RowScheduler
 from aot.families._grouped_kernel import GemmGroupedSm90
 
-REPLACED = {"mma": ["self", "ab_pipeline", "ab_read_state", "mma_fn", "acc", "acc_slow", "k_tile_cnt", "warp_group_idx"]}
+REPLACED = {
+    "mma": ["self", "ab_pipeline", "ab_read_state", "mma_fn", "acc", "acc_slow", "k_tile_cnt", "warp_group_idx"]
+}
 """The method of `GemmSm90` that is replaced here, with its parameters."""
 
 
@@ -73,7 +75,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
 
     @mlir_namedtuple
     class EpilogueArguments(NamedTuple):
-        """The factors: A's (rows of A, k / 128), B's (groups, n / 128, k / 128), of any strides; the groups; a gate's D."""
+        """Factors of A (rows, k / 128) and of B (groups, n / 128, k / 128), of any strides; the groups; a gate's D."""
 
         scale_a: Any = None
         scale_b: Any = None
@@ -81,7 +83,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         index: Any = None
         product: Any = None
 
-    def arguments(self, *, scale_a: Any, scale_b: Any, product: Any, starts: Any, index: Any, **_: Any) -> Any:
+    def arguments(self, *, starts: Any, index: Any, scale_a: Any, scale_b: Any, product: Any, **_: Any) -> Any:  # type: ignore[override]
         """Name an operation's operands as the kernel does; each None where there is none."""
         return self.EpilogueArguments(scale_a, scale_b, starts, index, product)
 
@@ -124,7 +126,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         warp_group_idx: Int32,
     ) -> Any:
         """Multiply the stages of a tile, each times its factors."""
-        factors = self._factors_of_tile()
+        factors = self._factors_of_tile(mma_fn.args[0])
         acc_slow.fill(0.0)
         scales = self._read(factors, Int32(0))
         is_full = Boolean(True)
@@ -148,14 +150,14 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         return ab_read_state
 
     @cute.jit
-    def _factors_of_tile(self) -> Factors:
+    def _factors_of_tile(self, tiled_mma: cute.TiledMma) -> Factors:
         """Find the factors of a tile; of blocks that B does not have the last one that it has."""
         parameters, tile = self.parameters, self.tile
         tile_m, tile_n = const_expr(self.cta_tile_shape_mnk[0]), const_expr(self.cta_tile_shape_mnk[1])
         thread = cute.arch.thread_idx()[0]
         if const_expr(self.pingpong):
             thread %= self.num_threads_per_warp_group
-        part = self.tiled_mma.get_slice(thread).partition_C(cute.make_identity_tensor((tile_m, tile_n)))
+        part = tiled_mma.get_slice(thread).partition_C(cute.make_identity_tensor((tile_m, tile_n)))
         rows = cute.make_rmem_tensor((ATOM_ROWS, cute.size(part, mode=[1])), Int32)
         start, end = parameters.starts[tile[3]], parameters.starts[tile[3] + 1]
         for i in cutlass.range_constexpr(cute.size(part, mode=[1])):

@@ -66,7 +66,8 @@ def gather_rows(copy: Any, a: cute.Tensor, shared: cute.Tensor, index: cute.Tens
         for i in cutlass.range_constexpr(size):
             is_there = cute.make_rmem_tensor(1, Boolean)
             is_there[0] = are_there[i] & is_inside
-            pieces = cute.tiled_divide(cute.append_ones(a[rows[i], None], up_to_rank=2), (elements, 1))[None, None, 0]
+            row: Any = a[rows[i], None]
+            pieces = cute.tiled_divide(cute.append_ones(row, up_to_rank=2), (elements, 1))[None, None, 0]
             source = pieces[None, (k_tile * tile_k + column) // elements]
             cute.copy(copy, source, staged[(None, i), stage], pred=is_there)
 
@@ -133,7 +134,7 @@ class GemmGroupedSm90(GroupedMixin, GemmEpilogueSm90):
     """quack's Hopper GEMM over groups."""
 
     @cute.jit
-    def _make_gather_A_copy(
+    def _make_gather_A_copy(  # noqa: N802 - quack's name
         self, a: cute.Tensor, shared: cute.Tensor, groups: Any, tile: Any, group: Int32
     ) -> Any:
         """Return the function that copies A's rows, and none that fetches ahead."""

@@ -19,7 +19,9 @@ from aot.core.types import SCALE_BLOCK, Scale
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._group_rows import Starts
-from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS, _multiply as multiply, _tensor as tensor_argument
+from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
+from aot.families._simt_kernel import _multiply as multiply
+from aot.families._simt_kernel import _tensor as tensor_argument
 from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
 
 
@@ -126,7 +128,7 @@ def _of_group(tensor: Any, group: Any) -> Any:
 
 
 @cute.jit
-def _factor_of_row(scale: cute.Tensor, index: cute.Tensor | None, row: Int32, end: Int32) -> cute.Tensor:
+def _factor_of_row(scale: cute.Tensor, index: cute.Tensor | None, row: Int32, end: Int32) -> Any:
     """Read the factor of a row, as a vector of one element; 0 for a row that is not there."""
     factor = cute.make_rmem_tensor(1, Float32)
     factor[0] = Float32(0.0)
@@ -240,6 +242,6 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.SCALE_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
         Argument.OFFSETS: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
         Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
-        Argument.STREAM: cute.runtime.make_fake_stream,
     }
-    return tuple(make() if argument in signature else None for argument, make in made.items())
+    arguments = (make() if argument in signature else None for argument, make in made.items())
+    return (*arguments, cute.runtime.make_fake_stream())

@@ -129,9 +129,7 @@ def _cooperative3_fault(candidate: Candidate, step: int) -> str | None:
     return f"cooperative3 takes {takes}, in our own kernels, got {tile}"
 
 
-def register_fault(
-    candidate: Candidate, *, is_promoted: bool = False, most: int = MAX_ACCUMULATORS
-) -> str | None:
+def register_fault(candidate: Candidate, *, is_promoted: bool = False, most: int = MAX_ACCUMULATORS) -> str | None:
     """Say why the accumulators of a tile do not fit the registers of its threads.
 
     Args:

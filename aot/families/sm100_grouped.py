@@ -1,4 +1,4 @@
-"""quack's Blackwell GEMM over groups: of rows, as a mixture of experts has them, or of k, as its weight gradients do."""
+"""quack's Blackwell GEMM over groups: of rows, as a mixture of experts has them, or of k, as its gradients do."""
 
 from __future__ import annotations
 

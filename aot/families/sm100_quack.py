@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
-from aot.core.types import BF16, FP16, TF32
+from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
 from aot.families._split_k import order_of_splits, split_k_multiples, split_k_workspace
@@ -50,9 +50,9 @@ class Sm100Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
-    types = (BF16, FP16, *FP8, *INT8, TF32)
-    epilogues = tuple(Epilogue)
-    groupings = (Grouping.DENSE, Grouping.BATCHED)
+    types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
+    epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""

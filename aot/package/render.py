@@ -300,7 +300,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "origins": manifest.tables,
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
-        "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is Grouping.DENSE],
+        "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
         "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),

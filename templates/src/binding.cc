@@ -109,7 +109,8 @@ bool read_capsules(const State& state, Product product, PyObject* const* argumen
 
 Operands operands_of(const Capsules& held) {
   return {held.left.view(),      held.right.view(),     held.bias.view(),      held.out.view(),   held.extras[0].view(),
-          held.extras[1].view(), held.extras[2].view(), held.extras[3].view(), held.options};
+          held.extras[1].view(), held.extras[2].view(), held.extras[3].view(),
+          held.extras[4].view(), held.extras[5].view(), held.options};
 }
 
 // States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
@@ -290,6 +291,10 @@ PyMethodDef functions[] = {
     define("gated_linear_result", &describe_result<Product::kGatedLinear>),
     define("gated_linear_on", &run_on<Product::kGatedLinear>),
     define("gated_linear_workspace_bytes", &measure_workspace<Product::kGatedLinear>),
+    define("grouped_linear_with", &run_with<Product::kGroupedLinear>),
+    define("grouped_linear_result", &describe_result<Product::kGroupedLinear>),
+    define("grouped_linear_on", &run_on<Product::kGroupedLinear>),
+    define("grouped_linear_workspace_bytes", &measure_workspace<Product::kGroupedLinear>),
     define("settle", &settle),
     define("order_streams", &order_streams),
     define("address", &address_of),

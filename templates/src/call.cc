@@ -78,9 +78,11 @@ struct Extras {
   Operand scale_w;
   Operand residual;
   Operand scale_out;
+  Operand offsets;
+  Operand index;
   Options options;
 
-  Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out};
+  Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out, &offsets, &index};
 };
 
 // One call of a product: its operands, and the stream and allocator of the left operand's framework.
@@ -302,6 +304,8 @@ class Call {
       operands.scale_w = extras_->scale_w.view();
       operands.residual = extras_->residual.view();
       operands.scale_out = extras_->scale_out.view();
+      operands.offsets = extras_->offsets.view();
+      operands.index = extras_->index.view();
       operands.options = extras_->options;
     }
     if (left_.type.is_of_torch && kHasVaryingKernels && !operands.options.is_deterministic &&
@@ -373,7 +377,7 @@ class Call {
 PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out,
                        PyObject* extras) {
   if (extras == nullptr) return Call(state, product, nullptr).run(left, right, bias, out);
-  Extras held = {extras, {}, {}, {}, {}, {}};
+  Extras held = {extras, {}, {}, {}, {}, {}, {}, {}};
   return Call(state, product, &held).run(left, right, bias, out);
 }
 

@@ -30,7 +30,8 @@ int read_options(const State& state, Product product, PyObject* extras, Options*
   }
   const auto [epilogue, element, flags] = values;
   const bool is_gate = epilogue == kFirstGate || epilogue == kLastEpilogue;
-  const bool is_epilogue = epilogue >= 0 && epilogue <= kLastEpilogue && is_gate == (product == Product::kGatedLinear);
+  const bool fits = product == Product::kGroupedLinear ? is_gate || epilogue == 0 : is_gate == (product == Product::kGatedLinear);
+  const bool is_epilogue = epilogue >= 0 && epilogue <= kLastEpilogue && fits;
   if (!is_epilogue || element < -1 || element > kLastElement || flags < 0 || flags > kAllFlags) {
     refuse("AotGemmError", "got epilogue %ld, element type %ld and flags %ld; expected numbers of the Python package's own",
            epilogue, element, flags);

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 
+#include "group_operands.h"
 #include "products.h"
 #include "refusal.h"
 #include "scales.h"
@@ -43,7 +44,8 @@ bool is_on_gpu(const DLTensor& tensor) {
   return tensor.device.device_type == kDLCUDA || tensor.device.device_type == kDLCUDAManaged;
 }
 
-// Checks device, element type and dimensions of a tensor.
+}  // namespace
+
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
   if (!is_on_gpu(tensor)) {
     return refuse("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
@@ -76,6 +78,8 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
   }
   return 0;
 }
+
+namespace {
 
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
@@ -115,7 +119,8 @@ Element default_element(Element left, bool is_scaled) {
   return left == Element::kInt8 ? Element::kInt32 : left;
 }
 
-// Finds the element type of D: the one that is asked for, or that `out` has.
+}  // namespace
+
 int find_element_of_d(Product product, const Operands& operands, Element left, Element* element) {
   const Options& options = operands.options;
   if (operands.out == nullptr) {
@@ -128,7 +133,6 @@ int find_element_of_d(Product product, const Operands& operands, Element left, E
                 product_name(product), type_of(*element).name, type_of(options.element).name);
 }
 
-// Checks that there are both factors or none, as the element types have it.
 int check_scales(Product product, const Operands& operands, const Request& request) {
   const bool is_given = operands.scale_x != nullptr;
   if (is_given != (operands.scale_w != nullptr)) {
@@ -146,13 +150,16 @@ int check_scales(Product product, const Operands& operands, const Request& reque
                 "scale_x=, scale_w=)", product_name(product), type_of(request.a).name, type_of(request.d).name);
 }
 
+namespace {
+
 int check_element(Product product, const char* name, Element element, Element expected) {
   if (element == expected) return 0;
   return refuse("DtypeError", "%s: %s is %s; expected %s; convert it", product_name(product), name, type_of(element).name,
                 type_of(expected).name);
 }
 
-// Checks a tensor that is of one element type.
+}  // namespace
+
 int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected) {
   Element element;
   if (check_tensor(product, name, tensor, left, &element) != 0) return -1;
@@ -162,6 +169,14 @@ int check_tensor_of(Product product, const char* name, const DLTensor& tensor, c
 int refuse_request(Product product, const Request& request) {
   return refuse(kNoOperation, "%s", write_request(product, request).characters);
 }
+
+bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
+  bool equal = tensor.ndim == num_dims;
+  for (int32_t i = 0; equal && i < num_dims; ++i) equal = tensor.shape[i] == extents[i];
+  return equal;
+}
+
+namespace {
 
 // Finds the operation of operands that have factors. Such that each serve a whole row, as where k is up to 128, may be of
 // either kind: then the one that the library has.
@@ -191,6 +206,7 @@ int resolve(Product product, const Operands& operands, Element a, Element b, int
                      a,
                      Scale::kNone,
                      options.epilogue,
+                     Grouping::kDense,
                      operands.bias != nullptr,
                      operands.residual != nullptr,
                      options.allow_tf32,
@@ -200,12 +216,6 @@ int resolve(Product product, const Operands& operands, Element a, Element b, int
   if (operands.scale_x != nullptr) return resolve_scaled(product, operands, &request, operation);
   *operation = find_operation(request);
   return *operation >= 0 ? 0 : refuse_request(product, request);
-}
-
-bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
-  bool equal = tensor.ndim == num_dims;
-  for (int32_t i = 0; equal && i < num_dims; ++i) equal = tensor.shape[i] == extents[i];
-  return equal;
 }
 
 int check_bias(Product product, const Operands& operands, const Result& result, int64_t num_rows) {
@@ -277,6 +287,7 @@ int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
 }  // namespace
 
 int check_operands(Product product, const Operands& operands, Result* result) {
+  if (product == Product::kGroupedLinear) return check_grouped(operands, result);
   const DLTensor& left = *operands.left;
   const DLTensor& right = *operands.right;
   Element a;
@@ -321,10 +332,6 @@ int state_others(Product product, const Operands& operands, const Result& result
   return 0;
 }
 
-}  // namespace
-
-namespace {
-
 // States a problem's flags and what is the same of every product.
 void begin_problem(const Operands& operands, const Result& result, bool right_is_constant, aot_gemm_problem_t* problem) {
   *problem = {};
@@ -365,6 +372,7 @@ int state_problems(Product product, const Operands& operands, const Result& resu
                    Problems* problems) {
   begin_problem(operands, result, right_is_constant, &problems->first);
   if (is_batched(product, *operands.right)) return state_batch(operands, result, problems);
+  if (product == Product::kGroupedLinear) return state_grouped(operands, result, &problems->first);
   return state_matrices(product, operands, result, &problems->first);
 }
 

@@ -22,6 +22,8 @@ struct Operands {
   const DLTensor* scale_w = nullptr;
   const DLTensor* residual = nullptr;   // of the shape of `out`
   const DLTensor* scale_out = nullptr;  // one element
+  const DLTensor* offsets = nullptr;    // (groups) or (groups + 1)
+  const DLTensor* index = nullptr;      // (rows of out)
   Options options = {};
 };
 
@@ -38,6 +40,23 @@ struct Result {
 DLDataType dlpack_type(Element element);
 
 // The functions below that give an int give 0, or -1 with the calling thread's refusal set.
+
+// Checks device, element type and dimensions of a tensor.
+int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
+
+// Checks a tensor that is of one element type.
+int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected);
+
+// Finds the element type of D: the one that is asked for, or that `out` has.
+int find_element_of_d(Product product, const Operands& operands, Element left, Element* element);
+
+// Checks that there are both factors or none, as the element types have it.
+int check_scales(Product product, const Operands& operands, const Request& request);
+
+// Refuses what this library has no operation for. Gives -1.
+int refuse_request(Product product, const Request& request);
+
+bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims);
 
 // Checks device, element type and shape of a left operand by itself.
 int check_left(Product product, const DLTensor& left);

@@ -9,8 +9,8 @@
 namespace aot {
 
 // What a function of the Python API computes. The products give D = A @ B^T; they differ in how the right operand is held:
-// kGatedLinear's has the rows of two. kConstant stands for the function that only looks at a weight, as the left operand.
-enum class Product { kLinear, kMatmul, kGatedLinear, kConstant };
+// kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the function that only looks at a weight, as the left operand.
+enum class Product { kLinear, kMatmul, kGatedLinear, kGroupedLinear, kConstant };
 
 // Gives the name of the function.
 const char* product_name(Product product);
@@ -34,6 +34,7 @@ struct Request {
   Element d;
   Scale scale;
   Epilogue epilogue;  // an activation, a gate, or kNone
+  Grouping grouping;
   bool has_bias;
   bool has_residual;
   bool allow_tf32;

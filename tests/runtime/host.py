@@ -27,7 +27,7 @@ from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selectio
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 BINDING_SOURCES = {
-    *("binding", "call", "exchange", "extras", "matrix", "operands", "products"),
+    *("binding", "call", "exchange", "extras", "group_operands", "matrix", "operands", "products"),
     *("python_state", "refusal", "request", "scales", "torch_guard"),
 }
 REPLACED_SOURCES = {"cuda_entry"}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _files.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, gated_linear, linear, matmul, preload
+    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, preload
     from ._version import __version__
 except Exception:
     from ._check import check
@@ -67,6 +67,7 @@ __all__ = [
     "constant",
     "explain",
     "gated_linear",
+    "grouped_linear",
     "info",
     "linear",
     "matmul",

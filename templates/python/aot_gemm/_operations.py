@@ -110,7 +110,7 @@ def linear(
     element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
     flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    extras = (scale_x, scale_w, residual, scale_out, epilogue, element, flags)
+    extras = (scale_x, scale_w, residual, scale_out, None, None, epilogue, element, flags)
     return _products.linear_with(x, weight, bias, out, extras)
 
 
@@ -159,8 +159,65 @@ def gated_linear(
     element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    extras = (scale_x, scale_w, None, None, epilogue, element, flags)
+    extras = (scale_x, scale_w, None, None, None, None, epilogue, element, flags)
     return _products.gated_linear_with(x, weight, bias, out, extras)
+
+
+def grouped_linear(
+    x: Any,
+    weight: Any,
+    offsets: Any,
+    bias: Any = None,
+    *,
+    index: Any = None,
+    gate: str | None = None,
+    interleaved: bool = False,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+) -> Any:
+    """Compute x[rows of g] @ weight[g]^T for each group g of rows, as torch.nn.functional.grouped_mm with offs.
+
+    The layer of a mixture of experts: the rows of an expert are a group, and `index` is the permutation of the tokens,
+    which is done while they are loaded. All is done in float32, and the result is rounded once. Where the groups end
+    stays on the GPU: nothing waits for the host, and a CUDA graph may capture the call.
+
+    Which operations there are kernels for depends on what the wheel was built for.
+
+    Args:
+        x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
+        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones.
+        offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, the first starting at 0, as
+            torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts as
+            their end; a group that ends before it starts is empty.
+        bias: (groups, n), or with a gate (groups, 2 n), where factors are given; None for none.
+        index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]]. An index that is no row of
+            x, such as -1, is a row of zeros. None for the rows of x as they are.
+        gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
+        interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j.
+        scale_x: float32 factors of float8 rows of x, as `linear` has it: one element, or (rows,), or (rows, 1), or of
+            blocks (rows, ceil(k / 128)). With an index the rows are those of x.
+        scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
+            ceil(k / 128)), where rows of a gate are not interleaved.
+        out: (rows, n), written to; allocated where it is not given. Rows that are in no group are not written: a new
+            tensor holds anything there.
+        out_dtype: as `linear` has it.
+
+    Returns:
+        `out`, or the new tensor, of the kind of tensor that x is.
+
+    Raises:
+        AotGemmError: one of the classes that `linear` lists.
+    """
+    try:
+        epilogue = 0 if gate is None else GATES[gate]
+    except (KeyError, TypeError):
+        refuse_activation("grouped_linear", gate)
+    element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
+    flags = INTERLEAVED if interleaved else 0
+    extras = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
+    return _products.grouped_linear_with(x, weight, bias, out, extras)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
