@@ -64,7 +64,7 @@ GATE_INTERLEAVED = 2
 """Flag of a problem whose B has gate row 2j before linear row 2j + 1. Source: aot_gemm.h, AOT_GEMM_GATE_INTERLEAVED."""
 
 
-OFFSETS_START = 4
+OFFSETS_START = 16
 """Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_GEMM_OFFSETS_START."""
 
 

@@ -54,6 +54,8 @@ struct FakeLaunch {
   aot::Factors scale_b;
   aot::Tensor residual;
   aot::Vector scale_d;
+  aot::Vector offsets;
+  aot::Vector index;
 };
 
 struct Clear {
@@ -185,9 +187,9 @@ int32_t record_load(void*, int32_t) { return answer(kLoad); }
 
 // `signature` names the arguments as the manifest does, with spaces between them; the error comes behind them.
 int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int32_t num_arguments) {
-  static_assert(sizeof(aot::Stack) == sizeof(aot::RightOperand));
-  const bool is_batched = aot::kOperations[aot::kKernels[kernel].operation].grouping == aot::Grouping::kBatched;
-  const size_t operand_bytes = is_batched ? sizeof(aot::Stack) : sizeof(aot::Tensor);
+  const aot::Grouping grouping = aot::kOperations[aot::kKernels[kernel].operation].grouping;
+  const bool is_batched = grouping == aot::Grouping::kBatched;
+  const bool is_d_stacked = is_batched || grouping == aot::Grouping::kKgrouped;
   FakeLaunch launch{};
   launch.kernel = kernel;
   launch.num_arguments = num_arguments;
@@ -200,14 +202,16 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
       return std::strlen(name) == length && std::strncmp(at, name, length) == 0;
     };
     const void* value = arguments[count];
-    if (is("a")) std::memcpy(&launch.a, value, operand_bytes);
-    if (is("b")) std::memcpy(&launch.b, value, sizeof(launch.b));
-    if (is("d")) std::memcpy(&launch.d, value, operand_bytes);
+    if (is("a")) std::memcpy(&launch.a, value, is_batched ? sizeof(aot::Stack) : sizeof(aot::Tensor));
+    if (is("b")) std::memcpy(&launch.b, value, is_batched ? sizeof(aot::Stack) : sizeof(launch.b));
+    if (is("d")) std::memcpy(&launch.d, value, is_d_stacked ? sizeof(aot::Stack) : sizeof(aot::Tensor));
     if (is("scale_a")) launch.scale_a = *static_cast<const aot::Factors*>(value);
     if (is("scale_b")) launch.scale_b = *static_cast<const aot::Factors*>(value);
     if (is("bias")) launch.bias = *static_cast<const aot::Bias*>(value);
     if (is("residual")) launch.residual = *static_cast<const aot::Tensor*>(value);
     if (is("scale_d")) launch.scale_d = *static_cast<const aot::Vector*>(value);
+    if (is("offsets")) launch.offsets = *static_cast<const aot::Vector*>(value);
+    if (is("index")) launch.index = *static_cast<const aot::Vector*>(value);
     if (is("workspace")) {
       launch.workspace = static_cast<const aot::Vector*>(value)->data;
       launch.workspace_floats = static_cast<const aot::Vector*>(value)->shape[0];

@@ -23,6 +23,10 @@ class GateTensor(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 3), ("strides", ctypes.c_int64 * 3))
 
 
+class GateStack(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 4), ("strides", ctypes.c_int64 * 4))
+
+
 class Vector(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 1))
 
@@ -32,21 +36,21 @@ class StridedVector(ctypes.Structure):
 
 
 class RightOperand(ctypes.Union):
-    """A, B or D: its fields are those of a matrix; with a gate, and of a batch, `parts` is it."""
+    """A, B or D: its fields are those of a matrix; with a gate, and of a batch, `parts` is it; of groups, the stacks."""
 
-    _fields_ = (("matrix", Tensor), ("parts", GateTensor))
+    _fields_ = (("matrix", Tensor), ("parts", GateTensor), ("stack", GateTensor), ("stack_of_parts", GateStack))
     _anonymous_ = ("matrix",)
 
 
 class Bias(ctypes.Union):
     """A bias: its fields are those of a vector; with a gate, `parts` is it."""
 
-    _fields_ = (("vector", Vector), ("parts", Tensor))
+    _fields_ = (("vector", Vector), ("parts", Tensor), ("stack", Tensor), ("stack_of_parts", GateTensor))
     _anonymous_ = ("vector",)
 
 
 class Factors(ctypes.Union):
-    _fields_ = (("vector", StridedVector), ("matrix", Tensor))
+    _fields_ = (("vector", StridedVector), ("matrix", Tensor), ("stack", GateTensor))
 
 
 class FakeLaunch(ctypes.Structure):
@@ -62,6 +66,8 @@ class FakeLaunch(ctypes.Structure):
         ("scale_b", Factors),
         ("residual", Tensor),
         ("scale_d", Vector),
+        ("offsets", Vector),
+        ("index", Vector),
     )
 
 
