@@ -22,7 +22,7 @@ from quack.tile_scheduler import WorkTileInfo
 from aot.core.types import SCALE_BLOCK
 from aot.families._block_scale_kernel import ATOM_COLUMNS, ATOM_ROWS, COLUMNS_OF_AN_ATOM, num_blocks
 from aot.families._group_rows import RowScheduler
-from aot.families._grouped_kernel import GemmGroupedSm90
+from aot.families._grouped_kernel import GemmGroupedSm90, GroupColumns
 
 REPLACED = {
     "mma": ["self", "ab_pipeline", "ab_read_state", "mma_fn", "acc", "acc_slow", "k_tile_cnt", "warp_group_idx"]
@@ -70,22 +70,24 @@ class Factors(NamedTuple):
 class GemmGroupedBlockSm90(GemmGroupedSm90):
     """`GemmGroupedSm90` whose stages are multiplied by factors of A and of B."""
 
-    _epi_ops = (TileStore("product", gated=True),)
+    _epi_ops = (GroupColumns("column_bias"), TileStore("product", gated=True))
     _extra_param_fields = tuple((name, Any, None) for name in ("scale_a", "scale_b", "starts", "index"))
 
     @mlir_namedtuple
     class EpilogueArguments(NamedTuple):
-        """Factors of A (rows, k / 128) and of B (groups, n / 128, k / 128), of any strides; the groups; a gate's D."""
+        """Factors of A (rows, k / 128) and of B (groups, n / 128, k / 128), of any strides; the groups; bias, D."""
 
         scale_a: Any = None
         scale_b: Any = None
         starts: Any = None
         index: Any = None
+        column_bias: Any = None
         product: Any = None
 
-    def arguments(self, *, starts: Any, index: Any, scale_a: Any, scale_b: Any, product: Any, **_: Any) -> Any:  # type: ignore[override]
+    def arguments(self, *, starts: Any, index: Any, **operands: Any) -> Any:  # type: ignore[override]
         """Name an operation's operands as the kernel does; each None where there is none."""
-        return self.EpilogueArguments(scale_a, scale_b, starts, index, product)
+        scale_a, scale_b, bias, product = (operands[x] for x in ("scale_a", "scale_b", "bias", "product"))
+        return self.EpilogueArguments(scale_a, scale_b, starts, index, bias, product)
 
     def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
         """Return the kernel's parameters."""

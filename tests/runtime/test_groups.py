@@ -150,14 +150,29 @@ def test_offsets_may_begin_with_the_start_of_the_first_group(library):
     [
         (Operation.BF16_KK_GROUPED, {"offsets": (0, (1, 1))}, ARGUMENT, "`offsets.data` is null"),
         (Operation.BF16_KK_GATHERED, {"index": (0, (1, 1))}, ARGUMENT, "`index.data` is null"),
-        (Operation.BF16_KK_GROUPED, {"index": (64, (1, 1))}, ARGUMENT, "an index, which operation bf16_grouped does not"),
-        (Operation.BF16_KK_GROUPED, {"rows_of_a": 3}, ARGUMENT, "rows_of_a is 3, which operation bf16_grouped does not"),
+        (
+            Operation.BF16_KK_GROUPED,
+            {"index": (64, (1, 1))},
+            ARGUMENT,
+            "an index, which operation bf16_grouped does not",
+        ),
+        (
+            Operation.BF16_KK_GROUPED,
+            {"rows_of_a": 3},
+            ARGUMENT,
+            "rows_of_a is 3, which operation bf16_grouped does not",
+        ),
         (Operation.BF16_KK_GATHERED, {"rows_of_a": -1}, SHAPE, "rows_of_a is -1"),
         (Operation.BF16_KK_GROUPED, {"offsets": (66, (1, 1))}, STRIDE, "offsets is at address 0x42"),
         (Operation.BF16_KK_GROUPED, {"offsets": (64, (2, 1))}, STRIDE, "offsets of 5 int32 has the stride 2"),
         (Operation.BF16_KK_GROUPED, {"num_groups": -1}, SHAPE, "num_groups is -1"),
         (Operation.BF16_KK_GROUPED, {"d": (ADDRESSES["b"], (N, 1))}, STRIDE, "reaches into the memory of B"),
-        (Operation.BF16_KK_GROUPED, {"d": (ADDRESSES["offsets"], (N, 1))}, STRIDE, "reaches into the memory of the offsets"),
+        (
+            Operation.BF16_KK_GROUPED,
+            {"d": (ADDRESSES["offsets"], (N, 1))},
+            STRIDE,
+            "reaches into the memory of the offsets",
+        ),
         (Operation.BF16_KK_GROUPED, {"d": (ADDRESSES["d"], (0, 1))}, STRIDE, "overlaps itself"),
     ],
 )
