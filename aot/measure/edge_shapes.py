@@ -15,6 +15,7 @@ from aot.core.operands import PLAIN, Arrangement
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
+from aot.measure.group_inputs import GroupSizes
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
@@ -80,12 +81,14 @@ class EdgeShape:
     """Whether it is one kernel's alone: its operands are freed after it, since a wave of tiles has many elements."""
     arrangement: Arrangement = PLAIN
     content: Content = Content.RANDOM
+    sizes: GroupSizes = GroupSizes.RANDOM
 
     def __str__(self) -> str:
         """Return the text of messages."""
         operation, arranged = self.problem.operation, self.arrangement
         is_scaled = operation.types.scale is Scale.VECTOR
         facts = {
+            f"groups {self.sizes.value}": operation.grouping.has_offsets,
             f"with {self.content.value} values": self.content is Content.SPECIAL,
             "with values of all bits": self.content is Content.ALL_BITS,
             "without a bias": operation.has_bias and not arranged.has_bias,
@@ -141,6 +144,12 @@ BATCHED_ARRANGEMENTS = (PLAIN, Arrangement(shares_b=True), Arrangement(shares_a=
 BATCH = 3
 """Products of a case's batch."""
 
+GROUPS = 7
+"""Groups of a case."""
+
+SIZES = (GroupSizes.RANDOM, GroupSizes.ALL_IN_ONE, GroupSizes.ONES, GroupSizes.SHORT)
+"""What the cases of groups take in turn: of eleven shapes each has small and large ones."""
+
 
 def _arrangements(operation: Operation) -> tuple[Arrangement, ...]:
     """Return what an operation's cases take in turn."""
@@ -150,7 +159,9 @@ def _arrangements(operation: Operation) -> tuple[Arrangement, ...]:
 
 
 def _num_groups(operation: Operation) -> int:
-    return 1 if operation.grouping is Grouping.DENSE else BATCH
+    if operation.grouping is Grouping.DENSE:
+        return 1
+    return GROUPS if operation.grouping.has_offsets else BATCH
 
 
 MIN_STEP = 8
@@ -172,7 +183,7 @@ def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
 def _contents(operation: Operation) -> list[Content]:
     """List what the operands of a further case each hold. Products of 16-bit operands have none, as ever."""
-    if is_16_bit_product(operation):
+    if is_16_bit_product(operation) or operation.grouping.has_offsets:
         return []
     has_all_bits = operation.a.element is ElementType.TFLOAT32
     return [Content.SPECIAL, *([Content.ALL_BITS] if has_all_bits else [])]
@@ -184,7 +195,8 @@ def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
             arrangement = arrangements[i % len(arrangements)]
-            found.append(EdgeShape(Problem(layout, m, n, k, groups), padding, 1, arrangement=arrangement))
+            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, k, groups)
+            found.append(EdgeShape(problem, padding, 1, arrangement=arrangement, sizes=sizes))
         found += [
             EdgeShape(Problem(layout, *SPECIAL_SHAPE[:3]), 1, 1, content=content) for content in _contents(operation)
         ]
@@ -205,7 +217,8 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
     arrangements = _arrangements(operation)
     aligned = [
-        shape(extents, arrangements[i % len(arrangements)], Content.RANDOM) for i, extents in enumerate(ALIGNED_SHAPES)
+        replace(shape(extents, arrangements[i % len(arrangements)], Content.RANDOM), sizes=SIZES[i % len(SIZES)])
+        for i, extents in enumerate(ALIGNED_SHAPES)
     ]
     special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

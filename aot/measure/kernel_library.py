@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import DeviceError
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 
@@ -170,6 +171,7 @@ class KernelLibrary:
             problem.num_groups,
             GroupStrides(*strides),
             *(_struct(tensors.get(x)) for x in (Argument.OFFSETS, Argument.INDEX)),
+            a.num_rows if problem.operation.grouping is Grouping.GATHERED else 0,
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:

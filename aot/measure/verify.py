@@ -12,6 +12,7 @@ from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byt
 from aot.core.operands import GemmCall, Matrix, Tensor, element_of, operands
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
+from aot.measure.edge_groups import Part, compare_parts, parts_of
 from aot.measure.edge_operands import edge_operands
 from aot.measure.edge_shapes import EdgeShape, edge_shapes
 
@@ -61,11 +62,11 @@ class EdgeCase:
             tensors[argument] = Tensor(address + dtype.size_of(start), matrix)
         rows, columns = (np.arange(x, dtype=np.int64) for x in (shape.problem.m, shape.problem.n))
         indices = needed(shape.problem, rows, columns, arrangement)
-        self._checks = []
-        for group in range(matrices[Argument.D].num_groups):
+        self._parts = parts_of(shape, bits) if operation.grouping.has_offsets else []
+        for group in range(0 if operation.grouping.has_offsets else matrices[Argument.D].num_groups):
             of_group = {x: y[min(group, len(y) - 1)][np.ix_(*indices[x])] for x, y in bits.items()}
             values = {x: decode(element_of(operation, x), y) for x, y in of_group.items()}
-            self._checks.append(Check(operation, reference(operation, values)))
+            self._parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
         call = GemmCall(shape.problem, tensors, arrangement.is_interleaved and operation.gate is not None)
         self.bound: Handle = kernels.bind(call)
         self.promised: Handle = kernels.bind(call, b_is_constant=True)
@@ -83,8 +84,7 @@ class EdgeCase:
 
     def compare(self, result: Bits) -> Comparison:
         """Compare D's bits (group, m, n) with the reference; return the first product that is wrong, or the worst."""
-        outcomes = [check.compare(x) for check, x in zip(self._checks, result, strict=True)]
-        return max(outcomes, key=lambda x: (bool(x.fault), x.relative_error))
+        return compare_parts(self.problem, self._parts, result)
 
     def free(self) -> None:
         """Free the device memory."""
