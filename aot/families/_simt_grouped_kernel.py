@@ -244,4 +244,5 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
     }
     arguments = (make() if argument in signature else None for argument, make in made.items())
-    return (*arguments, cute.runtime.make_fake_stream())
+    stream: Any = cute.runtime.make_fake_stream()  # type: ignore[no-untyped-call]
+    return (*arguments, stream)

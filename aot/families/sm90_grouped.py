@@ -9,7 +9,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, E4M3_BF16, FP16, Types
 from aot.families._grouped import GROUPINGS, grouped_fault
-from aot.families._sm90_tiles import PINGPONG, register_fault, shapes
+from aot.families._sm90_tiles import PINGPONG, register_fault, shapes, warpgroup_grid
 from aot.families.sm90_quack import Sm90Quack, is_promoted
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class Sm90Grouped(Sm90Quack):
         fault = grouped_fault(candidate, operation)
         if fault:
             return Rejected(Reason.COMBINATION, fault)
+        if not operation.b.is_k_major and warpgroup_grid(candidate)[1] > 1:
+            # Source: nvidia-cutlass-dsl 4.8.1 aborts on 192x160 and 320x32, and compiles all other tiles (2026-11-22).
+            tile = f"{candidate.tile_m}x{candidate.tile_n}"
+            text = f"two warpgroups share the columns of a {tile} tile, which the compiler cannot have contiguous in B"
+            return Rejected(Reason.LAYOUT, text)
         if operation.grouping is Grouping.GATHERED:
             if candidate.tile_m > GATHER_TILE_M:
                 text = f"warps that gather keep an index of each row, of at most {GATHER_TILE_M} rows"
