@@ -6,6 +6,7 @@ are in no group are not written. A row whose index is not one of A's is read as 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cutlass
@@ -232,7 +233,7 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     stack = int(operation.grouping.groups_rows)
     rank = 2 if is_block else 1
     pair = int(has_gate)
-    made = {
+    made: dict[Argument, Callable[[], Any]] = {
         Argument.A: lambda: tensor_argument(operation.a.element, 2),
         Argument.B: lambda: tensor_argument(operation.b.element, 2 + stack + pair),
         Argument.D: lambda: tensor_argument(operation.d, 3 - stack),
@@ -244,5 +245,4 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
     }
     arguments = (make() if argument in signature else None for argument, make in made.items())
-    stream: Any = cute.runtime.make_fake_stream()  # type: ignore[no-untyped-call]
-    return (*arguments, stream)
+    return (*arguments, cute.runtime.make_fake_stream())
