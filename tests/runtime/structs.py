@@ -36,7 +36,7 @@ class StridedVector(ctypes.Structure):
 
 
 class RightOperand(ctypes.Union):
-    """A, B or D: its fields are those of a matrix; with a gate, and of a batch, `parts` is it; of groups, the stacks."""
+    """A, B or D: its fields are a matrix's; with a gate, and of a batch, `parts` is it; of groups, the stacks."""
 
     _fields_ = (("matrix", Tensor), ("parts", GateTensor), ("stack", GateTensor), ("stack_of_parts", GateStack))
     _anonymous_ = ("matrix",)

@@ -189,11 +189,11 @@ def grouped_linear(
         x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
         weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones.
         offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, the first starting at 0, as
-            torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts as
-            their end; a group that ends before it starts is empty.
+            torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts
+            as their end; a group that ends before it starts is empty.
         bias: (groups, n), or with a gate (groups, 2 n), where factors are given; None for none.
-        index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]]. An index that is no row of
-            x, such as -1, is a row of zeros. None for the rows of x as they are.
+        index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]]. An index that is no row
+            of x, such as -1, is a row of zeros. None for the rows of x as they are.
         gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
         interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j.
         scale_x: float32 factors of float8 rows of x, as `linear` has it: one element, or (rows,), or (rows, 1), or of
