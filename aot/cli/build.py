@@ -225,6 +225,11 @@ def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[
     show_default=regrets_text(MAX_HELDOUT_REGRET),
     help="Refuse to build where the bucketing loss on held-out problems is higher; none for no limit.",
 )
+@click.option(
+    "--batch-invariant",
+    is_flag=True,
+    help="Compute every call so that a row's bits do not depend on m: of a selection with tables for that.",
+)
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the wheel into.")
@@ -249,7 +254,14 @@ def build(context: click.Context, /, **values: Any) -> None:
     context.params["operations"], context.meta[ROWS] = (named.products, named.rows) if named else (None, ())
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
-    built = make_wheel([source for source, _ in found], dist, workplace, package=package, wheel_version=number)
+    built = make_wheel(
+        [source for source, _ in found],
+        dist,
+        workplace,
+        package=package,
+        wheel_version=number,
+        batch_invariant=values["batch_invariant"],
+    )
     coverages = {source.target.name: coverage for source, coverage in found}
     show(lambda: _facts(built, coverages), lambda: said(built, coverages))
 

@@ -134,6 +134,11 @@ AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties),
     help="Selection that ties go to; by default the committed.",
 )
 @click.option("--no-incumbent", is_flag=True, help="Let ties go to no earlier selection.")
+@click.option(
+    "--batch-invariant",
+    is_flag=True,
+    help="Add tables by which a row's bits do not depend on m or on the other rows, and say what they cost.",
+)
 @click.option("--curve/--no-curve", default=True, show_default=True, help="Work out kernels against regret.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/selections/.")
 @JSON
@@ -168,6 +173,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         epilogues=tuple(map(Epilogue, values["epilogues"])),
         operations=values["operations"] or (),
         curve=values["curve"],
+        batch_invariant=values["batch_invariant"],
     )
     selection = select(request)
     write_selection(path, selection)

@@ -85,6 +85,7 @@ class Request:
     operations: tuple[Operation, ...] = ()
     """The only ones that it is to have; where there are none, those of the record or of the shape set."""
     curve: bool = False
+    batch_invariant: bool = False
 
 
 def select(request: Request) -> Selection:
@@ -101,6 +102,7 @@ def select(request: Request) -> Selection:
         request.named_weight,
         request.epilogues,
         shapes.having(request.operations) if request.operations else (),
+        batch_invariant=request.batch_invariant,
         with_curves=request.curve,
         progress=lambda what: click.echo(f"... {what}", err=True),
     )

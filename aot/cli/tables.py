@@ -232,7 +232,7 @@ def selection_summary(selection: Selection) -> str:
         *(curve_table(curve, selection) for curve in selection.curves),
     ]
     references = [references_table(selection)] if selection.references else []
-    return "\n\n".join([*parts, heldout_table(selection), *references])
+    return "\n\n".join([*parts, heldout_table(selection), *references, *price_table(selection)])
 
 
 def _regrets(regret: Regret) -> list[str]:
@@ -262,7 +262,17 @@ def _predicted_summary(selection: Selection) -> str:
     note = "the cost model chose them; nothing was measured, so that no regret is known"
     if any(x.method.endswith(BY_IMPUTED_TIMES) for x in selection.regrets):
         note = "nothing of these operations was measured: every row of the table is predicted, and no regret is known"
-    return "\n\n".join([_selection_head(selection), table(header, rows), note])
+    return "\n\n".join([_selection_head(selection), table(header, rows), note, *price_table(selection)])
+
+
+def price_table(selection: Selection) -> list[str]:
+    """Show what it costs that a row's bits do not depend on m; nothing where the selection has no such tables."""
+    header = ("batch-invariant", "problems", "mean", "to m 512", "at worst", "where")
+    rows = [
+        (x.operation.tag, x.num_problems, f"{x.mean:.3f}x", f"{x.mean_to_512:.3f}x", f"{x.worst:.2f}x", x.worst_problem)
+        for x in selection.prices or ()
+    ]
+    return [table(header, rows)] if rows else []
 
 
 def _percent(fraction: float) -> str:

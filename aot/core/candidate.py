@@ -199,6 +199,7 @@ class Reason(Enum):
     LAYOUT = "layout not supported by the family"
     TYPES = "element types not supported by the family"
     EPILOGUE = "epilogue not supported by the family"
+    GROUPING = "grouping not supported by the family"
     COMBINATION = "combination not supported by the family"
     ARCHITECTURE = "family is for another architecture"
     PATTERN = "excluded by --kernels"

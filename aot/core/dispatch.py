@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -21,7 +21,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 ALIGNMENT_BYTES = 16
 """Alignment of each operand's address and leading stride that the TMA kernels need. Source: CUDA driver API,
@@ -113,6 +113,14 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Scope:
+    """What a section is for that is not the only one of its operation."""
+
+    num_groups: Extent
+    batch_invariant: bool
+
+
+@dataclass(frozen=True)
 class Section:
     """The table of one operation. Ladders ascend by (n, k). `fallback` takes what is not aligned."""
 
@@ -120,6 +128,23 @@ class Section:
     ladders: tuple[Ladder, ...]
     grid: Grid
     fallback: Index
+    scope: Scope | None = None
+    """What it is for besides; None where it is for one product, and any order of sums."""
+
+    @property
+    def num_groups(self) -> int:
+        """Return the most products of a batch, or groups, that it is for; the last of an operation takes more, too."""
+        return 1 if self.scope is None else self.scope.num_groups
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Say whether all kernels of an n and k add up k in one order, so that a row's bits do not depend on m."""
+        return self.scope is not None and self.scope.batch_invariant
+
+    @property
+    def key(self) -> tuple[Operation, bool, int]:
+        """Return what no two sections of a table share."""
+        return self.operation, self.batch_invariant, self.num_groups
 
 
 @dataclass(frozen=True)
@@ -128,16 +153,16 @@ class DispatchTable:
 
     sections: tuple[Section, ...]
 
-    def section(self, operation: Operation) -> Section:
-        """Return the section of an operation.
+    def section(self, operation: Operation, num_groups: int = 1, *, batch_invariant: bool = False) -> Section:
+        """Return the section of an operation, for a number of products or groups.
 
         Raises:
             KeyError: the table has none.
         """
-        for section in self.sections:
-            if section.operation == operation:
-                return section
-        raise KeyError(operation.tag)
+        found = [x for x in self.sections if (x.operation, x.batch_invariant) == (operation, batch_invariant)]
+        if not found:
+            raise KeyError(operation.tag)
+        return found[round_up(num_groups, tuple(x.num_groups for x in found))]
 
 
 class TableKernel(Protocol):
@@ -252,6 +277,10 @@ def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     return next(filter(None, faults), "")
 
 
+def _runs(sections: Sequence[Section]) -> Iterator[tuple[Operation, list[Section]]]:
+    return ((operation, list(run)) for operation, run in groupby(sections, key=lambda x: x.operation))
+
+
 def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
     """Say what is wrong with a table, with the section and the row; empty if nothing is.
 
@@ -263,9 +292,13 @@ def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
     """
     if not table.sections or not kernels:
         return f"{len(kernels)} kernels in {len(table.sections)} sections; expected at least one of each"
-    tags = [section.operation.tag for section in table.sections]
-    if len(set(tags)) != len(tags):
-        return f"{max(tags, key=tags.count)}: the table has more than one section for it"
+    keys = [section.key for section in table.sections]
+    if len(set(keys)) != len(keys):
+        return f"{max(keys, key=keys.count)[0].tag}: the table has more than one section for it"
+    for operation, run in _runs(table.sections):
+        order = [x.key[1:] for x in run]
+        if order != sorted(order) or sum(x.operation == operation for x in table.sections) != len(run):
+            return f"{operation.tag}: its sections must follow each other, the general ones first, by numbers of groups"
     faults = ((section, _section_fault(section, kernels)) for section in table.sections)
     return next((f"{section.operation.tag}: {fault}" for section, fault in faults if fault), "")
 

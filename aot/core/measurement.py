@@ -163,7 +163,7 @@ class TimedRow:
     num_rounds: Count
     relative_error: Error
 
-    def measurement(self, key: KernelKey, status: str) -> Measurement:
+    def measurement(self, key: KernelKey, status: str, num_groups: int) -> Measurement:
         """Return the measurement of the row's kernel.
 
         Raises:
@@ -174,7 +174,7 @@ class TimedRow:
         except DecodeError as error:
             raise error.inside("status") from None
         times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
-        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k), *times, outcome)
+        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k, num_groups), *times, outcome)
         if found.ok:
             _check_ascending(self.median_us, self.low_us, self.high_us)
         return found
@@ -207,6 +207,7 @@ class LibraryRow:
     low_us: Microseconds
     high_us: Microseconds
     num_rounds: Positive
+    num_groups: Extent | None = None
 
     def time(self) -> LibraryTime:
         """Return the time.
@@ -215,7 +216,7 @@ class LibraryRow:
             DecodeError: median and quartiles do not ascend from above 0.
         """
         _check_ascending(self.median_us, self.low_us, self.high_us)
-        problem = Problem(self.operation, self.m, self.n, self.k)
+        problem = Problem(self.operation, self.m, self.n, self.k, self.num_groups or 1)
         return LibraryTime(self.library, problem, self.median_us, self.low_us, self.high_us, self.num_rounds)
 
 

@@ -17,7 +17,6 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from aot.core.constraints import MAX_COUNT, MAX_EXTENT
-from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
 from aot.core.operation import Layout, Operation
 from aot.core.strict_json import DecodeError, read_content, text_of
@@ -36,11 +35,7 @@ REASONS = {
 """Why no tuned (n, k) answered, by the first word of a line."""
 
 _OPERATIONS = {x.tag: x for x in Operation}
-_TAGS = {
-    "_".join([x.types.tag, layout.value, *([] if x.epilogue is Epilogue.NONE else [x.epilogue.value])])
-    for x in Operation
-    for layout in Layout
-}
+_TAGS = {"_".join([x.types.tag, layout.value, *x.suffixes]) for x in Operation for layout in Layout}
 """What a wheel may name: the fallback takes an operation in every layout, whether or not the catalogue has it."""
 _LINE = re.compile(r"(\w+) (\w+) ([0-9]{1,19}) ([0-9]{1,19})((?: [0-9]{1,19}x[0-9]{1,19})+)\n")
 _DROPPED = re.compile(r"dropped ([0-9]{1,19})\n")

@@ -35,10 +35,12 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *(f"[bf][fp]16_{x}" for x in ("layer_norm", "rms_norm", "rotary", "gelu_tanh_mul")),
         ),
         "fp8": (
-            *("e4m3_bf16_kk*", "e4m3_bf16_block_kk"),
+            *(f"e4m3_bf16{x}" for x in ("_kk", "_kk_gelu_tanh", "_kk_silu", "_kk_swiglu", "_block_kk")),
             *(f"bf16_e4m3_{x}" for x in ("rms_norm", "layer_norm", "silu_mul", "quantize", "block_quantize")),
         ),
         "int8": ("int8_*",),
+        "attention": ("[bf][fp]16_??_batched",),
+        "moe": tuple(f"[bf][fp]16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")),
         "rows": tuple(RowOperation),
     }
 )
@@ -49,6 +51,7 @@ Vision transformers and speech encoders (ViT, DINOv2, SigLIP, Whisper) have bias
 form. Diffusion transformers (DiT, Stable Diffusion 3, FLUX) have GELU's tanh form, and SiLU in front of the modulation.
 Of what stands between products, Llama has RMSNorm, SwiGLU and a rotary embedding; vision transformers LayerNorm;
 diffusion transformers LayerNorm, and RMSNorm and a rotary embedding of queries and keys.
+Attention without a kernel of its own multiplies a batch of heads; a mixture of experts (Mixtral, Qwen3) groups rows.
 """
 
 HELP = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument, signature_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One operand, logically (num_rows, num_columns); strides in elements, one of them 1.
+    """One operand, logically (num_rows, num_columns), or a stack of them; strides in elements, one of them 1.
 
     A vector of factors is one of a single column, whose row stride is 0 where there is one factor for all rows.
     """
@@ -35,15 +36,25 @@ class Matrix:
     num_columns: int
     row_stride: int
     column_stride: int
+    num_groups: int = 1
+    """Matrices of the stack: products of a batch, or groups that have one each."""
+    group_stride: int = 0
+    """From matrix to matrix; 0 where all products share one."""
 
     @property
     def num_elements(self) -> int:
         """Count the elements from the first to the last, padding between them included."""
-        return (self.num_rows - 1) * self.row_stride + (self.num_columns - 1) * self.column_stride + 1
+        before = (self.num_groups - 1) * self.group_stride
+        return before + (self.num_rows - 1) * self.row_stride + (self.num_columns - 1) * self.column_stride + 1
 
-    def positions(self, rows: Indices, columns: Indices) -> Indices:
-        """Return where elements lie, (rows, columns), counted from the first."""
-        return rows[:, None] * self.row_stride + columns * self.column_stride
+    def positions(self, rows: Indices, columns: Indices, group: int = 0) -> Indices:
+        """Return where elements of one matrix lie, (rows, columns), counted from the first of the stack."""
+        return group * self.group_stride + rows[:, None] * self.row_stride + columns * self.column_stride
+
+    def stacked(self, num_groups: int) -> Matrix:
+        """Return a stack of such matrices, each behind the padding of the one before it."""
+        stride = max(self.num_rows * self.row_stride, self.num_columns * self.column_stride)
+        return replace(self, num_groups=num_groups, group_stride=stride)
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,9 @@ class Arrangement:
     """Whether factors of blocks lie row by row, and not column by column."""
     is_interleaved: bool = False
     """Whether a gate's rows of B, its bias and its factors alternate with the linear ones, and do not stand before."""
+    shares_a: bool = False
+    """Whether all products of a batch have one A."""
+    shares_b: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,8 @@ OPERANDS = (
     Argument.BIAS,
     Argument.RESIDUAL,
     Argument.SCALE_D,
+    Argument.OFFSETS,
+    Argument.INDEX,
 )
 """The arguments that are a caller's tensors."""
 
@@ -105,6 +121,8 @@ def element_of(operation: Operation, argument: Argument) -> ElementType:
         Argument.D: operation.d,
         Argument.RESIDUAL: operation.d,
         Argument.BIAS: operation.bias,
+        Argument.OFFSETS: ElementType.INT32,
+        Argument.INDEX: ElementType.INT32,
     }
     return types.get(argument, ElementType.FLOAT32)
 
@@ -118,14 +136,24 @@ def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -
 def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix]:
     """Return A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent.
 
-    With a gate B is (2 n, k).
+    With a gate B is (2 n, k). Of a batch all three are stacks. Where rows are grouped, B is one, and m is that of all
+    groups; where k is grouped, D is one, and k is that of all groups.
     """
     operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
-    return (
-        _matrix(problem.m, problem.k, row_major=operation.a.is_k_major, padding=padding),
-        _matrix(rows, problem.k, row_major=operation.b.is_k_major, padding=padding),
-        _matrix(problem.m, problem.n, row_major=True, padding=padding),
-    )
+    grouping, groups = operation.grouping, problem.num_groups
+    m = problem.m * (groups if grouping.groups_rows else 1)
+    k = problem.k * (groups if grouping is Grouping.K_GROUPED else 1)
+    a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding)
+    b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding)
+    d = _matrix(m, problem.n, row_major=True, padding=padding)
+    is_stack = {
+        Grouping.BATCHED: (True, True, True),
+        Grouping.GROUPED: (False, True, False),
+        Grouping.GATHERED: (False, True, False),
+        Grouping.K_GROUPED: (False, False, True),
+    }.get(grouping, (False, False, False))
+    a, b, d = (x.stacked(groups) if stacked else x for x, stacked in zip((a, b, d), is_stack, strict=True))
+    return a, b, d
 
 
 PLAIN = Arrangement()
@@ -141,16 +169,23 @@ def operands(problem: Problem, padding: int = 0, arrangement: Arrangement = PLAI
     """
     operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
     a, b, d = matrices(problem, padding)
+    groups = problem.num_groups
+    if operation.grouping is Grouping.BATCHED:
+        shared = zip((a, b), (arrangement.shares_a, arrangement.shares_b), strict=True)
+        a, b = (replace(x, group_stride=0) if is_shared else x for x, is_shared in shared)
     blocks = -(-problem.k // SCALE_BLOCK)
     if operation.types.scale is Scale.BLOCK:
         is_row_major = arrangement.has_row_major_blocks
-        scale_a = _matrix(problem.m, blocks, row_major=is_row_major, padding=padding)
+        scale_a = _matrix(d.num_rows, blocks, row_major=is_row_major, padding=padding)
         scale_b = _matrix(-(-rows // SCALE_BLOCK), blocks, row_major=is_row_major, padding=padding)
     else:
-        scale_a = Matrix(problem.m, 1, int(arrangement.has_scales_of_a), 1)
+        scale_a = Matrix(d.num_rows, 1, int(arrangement.has_scales_of_a), 1)
         scale_b = Matrix(rows, 1, int(arrangement.has_scales_of_b), 1)
     bias, one = Matrix(1, rows, 0, 1), Matrix(1, 1, 1, 1)
-    found = dict(zip(OPERANDS, (a, b, d, scale_a, scale_b, bias, d, one), strict=True))
+    if operation.grouping.groups_rows:
+        scale_b, bias = scale_b.stacked(groups), bias.stacked(groups)
+    offsets, index = Matrix(groups, 1, 1, 1), Matrix(d.num_rows, 1, 1, 1)
+    found = dict(zip(OPERANDS, (a, b, d, scale_a, scale_b, bias, d, one, offsets, index), strict=True))
     taken = set(signature_of(operation, has_workspace=False, prefetches_b=False))
     if not arrangement.has_bias and operation.epilogue is not Epilogue.BIAS:
         taken.discard(Argument.BIAS)
@@ -201,7 +236,7 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
                 and _is_taken(left, operation.a.element.num_bytes, row_major=operation.a.is_k_major)
                 and _is_taken(right, operation.b.element.num_bytes, row_major=operation.b.is_k_major)
             ):
-                return Problem(operation, left.num_rows, result.num_columns, problem.k)
+                return replace(problem, operation=operation, m=left.num_rows, n=result.num_columns)
     return None
 
 

@@ -1,7 +1,7 @@
 """Everything about a product but its sizes: the catalogue of operations that kernels are made for.
 
 D (m, n) = epilogue(A (m, k) @ B (n, k)^T), accumulated in float32 and rounded once. B is held (n, k), as
-torch.nn.Linear holds a weight.
+torch.nn.Linear holds a weight. One launch may compute several such products: a batch, or groups.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from aot.core import types as t
 from aot.core.constraints import Word
 from aot.core.element import ElementType
 from aot.core.epilogue import ACTIVATIONS, GATES, Epilogue, Step
+from aot.core.grouping import Grouping
 from aot.core.types import SCALE_BLOCK, Scale, Types
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class Operand:
     scale: Scale = Scale.NONE
 
 
-class Grouping(Enum):
-    """How many products one launch computes; every operation of the catalogue computes one."""
-
-    DENSE = "dense"
+_GROUPED = (Layout.KK, Epilogue.NONE, Grouping.GROUPED)
+_GROUPED_SWIGLU = (Layout.KK, Epilogue.SWIGLU, Grouping.GROUPED)
+_GATHERED = (Layout.KK, Epilogue.NONE, Grouping.GATHERED)
+_GATHERED_SWIGLU = (Layout.KK, Epilogue.SWIGLU, Grouping.GATHERED)
 
 
 class Operation(Word):
@@ -70,12 +71,13 @@ class Operation(Word):
 
     This is a catalogue, not a cross product: what is listed is meant. Which lines a wheel has kernels for is said where
     it is built; which of them have run on a device is said in docs/operations.md. A line has the tag, the types, the
-    layout and the epilogue.
+    layout, the epilogue and the grouping.
     """
 
     types: Types
     layout: Layout
     epilogue: Epilogue
+    _grouping: Grouping
 
     BF16_KK = "bf16_kk", t.BF16, Layout.KK
     BF16_KN = "bf16_kn", t.BF16, Layout.KN
@@ -117,12 +119,47 @@ class Operation(Word):
     INT8_FP16_KK = "int8_fp16_kk", t.INT8_FP16, Layout.KK
     TF32_KK = "tf32_kk", t.TF32, Layout.KK
     FP32_KK = "fp32_kk", t.FP32, Layout.KK
+    BF16_KK_BATCHED = "bf16_kk_batched", t.BF16, Layout.KK, Epilogue.NONE, Grouping.BATCHED
+    BF16_KN_BATCHED = "bf16_kn_batched", t.BF16, Layout.KN, Epilogue.NONE, Grouping.BATCHED
+    BF16_MK_BATCHED = "bf16_mk_batched", t.BF16, Layout.MK, Epilogue.NONE, Grouping.BATCHED
+    BF16_MN_BATCHED = "bf16_mn_batched", t.BF16, Layout.MN, Epilogue.NONE, Grouping.BATCHED
+    FP16_KK_BATCHED = "fp16_kk_batched", t.FP16, Layout.KK, Epilogue.NONE, Grouping.BATCHED
+    FP16_KN_BATCHED = "fp16_kn_batched", t.FP16, Layout.KN, Epilogue.NONE, Grouping.BATCHED
+    FP16_MK_BATCHED = "fp16_mk_batched", t.FP16, Layout.MK, Epilogue.NONE, Grouping.BATCHED
+    FP16_MN_BATCHED = "fp16_mn_batched", t.FP16, Layout.MN, Epilogue.NONE, Grouping.BATCHED
+    BF16_KK_GROUPED = "bf16_kk_grouped", t.BF16, *_GROUPED
+    BF16_KN_GROUPED = "bf16_kn_grouped", t.BF16, Layout.KN, Epilogue.NONE, Grouping.GROUPED
+    BF16_KK_GROUPED_SWIGLU = "bf16_kk_grouped_swiglu", t.BF16, *_GROUPED_SWIGLU
+    BF16_KK_GATHERED = "bf16_kk_gathered", t.BF16, *_GATHERED
+    BF16_KK_GATHERED_SWIGLU = "bf16_kk_gathered_swiglu", t.BF16, *_GATHERED_SWIGLU
+    BF16_MN_KGROUPED = "bf16_mn_kgrouped", t.BF16, Layout.MN, Epilogue.NONE, Grouping.K_GROUPED
+    FP16_KK_GROUPED = "fp16_kk_grouped", t.FP16, *_GROUPED
+    FP16_KN_GROUPED = "fp16_kn_grouped", t.FP16, Layout.KN, Epilogue.NONE, Grouping.GROUPED
+    FP16_KK_GROUPED_SWIGLU = "fp16_kk_grouped_swiglu", t.FP16, *_GROUPED_SWIGLU
+    FP16_KK_GATHERED = "fp16_kk_gathered", t.FP16, *_GATHERED
+    FP16_KK_GATHERED_SWIGLU = "fp16_kk_gathered_swiglu", t.FP16, *_GATHERED_SWIGLU
+    FP16_MN_KGROUPED = "fp16_mn_kgrouped", t.FP16, Layout.MN, Epilogue.NONE, Grouping.K_GROUPED
+    E4M3_BF16_KK_GROUPED = "e4m3_bf16_kk_grouped", t.E4M3_BF16, *_GROUPED
+    E4M3_BF16_KK_GROUPED_SWIGLU = "e4m3_bf16_kk_grouped_swiglu", t.E4M3_BF16, *_GROUPED_SWIGLU
+    E4M3_BF16_KK_GATHERED = "e4m3_bf16_kk_gathered", t.E4M3_BF16, *_GATHERED
+    E4M3_BF16_KK_GATHERED_SWIGLU = "e4m3_bf16_kk_gathered_swiglu", t.E4M3_BF16, *_GATHERED_SWIGLU
+    E4M3_BF16_BLOCK_KK_GROUPED = "e4m3_bf16_block_kk_grouped", t.E4M3_BF16_BLOCK, *_GROUPED
+    E4M3_BF16_BLOCK_KK_GROUPED_SWIGLU = "e4m3_bf16_block_kk_grouped_swiglu", t.E4M3_BF16_BLOCK, *_GROUPED_SWIGLU
+    E4M3_BF16_BLOCK_KK_GATHERED = "e4m3_bf16_block_kk_gathered", t.E4M3_BF16_BLOCK, *_GATHERED
+    E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU = "e4m3_bf16_block_kk_gathered_swiglu", t.E4M3_BF16_BLOCK, *_GATHERED_SWIGLU
 
-    def __new__(cls, tag: str, types: Types, layout: Layout, epilogue: Epilogue = Epilogue.NONE) -> Self:
+    def __new__(
+        cls,
+        tag: str,
+        types: Types,
+        layout: Layout,
+        epilogue: Epilogue = Epilogue.NONE,
+        grouping: Grouping = Grouping.DENSE,
+    ) -> Self:
         """Make a line of the catalogue."""
         self = str.__new__(cls, tag)
         self._value_ = tag
-        self.types, self.layout, self.epilogue = types, layout, epilogue
+        self.types, self.layout, self.epilogue, self._grouping = types, layout, epilogue, grouping
         return self
 
     @staticmethod
@@ -151,7 +188,13 @@ class Operation(Word):
     @cached_property
     def call(self) -> str:
         """Return the tag by which a caller of the library asks for it, such as `bf16_bias`: strides give the layout."""
-        return "_".join([self.types.tag, *([] if self.epilogue is Epilogue.NONE else [self.epilogue.value])])
+        return "_".join([self.types.tag, *self.suffixes])
+
+    @cached_property
+    def suffixes(self) -> tuple[str, ...]:
+        """Return the parts of the tag behind the layout: the grouping's and the epilogue's, where there are any."""
+        grouping = () if self.grouping is Grouping.DENSE else (self.grouping.value,)
+        return (*grouping, *(() if self.epilogue is Epilogue.NONE else (self.epilogue.value,)))
 
     @property
     def element(self) -> ElementType:
@@ -179,14 +222,14 @@ class Operation(Word):
         return ElementType.BFLOAT16 if self.d.bits == BYTE_BITS else self.d
 
     @property
+    def grouping(self) -> Grouping:
+        """Return how many products a launch computes."""
+        return self._grouping
+
+    @property
     def accumulator(self) -> ElementType:
         """Return the element type of the accumulator."""
         return self.types.accumulator
-
-    @property
-    def grouping(self) -> Grouping:
-        """Return how many products a launch computes."""
-        return Grouping.DENSE
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -218,9 +261,9 @@ class Operation(Word):
     def can_exchange(self) -> bool:
         """Say whether the problem with A and B exchanged, which computes D's transpose, is of the catalogue too.
 
-        An exchange would turn a bias of columns into one of rows.
+        An exchange would turn a bias of columns into one of rows, and groups of rows into groups of columns.
         """
-        return not self.steps and self.types.a is self.types.b
+        return not self.steps and self.types.a is self.types.b and not self.grouping.has_offsets
 
     @cached_property
     def layouts(self) -> tuple[Operation, ...]:
@@ -234,7 +277,7 @@ class Operation(Word):
         Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2); an epilogue reads little more than the same
         product without.
         """
-        found = (_find(types, self.layout, Epilogue.NONE) for types in (self.types, *self._alike))
+        found = (_find(types, self.layout, Epilogue.NONE, self.grouping) for types in (self.types, *self._alike))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
     @cached_property
@@ -250,7 +293,12 @@ class Operation(Word):
     @cached_property
     def plain(self) -> Operation:
         """Return the operation without its epilogue."""
-        return _find(self.types, self.layout, Epilogue.NONE) or self
+        return _find(self.types, self.layout, Epilogue.NONE, self.grouping) or self
+
+    @cached_property
+    def dense(self) -> Operation | None:
+        """Return the operation that each product of this one is, or None where the catalogue has none."""
+        return _find(self.types, self.layout, self.epilogue, Grouping.DENSE)
 
     @cached_property
     def twins(self) -> tuple[Operation, ...]:
@@ -258,15 +306,30 @@ class Operation(Word):
 
         They share their kernels: what is the fastest for one is for the other, but for noise.
         """
-        found = (_find(types, self.layout, self.epilogue) for types in self._alike)
+        found = (_find(types, self.layout, self.epilogue, self.grouping) for types in self._alike)
         return tuple(operation for operation in found if operation is not None)
 
     def num_rows_of_b(self, n: int) -> int:
         """Return the rows that B has for n columns of D."""
         return n if self.gate is None else 2 * n
 
-    def num_bytes(self, m: int, n: int, k: int) -> int:
-        """Count the fewest bytes that device memory must move: operands are read once, D is written once."""
+    def num_bytes(self, m: int, n: int, k: int, num_groups: int = 1) -> int:
+        """Count the fewest bytes that device memory must move: operands are read once, D is written once.
+
+        Args:
+            m: rows of D; where rows are grouped, those that are expected of a group.
+            n: columns of D.
+            k: length of the sums; where k is grouped, what is expected of a group.
+            num_groups: products of a batch, none of which share an operand, or groups.
+        """
+        moved = self._product_bytes(m, n, k) * num_groups
+        if self.grouping.has_offsets:
+            moved += ElementType.INT32.size_of(num_groups)
+        if self.grouping is Grouping.GATHERED:
+            moved += ElementType.INT32.size_of(m * num_groups)
+        return moved
+
+    def _product_bytes(self, m: int, n: int, k: int) -> int:
         rows = self.num_rows_of_b(n)
         moved = self.types.a.size_of(m * k) + self.types.b.size_of(rows * k)
         moved += self.d.size_of(m * n) * (2 if self.has_residual else 1)
@@ -285,9 +348,10 @@ class Operation(Word):
 BYTE_BITS = 8
 
 
-def _find(types: Types, layout: Layout, epilogue: Epilogue) -> Operation | None:
+def _find(types: Types, layout: Layout, epilogue: Epilogue, grouping: Grouping = Grouping.DENSE) -> Operation | None:
     """Return a line of the catalogue, or None where it has none."""
-    return next((x for x in Operation if (x.types, x.layout, x.epilogue) == (types, layout, epilogue)), None)
+    asked = (types, layout, epilogue, grouping)
+    return next((x for x in Operation if (x.types, x.layout, x.epilogue, x.grouping) == asked), None)
 
 
 ELEMENTS = (ElementType.BFLOAT16, ElementType.FLOAT16)

@@ -184,7 +184,7 @@ def _run_error(bits: int, length: int, step: int) -> float:
 
 
 def is_16_bit_product(operation: Operation) -> bool:
-    """Say whether an operation is a product of 16-bit operands, with or without a bias.
+    """Say whether an operation is a product of 16-bit operands, or several, with or without a bias.
 
     Those, which were first, have a bound of their type (aot.core.comparison.ERROR_BOUND), and no radius is computed.
     """
@@ -238,7 +238,8 @@ def needed(
         (rows, columns),
         (zero, zero),
     )
-    return {x: y for x, y in zip(OPERANDS, found, strict=True) if x in operands(problem, 0, arrangement)}
+    values = (x for x in OPERANDS if x not in (Argument.OFFSETS, Argument.INDEX))
+    return {x: y for x, y in zip(values, found, strict=True) if x in operands(problem, 0, arrangement)}
 
 
 def _product(operation: Operation, values: Values) -> Expected:

@@ -12,6 +12,7 @@ from aot.core.constraints import MAX_COUNT, Count, Extent, Label, Range, Text, V
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
+from aot.core.grouping import Grouping
 from aot.core.miss_log import is_miss_log, shape_set_text
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
@@ -48,6 +49,8 @@ class Model:
     m: tuple[int, ...]
     operations: tuple[Operation, ...] = ()
     """The only ones that it is for; empty where it is for any that is asked for."""
+    num_groups: tuple[int, ...] = (1,)
+    """Products of a batch, or groups; of operations of one product it says nothing."""
     counts: tuple[int, ...] = ()
     """How often each m was launched, as a wheel's miss log says; may be empty."""
 
@@ -65,7 +68,8 @@ def catalogued(
     dtypes: Sequence[ElementType], layouts: Sequence[Layout], epilogues: Sequence[Epilogue]
 ) -> tuple[Operation, ...]:
     """List what the catalogue has of a cross product: operations whose operands and D are of one element type."""
-    plain = (x for x in Operation if x.types == Types(x.element, x.element, x.element))
+    dense = (x for x in Operation if x.grouping is Grouping.DENSE)
+    plain = (x for x in dense if x.types == Types(x.element, x.element, x.element))
     known = {(x.element, x.layout, x.epilogue): x for x in plain}
     return tuple(known[x] for x in product(dtypes, layouts, epilogues) if x in known)
 
@@ -131,8 +135,11 @@ class ShapeSet:
 
     def problems(self, operation: Operation) -> list[Problem]:
         """List an operation's problems by n, k, m, each once."""
-        sizes = (model.sizes for model in self.models if model.is_for(operation))
-        return [Problem(operation, m, n, k) for n, k, m in sorted(set[tuple[int, int, int]]().union(*sizes))]
+        is_dense = operation.grouping is Grouping.DENSE
+        models = [model for model in self.models if model.is_for(operation)]
+        groups = {model.name: (1,) if is_dense else model.num_groups for model in models}
+        sizes = {(*size, count) for model in models for size in model.sizes for count in groups[model.name]}
+        return [Problem(operation, m, n, k, count) for n, k, m, count in sorted(sizes)]
 
     @property
     def launches(self) -> dict[Problem, int]:
@@ -180,6 +187,7 @@ class _Model:
     counts: tuple[Annotated[int, Range(1, MAX_COUNT)], ...] | None = None
     epilogues: tuple[Epilogue, ...] | None = None
     operations: tuple[Operation, ...] | None = None
+    num_groups: tuple[Extent, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse empty and repeating lists (DecodeError)."""
@@ -199,6 +207,7 @@ class _ShapeSet:
     dropped: Count | None = None
     epilogues: tuple[Epilogue, ...] | None = None
     operations: tuple[Operation, ...] | None = None
+    num_groups: tuple[Extent, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse empty and repeating lists (DecodeError)."""
@@ -223,7 +232,8 @@ class _ShapeSet:
 def _check_lists(entry: _Model | _ShapeSet) -> None:
     """Refuse lists that are empty, repeat or contradict each other, as the set and a model have them (DecodeError)."""
     crossed = {"dtypes": entry.dtypes, "layouts": entry.layouts, "epilogues": entry.epilogues}
-    _refuse_empty(m=entry.m, operations=entry.operations, **crossed)
+    _refuse_empty(m=entry.m, operations=entry.operations, num_groups=entry.num_groups, **crossed)
+    _refuse_descending("num_groups", entry.num_groups)
     _refuse_unknown(entry.dtypes)
     _refuse_repeated(operations=entry.operations, **crossed)
     _refuse_descending("m", entry.m)
@@ -276,7 +286,13 @@ def _model(entry: _Model, whole: _ShapeSet) -> Model:
     _check_counts(entry, m)
     is_own = any(x is not None for x in (entry.operations, entry.dtypes, entry.layouts, entry.epilogues))
     return Model(
-        entry.name, entry.description or "", entry.weights, m, operations if is_own else (), entry.counts or ()
+        entry.name,
+        entry.description or "",
+        entry.weights,
+        m,
+        operations if is_own else (),
+        entry.num_groups or whole.num_groups or (1,),
+        entry.counts or (),
     )
 
 

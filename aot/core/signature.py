@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.constraints import Word
+from aot.core.grouping import Grouping
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
@@ -14,11 +15,12 @@ class Argument(Word):
     """One argument. Their order in a signature is that of these lines."""
 
     A = "a"
-    """Tensor (m, k)."""
+    """Tensor (m, k); of a batch (num_groups, m, k); where k is grouped, k is that of all groups, and so it is of B."""
     B = "b"
-    """Tensor (n, k); with a gate (2, n, k), the gate's rows and the linear ones."""
+    """Tensor (n, k); with a gate (2, n, k), the gate's rows and the linear ones. Of a batch and of grouped rows the
+    groups stand in front: (num_groups, n, k) or (num_groups, 2, n, k); likewise in what goes with rows of B."""
     D = "d"
-    """Tensor (m, n)."""
+    """Tensor (m, n); of a batch, and where k is grouped, (num_groups, m, n). Where rows are grouped, m is of all."""
     SCALE_A = "scale_a"
     """Float32 vector (m) of a stride of 1 or 0; of blocks (m, k / 128)."""
     SCALE_B = "scale_b"
@@ -29,6 +31,10 @@ class Argument(Word):
     """Tensor (m, n) of D's type, row-major."""
     SCALE_D = "scale_d"
     """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded."""
+    OFFSETS = "offsets"
+    """int32 vector (num_groups): where each group ends, in rows or in k, ascending, as torch._grouped_mm has them."""
+    INDEX = "index"
+    """int32 vector (m), contiguous: the row of A that each row of the groups is."""
     WORKSPACE = "workspace"
     """Float32 tensor, one-dimensional, as `Workspace` sizes it."""
     PREFETCH_B = "prefetch_b"
@@ -48,6 +54,8 @@ def signature_of(operation: Operation, *, has_workspace: bool, prefetches_b: boo
         Argument.BIAS: operation.has_bias,
         Argument.RESIDUAL: operation.has_residual,
         Argument.SCALE_D: operation.types.scales_d,
+        Argument.OFFSETS: operation.grouping.has_offsets,
+        Argument.INDEX: operation.grouping is Grouping.GATHERED,
         Argument.WORKSPACE: has_workspace,
         Argument.PREFETCH_B: prefetches_b,
     }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import Candidate, KernelKey, Rejected, Resources, Workspace
     from aot.core.epilogue import Epilogue
+    from aot.core.grouping import Grouping
     from aot.core.operation import Operation
     from aot.core.signature import Signature
     from aot.core.target import Target
@@ -57,6 +58,8 @@ class Family(Protocol):
     """The element types and scale factors that it can build."""
     epilogues: tuple[Epilogue, ...]
     """The epilogues that it can build."""
+    groupings: tuple[Grouping, ...]
+    """How many products its kernels can compute in a launch."""
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the family's space for an operation, legal or not."""
@@ -72,6 +75,16 @@ class Family(Protocol):
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Return (m_multiple, n_multiple) that a problem must have; (1, 1) for a kernel that takes all."""
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order in which an element's products are added up; empty where it depends on m, n or arrival.
+
+        An element of D depends on a row of A, a column of B and that order: which products an instruction adds to a
+        running sum at once, in which order these follow along k, and how the sums of parts of k are brought together.
+        It does not depend on the tile that the element lies in, on exchanged operands, stages or clusters that share
+        loads alone. So all kernels of one operation that have one name give the same bits, whatever m is and whatever
+        the other rows hold.
+        """
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Build the function to compile. Imports the kernel's library."""

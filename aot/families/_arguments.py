@@ -8,6 +8,7 @@ import cutlass
 from cutlass import cute
 
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.signature import Argument
 from aot.core.types import Scale
 
@@ -25,14 +26,14 @@ def cutlass_type(element: ElementType) -> Any:
     return getattr(cutlass, element.cutlass_name)
 
 
-def _matrix(element: ElementType, shape: tuple[Any, ...], leading: int) -> Any:
+def matrix_argument(element: ElementType, shape: tuple[Any, ...], leading: int) -> Any:
     """Make a fake tensor whose `leading` mode is contiguous and whose other strides are multiples of 16 bytes."""
     elements = ALIGNMENT_BYTES * 8 // element.bits
     strides = tuple(1 if mode == leading else cute.sym_int64(divisibility=elements) for mode in range(len(shape)))
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=ALIGNMENT_BYTES)
 
 
-def _vector(element: ElementType, alignment: int = ALIGNMENT_BYTES) -> Any:
+def vector_argument(element: ElementType, alignment: int = ALIGNMENT_BYTES) -> Any:
     """Make a fake contiguous vector of any length."""
     return cute.runtime.make_fake_tensor(cutlass_type(element), (cute.sym_int(),), stride=(1,), assumed_align=alignment)
 
@@ -43,25 +44,29 @@ def optional_arguments(signature: Signature, operation: Operation, alignment: in
     A parameter that is None is no parameter of the exported C function.
     """
     made = (
-        (Argument.BIAS, lambda: _vector(operation.bias, alignment)),
-        (Argument.WORKSPACE, lambda: _vector(ElementType.FLOAT32)),
+        (Argument.BIAS, lambda: vector_argument(operation.bias, alignment)),
+        (Argument.WORKSPACE, lambda: vector_argument(ElementType.FLOAT32)),
         (Argument.PREFETCH_B, lambda: cutlass.Int32(0)),
     )
     return [make() if argument in signature else None for argument, make in made]
 
 
 def aligned_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
-    """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream."""
+    """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream.
+
+    Of a batch each of the three has its products in front, at strides that may be 0.
+    """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+    batch = (cute.sym_int(),) if operation.grouping is Grouping.BATCHED else ()
     tensors = (
-        _matrix(operation.a.element, (m, k), leading=1 if operation.a.is_k_major else 0),
-        _matrix(operation.b.element, (n, k), leading=1 if operation.b.is_k_major else 0),
-        _matrix(operation.d, (m, n), leading=1),
+        matrix_argument(operation.a.element, (*batch, m, k), leading=len(batch) + (1 if operation.a.is_k_major else 0)),
+        matrix_argument(operation.b.element, (*batch, n, k), leading=len(batch) + (1 if operation.b.is_k_major else 0)),
+        matrix_argument(operation.d, (*batch, m, n), leading=len(batch) + 1),
     )
     return (*tensors, *optional_arguments(signature, operation), cute.runtime.make_fake_stream())
 
 
-def _strided(element: ElementType, shape: tuple[Any, ...]) -> Any:
+def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     """Make a fake tensor of any strides and alignment."""
     strides = tuple(cute.sym_int64() for _ in shape)
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
@@ -77,19 +82,21 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
     is_block = operation.types.scale is Scale.BLOCK
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
     made: dict[Argument, Callable[[], Any]] = {
-        Argument.A: lambda: _matrix(a.element, (m, k), leading=1 if a.is_k_major else 0),
-        Argument.B: lambda: _matrix(b.element, (*pair, n, k), leading=len(pair) + (1 if b.is_k_major else 0)),
-        Argument.D: lambda: _matrix(operation.d, (m, n), leading=1),
-        Argument.SCALE_A: lambda: _strided(float32, (m, cute.sym_int()) if is_block else (m,)),
-        Argument.SCALE_B: lambda: _strided(float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)),
-        Argument.BIAS: lambda: (
-            _strided(operation.bias, (*pair, cute.sym_int()))
-            if pair
-            else _vector(operation.bias, operation.bias.num_bytes)
+        Argument.A: lambda: matrix_argument(a.element, (m, k), leading=1 if a.is_k_major else 0),
+        Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), leading=len(pair) + (1 if b.is_k_major else 0)),
+        Argument.D: lambda: matrix_argument(operation.d, (m, n), leading=1),
+        Argument.SCALE_A: lambda: strided_argument(float32, (m, cute.sym_int()) if is_block else (m,)),
+        Argument.SCALE_B: lambda: strided_argument(
+            float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)
         ),
-        Argument.RESIDUAL: lambda: _matrix(operation.d, (m, n), leading=1),
-        Argument.SCALE_D: lambda: _vector(float32, float32.num_bytes),
-        Argument.WORKSPACE: lambda: _vector(float32),
+        Argument.BIAS: lambda: (
+            strided_argument(operation.bias, (*pair, cute.sym_int()))
+            if pair
+            else vector_argument(operation.bias, operation.bias.num_bytes)
+        ),
+        Argument.RESIDUAL: lambda: matrix_argument(operation.d, (m, n), leading=1),
+        Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
+        Argument.WORKSPACE: lambda: vector_argument(float32),
         Argument.PREFETCH_B: lambda: cutlass.Int32(0),
     }
     arguments = (make() if argument in signature else None for argument, make in made.items())
@@ -97,8 +104,9 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
 
 
 def transpose(tensor: Any) -> Any:
-    """View a matrix with its modes exchanged; to be called while tracing."""
-    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, [1, 0]))
+    """View a matrix, or each of a batch, with its modes exchanged; to be called while tracing."""
+    order = [1, 0] if cute.rank(tensor) == 2 else [0, 2, 1]
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, order))
 
 
 def batched(tensor: Any) -> Any:

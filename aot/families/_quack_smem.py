@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import SplitK
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.types import Scale
 from aot.families._epilogue import has_own_epilogue
 
@@ -46,6 +47,8 @@ def vector_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
 def epilogue_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a candidate cannot have an operation's epilogue, on any architecture."""
     mode = SplitK(candidate.split_k_mode)
+    if operation.grouping is not Grouping.DENSE and mode is not SplitK.NONE:
+        return f"{mode.value} split-K's workspace is for one product, {operation.tag} has several; take no split"
     if operation.accumulator is ElementType.INT32 and mode is not SplitK.NONE:
         return f"{mode.value} split-K adds up in float32, {operation.tag} in int32; take no split"
     if not has_own_epilogue(operation):

@@ -9,6 +9,7 @@ from cuda.bindings import driver as cuda
 from cutlass import Constexpr, Int32, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.core.types import SCALE_BLOCK, Scale
@@ -77,6 +78,10 @@ def _kernel(
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    if const_expr(operation.grouping is Grouping.BATCHED):
+        tiles = cute.ceil_div(d.shape[1], TILE) * cute.ceil_div(d.shape[2], TILE)
+        product, block = block // tiles, block % tiles
+        a, b, d = a[product, None, None], b[product, None, None], d[product, None, None]
     tiles_n = cute.ceil_div(d.shape[1], TILE)
     block_m, block_n = block // tiles_n, block % tiles_n
     shared = memory.SmemAllocator()
@@ -111,7 +116,7 @@ def _kernel(
 
 
 def make_entry(operation: Operation) -> Any:
-    """Make the entry, which launches one block for each TILE by TILE piece of D.
+    """Make the entry, which launches one block for each TILE by TILE piece of D, of all products.
 
     All blocks lie along x: only x takes more than 65,535.
     """
@@ -128,7 +133,10 @@ def make_entry(operation: Operation) -> Any:
         scale_d: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
-        grid = (cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(d.shape[1], TILE), 1, 1)
+        m, n = d.shape[-2:]
+        blocks = cute.ceil_div(m, TILE) * cute.ceil_div(n, TILE)
+        if const_expr(operation.grouping is Grouping.BATCHED):
+            blocks = blocks * d.shape[0]
         _kernel(
             a,
             b,
@@ -139,7 +147,7 @@ def make_entry(operation: Operation) -> Any:
             residual=residual,
             scale_d=scale_d,
             operation=operation,
-        ).launch(grid=grid, block=(NUM_THREADS, 1, 1), stream=stream)
+        ).launch(grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream)
 
     return entry
 
@@ -157,10 +165,11 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     factor = ElementType.FLOAT32
     has_gate = operation.gate is not None
     rank = 2 if operation.types.scale is Scale.BLOCK else 1
+    modes = 3 if operation.grouping is Grouping.BATCHED else 2
     made = {
-        Argument.A: _tensor(operation.a.element, 2),
-        Argument.B: _tensor(operation.b.element, 3 if has_gate else 2),
-        Argument.D: _tensor(operation.d, 2),
+        Argument.A: _tensor(operation.a.element, modes),
+        Argument.B: _tensor(operation.b.element, 3 if has_gate else modes),
+        Argument.D: _tensor(operation.d, modes),
         Argument.SCALE_A: _tensor(factor, rank),
         Argument.SCALE_B: _tensor(factor, 2 if has_gate else rank),
         Argument.BIAS: _tensor(operation.bias, 2) if has_gate else _tensor(operation.bias, 1, is_contiguous=True),

@@ -129,16 +129,17 @@ def _cooperative3_fault(candidate: Candidate, step: int) -> str | None:
     return f"cooperative3 takes {takes}, in our own kernels, got {tile}"
 
 
-def register_fault(candidate: Candidate, *, is_promoted: bool = False) -> str | None:
+def register_fault(candidate: Candidate, *, is_promoted: bool = False, most: int = MAX_ACCUMULATORS) -> str | None:
     """Say why the accumulators of a tile do not fit the registers of its threads.
 
     Args:
         candidate: tile and schedule.
         is_promoted: whether what the tensor cores add up is added to as many accumulators more, every 128 of k.
+        most: accumulators that fit a thread where at most two warpgroups multiply.
     """
     warpgroups = math.prod(warpgroup_grid(candidate))
     accumulators = candidate.tile_m * candidate.tile_n // (warpgroups * 128) * (2 if is_promoted else 1)
-    fit = MAX_ACCUMULATORS_OF_THREE if warpgroups == 3 else MAX_ACCUMULATORS
+    fit = MAX_ACCUMULATORS_OF_THREE if warpgroups == 3 else most
     if accumulators <= fit:
         return None
     tile = f"{candidate.tile_m}x{candidate.tile_n}"

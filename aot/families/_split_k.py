@@ -36,3 +36,14 @@ def split_k_workspace(candidate: Candidate, cta_m: int) -> Workspace:
 def split_k_multiples(candidate: Candidate) -> tuple[int, int]:
     """Ask for an n that the separate reduction can move REDUCE_VECTOR at a time; otherwise take all."""
     return (1, REDUCE_VECTOR) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
+
+
+def order_of_splits(instruction: str, candidate: Candidate) -> str:
+    """Name the order in which products are added up where an instruction goes along k, of a whole tile or a split.
+
+    Where splits add as they arrive there is none, and where only the tiles of the last wave are split it depends on m.
+    """
+    mode = SplitK(candidate.split_k_mode)
+    if mode in (SplitK.PARALLEL, SplitK.TAIL):
+        return ""
+    return instruction if mode is SplitK.NONE else f"{instruction}, {mode.value} split-K of {candidate.split_k}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, FP16
 from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, Tile
@@ -89,6 +90,7 @@ class ClusterSplitK:
     prefetches_b = True
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and clusters, each with stages that fill an SM's shared memory with one CTA and with two.
@@ -141,6 +143,10 @@ class ClusterSplitK:
         """Take all: the store is predicated."""
         del candidate
         return 1, 1
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order in which the warps of a cluster take blocks of k by turns, and add up their sums."""
+        return f"mma.sync, blocks of k by turns of {candidate.schedule} of {candidate.cluster_m}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""

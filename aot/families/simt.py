@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.families._simt_tile import NUM_THREADS, TILE, smem_bytes
 
@@ -32,6 +33,7 @@ class Simt:
     prefetches_b = False
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)
+    groupings = tuple(Grouping)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""
@@ -60,10 +62,19 @@ class Simt:
         del candidate
         return 1, 1
 
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of fused multiply-adds from the first of k to the last."""
+        del candidate
+        return "fma"
+
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""
         from aot.families import Entry, signature
-        from aot.families._simt_kernel import arguments, make_entry
+
+        if operation.grouping.has_offsets:
+            from aot.families._simt_grouped_kernel import arguments, make_entry
+        else:
+            from aot.families._simt_kernel import arguments, make_entry
 
         del target
         return Entry(make_entry(operation), arguments(signature(KernelKey(operation, candidate)), operation))

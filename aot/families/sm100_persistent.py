@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
+from aot.families._split_k import order_of_splits
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Sm100Persistent:
     prefetches_b = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the guide's four parameters, both schedulers, and swap."""
@@ -109,6 +112,10 @@ class Sm100Persistent:
         rows = shape_of(candidate).cta_m * candidate.cluster_m
         columns = candidate.tile_n * candidate.cluster_n
         return (columns, rows) if candidate.swap_ab else (rows, columns)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `tcgen05.mma`, which no device has shown to be that of other kernels."""
+        return order_of_splits(self.name, candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure `PersistentDenseGemmKernel` and make its entry."""

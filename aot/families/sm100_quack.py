@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
-from aot.core.types import BF16, FP16, TF32
+from aot.core.grouping import Grouping
+from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
-from aot.families._split_k import split_k_multiples, split_k_workspace
+from aot.families._split_k import order_of_splits, split_k_multiples, split_k_workspace
 from aot.families._tcgen05 import ALIGNMENT_BYTES, BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class Sm100Quack:
     is_fallback = False
     loads_outside = True
     prefetches_b = False
-    types = (BF16, FP16, *FP8, *INT8, TF32)
-    epilogues = tuple(Epilogue)
+    types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
+    epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""
@@ -108,7 +110,7 @@ class Sm100Quack:
         padding = -vectors % ALIGNMENT_BYTES
         if has_own_epilogue(operation):  # counted before quack fills the rest (`GemmEpilogueSm100.epi_smem_bytes`)
             vectors, padding = vectors + padding, 0
-        fixed = BARRIER_BYTES + 2 * (epilogue_bytes + elements * c_bytes) + vectors
+        fixed = self.barrier_bytes(candidate, operation) + 2 * (epilogue_bytes + elements * c_bytes) + vectors
         limit = target.smem_bytes_per_block
         num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
@@ -120,6 +122,11 @@ class Sm100Quack:
             tmem_columns=shape.tmem_columns(num_accumulators=2),
         )
 
+    def barrier_bytes(self, candidate: Candidate, operation: Operation) -> int:
+        """Count what is set aside beside the stages of all operands."""
+        del candidate, operation
+        return BARRIER_BYTES
+
     def workspace(self, candidate: Candidate) -> Workspace:
         """Return split-K's flags and float32 regions, or partials; with two CTAs a region is one CTA's."""
         return split_k_workspace(candidate, shape_of(candidate).cta_m)
@@ -127,6 +134,10 @@ class Sm100Quack:
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `tcgen05.mma`, 32 bytes of k at a time, from the first to the last, within a split."""
+        return order_of_splits("tcgen05", candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""

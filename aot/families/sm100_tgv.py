@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
 from aot.core.target import Target
 from aot.core.types import BF16, FP16
 from aot.families import Entry
+from aot.families._split_k import order_of_splits
 from aot.families._tcgen05 import BARRIER_BYTES, Shape
 
 TILE_M = 64
@@ -41,6 +43,7 @@ class Sm100Tgv:
     prefetches_b = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""
@@ -90,6 +93,10 @@ class Sm100Tgv:
         """Take all: the store is predicated."""
         del candidate
         return 1, 1
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `tcgen05.mma`, which no device has shown to be that of other kernels."""
+        return order_of_splits(self.name, candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure `TgvGemmKernel` and make its entry."""

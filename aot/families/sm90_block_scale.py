@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, SplitK
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
 from aot.families._sm90_tiles import warpgroup_grid
+from aot.families._split_k import order_of_splits
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Sm90BlockScale(Sm90PartialTile):
     name = "sm90_block_scale"
     types = (E4M3_BF16_BLOCK,)
     epilogues = (Epilogue.NONE,)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile of at most 128 columns, all schedules and the target's clusters."""
@@ -51,6 +54,10 @@ class Sm90BlockScale(Sm90PartialTile):
             text = f"{tile} needs {sums} registers a thread for the sums of a stage and of the tile"
             return Rejected(Reason.REGISTERS, f"{text}; {MAX_SUMS} fit beside the factors")
         return super().check(candidate, operation, target)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `wgmma` whose sums are scaled and added up every 128 of k."""
+        return order_of_splits("wgmma by blocks", candidate)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, which multiplies each stage by its factors."""

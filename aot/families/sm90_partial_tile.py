@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, FP16, Types
 from aot.families._ragged import STEP
@@ -29,6 +30,7 @@ class Sm90PartialTile(Sm90Quack):
     tile_n_step = STEP
     types: tuple[Types, ...] = (BF16, FP16)
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE, Epilogue.BIAS)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_quack`'s limits; ask for operands whose rows are contiguous along k, and for clusters of one row.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
 from aot.core.epilogue import GATES, Epilogue, Step
+from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._epilogue import FP8, has_own_epilogue
 from aot.families._ragged import STEP
@@ -28,6 +29,7 @@ class Sm90PrefetchB(Sm90PartialTile):
     prefetches_b = True
     types = (BF16, FP16, *FP8)
     epilogues = tuple(x for x in Epilogue if not {Step.RESIDUAL, *GATES} & {*x.steps})
+    groupings = (Grouping.DENSE,)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limits of `sm90_partial_tile`; matrices of 8 columns are stored as 16 bits only."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, wide_fault
@@ -21,7 +22,7 @@ from aot.families._sm90_tiles import (
     tile_fault,
     warpgroup_grid,
 )
-from aot.families._split_k import split_k_multiples, split_k_workspace
+from aot.families._split_k import order_of_splits, split_k_multiples, split_k_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +104,7 @@ class Sm90Quack:
     """Columns in which a tile can grow."""
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile, both schedules, the target's clusters, swap, and split-K where tile_n allows it."""
@@ -165,6 +167,10 @@ class Sm90Quack:
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order of `wgmma`, 32 bytes of k at a time, from the first to the last, within a split."""
+        return order_of_splits("wgmma", candidate)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls, for the operation's types and epilogue."""

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
 from aot.measure.protocol import timed_arrangement
@@ -32,6 +33,8 @@ class Product(Enum):
 
     MM = "mm"
     """torch.mm, or torch.addmm with a bias; of float32, with or without `allow_tf32`."""
+    BMM = "bmm"
+    """torch.bmm of a batch."""
     SCALED_MM = "_scaled_mm"
     """torch._scaled_mm with one factor for all of A and one for all of B, its fastest form."""
     INT_MM = "_int_mm"
@@ -64,12 +67,14 @@ def baseline_of(operation: Operation) -> Baseline | None:
 
     An activation, a gate or a residual is a call of its own behind the product, as in eager mode.
     """
+    if operation.types.scale is Scale.BLOCK or operation.grouping.has_offsets:
+        return None
     arrangement = timed_arrangement(operation)
     if is_16_bit_product(operation):
-        return Baseline(Product.MM, arrangement, Agreement.EXACT)
+        is_batch = operation.grouping is Grouping.BATCHED
+        batch = Baseline(Product.BMM, arrangement, Agreement.EXACT, Product.BMM.value)
+        return batch if is_batch else Baseline(Product.MM, arrangement, Agreement.EXACT)
     types = operation.types
-    if types.scale is Scale.BLOCK:
-        return None
     if operation.accumulator is ElementType.INT32:
         agreement = Agreement.EXACT if operation.d is ElementType.INT32 else Agreement.NONE
         return Baseline(Product.INT_MM, arrangement, agreement, Product.INT_MM.value)

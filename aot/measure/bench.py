@@ -11,11 +11,13 @@ import numpy as np
 
 from aot.core.comparison import Check
 from aot.core.errors import VerificationError
+from aot.core.grouping import Grouping
 from aot.core.numerics import bits_type, is_bad, poison_byte, unit_roundoff
 from aot.core.operands import Arrangement, GemmCall, Tensor, operands
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
 from aot.measure.baselines import Agreement
+from aot.measure.group_inputs import POSITIONS, GroupSizes, draw_ends, draw_index, place
 from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles, timed_arrangement
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
+    from aot.core.operands import Matrix
     from aot.core.problem import Problem
     from aot.measure.gpu import Gpu, Handle, Kernels
     from aot.measure.inputs import RandomPools, Tiling
@@ -52,7 +55,10 @@ def _pick(rng: np.random.Generator, extent: int, count: int) -> NDArray[np.int64
 
 
 class Sample:
-    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels."""
+    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels.
+
+    Of a batch they are of one product.
+    """
 
     def __init__(
         self,
@@ -68,10 +74,24 @@ class Sample:
         self.rows = _pick(rng, problem.m, plan.sample_rows)
         self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
         places = operands(problem, 0, arrangement)
-        indices = needed(problem, self.rows, self.columns, arrangement)
         operation = problem.operation
+        self._group = int(rng.integers(problem.num_groups))
+        of_a, first_k = self.rows, 0
+        self._first = self._group * places[Argument.D].group_stride
+        if operation.grouping.groups_rows:  # of even sizes: each has m
+            of_a = of_a + self._group * problem.m
+            self._first = self._group * problem.m * problem.n
+        if operation.grouping is Grouping.GATHERED:
+            of_a = tilings[Argument.INDEX].values(of_a).astype(np.int64)
+        if operation.grouping is Grouping.K_GROUPED:
+            first_k = self._group * problem.k
+        indices = needed(problem, of_a, self.columns, arrangement)
+        if operation.grouping is Grouping.K_GROUPED:
+            indices |= {x: (indices[x][0], indices[x][1] + first_k) for x in (Argument.A, Argument.B)}
         values: dict[Argument, NDArray[np.float64]] = {
-            x: tilings[x].values(places[x].positions(*indices[x])) for x in places if x is not Argument.D
+            x: tilings[x].values(where.positions(*indices[x], self._group if where.num_groups > 1 else 0))
+            for x, where in places.items()
+            if x not in (Argument.D, *POSITIONS)
         }
         self._check = Check(operation, reference(operation, values))
         self._bits: Bits = np.empty((len(self.rows), problem.n), bits_type(operation.d))
@@ -84,7 +104,7 @@ class Sample:
         """
         dtype = self._problem.operation.d
         for i, row in enumerate(self.rows.tolist()):
-            gpu.download(d + dtype.size_of(row * self._num_columns), self._bits[i])
+            gpu.download(d + dtype.size_of(self._first + row * self._num_columns), self._bits[i])
         num_bad = int(is_bad(dtype, self._bits).sum())
         if num_bad:
             raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
@@ -129,8 +149,27 @@ class Operands:
             places = {x: arena + i * layout.num_bytes + start for x, start in layout.starts.items()}
             self._sets.append(places)
             inputs = {x: matrix.num_elements for x, matrix in layout.matrices.items() if x is not Argument.D}
-            self._tilings.append({x: pools.of(problem.operation, x).tile(places[x], y) for x, y in inputs.items()})
+            tilings = {
+                x: pools.of(problem.operation, x).tile(places[x], inputs[x]) for x in inputs if x not in POSITIONS
+            }
+            self._tilings.append(tilings | self._place_positions(places, layout.matrices))
         self._arrange(timed_arrangement(problem.operation))
+
+    def _place_positions(
+        self, places: Mapping[Argument, int], matrices: Mapping[Argument, Matrix]
+    ) -> dict[Argument, Tiling]:
+        """Write where groups of even sizes end, and an index of random rows, where a problem has them."""
+        found, groups = {}, self.problem.num_groups
+        if Argument.OFFSETS in matrices:
+            is_of_rows = self.problem.operation.grouping.groups_rows
+            extent = (self.problem.m if is_of_rows else self.problem.k) * groups
+            ends = draw_ends(GroupSizes.EVEN, groups, extent, self._rng)
+            found[Argument.OFFSETS] = place(self._gpu, places[Argument.OFFSETS], ends)
+        if Argument.INDEX in matrices:
+            rows, height = matrices[Argument.INDEX].num_rows, matrices[Argument.A].num_rows
+            index = draw_index(rows, height, self._rng, has_missing=False)
+            found[Argument.INDEX] = place(self._gpu, places[Argument.INDEX], index)
+        return found
 
     def _arrange(self, arrangement: Arrangement) -> None:
         self.arrangement = arrangement
@@ -155,9 +194,9 @@ class Operands:
         Raises:
             DeviceError: the launch failed.
         """
-        d, problem = self.calls[0].d, self.problem
-        dtype = problem.operation.d
-        self._gpu.fill(d, poison_byte(dtype), dtype.size_of(problem.m * problem.n))
+        tensor, dtype = self.calls[0].tensors[Argument.D], self.problem.operation.d
+        d = tensor.address
+        self._gpu.fill(d, poison_byte(dtype), dtype.size_of(tensor.matrix.num_elements))
         multiply()
         self._gpu.synchronize()
         return d

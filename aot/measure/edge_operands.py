@@ -13,6 +13,7 @@ from aot.core.operands import element_of
 from aot.core.signature import Argument
 from aot.core.types import Scale
 from aot.measure.edge_shapes import Content
+from aot.measure.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
 from aot.measure.inputs import SCALE_D, SCALED, deviation, draw, draw_scales
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ def _spread(shape: EdgeShape, argument: Argument) -> float:
 
 
 def _random(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np.random.Generator) -> Bits:
+    """Draw an operand, (group, row, column): of one group where all share it."""
+    groups = matrix.num_groups if matrix.group_stride else 1
+    return np.stack([_random_matrix(shape, argument, matrix, rng) for _ in range(groups)])
+
+
+def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np.random.Generator) -> Bits:
     dtype, extents = element_of(shape.problem.operation, argument), (matrix.num_rows, matrix.num_columns)
     if argument in SCALED:
         # With a stride of 0 all rows are the same element, and so must their factors be.
@@ -78,13 +85,28 @@ def _make_special(operands: Mapping[Argument, Bits], shape: EdgeShape) -> None:
         operands[Argument.RESIDUAL][31, 17], operands[Argument.RESIDUAL][33, 19] = of_residual.nan, of_residual.infinity
 
 
+def _positions(shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.random.Generator) -> dict[Argument, Bits]:
+    """Draw where groups end and which rows are gathered, where a problem has groups."""
+    found = {}
+    if Argument.OFFSETS in matrices:
+        groups_rows = shape.problem.operation.grouping.groups_rows
+        extent = matrices[Argument.D].num_rows if groups_rows else matrices[Argument.A].num_columns
+        ends = draw_ends(shape.sizes, shape.problem.num_groups, extent, rng)
+        found[Argument.OFFSETS] = as_bits(ends)[None, :, None]
+    if Argument.INDEX in matrices:
+        rows, height = matrices[Argument.INDEX].num_rows, matrices[Argument.A].num_rows
+        found[Argument.INDEX] = as_bits(draw_index(rows, height, rng, has_missing=True))[None, :, None]
+    return found
+
+
 def edge_operands(
     shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.random.Generator
 ) -> dict[Argument, Bits]:
-    """Draw the operands of a case but D, each (rows, columns)."""
+    """Draw the operands of a case but D, each (group, row, column)."""
     found: dict[Argument, Bits] = {
-        x: _random(shape, x, matrix, rng) for x, matrix in matrices.items() if x is not Argument.D
+        x: _random(shape, x, matrix, rng) for x, matrix in matrices.items() if x not in (Argument.D, *POSITIONS)
     }
+    found |= _positions(shape, matrices, rng)
     if shape.content is Content.SPECIAL:
-        _make_special(found, shape)
+        _make_special({x: y[0] for x, y in found.items()}, shape)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import lcm
 from typing import TYPE_CHECKING
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import SplitK
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.operands import PLAIN, Arrangement
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
+from aot.measure.group_inputs import GroupSizes
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
@@ -79,12 +81,14 @@ class EdgeShape:
     """Whether it is one kernel's alone: its operands are freed after it, since a wave of tiles has many elements."""
     arrangement: Arrangement = PLAIN
     content: Content = Content.RANDOM
+    sizes: GroupSizes = GroupSizes.RANDOM
 
     def __str__(self) -> str:
         """Return the text of messages."""
         operation, arranged = self.problem.operation, self.arrangement
         is_scaled = operation.types.scale is Scale.VECTOR
         facts = {
+            f"groups {self.sizes.value}": operation.grouping.has_offsets,
             f"with {self.content.value} values": self.content is Content.SPECIAL,
             "with values of all bits": self.content is Content.ALL_BITS,
             "without a bias": operation.has_bias and not arranged.has_bias,
@@ -92,6 +96,8 @@ class EdgeShape:
             "with one factor for all of B": is_scaled and not arranged.has_scales_of_b,
             "with factors by columns": operation.types.scale is Scale.BLOCK and not arranged.has_row_major_blocks,
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
+            "with one A for all": arranged.shares_a,
+            "with one B for all": arranged.shares_b,
         }
         return ", ".join(
             [
@@ -128,7 +134,34 @@ def rounded(problem: Problem, m_multiple: int = 1, n_multiple: int = 1) -> Probl
     """Round a problem's extents up to what its operation's types need, and a kernel besides."""
     m, n, k = steps(problem.operation)
     extents = ((problem.m, lcm(m, m_multiple)), (problem.n, lcm(n, n_multiple)), (problem.k, k))
-    return Problem(problem.operation, *(_round_up(extent, step) for extent, step in extents))
+    m, n, k = (_round_up(extent, step) for extent, step in extents)
+    return replace(problem, m=m, n=n, k=k)
+
+
+BATCHED_ARRANGEMENTS = (PLAIN, Arrangement(shares_b=True), Arrangement(shares_a=True))
+"""What the cases of a batch take in turn: strides from product to product, and 0 of one operand."""
+
+BATCH = 3
+"""Products of a case's batch."""
+
+GROUPS = 7
+"""Groups of a case."""
+
+SIZES = (GroupSizes.RANDOM, GroupSizes.ALL_IN_ONE, GroupSizes.ONES, GroupSizes.SHORT)
+"""What the cases of groups take in turn: of eleven shapes each has small and large ones."""
+
+
+def _arrangements(operation: Operation) -> tuple[Arrangement, ...]:
+    """Return what an operation's cases take in turn."""
+    if operation.grouping is Grouping.BATCHED:
+        return BATCHED_ARRANGEMENTS
+    return (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS
+
+
+def _num_groups(operation: Operation) -> int:
+    if operation.grouping is Grouping.DENSE:
+        return 1
+    return GROUPS if operation.grouping.has_offsets else BATCH
 
 
 MIN_STEP = 8
@@ -150,19 +183,20 @@ def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
 def _contents(operation: Operation) -> list[Content]:
     """List what the operands of a further case each hold. Products of 16-bit operands have none, as ever."""
-    if is_16_bit_product(operation):
+    if is_16_bit_product(operation) or operation.grouping.has_offsets:
         return []
     has_all_bits = operation.a.element is ElementType.TFLOAT32
     return [Content.SPECIAL, *([Content.ALL_BITS] if has_all_bits else [])]
 
 
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
-    is_varied = not is_16_bit_product(operation)
+    arrangements, groups = _arrangements(operation), _num_groups(operation)
     found = []
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
-            arrangement = ARRANGEMENTS[i % len(ARRANGEMENTS)] if is_varied else PLAIN
-            found.append(EdgeShape(Problem(layout, m, n, k), padding, 1, arrangement=arrangement))
+            arrangement = arrangements[i % len(arrangements)]
+            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, k, groups)
+            found.append(EdgeShape(problem, padding, 1, arrangement=arrangement, sizes=sizes))
         found += [
             EdgeShape(Problem(layout, *SPECIAL_SHAPE[:3]), 1, 1, content=content) for content in _contents(operation)
         ]
@@ -178,12 +212,13 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
     def shape(extents: tuple[int, int, int, int], arrangement: Arrangement, content: Content) -> EdgeShape:
         m, n, k, padding = extents
-        problem = rounded(Problem(operation, m, n, k), kernel.m_multiple, kernel.n_multiple)
+        problem = rounded(Problem(operation, m, n, k, _num_groups(operation)), kernel.m_multiple, kernel.n_multiple)
         return EdgeShape(problem, _round_up(padding, step), 0, arrangement=arrangement, content=content)
 
-    arrangements = (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS
+    arrangements = _arrangements(operation)
     aligned = [
-        shape(extents, arrangements[i % len(arrangements)], Content.RANDOM) for i, extents in enumerate(ALIGNED_SHAPES)
+        replace(shape(extents, arrangements[i % len(arrangements)], Content.RANDOM), sizes=SIZES[i % len(SIZES)])
+        for i, extents in enumerate(ALIGNED_SHAPES)
     ]
     special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import DeviceError
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 
@@ -19,6 +20,12 @@ class TensorStruct(ctypes.Structure):
     """`aot_gemm_tensor_t`."""
 
     _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 2))
+
+
+class GroupStrides(ctypes.Structure):
+    """`aot_gemm_group_strides_t`."""
+
+    _fields_ = tuple((x, ctypes.c_int64) for x in ("a", "b", "d", "bias", "scale_a", "scale_b", "residual"))
 
 
 class ProblemStruct(ctypes.Structure):
@@ -43,6 +50,11 @@ class ProblemStruct(ctypes.Structure):
         ("scale_b", TensorStruct),
         ("residual", TensorStruct),
         ("scale_d", TensorStruct),
+        ("num_groups", ctypes.c_int64),
+        ("group_strides", GroupStrides),
+        ("offsets", TensorStruct),
+        ("index", TensorStruct),
+        ("rows_of_a", ctypes.c_int64),
     )
 
 
@@ -51,6 +63,10 @@ B_CONSTANT = 1
 
 GATE_INTERLEAVED = 2
 """Flag of a problem whose B has gate row 2j before linear row 2j + 1. Source: aot_gemm.h, AOT_GEMM_GATE_INTERLEAVED."""
+
+
+OFFSETS_START = 16
+"""Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_GEMM_OFFSETS_START."""
 
 
 CURRENT_DEVICE = -1
@@ -86,6 +102,12 @@ def _struct(tensor: Tensor | None) -> TensorStruct:
         return TensorStruct()
     return TensorStruct(tensor.address, (tensor.matrix.row_stride, tensor.matrix.column_stride))
 
+
+_GROUPED = (
+    *(Argument.A, Argument.B, Argument.D),
+    *(Argument.BIAS, Argument.SCALE_A, Argument.SCALE_B, Argument.RESIDUAL),
+)
+"""The tensors that have a stride from group to group, in the order of `GroupStrides`."""
 
 _FIELDS = (Argument.BIAS, Argument.SCALE_A, Argument.SCALE_B, Argument.RESIDUAL, Argument.SCALE_D)
 """The tensors behind the flags, in the struct's order."""
@@ -133,17 +155,23 @@ class KernelLibrary:
             DeviceError: the library has no kernels of the call's operation.
         """
         problem, tensors = call.problem, call.tensors
+        a, d = tensors[Argument.A].matrix, tensors[Argument.D].matrix
+        strides = [tensors[x].matrix.group_stride if x in tensors else 0 for x in _GROUPED]
         flags = (B_CONSTANT if b_is_constant else 0) | (GATE_INTERLEAVED if call.is_interleaved else 0)
         return ProblemStruct(
             ctypes.sizeof(ProblemStruct),
             self.operation(problem.operation.call),
             CURRENT_DEVICE,
-            problem.m,
-            problem.n,
-            problem.k,
+            d.num_rows,
+            d.num_columns,
+            a.num_columns,
             *(_struct(tensors[x]) for x in (Argument.A, Argument.B, Argument.D)),
             flags,
             *(_struct(tensors.get(x)) for x in _FIELDS),
+            problem.num_groups,
+            GroupStrides(*strides),
+            *(_struct(tensors.get(x)) for x in (Argument.OFFSETS, Argument.INDEX)),
+            a.num_rows if problem.operation.grouping is Grouping.GATHERED else 0,
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:

@@ -9,6 +9,7 @@ from aot.core.problem import Problem
 from aot.core.signature import Argument
 from aot.measure.bench import Operands, ProblemBench, Workspace, separator_us
 from aot.measure.gpu import OutOfMemoryError
+from aot.measure.group_inputs import POSITIONS
 from aot.measure.inputs import RandomPools
 from aot.measure.protocol import num_sets, set_bytes, timed_arrangement
 
@@ -31,7 +32,10 @@ class SessionMemory:
         num_elements = min(session.source_elements, max(map(self.arena_bytes, problems)))
         self._pools = RandomPools(self._gpu, rng, num_elements)
         for operation in dict.fromkeys(problem.operation for problem in problems):
-            needed = set(operands(Problem(operation, 1, 1, 1), 0, timed_arrangement(operation))) - {Argument.D}
+            needed = set(operands(Problem(operation, 1, 1, 1), 0, timed_arrangement(operation))) - {
+                Argument.D,
+                *POSITIONS,
+            }
             for argument in sorted(needed):
                 self._pools.of(operation, argument)
         self._flush = self._gpu.alloc(self._plan.flush_bytes) if self._plan.flush_bytes else 0

@@ -29,14 +29,17 @@ from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_row
 from aot.measure.store_schema import prepare, refuse_foreign
 from aot.measure.store_sql import (
+    INSERT_FINISHED,
     INSERT_LIBRARY_TIME,
     INSERT_MEASUREMENT,
+    INSERT_REFERENCE_TIME,
     INSERT_RUN,
     INSERT_SEARCH,
     INSERT_VOIDED,
     RUN_COLUMNS,
     SELECT_LIBRARY_TIMES,
     SELECT_MEASUREMENTS,
+    SELECT_REFERENCE_TIMES,
     InFlight,
     KernelRow,
     MeasurementRow,
@@ -61,8 +64,8 @@ MAGIC = b"SQLite format 3\0"
 """What a file of SQLite starts with. Source: SQLite database file format, section 1.3."""
 
 
-def _problem_values(problem: Problem) -> tuple[str, int, int, int]:
-    return problem.operation.tag, problem.m, problem.n, problem.k
+def _problem_values(problem: Problem) -> tuple[str, int, int, int, int]:
+    return problem.operation.tag, problem.m, problem.n, problem.k, problem.num_groups
 
 
 def _conditions_values(conditions: Conditions) -> tuple[str | int | None, ...]:
@@ -169,18 +172,17 @@ class Store:
 
     def finish(self, run: int, problem: Problem) -> None:
         """Note that a problem was measured to the end, final rounds included."""
-        self._insert(
-            "INSERT INTO finished (run, operation, m, n, k) VALUES (?, ?, ?, ?, ?)", (run, *_problem_values(problem))
-        )
+        self._insert(INSERT_FINISHED, (run, *_problem_values(problem)))
 
     def is_finished(self, problem: Problem) -> bool:
         """Say whether a problem was measured to the end."""
-        query = "SELECT 1 FROM finished WHERE (operation, m, n, k) = (?, ?, ?, ?)"
+        query = "SELECT 1 FROM finished WHERE (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?)"
         return self._db.execute(query, _problem_values(problem)).fetchone() is not None
 
     def finished(self) -> set[Problem]:
         """Return the problems that were measured to the end."""
-        return {row.problem for row in self._rows(ProblemRow, "SELECT DISTINCT operation, m, n, k FROM finished")}
+        query = "SELECT DISTINCT operation, m, n, k, num_groups FROM finished"
+        return {row.problem for row in self._rows(ProblemRow, query)}
 
     def add_search(
         self,
@@ -200,7 +202,7 @@ class Store:
         """Return how the searches on a problem ended, oldest first."""
         query = """
             SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
-            WHERE (operation, m, n, k) = (?, ?, ?, ?) ORDER BY rowid"""
+            WHERE (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?) ORDER BY rowid"""
         return self._rows(SearchEnd, query, _problem_values(problem))
 
     def search(self, problem: Problem) -> SearchEnd | None:
@@ -226,9 +228,7 @@ class Store:
     def add_reference_time(self, run: int, kernel: int, problem: Problem, us: float) -> None:
         """Note what a kernel took on a problem as the reference kernel."""
         values = (run, kernel, *_problem_values(problem), us)
-        self._insert(
-            "INSERT INTO reference_times (run, kernel, operation, m, n, k, us) VALUES (?, ?, ?, ?, ?, ?, ?)", values
-        )
+        self._insert(INSERT_REFERENCE_TIME, values)
 
     def add_separator_time(self, run: int, us: float) -> None:
         """Note what a separator costs a graph (aot.measure.separator), in microseconds."""
@@ -245,8 +245,7 @@ class Store:
 
     def reference_times(self, kernel: int, problem: Problem) -> list[float]:
         """Return what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
-        query = "SELECT us FROM reference_times WHERE (kernel, operation, m, n, k) = (?, ?, ?, ?, ?) ORDER BY rowid"
-        return [row.us for row in self._rows(TimeRow, query, (kernel, *_problem_values(problem)))]
+        return [row.us for row in self._rows(TimeRow, SELECT_REFERENCE_TIMES, (kernel, *_problem_values(problem)))]
 
     def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
         kernels = self._kernels()
@@ -257,11 +256,13 @@ class Store:
                 raise DecodeError(
                     f"a product of {row.operation.tag} was measured with kernel {row.kernel}, none of its own"
                 )
-            yield row.kernel, row.measurement(kernel, row.status)
+            yield row.kernel, row.measurement(kernel, row.status, row.num_groups)
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
         """Return each kernel's latest measurement of a problem, by the kernel's id."""
-        return dict(self._measurements("AND (operation, m, n, k) = (?, ?, ?, ?)", _problem_values(problem)))
+        return dict(
+            self._measurements("AND (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?)", _problem_values(problem))
+        )
 
     def measurements(self) -> list[tuple[int, Measurement]]:
         """Return every measurement with its kernel's id, oldest first."""

@@ -13,7 +13,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode, parse_json
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised whenever a table changes; kept in the file's `user_version`."""
 
 APPLICATION_ID = 0x414F5447
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS measurements (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
   operation TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
   median_us REAL NOT NULL, low_us REAL NOT NULL, high_us REAL NOT NULL, num_rounds INTEGER NOT NULL,
-  relative_error REAL NOT NULL, status TEXT NOT NULL) STRICT;
+  relative_error REAL NOT NULL, status TEXT NOT NULL, num_groups INTEGER NOT NULL DEFAULT 1) STRICT;
 CREATE INDEX IF NOT EXISTS by_problem ON measurements (operation, m, n, k, kernel);
 CREATE TABLE IF NOT EXISTS verified (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
@@ -42,17 +42,19 @@ CREATE TABLE IF NOT EXISTS quarantine (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, reason TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS finished (
   run INTEGER NOT NULL REFERENCES runs, operation TEXT NOT NULL, m INTEGER NOT NULL,
-  n INTEGER NOT NULL, k INTEGER NOT NULL) STRICT;
+  n INTEGER NOT NULL, k INTEGER NOT NULL, num_groups INTEGER NOT NULL DEFAULT 1) STRICT;
 CREATE TABLE IF NOT EXISTS voided (
   measurement INTEGER PRIMARY KEY REFERENCES measurements, run INTEGER NOT NULL REFERENCES runs,
   reason TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS reference_times (
   run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels, operation TEXT NOT NULL,
-  m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, us REAL NOT NULL) STRICT;
+  m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL, us REAL NOT NULL,
+  num_groups INTEGER NOT NULL DEFAULT 1) STRICT;
 CREATE TABLE IF NOT EXISTS searches (
   run INTEGER NOT NULL REFERENCES runs, operation TEXT NOT NULL, m INTEGER NOT NULL,
   n INTEGER NOT NULL, k INTEGER NOT NULL, strategy TEXT NOT NULL, num_measured INTEGER NOT NULL,
-  num_skipped INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL) STRICT;
+  num_skipped INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL,
+  num_groups INTEGER NOT NULL DEFAULT 1) STRICT;
 CREATE TABLE IF NOT EXISTS in_flight (
   id INTEGER PRIMARY KEY CHECK (id = 1), run INTEGER NOT NULL, kernel INTEGER NOT NULL, what TEXT NOT NULL) STRICT;
 """
@@ -65,7 +67,9 @@ SINCE_5 = (
   num_rounds INTEGER NOT NULL) STRICT""",
 )
 """The tables that version 5 added."""
-SCHEMA += "".join(f"{statement};\n" for statement in SINCE_5)
+SCHEMA += "".join(f"{statement};\n" for statement in SINCE_5).replace(
+    "num_rounds INTEGER NOT NULL) STRICT", "num_rounds INTEGER NOT NULL, num_groups INTEGER NOT NULL DEFAULT 1) STRICT"
+)
 
 _TAG = "CASE dtype WHEN 'bfloat16' THEN 'bf16_' ELSE 'fp16_' END || layout"
 RENAMED_FAMILIES = {"sm90_bounded": "sm90_partial_tile", "sm90_overlap": "sm90_prefetch_b", "fallback": "simt"}
@@ -80,6 +84,9 @@ def _with_operation(table: str) -> tuple[str, ...]:
         f"ALTER TABLE {table} DROP COLUMN layout",
     )
 
+
+GROUPED = ("measurements", "finished", "reference_times", "searches", "library_times")
+"""The tables of problems."""
 
 UPGRADES = {
     3: (
@@ -99,39 +106,48 @@ UPGRADES = {
         "PRAGMA user_version = 4",
     ),
     4: (*SINCE_5, "PRAGMA user_version = 5"),
+    5: (
+        *(f"ALTER TABLE {x} ADD COLUMN num_groups INTEGER NOT NULL DEFAULT 1" for x in GROUPED),
+        "PRAGMA user_version = 6",
+    ),
 }
 """The statements that bring a file of an older version to the next: 3 had two columns for an operation, 4 no times of
-separators and of libraries."""
+separators and of libraries, 5 no number of products or groups."""
 
 RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol, mig"
-MEASUREMENT_COLUMNS = "operation, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status"
+MEASUREMENT_COLUMNS = "operation, m, n, k, num_groups, median_us, low_us, high_us, num_rounds, relative_error, status"
 
 
 INSERT_RUN = f"INSERT INTO runs (target, seed, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_MEASUREMENT = f"""
-INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO measurements (run, kernel, {MEASUREMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SELECT_MEASUREMENTS = """
-SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, operation FROM measurements
+SELECT kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, status, operation, num_groups
+FROM measurements
 WHERE id NOT IN (SELECT measurement FROM voided) {condition} ORDER BY id
 """
 INSERT_LIBRARY_TIME = """
-INSERT INTO library_times (library, operation, m, n, k, median_us, low_us, high_us, num_rounds, run)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO library_times (library, operation, m, n, k, num_groups, median_us, low_us, high_us, num_rounds, run)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SELECT_LIBRARY_TIMES = """
-SELECT library, operation, m, n, k, median_us, low_us, high_us, num_rounds FROM library_times ORDER BY rowid
+SELECT library, operation, m, n, k, median_us, low_us, high_us, num_rounds, num_groups FROM library_times ORDER BY rowid
 """
 INSERT_SEARCH = """
-INSERT INTO searches (run, operation, m, n, k, strategy, num_measured, num_skipped, reason, seconds)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO searches (run, operation, m, n, k, num_groups, strategy, num_measured, num_skipped, reason, seconds)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_FINISHED = "INSERT INTO finished (run, operation, m, n, k, num_groups) VALUES (?, ?, ?, ?, ?, ?)"
+SELECT_REFERENCE_TIMES = """
+SELECT us FROM reference_times WHERE (kernel, operation, m, n, k, num_groups) = (?, ?, ?, ?, ?, ?) ORDER BY rowid
 """
 INSERT_REFERENCE_TIME = """
-INSERT INTO reference_times (run, kernel, operation, m, n, k, us) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO reference_times (run, kernel, operation, m, n, k, num_groups, us) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_VOIDED = """
 INSERT INTO voided SELECT id, ?, ? FROM measurements
-WHERE id NOT IN (SELECT measurement FROM voided) AND (operation, m, n, k) = (?, ?, ?, ?)
+WHERE id NOT IN (SELECT measurement FROM voided) AND (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?)
 """
 
 
@@ -191,11 +207,12 @@ class ProblemRow:
     m: Extent
     n: Extent
     k: Extent
+    num_groups: Extent
 
     @property
     def problem(self) -> Problem:
         """Return the problem."""
-        return Problem(self.operation, self.m, self.n, self.k)
+        return Problem(self.operation, self.m, self.n, self.k, self.num_groups)
 
 
 @dataclass(frozen=True)
@@ -228,3 +245,4 @@ class MeasurementRow(TimedRow):
     status: Text
     operation: Operation
     """The operation that was measured, which is to be the kernel's."""
+    num_groups: Extent

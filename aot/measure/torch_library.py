@@ -12,6 +12,7 @@ from aot.core.constraints import one_line
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
 from aot.core.errors import DeviceError
+from aot.core.grouping import Grouping
 from aot.core.operands import element_of
 from aot.core.signature import Argument
 from aot.measure.baselines import Product, baseline_of
@@ -32,10 +33,14 @@ class _Memory:
 
     def __init__(self, tensor: Tensor, num_bytes: int) -> None:
         matrix = tensor.matrix
+        shape: tuple[int, ...] = (matrix.num_rows, matrix.num_columns)
+        strides: tuple[int, ...] = (matrix.row_stride, matrix.column_stride)
+        if matrix.num_groups > 1:
+            shape, strides = (matrix.num_groups, *shape), (matrix.group_stride, *strides)
         self.__cuda_array_interface__ = {
             "data": (tensor.address, False),
-            "shape": (matrix.num_rows, matrix.num_columns),
-            "strides": (num_bytes * matrix.row_stride, num_bytes * matrix.column_stride),
+            "shape": shape,
+            "strides": tuple(num_bytes * x for x in strides),
             "typestr": _TYPESTR[num_bytes],
             "version": 3,
         }
@@ -119,7 +124,10 @@ class TorchLibrary:
         # A vector is one row, or of factors that are all one, its first element.
         others = {x: y[0] if x is Argument.BIAS else y for x, y in tensors.items()}
         others |= {x: others[x][0] for x in (Argument.SCALE_A, Argument.SCALE_B, Argument.SCALE_D) if x in others}
-        return _Bound(operation, baseline, a, b.t(), d, sums, others)
+        if operation.grouping is Grouping.BATCHED:
+            a, b, d = (x.reshape(call.problem.num_groups, *x.shape[-2:]) for x in (a, b, d))
+            sums = d
+        return _Bound(operation, baseline, a, b.transpose(-2, -1), d, sums, others)
 
     def workspace_bytes(self, kernel: int, bound: _Bound) -> int:
         """Return 0: torch has a workspace of its own."""
@@ -162,6 +170,8 @@ class TorchLibrary:
                 use_fast_accum=operation.types.is_fast,
                 out=bound.sums,
             )
+        elif bound.baseline.product is Product.BMM:
+            torch.bmm(bound.a, bound.b_transposed, out=bound.sums)
         elif bias is None:
             torch.mm(bound.a, bound.b_transposed, out=bound.sums)
         else:

@@ -166,10 +166,11 @@ class _Problem:
     k: Extent
     kernels: tuple[Index, ...] | None
     predicted_us: tuple[tuple[Index, Microseconds], ...] | None
+    num_groups: Extent | None = None
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.operation, self.m, self.n, self.k)
+        return Problem(self.operation, self.m, self.n, self.k, self.num_groups or 1)
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
             "m": problem.m,
             "n": problem.n,
             "k": problem.k,
+            "num_groups": problem.num_groups,
             "kernels": sorted(index[name] for name in tuning.chosen[problem]) if problem in tuning.chosen else None,
             "predicted_us": _predicted_json(tuning, problem, index),
         }

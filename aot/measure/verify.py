@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.comparison import Check
+from aot.core.comparison import Check, Comparison
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byte
 from aot.core.operands import GemmCall, Matrix, Tensor, element_of, operands
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
+from aot.measure.edge_groups import Part, compare_parts, parts_of
 from aot.measure.edge_operands import edge_operands
 from aot.measure.edge_shapes import EdgeShape, edge_shapes
 
@@ -27,9 +28,10 @@ GUARD_ELEMENTS = 2048
 
 
 def _view(region: Bits, matrix: Matrix) -> Bits:
-    """Return a matrix's elements, which a region starts with."""
-    strides = (region.itemsize * matrix.row_stride, region.itemsize * matrix.column_stride)
-    return np.lib.stride_tricks.as_strided(region, (matrix.num_rows, matrix.num_columns), strides)
+    """Return the elements of a stack of matrices, (group, row, column), which a region starts with."""
+    strides = (matrix.group_stride, matrix.row_stride, matrix.column_stride)
+    shape = (matrix.num_groups, matrix.num_rows, matrix.num_columns)
+    return np.lib.stride_tricks.as_strided(region, shape, tuple(region.itemsize * x for x in strides))
 
 
 class EdgeCase:
@@ -60,8 +62,11 @@ class EdgeCase:
             tensors[argument] = Tensor(address + dtype.size_of(start), matrix)
         rows, columns = (np.arange(x, dtype=np.int64) for x in (shape.problem.m, shape.problem.n))
         indices = needed(shape.problem, rows, columns, arrangement)
-        values = {x: decode(element_of(operation, x), y[np.ix_(*indices[x])]) for x, y in bits.items()}
-        self.check = Check(operation, reference(operation, values))
+        self._parts = parts_of(shape, bits) if operation.grouping.has_offsets else []
+        for group in range(0 if operation.grouping.has_offsets else matrices[Argument.D].num_groups):
+            of_group = {x: y[min(group, len(y) - 1)][np.ix_(*indices[x])] for x, y in bits.items()}
+            values = {x: decode(element_of(operation, x), y) for x, y in of_group.items()}
+            self._parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
         call = GemmCall(shape.problem, tensors, arrangement.is_interleaved and operation.gate is not None)
         self.bound: Handle = kernels.bind(call)
         self.promised: Handle = kernels.bind(call, b_is_constant=True)
@@ -71,11 +76,15 @@ class EdgeCase:
         self._gpu.fill(self._owned[Argument.D], poison_byte(self.problem.operation.d), self._region.nbytes)
 
     def read(self) -> tuple[Bits, int]:
-        """Return D's bits (m, n), and the number of elements around it that are no longer poison."""
+        """Return D's bits (group, m, n), and the number of elements around it that are no longer poison."""
         self._gpu.download(self._owned[Argument.D], self._region)
         result, unwritten = self._d.copy(), poison(self.problem.operation.d)
         num_poisoned = int((self._region == unwritten).sum()) - int((result == unwritten).sum())
         return result, self._region.size - result.size - num_poisoned
+
+    def compare(self, result: Bits) -> Comparison:
+        """Compare D's bits (group, m, n) with the reference; return the first product that is wrong, or the worst."""
+        return compare_parts(self.problem, self._parts, result)
 
     def free(self) -> None:
         """Free the device memory."""
@@ -139,7 +148,7 @@ class Verifier:
 
     def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, float]:
         result = self._run(index, case, bound)
-        outcome = case.check.compare(result)
+        outcome = case.compare(result)
         if outcome.fault:
             raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
         return result, outcome.relative_error

@@ -141,6 +141,8 @@ class Library:
     kernels: tuple[Kernel, ...]
     tables: tuple[DeviceTable, ...]
     """The first answers where there is no device to ask for."""
+    batch_invariant: bool | None = None
+    """Whether every call is computed as if it asked for results whose rows' bits do not depend on m; None: no."""
     row_kernels: tuple[RowKernel, ...] = ()
     """Those of row operations, in the order of their index in the tables' row tables."""
 

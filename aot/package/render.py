@@ -18,6 +18,7 @@ from aot.core.dispatch import MAX_STEP_KERNELS
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
@@ -102,6 +103,8 @@ class _SectionRows:
     grid: Grid
     fallback: int
     substitute: int
+    num_groups: int
+    batch_invariant: bool
 
     @property
     def column_starts(self) -> tuple[int, ...]:
@@ -138,7 +141,8 @@ def _sections(library: Library) -> list[_SectionRows]:
         for number, section in enumerate(table.table.sections):
             first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
             answers = section.fallback, substitute(section, library.kernels)
-            body = section.operation, section.ladders, first_rows, section.grid, *answers
+            kind = section.num_groups, section.batch_invariant
+            body = section.operation, section.ladders, first_rows, section.grid, *answers, *kind
             found.append(_SectionRows(len(found), place, number, *body))
     return found
 
@@ -213,6 +217,9 @@ class _Call:
     can_exchange: bool
     layouts: int
     """A bit for each layout that some table has a section of."""
+    grouping: str
+    batched: int
+    """Number of the operation that computes a batch of these products; -1 where the library has none."""
 
 
 def _element(element: ElementType) -> str:
@@ -227,7 +234,7 @@ def _presence(operation: Operation) -> str:
     return "kRequired" if operation.epilogue is Epilogue.BIAS else "kOptional"
 
 
-def _call(operation: Operation, layouts: int) -> _Call:
+def _call(operation: Operation, layouts: int, batched: int) -> _Call:
     types = operation.types
     return _Call(
         tag=operation.call,
@@ -244,6 +251,8 @@ def _call(operation: Operation, layouts: int) -> _Call:
         is_tf32=types.a is ElementType.TFLOAT32,
         can_exchange=operation.can_exchange,
         layouts=layouts,
+        grouping=enumerator(operation.grouping.value),
+        batched=batched,
     )
 
 
@@ -253,7 +262,9 @@ def _calls(library: Library) -> list[_Call]:
     found = tabled | {kernel.operation for kernel in library.kernels}
     firsts = {x.call: x for x in sorted(found, key=lambda x: -x.position)}
     layouts = {tag: sum(1 << x.layout.code for x in tabled if x.call == tag) for tag in firsts}
-    return [_call(x, layouts[tag]) for tag, x in sorted(firsts.items(), key=lambda item: item[1].position)]
+    ordered = sorted(firsts.values(), key=lambda x: x.position)
+    batches = {x.dense: number for number, x in enumerate(ordered) if x.grouping is Grouping.BATCHED}
+    return [_call(x, layouts[x.call], next((batches[y] for y in x.layouts if y in batches), -1)) for x in ordered]
 
 
 def header_of(text: str) -> str:
@@ -272,6 +283,7 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "arch": library.arch,
         "capability": capability(library.arch),
         "kernels": library.kernels,
+        "batch_invariant": bool(library.batch_invariant),
         "sections": sections,
         "tables": _tables(library, sections, calls),
         "calls": calls,
@@ -290,7 +302,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
-        "catalogue": [x for x in Operation if x is x.layouts[0]],
+        "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
         "row_catalogue": tuple(RowOperation),
         "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
         "tags": calls,

@@ -12,6 +12,7 @@ from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all, compile_all_rows
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.row_candidate import RowKernelKey
 from aot.core.target import Target
@@ -92,6 +93,8 @@ def manifest_of(
     package: str,
     wheel_version: str,
     row_artifacts: Sequence[RowArtifact] = (),
+    *,
+    batch_invariant: bool = False,
 ) -> Manifest:
     """Make the manifest of a wheel. The local part of its version says what its tables are: see distribution.
 
@@ -101,6 +104,7 @@ def manifest_of(
         package: name of the distribution.
         wheel_version: the version's public part.
         row_artifacts: the kernels of row operations, likewise.
+        batch_invariant: whether every call is to be batch-invariant.
     """
     row_kernels = tuple(artifact.kernel for artifact in row_artifacts)
     row_numbers = {kernel.key: number for number, kernel in enumerate(row_kernels)}
@@ -120,6 +124,7 @@ def manifest_of(
         kernels=kernels,
         row_kernels=row_kernels,
         tables=tuple(_wheel_table(source, numbers, row_numbers) for source in sources),
+        batch_invariant=batch_invariant or None,
     )
 
 
@@ -180,10 +185,38 @@ def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list
     return artifacts
 
 
+def _check_invariant(sources: Sequence[TableSource]) -> None:
+    """Refuse selections that have an operation without a batch-invariant table (PackageError)."""
+    for source in sources:
+        sections = source.selection.table.sections
+        invariant = {x.operation for x in sections if x.batch_invariant}
+        dense = {x.operation for x in sections if x.operation.grouping is Grouping.DENSE}
+        missing = min(dense - invariant, default=None)
+        if missing is not None:
+            raise PackageError(
+                f"--batch-invariant: the selection of {source.target.name} has no such table of {missing.tag}; make "
+                "one with `aot select --batch-invariant`, and give it with --selection"
+            )
+
+
 def make_wheel(
-    sources: Sequence[TableSource], dist_dir: Path, workplace: Workplace, *, package: str, wheel_version: str
+    sources: Sequence[TableSource],
+    dist_dir: Path,
+    workplace: Workplace,
+    *,
+    package: str,
+    wheel_version: str,
+    batch_invariant: bool = False,
 ) -> BuiltWheel:
     """Compile the kernels of one or several selections and build their wheel.
+
+    Args:
+        sources: what each table is made from.
+        dist_dir: where to put the wheel.
+        workplace: how it is built.
+        package: name of the distribution.
+        wheel_version: the version's public part.
+        batch_invariant: whether every call of it is to be batch-invariant.
 
     Raises:
         CompileError: a selected kernel does not compile.
@@ -191,8 +224,10 @@ def make_wheel(
         PackageError: the selections are not for one wheel, the build failed, or the wheel is not what it must be.
     """
     check_one_host([source.target for source in sources])
+    if batch_invariant:
+        _check_invariant(sources)
     artifacts, row_artifacts = _compiled(sources, workplace), _compiled_rows(sources, workplace)
-    manifest = manifest_of(sources, artifacts, package, wheel_version, row_artifacts)
+    manifest = manifest_of(sources, artifacts, package, wheel_version, row_artifacts, batch_invariant=batch_invariant)
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     objects |= {artifact.kernel.name: artifact.path for artifact in row_artifacts}
     target = sources[0].target

@@ -151,7 +151,7 @@ def _cells(section: Section, target: Target) -> tuple[Cell, ...]:
     for ladder in section.ladders:
         after = 0
         for m, row in zip(ladder.m_edges, ladder.rows, strict=True):
-            problem = Problem(section.operation, m, ladder.n, ladder.k)
+            problem = Problem(section.operation, m, ladder.n, ladder.k, section.num_groups)
             is_measured = row.provenance == PROVENANCE_MEASURED
             is_last = m == ladder.m_edges[-1]
             cells.append(Cell(problem, after, is_last, row.kernel, row.time_us, is_measured, roofline(problem, target)))
@@ -286,6 +286,6 @@ def facts_of(
         three = tuple(rows.get(section.operation, {}) for rows in (inside, filled, outside))
         return _operation(section, selection, target, (three[0], three[1], three[2]), record)
 
-    found = sorted(map(facts, selection.table.sections), key=_rank)
+    found = sorted(map(facts, (x for x in selection.table.sections if not x.batch_invariant)), key=_rank)
     count = sum(len(row) for rows in times.values() for row in rows.values())
     return Facts(selection, target, tuple(found), tuple(searches), count)

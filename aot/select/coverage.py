@@ -145,10 +145,11 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     launched = as_launched(problem, sections)
     if launched is None:
         return Answer(GENERAL, why_general(problem))
-    section = sections[launched.operation]
+    section = table.section(launched.operation, launched.num_groups)
     if only_fallback(section):
         return Answer(GENERAL, f"no tuned kernel of {launched.operation.tag} can be built for the device")
-    choice, row = look_up(section, launched, multiples), _row(section, launched)
+    is_edge = section.num_groups == launched.num_groups
+    choice, row = look_up(section, launched, multiples), _row(section, launched) if is_edge else None
     is_own = choice.tier is Tier.TUNED and row is not None and choice.kernel == row.kernel
     return Answer(MEASURED if is_own and row and row.provenance == PROVENANCE_MEASURED else PREDICTED)
 

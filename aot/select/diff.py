@@ -77,12 +77,12 @@ def _corners(operation: Operation, old: Section, new: Section) -> Iterator[tuple
     ladders = [{(x.n, x.k): x.m_edges for x in section.ladders} for section in (old, new)]
     for n, k in sorted(ladders[0].keys() & ladders[1].keys()):
         for m in sorted({*ladders[0][n, k], *ladders[1][n, k]}):
-            yield Tier.TUNED, Problem(operation, m, n, k)
+            yield Tier.TUNED, Problem(operation, m, n, k, old.num_groups)
     grids = (old.grid, new.grid)
     for n, k in product(*(sorted({*a, *b}) for a, b in zip(*((x.n_edges, x.k_edges) for x in grids), strict=True))):
         if (n, k) not in ladders[0] and (n, k) not in ladders[1]:
             for m in sorted({m for x in grids for m in x.columns[x.place(n, k)].m_edges}):
-                yield Tier.GRID, Problem(operation, m, n, k)
+                yield Tier.GRID, Problem(operation, m, n, k, old.num_groups)
 
 
 def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequence[Timed]) -> list[tuple[float, bool]]:
@@ -120,13 +120,13 @@ def compare(
         times: for each operation, the records to judge a change by; without one a change has no cost.
         at: called with how far it is.
     """
-    tables = [{section.operation: _Table(x, section) for section in x.table.sections} for x in (old, new)]
+    tables = [{section.key: _Table(x, section) for section in x.table.sections} for x in (old, new)]
     changes: list[Change] = []
     num_entries = 0
     shared = sorted(tables[0].keys() & tables[1].keys())
-    for number, operation in enumerate(shared, start=1):
-        at(f"{operation.tag}, operation {number} of {len(shared)}")
-        before, after = tables[0][operation], tables[1][operation]
+    for number, key in enumerate(shared, start=1):
+        before, after, operation = tables[0][key], tables[1][key], key[0]
+        at(f"{operation.tag}, table {number} of {len(shared)}")
         found = []
         for tier, corner in _corners(operation, before.section, after.section):
             num_entries += 1
@@ -143,5 +143,5 @@ def compare(
         tuple(changes),
         tuple(sorted(names[1] - names[0])),
         tuple(sorted(names[0] - names[1])),
-        tuple(sorted(tables[0].keys() ^ tables[1].keys())),
+        tuple(sorted({key[0] for key in tables[0].keys() ^ tables[1].keys()})),
     )

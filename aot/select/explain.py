@@ -144,7 +144,7 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
         why = f"  fallback   {why_general(problem)}; the table has no time"
         lines = [problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)]
         return _explained(problem, key, "fallback", target, lines)
-    section = sections[launched.operation]
+    section = selection.table.section(launched.operation, launched.num_groups)
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
     lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice, launched.m)}"]
@@ -152,7 +152,8 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
     own_row, compared = None, launched
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)
-        row, compared = ladder.rows[step], Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k)
+        row = ladder.rows[step]
+        compared = Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k, section.num_groups)
         own_row = row if choice.kernel == row.kernel else None
         lines += _row_lines(choice, row, selection)
     else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def kept_section(selection: Selection | None, operation: Operation) -> Section | None:
     """Return the section that an earlier selection has of an operation; None where it has none."""
     sections = () if selection is None else selection.table.sections
-    return next((section for section in sections if section.operation == operation), None)
+    return next((x for x in sections if x.operation == operation and not x.batch_invariant), None)
 
 
 def incumbent_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:

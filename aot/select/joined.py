@@ -52,6 +52,7 @@ def restricted(selection: Selection, operations: Collection[Operation]) -> Selec
         kernels=tuple(selection.kernels[i] for i in kept),
         table=renumbered(DispatchTable(sections), lambda index: numbers[index]),
         coverage=None,
+        prices=tuple(x for x in selection.prices or () if x.operation in operations) or None,
     )
 
 
@@ -87,4 +88,5 @@ def joined(first: Selection, second: Selection) -> Selection:
         kernels=kernels,
         table=DispatchTable(tuple(sections)),
         coverage=None,
+        prices=(*(first.prices or ()), *(second.prices or ())) or None,
     )

@@ -105,6 +105,8 @@ class Objective:
     """The only ones that the selection is to have; where there are none, those with times, and those of `epilogues`."""
     by_fallback: tuple[Operation, ...] = ()
     """Those besides that only the fallback computes on the target."""
+    batch_invariant: bool = False
+    """Whether each operation of one product gets a table besides by which a row's bits do not depend on m."""
     with_curves: bool = False
     kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
     """Compressed bytes of the kernels that are compiled, for the curves."""

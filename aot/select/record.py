@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.constraints import TargetName, Text, Version, one_line
+from aot.core.constraints import Extent, TargetName, Text, Version, one_line
 from aot.core.errors import CandidateError, StoreError, TargetError
 from aot.core.measurement import (
     CONDITIONS_KEY_TEXT,
@@ -67,6 +67,7 @@ class _Header:
 @dataclass(frozen=True)
 class _Row(TimedRow):
     status: Text | None = None
+    num_groups: Extent | None = None
 
 
 def _round(value: float) -> float:
@@ -95,12 +96,15 @@ def record_text(record: Record) -> str:
         row: list[Any] = [index[item.kernel], problem.m, problem.n, problem.k]
         row += [_round(item.median_us), _round(item.low_us), _round(item.high_us)]
         row += [item.num_rounds, _round(item.relative_error)]
-        row += [] if item.ok else [str(item.status)]
+        groups = [] if problem.num_groups == 1 else [problem.num_groups]
+        row += [str(item.status)] if groups or not item.ok else []
+        row += groups
         lines.append(json.dumps(row, separators=(",", ":")))
     for time in sorted(record.library_times, key=lambda time: time.problem):
         problem = time.problem
         row = [time.library, problem.operation, problem.m, problem.n, problem.k]
         row += [_round(time.median_us), _round(time.low_us), _round(time.high_us), time.num_rounds]
+        row += [] if problem.num_groups == 1 else [problem.num_groups]
         lines.append(json.dumps(row, separators=(",", ":")))
     return "\n".join(lines) + "\n"
 
@@ -118,11 +122,13 @@ def write_record(path: Path, record: Record) -> None:
 
 def _measurement(row: Any, kernels: list[KernelKey]) -> Measurement:
     if not isinstance(row, list):
-        raise DecodeError(f"expected a list of 9 or 10 values, got {shown(row)}")
+        raise DecodeError(f"expected a list of 9 to 11 values, got {shown(row)}")
     found = decode_row(_Row, row)
     if found.kernel >= len(kernels):
         raise DecodeError(f"expected the number of one of {len(kernels)} kernels, got {found.kernel}", ("kernel",))
-    return found.measurement(kernels[found.kernel], "ok" if found.status is None else found.status)
+    return found.measurement(
+        kernels[found.kernel], "ok" if found.status is None else found.status, found.num_groups or 1
+    )
 
 
 def _add_library_time(times: dict[Problem, LibraryTime], row: list[Any]) -> None:

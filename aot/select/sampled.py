@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aot.core.grouping import Grouping
 from aot.core.problem import Problem
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 SIZES = ((1, 8192, 1), (512, 32768, 64), (512, 16384, 64))
 """(least, most, multiple) of m, n and k: what weights of models have, and any m."""
+
+NUM_GROUPS = 32
+"""Products of a batch, or groups, that are sampled."""
 
 
 def sampled_problems(operation: Operation, count: int) -> list[Problem]:
@@ -22,10 +26,12 @@ def sampled_problems(operation: Operation, count: int) -> list[Problem]:
     """
     from scipy.stats import qmc
 
+    groups = 1 if operation.grouping is Grouping.DENSE else NUM_GROUPS
     points = qmc.Halton(3, scramble=False).random(count + 1)[1:]
     chosen = set()
     for point in points.tolist():
         sizes = [low * (high / low) ** x for x, (low, high, _) in zip(point, SIZES, strict=True)]
         rounded = [max(round(size / step) * step, step) for size, (_, _, step) in zip(sizes, SIZES, strict=True)]
-        chosen.add(Problem(operation, *rounded))
+        m, n, k = rounded
+        chosen.add(Problem(operation, m, n, k, groups))
     return sorted(chosen)

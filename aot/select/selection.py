@@ -122,6 +122,21 @@ class AgainstReference:
 
 
 @dataclass(frozen=True)
+class Price:
+    """What one order of sums for all m costs: the time of the batch-invariant table's kernel over the other table's."""
+
+    operation: Operation
+    num_problems: Positive
+    """Those on which both kernels have a time."""
+    mean: Rate
+    """Geometric mean of the ratios, each 1 or more but for noise."""
+    mean_to_512: Rate
+    """The same of those of up to 512 rows; 1 where there are none."""
+    worst: Rate
+    worst_problem: ProblemName
+
+
+@dataclass(frozen=True)
 class Selection:
     """What `aot select` decides and `aot build` compiles."""
 
@@ -143,6 +158,8 @@ class Selection:
     """Of the operations that a reference library was timed on."""
     coverage: Coverage | None = None
     """How the problems that it was made for are answered; None in selections that do not say it."""
+    prices: tuple[Price, ...] | None = None
+    """Of the operations that have a batch-invariant table; None in selections that do not say it."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.core.operands import is_aligned
 from aot.core.operation import Operation
@@ -19,6 +20,7 @@ from aot.families import family_of
 from aot.select.curve import curve
 from aot.select.heldout import against, score
 from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
+from aot.select.invariance import prices
 from aot.select.objective import Basis, KnownTimes, Objective
 from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.sampled import sampled_problems
@@ -218,13 +220,17 @@ def _aligned(times: OperationTimes) -> OperationTimes:
     return {operation: rows for operation, rows in kept.items() if rows}
 
 
-def _against(
-    sections: Sequence[Section], kernels: Sequence[KernelKey], measured: KnownTimes
-) -> Iterator[AgainstReference]:
+def _asked_of(section: Section, table: DispatchTable, times: OperationTimes) -> Times:
+    """Return the times of the problems that a section answers where nothing is asked of the order of sums."""
+    rows = {} if section.batch_invariant else times.get(section.operation, {})
+    return {x: row for x, row in rows.items() if table.section(x.operation, x.num_groups) is section}
+
+
+def _against(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[AgainstReference]:
     """Compare each section with the reference library, on what was selected on and on what was held out."""
-    for section in sections:
+    for section in table.sections:
         for times, is_heldout in ((measured.times, False), (measured.heldout, True)):
-            rows = times.get(section.operation, {})
+            rows = _asked_of(section, table, times)
             found = against(section, kernels, rows, measured.references, is_heldout=is_heldout)
             if found is not None:
                 yield found
@@ -310,12 +316,40 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = kept_section(objective.incumbent, operation)
         timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
-        like = next((x for x in sections if x.operation is chosen.like), None)
-        grid = None if like is None else renamed(like.grid, kernels, indices)
-        index = fallbacks[operation.call]
-        sections.append(build_section(operation, chosen.portfolio, timed, indices, index, grid, objective.named))
+        sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
         found.append(chosen)
     return _selection(found, sections, kernels, measured, target, objective, record_name)
+
+
+def _waits(candidate: Candidate) -> bool:
+    return family_of(candidate).workspace(candidate).waits
+
+
+def _sections(
+    chosen: _Chosen,
+    timed: Timed,
+    indices: Mapping[Candidate, int],
+    fallback: int,
+    kernels: Sequence[KernelKey],
+    before: Sequence[Section],
+    objective: Objective,
+) -> Iterator[Section]:
+    """Build the sections of an operation: one for each number of groups that was timed, and one that is invariant.
+
+    The last, where it is asked for, is of one product, and of kernels of which a row's bits do not depend on m.
+    """
+    operation, portfolio = chosen.operation, chosen.portfolio
+    for num_groups in sorted({x.num_groups for x in portfolio.solutions}):
+        like = next((x for x in before if x.operation is chosen.like and x.num_groups == num_groups), None)
+        grid = None if like is None or like.batch_invariant else renamed(like.grid, kernels, indices)
+        named = objective.named
+        yield build_section(operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups)
+    if objective.batch_invariant and operation.grouping is Grouping.DENSE:
+        # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.
+        able = tuple(x for x in portfolio.candidates if family_of(x).sum_order(x) and not _waits(x))
+        kept = replace(portfolio, candidates=able)
+        objective.progress(f"{operation.tag}: building the batch-invariant table")
+        yield build_section(operation, kept, timed, indices, fallback, None, objective.named, is_invariant=True)
 
 
 def _selection(
@@ -329,8 +363,9 @@ def _selection(
 ) -> Selection:
     """Put together what was chosen, with its curves, its regrets and its scores."""
     curves = [_curve(x, objective, measured.references) for x in found if x.like is None and _has_curve(x, measured)]
-    sections = sorted(sections, key=lambda section: section.operation.position)
+    sections = sorted(sections, key=lambda x: (x.operation.position, x.batch_invariant, x.num_groups))
     table = DispatchTable(tuple(sections))
+    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
     is_measured = any(x.basis is Basis.MEASURED for x in found)
     record = record_name if is_measured or measured.record is None else _named_record(record_name, found)
     return Selection(
@@ -341,11 +376,12 @@ def _selection(
         measured.record.conditions if is_measured and measured.record else (),
         tuple(_regret(chosen, is_predicted=measured.record is None) for chosen in found),
         tuple(item for item in curves if item is not None),
-        tuple(x for s in sections for x in score(s, kernels, measured.heldout.get(s.operation, {}))),
+        tuple(x for s in sections for x in score(s, kernels, _asked_of(s, table, measured.heldout))),
         tuple(kernels),
         table,
-        tuple(_against(sections, kernels, measured)),
+        tuple(_against(table, kernels, measured)),
         objective.covered(table, kernels),
+        tuple(prices(table, kernels, {**measured.times, **measured.predicted}, multiples)),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import KernelKey, SplitK
-from aot.core.dispatch import Column, Grid, Ladder, Row, Section, takes_aligned
+from aot.core.dispatch import Column, Grid, Ladder, Row, Scope, Section, takes_aligned
 from aot.core.errors import SelectionError
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
@@ -124,6 +126,30 @@ class _Table:
     candidates: tuple[Candidate, ...]
     indices: Mapping[Candidate, int]
     timed: Timed
+    num_groups: int = 1
+    """Products, or groups, that the section is for."""
+    is_invariant: bool = False
+    """Whether the kernels of one n and k must add up k in one order."""
+
+    def problem(self, operation: Operation, m: int, n: int, k: int) -> Problem:
+        """Return a problem of the section."""
+        return Problem(operation, m, n, k, self.num_groups)
+
+    def outside_order(self, losses: Array, rows: Sequence[int]) -> Array:
+        """Return (kernel,): `BARRED` of those that add up k in another order than the best one, else 0.
+
+        The best order is the one whose fastest kernels have the least sum of losses over some rows of `losses`, among
+        those that have a kernel for every row.
+        """
+        found = np.zeros(len(self.candidates))
+        if not self.is_invariant:
+            return found
+        orders = np.array([family_of(x).sum_order(x) for x in self.candidates])
+        best = {x: losses[:, orders == x].min(axis=1) for x in sorted({*orders.tolist()} - {""})}
+        costs = {x: float(of_rows[list(rows)].sum()) for x, of_rows in best.items() if of_rows.max() < BARRED / 2}
+        if costs:
+            found[orders != min(costs, key=lambda x: (costs[x], x))] = BARRED
+        return found
 
     def row(
         self, times: Mapping[Candidate, float], bucket: Bucket, first: Candidate | None, provenance: Provenance
@@ -196,16 +222,19 @@ def _midpoint(edges: Sequence[int], index: int) -> int:
 def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> Ladder:
     """Build the ladder of one (n, k): an edge at every m that was tuned, and between and past them where that pays."""
     operation, n, k = tuned[0].operation, tuned[0].n, tuned[0].k
+    section = known.problem
     measured = {problem.m: problem for problem in tuned}
     incumbent = known.kept_ladder(n, k)
     kept = {*measured, *incumbent}
     fine = tuple(sorted({*kept, *FINE_M}))
     last = fine[-1]
     inside = [[_midpoint(fine, i), m] for i, m in enumerate(fine)]
-    times = known.timed.times_us(known.candidates, [Problem(operation, m, n, k) for pair in inside for m in pair])
+    times = known.timed.times_us(known.candidates, [section(operation, m, n, k) for pair in inside for m in pair])
     logs = np.log(times).reshape(len(fine), 2, -1)
-    buckets = [Bucket(Problem(operation, m, n, k), is_open=m == last) for m in fine]
+    buckets = [Bucket(section(operation, m, n, k), is_open=m == last) for m in fine]
     losses = logs.sum(axis=1) + known.barred(buckets)
+    outside = known.outside_order(losses, [i for i, m in enumerate(fine) if m in measured])
+    losses += outside
     m_edges = coarsen(
         losses,
         fine,
@@ -219,7 +248,8 @@ def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> La
         end = fine.index(m) + 1
         bucket = buckets[end - 1]
         at_edge = dict(zip(known.candidates, np.exp(logs[end - 1, 1]).tolist(), strict=True))
-        first = portfolio.solutions.get(measured[m]) if m in measured else None
+        at_edge = {x: us for x, us, loss in zip(at_edge, at_edge.values(), outside, strict=True) if loss == 0.0}
+        first = portfolio.solutions.get(measured[m]) if m in measured and not known.is_invariant else None
         first = first or known.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
         rows.append(known.row(at_edge, bucket, first, known.timed.provenance))
         start = end
@@ -250,7 +280,7 @@ class _Columns:
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
-        return Bucket(Problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
+        return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
 
     def _shipped(self, buckets: Sequence[Bucket]) -> NDArray[np.bool_]:
         """Return (bucket, kernel): whether an earlier selection has the kernel there."""
@@ -271,7 +301,8 @@ class _Columns:
         """
         num_k, num_m, model = len(self.k_edges), len(self.m_edges), self.known.timed.model
         scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
-        problems = [Problem(self.operation, self.m_edges[i], n, k) for k in self.k_edges for i in scanned]
+        problem = partial(self.known.problem, self.operation)
+        problems = [problem(self.m_edges[i], n, k) for k in self.k_edges for i in scanned]
         predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_k, len(scanned), -1)
         coarse = predicted + barred[:, scanned]
         ranks = coarse.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
@@ -280,7 +311,7 @@ class _Columns:
         lower = np.maximum(upper - 1, 0)
         asked = is_near[:, lower] | is_near[:, upper] | shipped
         asked[:, scanned] = False
-        problems = [Problem(self.operation, m, n, k) for k in self.k_edges for m in self.m_edges]
+        problems = [problem(m, n, k) for k in self.k_edges for m in self.m_edges]
         times = model.times_us(self.known.candidates, problems, asked.reshape(num_k * num_m, -1))
         longest = np.maximum(predicted[:, lower], predicted[:, upper])
         losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest)
@@ -290,6 +321,7 @@ class _Columns:
     def _column(self, buckets: Sequence[Bucket], losses: Array) -> Column:
         """Merge the steps of m of one column, and choose the kernel of each."""
         corner = buckets[0].corner
+        losses = losses + self.known.outside_order(losses, range(len(buckets)))
         kept = self._kept_edges(corner.n, corner.k)
         m_edges = coarsen(
             losses,
@@ -323,7 +355,7 @@ class _Columns:
 def _grid(known: _Table, operation: Operation) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     fine: tuple[tuple[int, ...], ...] = (FINE_GRID_M, FINE_N, FINE_K)
-    if operation.layout is not Layout.KK:
+    if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_invariant:
         fine = tuple(_thin(axis) for axis in fine)
     columns = _Columns(known, operation, fine)
     return Grid(fine[1], fine[2], tuple(column for n in fine[1] for column in columns.of(n)))
@@ -349,8 +381,11 @@ def build_section(
     fallback: int,
     grid: Grid | None = None,
     named: Collection[tuple[int, int]] | None = None,
+    *,
+    num_groups: int = 1,
+    is_invariant: bool = False,
 ) -> Section:
-    """Build the table of one operation.
+    """Build the table of one operation, for one number of products or groups.
 
     Args:
         operation: the section's key.
@@ -361,14 +396,17 @@ def build_section(
         grid: tier 2, where it is known already.
         named: the (n, k) that have a ladder although they were timed at one m alone. What is not named and was timed so
             is a sample, which the model learned from. By default all are named.
+        num_groups: how many there are; what was timed at another number is left out.
+        is_invariant: whether the kernels of one n and k are to add up k in one order, the one that costs least.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    known = _Table(portfolio.candidates, indices, timed)
+    known = _Table(portfolio.candidates, indices, timed, num_groups, is_invariant)
     tuned: dict[tuple[int, int], list[Problem]] = {}
-    for problem in sorted(portfolio.solutions):
+    for problem in (x for x in sorted(portfolio.solutions) if x.num_groups == num_groups):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
     ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(kept.items()))
-    return Section(operation, ladders, grid or _grid(known, operation), fallback)
+    scope = Scope(num_groups, is_invariant) if num_groups > 1 or is_invariant else None
+    return Section(operation, ladders, grid or _grid(known, operation), fallback, scope)

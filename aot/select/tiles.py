@@ -137,7 +137,8 @@ def tile_notes(selection: Selection, target: Target, timed: OperationTimes) -> d
     for section in selection.table.sections:
         for ladder in section.ladders:
             for m, row in zip(ladder.m_edges, ladder.rows, strict=True):
-                rows.setdefault(row.kernel, {})[Problem(section.operation, m, ladder.n, ladder.k)] = row
+                problem = Problem(section.operation, m, ladder.n, ladder.k, section.num_groups)
+                rows.setdefault(row.kernel, {})[problem] = row
     notes = {}
     for index, key in enumerate(selection.kernels):
         texts = [_summary(tile, key, rows.get(index, {}), timed, target) for tile in bigger_tiles(key, target)]

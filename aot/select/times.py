@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate
 from aot.core.errors import CandidateError
+from aot.core.grouping import Grouping
 from aot.core.operands import as_launched, is_aligned
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -96,7 +99,7 @@ def _same_sizes(problem: Problem, operation: Operation) -> Problem | None:
     With a gate D has half as many columns as B has rows.
     """
     n, odd = divmod(problem.operation.num_rows_of_b(problem.n), operation.num_rows_of_b(1))
-    found = Problem(operation, problem.m, n, problem.k)
+    found = replace(problem, operation=operation, n=n)
     return None if odd or (n != problem.n and not is_aligned(found)) else found
 
 
@@ -115,7 +118,9 @@ def _predicted_candidates(
 
     Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
     """
-    problems = [Problem(operation, m, n, n) for m in (1, 16, 64, 128, 256, 512, 2048) for n in (1024, 4096, 8192)]
+    groups = (1,) if operation.grouping is Grouping.DENSE else (8, 64)
+    sizes = product((1, 16, 64, 128, 256, 512, 2048), (1024, 4096, 8192), groups)
+    problems = [Problem(operation, m, n, n, num_groups) for m, n, num_groups in sizes]
     legal = [candidate for candidate in space.legal(operation, target, patterns) if is_general(candidate)]
     return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
 

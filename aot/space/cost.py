@@ -112,9 +112,10 @@ def _rows(values: Sequence[int]) -> Column:
     return np.array(values, dtype=np.float64)[:, None]
 
 
-def _sizes(problems: Sequence[Problem]) -> tuple[Column, Column, Column]:
-    """Return the m, the n and the k of problems, a row each."""
-    return _rows([x.m for x in problems]), _rows([x.n for x in problems]), _rows([x.k for x in problems])
+def _sizes(problems: Sequence[Problem]) -> tuple[Column, Column, Column, Column]:
+    """Return the m, the n, the k and the number of groups of problems, a row each."""
+    m, n, k, groups = zip(*((x.m, x.n, x.k, x.num_groups) for x in problems), strict=True)
+    return _rows(m), _rows(n), _rows(k), _rows(groups)
 
 
 @dataclass(frozen=True)
@@ -150,11 +151,13 @@ class Operands:
     tile_n: Column
     cluster_m: Column
     cluster_n: Column
+    num_groups: Column
+    """Products of the same sizes that a launch computes; groups are taken to have what is expected of each."""
 
     @staticmethod
     def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Operands:
         """Look at problems as candidates do: with `swap_ab` m and n change places."""
-        m, n, k = _sizes(problems)
+        m, n, k, num_groups = _sizes(problems)
         n = n * problems[0].operation.num_rows_of_b(1)
         swap = _columns(candidates, "swap_ab") > 0
         splits = np.where(_is_tail(candidates), 1.0, _columns(candidates, "split_k"))
@@ -166,12 +169,13 @@ class Operands:
             _columns(candidates, "tile_n"),
             _columns(candidates, "cluster_m"),
             _columns(candidates, "cluster_n"),
+            num_groups,
         )
 
     def num_ctas(self) -> Column:
         """Count the CTAs of one split, whole clusters."""
         tiles: Column = num_tiles(self.rows, self.cta_m, self.cluster_m)
-        return tiles * num_tiles(self.columns, self.tile_n, self.cluster_n)
+        return tiles * num_tiles(self.columns, self.tile_n, self.cluster_n) * self.num_groups
 
 
 def num_tiles(extent: Column, tile: Column, cluster: Column) -> Column:

@@ -87,6 +87,9 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
     if operation.epilogue not in family.epilogues:
         text = f"{candidate.name}: {family.name} builds the epilogues {', '.join(family.epilogues)}"
         return Rejected(Reason.EPILOGUE, f"{text}, {operation.tag} needs {operation.epilogue}")
+    if operation.grouping not in family.groupings:
+        text = f"{candidate.name}: {family.name} builds the groupings {', '.join(x.value for x in family.groupings)}"
+        return Rejected(Reason.GROUPING, f"{text}, {operation.tag} needs {operation.grouping.value}")
     wrong = _split_k(candidate)
     if wrong:
         return wrong

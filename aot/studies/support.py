@@ -84,6 +84,8 @@ def family_fault(family: Family, operation: Operation, target: Target) -> str:
         return Reason.TYPES.value
     if operation.epilogue not in family.epilogues:
         return Reason.EPILOGUE.value
+    if operation.grouping not in family.groupings:
+        return Reason.GROUPING.value
     fault = "there is no candidate"
     for candidate in family.candidates(operation, target):
         verdict = check(candidate, operation, target)

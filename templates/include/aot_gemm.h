@@ -74,6 +74,20 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * pairs, gate row 2j before linear row 2j + 1. Without it the n gate rows come first, then the n linear rows. */
 #define AOT_GEMM_GATE_INTERLEAVED UINT64_C(2)
 
+/* Flag of a problem: a row of D has the same bits whatever m is and whatever the other rows hold, and from run to run.
+ * Between calls of one n, one k and one operation, operands with the same strides, and addresses that are multiples of 16
+ * bytes in both or in neither, on devices that one table answers for. A kernel is then chosen among those that add up k
+ * in one order, which costs time at some sizes. A library without such a table for the operation says so: an error. */
+#define AOT_GEMM_BATCH_INVARIANT UINT64_C(4)
+
+/* Flag of a problem: D has the same bits from run to run, of the same operands on the same device. Only kernels that add
+ * in no fixed order are left out, if the library has any. */
+#define AOT_GEMM_DETERMINISTIC UINT64_C(8)
+
+/* Flag of a problem of groups: the offsets are num_groups + 1, where the first group starts, then where each ends. What
+ * lies in front of the first group is of none. */
+#define AOT_GEMM_OFFSETS_START UINT64_C(16)
+
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
  * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
@@ -81,7 +95,13 @@ typedef struct {
   int64_t strides[2];
 } aot_gemm_tensor_t;
 
-/* One product. Extents are in elements; A is (m, k), B (n, k), D (m, n).
+/* Steps from product to product of a batch, or from group to group, in elements; 0 where all share an operand. None is
+ * below 0. */
+typedef struct {
+  int64_t a, b, d, bias, scale_a, scale_b, residual;
+} aot_gemm_group_strides_t;
+
+/* One product, a batch of products, or groups. Extents are in elements; A is (m, k), B (n, k), D (m, n).
  *
  *   bias      (1, n), columns that are adjacent, of D's element type, or bfloat16 where D's is of 8 bits. Operations that
  *             are named by it need one; the others may be left without: all 0.
@@ -91,6 +111,23 @@ typedef struct {
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED.
+ *
+ * Several products in one launch:
+ *
+ *   num_groups     of more than 1 makes a batch of any operation without a grouping in its tag: `num_groups` products of
+ *                  the same sizes, each `group_strides` behind the one before it. An operation "..._batched" has kernels
+ *                  for that; where the library has none, each product is a launch of its own.
+ *   offsets        (num_groups, 1), int32 on the device, adjacent: where each group ends. Of "..._grouped" a group is the
+ *                  rows of A and of D from the end of the one before it; m is that of all groups, and B (n, k), what
+ *                  belongs to its rows and a bias are one for each group, `group_strides` apart. Of "..._kgrouped" it is a
+ *                  range of k, which is that of all groups, and each has a D of its own.
+ *   index          (m, 1), int32 on the device, adjacent: of "..._gathered" the row of A that row i of the groups is. A is
+ *                  (rows_of_a, k). An index that is not one of its rows, such as -1, reads a row of zeros, whose factor
+ *                  is 0.
+ *
+ * Offsets that do not lie within what is grouped count as its nearest end, and a group that ends before it starts is
+ * empty. Rows of D that are in no group are not written; those of a group without k, of "..._kgrouped", are zeros. Where
+ * offsets descend, rows may be in several groups: each then holds what one of them gives.
  *
  * An operand that the operation takes and does not say to be optional is needed; one that it does not take must be null.
  *
@@ -112,12 +149,17 @@ typedef struct {
   int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
   int64_t m, n, k;
   aot_gemm_tensor_t a, b, d;
-  uint64_t flags; /* of AOT_GEMM_B_CONSTANT and AOT_GEMM_GATE_INTERLEAVED; 0 for none */
+  uint64_t flags; /* AOT_GEMM_B_CONSTANT and the others; 0 for none */
   aot_gemm_tensor_t bias;     /* all 0 where there is none */
   aot_gemm_tensor_t scale_a;  /* this and all below: all 0 where the operation has none */
   aot_gemm_tensor_t scale_b;
   aot_gemm_tensor_t residual;
   aot_gemm_tensor_t scale_d;
+  int64_t num_groups; /* products of a batch, or groups; 0 counts as 1 */
+  aot_gemm_group_strides_t group_strides;
+  aot_gemm_tensor_t offsets; /* this and below: all 0 where the operation has none */
+  aot_gemm_tensor_t index;
+  int64_t rows_of_a; /* of "..._gathered": the rows that A has, which need not be m; 0 elsewhere */
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as
@@ -143,6 +185,8 @@ typedef struct {
   int64_t m, n, k;
   int32_t table;    /* index of the dispatch table that answered */
   int32_t reserved; /* 0 */
+  int64_t num_groups;   /* products of a batch that one launch computes, or groups; else 1 */
+  int64_t num_launches; /* 1; of a batch that the library has no kernels for, one for each product */
 } aot_gemm_selection_t;
 
 /* Choose the kernel for a problem. Needs no GPU: where there is none, or one of another architecture, the first table

@@ -22,6 +22,7 @@
 #include "extras.h"
 #include "operands.h"
 #include "plan.h"
+#include "products.h"
 #include "python_api.h"
 #include "python_state.h"
 #include "refusal.h"
@@ -82,12 +83,13 @@ bool read_capsules(const State& state, Product product, PyObject* const* argumen
 
 Operands operands_of(const Capsules& held) {
   return {held.left.view(),      held.right.view(),     held.bias.view(),      held.out.view(),   held.extras[0].view(),
-          held.extras[1].view(), held.extras[2].view(), held.extras[3].view(), held.options};
+          held.extras[1].view(), held.extras[2].view(), held.extras[3].view(),
+          held.extras[4].view(), held.extras[5].view(), held.options};
 }
 
 // States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
 // is the address that the right one is promised to be constant at, or 0, the sixth the extras, or None.
-bool state_capsules(const State& state, Product product, PyObject* const* arguments, aot_gemm_problem_t* problem) {
+bool state_capsules(const State& state, Product product, PyObject* const* arguments, Problems* problems) {
   const void* promised = PyLong_AsVoidPtr(arguments[4]);
   if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
   Capsules held;
@@ -100,7 +102,7 @@ bool state_capsules(const State& state, Product product, PyObject* const* argume
   const Operands operands = operands_of(held);
   Result result;
   if (check_operands(product, operands, &result) != 0 ||
-      state_problem(product, operands, result, promised != nullptr && held.right.data() == promised, problem) != 0) {
+      state_problems(product, operands, result, promised != nullptr && held.right.data() == promised, problems) != 0) {
     raise_refusal(state);
     return false;
   }
@@ -129,8 +131,8 @@ PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t
 template <Product product>
 PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  aot_gemm_problem_t problem;
-  if (!has_arguments(state, num_arguments, 8) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  Problems problems;
+  if (!has_arguments(state, num_arguments, 8) || !state_capsules(state, product, arguments, &problems)) return nullptr;
   HeldTensor workspace;
   void* data = nullptr;
   size_t num_bytes = 0;
@@ -149,7 +151,10 @@ PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
   aot_gemm_status_t status = AOT_GEMM_OK;
   {
     const WithoutGil scope;
-    status = aot_gemm_launch(&problem, data, num_bytes, stream);
+    for (int64_t i = 0; i < problems.count && status == AOT_GEMM_OK; ++i) {
+      const aot_gemm_problem_t problem = problems.at(i);
+      status = aot_gemm_launch(&problem, data, num_bytes, stream);
+    }
   }
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
@@ -158,10 +163,16 @@ PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
 template <Product product>
 PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  aot_gemm_problem_t problem;
-  if (!has_arguments(state, num_arguments, 6) || !state_capsules(state, product, arguments, &problem)) return nullptr;
+  Problems problems;
+  if (!has_arguments(state, num_arguments, 6) || !state_capsules(state, product, arguments, &problems)) return nullptr;
   size_t num_bytes = 0;
-  const aot_gemm_status_t status = aot_gemm_workspace_bytes(&problem, &num_bytes);
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  for (int64_t i = 0; i < problems.count && status == AOT_GEMM_OK; ++i) {
+    const aot_gemm_problem_t problem = problems.at(i);
+    size_t needed = 0;
+    status = aot_gemm_workspace_bytes(&problem, &needed);
+    num_bytes = needed > num_bytes ? needed : num_bytes;
+  }
   return status == AOT_GEMM_OK ? PyLong_FromSize_t(num_bytes) : raise_status(state, status);
 }
 
@@ -194,38 +205,42 @@ aot_gemm_tensor_t packed(int64_t rows, int64_t columns, bool by_columns) {
   return {nullptr, {columns, 1}};
 }
 
-// Arguments: operation, layout, m, n, k, table (integers). Returns what the dispatch table says of packed operands and a
-// row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked up), bytes of workspace, and the
-// table that answered.
+// Arguments: operation, layout, m, n, k, number of products or groups, flags, table (integers). Returns what the dispatch
+// table says of packed operands and a row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked
+// up), bytes of workspace, the table that answered, products of a launch, and launches.
 PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  if (!has_arguments(state, num_arguments, 6)) return nullptr;
-  int64_t asked[6];
-  for (int i = 0; i < 6; ++i) asked[i] = PyLong_AsLong(arguments[i]);
+  if (!has_arguments(state, num_arguments, 8)) return nullptr;
+  int64_t asked[8];
+  for (int i = 0; i < 8; ++i) asked[i] = PyLong_AsLong(arguments[i]);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  const auto [operation, layout, m, n, k, table] = asked;
-  const aot_gemm_problem_t problem = {sizeof(problem),
-                                      static_cast<int32_t>(operation),
-                                      -1,
-                                      m,
-                                      n,
-                                      k,
-                                      packed(m, k, (layout & 2) != 0),
-                                      packed(n, k, (layout & 1) != 0),
-                                      packed(m, n, false),
-                                      0,
-                                      packed(1, n, false),
-                                      {},
-                                      {},
-                                      packed(m, n, false),
-                                      {}};
+  const auto [operation, layout, m, n, k, num_groups, flags, table] = asked;
+  aot_gemm_problem_t problem = {};
+  problem.struct_bytes = sizeof(problem);
+  problem.operation = static_cast<int32_t>(operation);
+  problem.device = -1;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.a = packed(m, k, (layout & 2) != 0);
+  problem.b = packed(n, k, (layout & 1) != 0);
+  problem.d = packed(m, n, false);
+  problem.flags = static_cast<uint64_t>(flags);
+  problem.bias = packed(1, n, false);
+  problem.residual = packed(m, n, false);
+  problem.num_groups = num_groups;
+  if (num_groups > 1) {
+    problem.group_strides.a = m * k;
+    problem.group_strides.b = n * k;
+    problem.group_strides.d = m * n;
+  }
   aot_gemm_selection_t found;
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);
   if (status != AOT_GEMM_OK) return raise_status(state, status);
   const int64_t values[] = {found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
-                            planned.workspace_bytes, found.table};
-  return make_tuple(values, 9);
+                            planned.workspace_bytes, found.table, found.num_groups, found.num_launches};
+  return make_tuple(values, 11);
 }
 
 // CPython holds functions of every convention as one type, and casts back by the flags.
@@ -240,6 +255,7 @@ PyMethodDef functions[] = {
     define("linear_on", &run_on<Product::kLinear>),
     define("linear_workspace_bytes", &measure_workspace<Product::kLinear>),
     define("matmul", &run<Product::kMatmul>),
+    define("matmul_with", &run_with<Product::kMatmul>),
     define("matmul_result", &describe_result<Product::kMatmul>),
     define("matmul_on", &run_on<Product::kMatmul>),
     define("matmul_workspace_bytes", &measure_workspace<Product::kMatmul>),
@@ -247,6 +263,10 @@ PyMethodDef functions[] = {
     define("gated_linear_result", &describe_result<Product::kGatedLinear>),
     define("gated_linear_on", &run_on<Product::kGatedLinear>),
     define("gated_linear_workspace_bytes", &measure_workspace<Product::kGatedLinear>),
+    define("grouped_linear_with", &run_with<Product::kGroupedLinear>),
+    define("grouped_linear_result", &describe_result<Product::kGroupedLinear>),
+    define("grouped_linear_on", &run_on<Product::kGroupedLinear>),
+    define("grouped_linear_workspace_bytes", &measure_workspace<Product::kGroupedLinear>),
     define("rms_norm", &run_rows<Product::kRmsNorm>),
     define("rms_norm_result", &describe_rows<Product::kRmsNorm>),
     define("rms_norm_on", &run_rows_on<Product::kRmsNorm>),

@@ -3,6 +3,8 @@
 #include <cstdint>
 
 #include "extras.h"
+#include "kernel.h"
+#include "products.h"
 #include "reading.h"
 #include "refusal.h"
 #include "runtime.h"
@@ -18,9 +20,11 @@ struct Extras {
   Operand scale_w;
   Operand residual;
   Operand scale_out;
+  Operand offsets;
+  Operand index;
   Options options;
 
-  Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out};
+  Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out, &offsets, &index};
 };
 
 // One call of a product, on the stream and with the allocator of the left operand's framework.
@@ -37,7 +41,7 @@ class Call : private Reader {
     if (left_.type.api == nullptr) {
       return call_route(state_.run, product_, left, right, bias, out, extras_ == nullptr ? nullptr : extras_->tuple);
     }
-    if (read_left() != 0 || read_right() != 0) return nullptr;
+    if (read_left() != 0 || read_right() != 0 || compact_product() != 0) return nullptr;
     if (!is_none(bias)) {
       bias_.object = bias;
       if (read_other(&bias_) != 0) return nullptr;
@@ -48,8 +52,8 @@ class Call : private Reader {
       out_.object = out;
       if (read_written(&out_, "out") != 0) return nullptr;
     }
-    aot_gemm_problem_t problem;
-    if (state_problem_of(&problem) != 0 || launch(problem) != 0 || release(right_) != 0) return nullptr;
+    Problems problems;
+    if (state_problems_of(&problems) != 0 || launch(problems) != 0 || release(right_) != 0) return nullptr;
     if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
     if (extras_ != nullptr && release_extras() != 0) return nullptr;
     if (allocates) return out_.tensor.hand_on(*left_.type.api);
@@ -64,7 +68,7 @@ class Call : private Reader {
     left_.object = weight;
     if (state_.find_type(weight, &left_.type) != 0) return nullptr;
     if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight);
-    if (read_left() != 0) return nullptr;
+    if (read_left() != 0 || compact_left() != 0) return nullptr;
     aot_gemm_status_t status = AOT_GEMM_OK;
     {
       const WithoutGil scope;
@@ -74,6 +78,9 @@ class Call : private Reader {
   }
 
  private:
+  // Has a copy stand for a left operand that is not one matrix in memory. Of a batch each product has its own.
+  int compact_product() { return is_batched(product_, *right_.view()) ? 0 : compact_left(); }
+
   // Reads the right operand, which may be one that is promised to be constant. The promise is of the memory that the tensor
   // had when it was made.
   int read_right() {
@@ -132,14 +139,20 @@ class Call : private Reader {
   }
 
   // Checks the operands, allocates `out` where it is not there, and states the product.
-  int state_problem_of(aot_gemm_problem_t* problem) {
+  int state_problems_of(Problems* problems) {
     Operands operands = {left_.view(), right_.view(), bias_.view(), out_.view()};
     if (extras_ != nullptr) {
       operands.scale_x = extras_->scale_x.view();
       operands.scale_w = extras_->scale_w.view();
       operands.residual = extras_->residual.view();
       operands.scale_out = extras_->scale_out.view();
+      operands.offsets = extras_->offsets.view();
+      operands.index = extras_->index.view();
       operands.options = extras_->options;
+    }
+    if (left_.type.is_of_torch && kHasVaryingKernels && !operands.options.is_deterministic &&
+        state_.torch.find_deterministic(&operands.options.is_deterministic) != 0) {
+      return -1;
     }
     Result result;
     if (check_operands(product_, operands, &result) != 0) return refused();
@@ -150,7 +163,7 @@ class Call : private Reader {
       if (out_.tensor.allocate(*left_.type.api, left.device, type, result.extents, result.num_dims) != 0) return -1;
       operands.out = out_.view();
     }
-    return state_problem(product_, operands, result, right_is_constant_, problem) == 0 ? 0 : refused();
+    return state_problems(product_, operands, result, right_is_constant_, problems) == 0 ? 0 : refused();
   }
 
   static void* allocate_workspace(void* context, size_t num_bytes) {
@@ -160,6 +173,7 @@ class Call : private Reader {
   // Called without the GIL, in the midst of a launch.
   void* allocate(size_t num_bytes) {
     return without_gil_->with_gil([this, num_bytes]() -> void* {
+      workspace_.release();  // of the launch before, if there are several: it is done by the time that this one begins
       const auto extent = static_cast<int64_t>(num_bytes);
       const DLDataType bytes = {kDLUInt, 8, 1};
       has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1) != 0;
@@ -167,12 +181,16 @@ class Call : private Reader {
     });
   }
 
-  int launch(const aot_gemm_problem_t& problem) {
+  int launch(const Problems& problems) {
     aot_gemm_status_t status = AOT_GEMM_OK;
     {
       WithoutGil scope;
       without_gil_ = &scope;
-      status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
+      status = aot_gemm_launch_allocating(&problems.first, &allocate_workspace, this, stream_);
+      for (int64_t i = 1; i < problems.count && status == AOT_GEMM_OK; ++i) {
+        const aot_gemm_problem_t problem = problems.at(i);
+        status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
+      }
     }
     // The framework's own error says more than that there is no workspace.
     if (status != AOT_GEMM_OK && !has_failed_) raise_status(state_, status);
@@ -194,7 +212,7 @@ class Call : private Reader {
 PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out,
                        PyObject* extras) {
   if (extras == nullptr) return Call(state, product, nullptr).run(left, right, bias, out);
-  Extras held = {extras, {}, {}, {}, {}, {}};
+  Extras held = {extras, {}, {}, {}, {}, {}, {}, {}};
   return Call(state, product, &held).run(left, right, bias, out);
 }
 

@@ -58,6 +58,19 @@ int32_t find_section(const Table& table, int32_t operation, int32_t layout) {
   return -1;
 }
 
+int32_t find_section_for(int32_t first, int64_t num_groups, bool batch_invariant) {
+  const Section& like = kSections[first];
+  int32_t found = -1;
+  for (int32_t i = first; i < kNumSections; ++i) {
+    const Section& section = kSections[i];
+    if (section.table != like.table || section.operation != like.operation || section.layout != like.layout) break;
+    if (section.batch_invariant != batch_invariant) continue;
+    found = i;
+    if (section.num_groups >= num_groups) break;
+  }
+  return found;
+}
+
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned) {
   if (!aligned) return {section.fallback, AOT_GEMM_TIER_FALLBACK, 0};
   const Ladder* ladder = find_ladder(section, n, k);

@@ -35,10 +35,14 @@ struct Grid {
   int32_t num_k;
 };
 
-// The part of a table that is of one operation and layout. Ladders ascend by (n, k).
+// The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).
+// Sections of one operation and layout follow each other: those that any call takes by `num_groups`, then the one whose
+// kernels for one n and k all add up k in one order.
 struct Section {
   int32_t operation;  // index into kOperations
   int32_t layout;
+  int64_t num_groups;  // the largest that it is for, unless it is the last; 1 where an operation has one product
+  bool batch_invariant;
   const Ladder* ladders;
   int32_t num_ladders;
   Grid grid;
@@ -89,6 +93,10 @@ int32_t round_up(int64_t value, const int64_t* edges, int32_t num_edges);
 // Finds the section that answers for an operation and layout; -1 where the library has none. For a layout of -1, or one
 // without a section, any of the operation: only its fallback can compute that.
 int32_t find_section(const Table& table, int32_t operation, int32_t layout);
+
+// Finds among the sections of the same operation and layout, of which one is given, the one for a number of products or
+// groups; or the one that is batch-invariant, -1 where there is none.
+int32_t find_section_for(int32_t section, int64_t num_groups, bool batch_invariant);
 
 // Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the TMA kernels can take the operands.
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);

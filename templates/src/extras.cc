@@ -10,7 +10,9 @@ namespace {
 constexpr long kAllowTf32 = 1;
 constexpr long kUseFastAccum = 2;
 constexpr long kInterleaved = 4;
-constexpr long kAllFlags = 7;
+constexpr long kDeterministic = 8;
+constexpr long kBatchInvariant = 16;
+constexpr long kAllFlags = 31;
 
 constexpr long kFirstGate = static_cast<long>(Epilogue::kSwiglu);
 constexpr long kLastEpilogue = static_cast<long>(Epilogue::kGeglu);
@@ -28,7 +30,8 @@ int read_options(const State& state, Product product, PyObject* extras, Options*
   }
   const auto [epilogue, element, flags] = values;
   const bool is_gate = epilogue == kFirstGate || epilogue == kLastEpilogue;
-  const bool is_epilogue = epilogue >= 0 && epilogue <= kLastEpilogue && is_gate == (product == Product::kGatedLinear);
+  const bool fits = product == Product::kGroupedLinear ? is_gate || epilogue == 0 : is_gate == (product == Product::kGatedLinear);
+  const bool is_epilogue = epilogue >= 0 && epilogue <= kLastEpilogue && fits;
   if (!is_epilogue || element < -1 || element > kLastElement || flags < 0 || flags > kAllFlags) {
     refuse("AotGemmError", "got epilogue %ld, element type %ld and flags %ld; expected numbers of the Python package's own",
            epilogue, element, flags);
@@ -41,6 +44,8 @@ int read_options(const State& state, Product product, PyObject* extras, Options*
   options->allow_tf32 = (flags & kAllowTf32) != 0;
   options->use_fast_accum = (flags & kUseFastAccum) != 0;
   options->is_interleaved = (flags & kInterleaved) != 0;
+  options->is_deterministic = (flags & kDeterministic) != 0;
+  options->is_batch_invariant = (flags & kBatchInvariant) != 0;
   return 0;
 }
 

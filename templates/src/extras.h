@@ -1,5 +1,5 @@
 // What a call has beside left, right, bias and out, as the Python package's `_extras` puts it into a tuple: the tensors
-// scale_x, scale_w, residual and scale_out, each or None, and three integers.
+// scale_x, scale_w, residual, scale_out, offsets and index, each or None, and three integers.
 #ifndef AOT_GEMM_EXTRAS_H_
 #define AOT_GEMM_EXTRAS_H_
 
@@ -8,9 +8,9 @@
 
 namespace aot {
 
-constexpr Py_ssize_t kNumExtraTensors = 4;
+constexpr Py_ssize_t kNumExtraTensors = 6;
 
-// Reads the integers of such a tuple: the epilogue, which is a gate where the product is gated, the element type of D or
+// Reads the integers of such a tuple: the epilogue, which is a gate where the product is gated, and may be where it is grouped, the element type of D or
 // -1, and flags. Gives 0, or -1 with a Python error set.
 int read_options(const State& state, Product product, PyObject* extras, Options* options);
 

@@ -22,11 +22,13 @@ enum class Argument : int32_t {
   kBias,       // Bias
   kResidual,   // Tensor
   kScaleD,     // Vector of one float32
+  kOffsets,    // Vector of int32
+  kIndex,      // Vector of int32
   kWorkspace,  // Vector of float32
   kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
   kStream,     // void*
 };
-constexpr int32_t kMaxArguments = 12;
+constexpr int32_t kMaxArguments = 14;
 
 // The float32 region that a kernel needs beside its operands: the twin of aot.core.candidate.Workspace.
 struct Workspace {
@@ -53,6 +55,7 @@ struct Kernel {
   int32_t num_arguments;
   Argument signature[kMaxArguments];
   Workspace workspace;
+  bool is_deterministic;
   int32_t resident_sms;  // least that a device must have; 0 where its blocks do not wait for each other
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t
@@ -78,6 +81,10 @@ extern const Kernel kKernels[];
 extern const Multiples kMultiples[];
 extern KernelState kernel_states[];
 extern const int32_t kNumKernels;
+// Flags that count for every problem, beside its own.
+extern const uint64_t kDefaultFlags;
+// Whether some kernel adds in no fixed order, so that its results may differ from run to run.
+extern const bool kHasVaryingKernels;
 extern const char kVersion[];
 extern const char kArch[];
 extern const int32_t kCapabilityMajor;

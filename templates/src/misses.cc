@@ -277,6 +277,7 @@ const bool kLogsMisses = read_variable();
 
 void log_miss(const aot_gemm_selection_t& selection) {
   if (selection.k == 0) return;  // zeros, which no kernel need be tuned for
+  if (selection.num_groups > 1) return;  // the log has no place for the number of products
   const bool is_grid = selection.tier == AOT_GEMM_TIER_GRID;
   const Miss miss = is_grid ? Miss::kGrid : selection.layout < 0 ? Miss::kStrided : Miss::kUnaligned;
   pthread_mutex_lock(&mutex);

@@ -2,6 +2,8 @@
 
 #include <cinttypes>
 
+#include "group_operands.h"
+#include "products.h"
 #include "refusal.h"
 #include "scales.h"
 
@@ -130,7 +132,8 @@ Element default_element(Element left, bool is_scaled) {
   return left == Element::kInt8 ? Element::kInt32 : left;
 }
 
-// Finds the element type of D: the one that is asked for, or that `out` has.
+}  // namespace
+
 int find_element_of_d(Product product, const Operands& operands, Element left, Element* element) {
   const Options& options = operands.options;
   if (operands.out == nullptr) {
@@ -143,7 +146,6 @@ int find_element_of_d(Product product, const Operands& operands, Element left, E
                 product_name(product), type_of(*element).name, type_of(options.element).name);
 }
 
-// Checks that there are both factors or none, as the element types have it.
 int check_scales(Product product, const Operands& operands, const Request& request) {
   const bool is_given = operands.scale_x != nullptr;
   if (is_given != (operands.scale_w != nullptr)) {
@@ -164,6 +166,8 @@ int check_scales(Product product, const Operands& operands, const Request& reque
 int refuse_request(Product product, const Request& request) {
   return refuse(kNoOperation, "%s", write_request(product, request).characters);
 }
+
+namespace {
 
 // Finds the operation of operands that have factors. Such that each serve a whole row, as where k is up to 128, may be of
 // either kind: then the one that the library has.
@@ -193,6 +197,7 @@ int resolve(Product product, const Operands& operands, Element a, Element b, int
                      a,
                      Scale::kNone,
                      options.epilogue,
+                     Grouping::kDense,
                      operands.bias != nullptr,
                      operands.residual != nullptr,
                      options.allow_tf32,
@@ -244,18 +249,22 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
   return 0;
 }
 
+int check_out(Product product, const Operands& operands, const Result& result) {
+  if (operands.out == nullptr || have_shape(*operands.out, result.extents, result.num_dims)) return 0;
+  return refuse("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
+                shape_text(*operands.out).characters, Text(result.extents, result.num_dims).characters);
+}
+
 // Checks that a left and a right operand make a product.
 int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
   const bool is_matmul = product == Product::kMatmul;
-  if (left.ndim < 1 || !(right.ndim == 2 || (is_matmul && right.ndim == 1))) {
+  if (left.ndim < 1 || right.ndim < 1 || (!is_matmul && right.ndim != 2)) {
     return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
                   shape_text(left).characters, right_name(product), shape_text(right).characters,
-                  is_matmul ? "a (..., m, k) or (k,), and b (k, n) or (k,); for a batched b call this once for each "
-                              "of its matrices, or the framework's own matmul"
-                            : "x (..., k) and weight (n, k)");
+                  is_matmul ? "a (..., m, k) or (k,), and b (..., k, n) or (k,)" : "x (..., k) and weight (n, k)");
   }
   const int64_t left_k = left.shape[left.ndim - 1];
-  const int64_t right_k = right.shape[is_matmul ? 0 : 1];
+  const int64_t right_k = right.shape[is_matmul ? (right.ndim == 1 ? 0 : right.ndim - 2) : 1];
   if (left_k != right_k) {
     return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
                   product_name(product), left_name(product), shape_text(left).characters, left_k,
@@ -269,6 +278,7 @@ int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
 }  // namespace
 
 int check_operands(Product product, const Operands& operands, Result* result) {
+  if (product == Product::kGroupedLinear) return check_grouped(operands, result);
   const DLTensor& left = *operands.left;
   const DLTensor& right = *operands.right;
   Element a;
@@ -277,6 +287,10 @@ int check_operands(Product product, const Operands& operands, Result* result) {
   if (check_tensor(product, right_name(product), right, left, &b) != 0) return -1;
   if (check_shapes(product, left, right) != 0) return -1;
   if (resolve(product, operands, a, b, &result->operation) != 0) return -1;
+  if (is_batched(product, right)) {
+    if (find_batch_extents(left, right, result) != 0) return -1;
+    return check_out(product, operands, *result);
+  }
   result->num_dims = left.ndim - 1;
   for (int32_t i = 0; i < result->num_dims; ++i) result->extents[i] = left.shape[i];
   const int64_t num_rows = right.ndim == 2 ? right.shape[product == Product::kMatmul ? 1 : 0] : 1;
@@ -285,9 +299,7 @@ int check_operands(Product product, const Operands& operands, Result* result) {
   if (operands.bias != nullptr && check_bias(product, operands, *result, num_rows) != 0) return -1;
   if (operands.residual != nullptr && check_residual(product, operands, *result) != 0) return -1;
   if (check_scale_out(product, operands, *result) != 0) return -1;
-  if (operands.out == nullptr || have_shape(*operands.out, result->extents, result->num_dims)) return 0;
-  return refuse("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
-                shape_text(*operands.out).characters, Text(result->extents, result->num_dims).characters);
+  return check_out(product, operands, *result);
 }
 
 namespace {
@@ -311,10 +323,20 @@ int state_others(Product product, const Operands& operands, const Result& result
   return 0;
 }
 
-}  // namespace
+// States a problem's flags and what is the same of every product.
+void begin_problem(const Operands& operands, const Result& result, bool right_is_constant, aot_gemm_problem_t* problem) {
+  *problem = {};
+  problem->struct_bytes = sizeof(*problem);
+  problem->operation = id_of(result.operation);
+  problem->device = operands.left->device.device_id;
+  const Options& options = operands.options;
+  problem->flags = (right_is_constant ? AOT_GEMM_B_CONSTANT : 0) |
+                   (options.is_interleaved ? AOT_GEMM_GATE_INTERLEAVED : 0) |
+                   (options.is_deterministic ? AOT_GEMM_DETERMINISTIC : 0) |
+                   (options.is_batch_invariant ? AOT_GEMM_BATCH_INVARIANT : 0);
+}
 
-int state_problem(Product product, const Operands& operands, const Result& result, bool right_is_constant,
-                  aot_gemm_problem_t* problem) {
+int state_matrices(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
   Matrix a;
   Matrix b;
   Matrix d;
@@ -325,25 +347,24 @@ int state_problem(Product product, const Operands& operands, const Result& resul
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
   if (read_matrix(product, "out", *operands.out, result.num_dims - (right.ndim - 1), &d) != 0) return -1;
   const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
-  aot_gemm_tensor_t bias = {};
-  if (operands.bias != nullptr) bias = {data_of(*operands.bias), {0, stride_of(*operands.bias, 0)}};
-  *problem = {sizeof(*problem),
-              id_of(result.operation),
-              left.device.device_id,
-              a.extents[0],
-              product == Product::kGatedLinear ? b.extents[rows] / 2 : b.extents[rows],
-              a.extents[1],
-              as_tensor(a),
-              {b.data, {b.strides[rows], b.strides[1 - rows]}},
-              as_tensor(d),
-              (right_is_constant ? AOT_GEMM_B_CONSTANT : 0) |
-                  (operands.options.is_interleaved ? AOT_GEMM_GATE_INTERLEAVED : 0),
-              bias,
-              {},
-              {},
-              {},
-              {}};
+  if (operands.bias != nullptr) problem->bias = {data_of(*operands.bias), {0, stride_of(*operands.bias, 0)}};
+  problem->m = a.extents[0];
+  problem->n = product == Product::kGatedLinear ? b.extents[rows] / 2 : b.extents[rows];
+  problem->k = a.extents[1];
+  problem->a = as_tensor(a);
+  problem->b = {b.data, {b.strides[rows], b.strides[1 - rows]}};
+  problem->d = as_tensor(d);
   return state_others(product, operands, result, problem);
+}
+
+}  // namespace
+
+int state_problems(Product product, const Operands& operands, const Result& result, bool right_is_constant,
+                   Problems* problems) {
+  begin_problem(operands, result, right_is_constant, &problems->first);
+  if (is_batched(product, *operands.right)) return state_batch(operands, result, problems);
+  if (product == Product::kGroupedLinear) return state_grouped(operands, result, &problems->first);
+  return state_matrices(product, operands, result, &problems->first);
 }
 
 }  // namespace aot

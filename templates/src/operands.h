@@ -15,13 +15,15 @@ namespace aot {
 
 struct Operands {
   const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
-  const DLTensor* right;  // weight (n, k) or, of a gated product, (2 n, k); or b (k, n), or b (k)
+  const DLTensor* right;  // weight (n, k) or, of a gated product, (2 n, k); or b (..., k, n), or b (k)
   const DLTensor* bias;   // (n) or (2 n); null, as any of those below: there is none
   const DLTensor* out;    // null: to be allocated
   const DLTensor* scale_x = nullptr;
   const DLTensor* scale_w = nullptr;
   const DLTensor* residual = nullptr;   // of the shape of `out`
   const DLTensor* scale_out = nullptr;  // one element
+  const DLTensor* offsets = nullptr;    // (groups) or (groups + 1)
+  const DLTensor* index = nullptr;      // (rows of out)
   Options options = {};
 };
 
@@ -48,6 +50,15 @@ int check_tensor_of(Product product, const char* name, const DLTensor& tensor, c
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix);
 
+// Finds the element type of D: the one that is asked for, or that `out` has.
+int find_element_of_d(Product product, const Operands& operands, Element left, Element* element);
+
+// Checks that there are both factors or none, as the element types have it.
+int check_scales(Product product, const Operands& operands, const Request& request);
+
+// Refuses what this library has no operation for. Gives -1.
+int refuse_request(Product product, const Request& request);
+
 // Says whether a tensor has a shape.
 bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims);
 
@@ -61,10 +72,11 @@ int check_operands(Product product, const Operands& operands, Result* result);
 // whether one is made depends on strides alone, and out may never overlap an operand.
 int check_apart(Product product, const Span& left, const DLTensor& out);
 
-// States the product for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
+// States the products for the C API. `operands` are checked and `out` is there. `right_is_constant` is the caller's
 // promise for the right operand, AOT_GEMM_B_CONSTANT.
-int state_problem(Product product, const Operands& operands, const Result& result, bool right_is_constant,
-                  aot_gemm_problem_t* problem);
+struct Problems;
+int state_problems(Product product, const Operands& operands, const Result& result, bool right_is_constant,
+                   Problems* problems);
 
 }  // namespace aot
 

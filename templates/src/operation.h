@@ -34,6 +34,9 @@ enum class Presence : int32_t { kNone, kOptional, kRequired };
 // first, where there is one.
 enum class Epilogue : int32_t { kNone, kBias, kRelu, kGelu, kGeluTanh, kSilu, kResidual, kSwiglu, kGeglu };
 
+// How many products a launch computes: the twin of aot.core.grouping.Grouping.
+enum class Grouping : int32_t { kDense, kBatched, kGrouped, kGathered, kKgrouped };
+
 // D = epilogue(A @ B^T): a line of the catalogue, aot.core.operation.Operation, whatever its layout.
 struct Operation {
   const char* tag;    // as aot_gemm_operation takes it: that of the types, then that of the epilogue
@@ -50,10 +53,18 @@ struct Operation {
   bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
   uint32_t layouts;   // a bit for each layout that the table has a section of
+  Grouping grouping;
+  int32_t batched;  // index of the operation that computes a batch of this one's products; -1 where there is none
 
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
+  // Says whether groups are found by offsets, and may be of any size.
+  bool has_offsets() const { return groups_rows() || grouping == Grouping::kKgrouped; }
+  // Says whether groups are runs of rows of D.
+  bool groups_rows() const { return grouping == Grouping::kGrouped || gathers(); }
+  // Says whether an index names the rows of A.
+  bool gathers() const { return grouping == Grouping::kGathered; }
   // Says whether there are operands beside A, B, D and a bias.
   bool takes_further() const { return scale != Scale::kNone || has_residual(); }
 };

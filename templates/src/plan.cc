@@ -2,6 +2,9 @@
 
 #include <cinttypes>
 
+#include <algorithm>
+
+#include "batch.h"
 #include "cuda_entry.h"
 #include "devices.h"
 #include "dispatch.h"
@@ -24,12 +27,21 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   return check_argument(problem.residual.data, "residual.data");
 }
 
+// Checks that what groups and their rows are found by is there.
+aot_gemm_status_t check_offsets(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const aot_gemm_status_t status = check_argument(problem.offsets.data, "offsets.data");
+  if (status != AOT_GEMM_OK || !operation.gathers()) return status;
+  return check_argument(problem.index.data, "index.data");
+}
+
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
   const bool needs_bias = operation.bias == Presence::kRequired;
   if (status == AOT_GEMM_OK && needs_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);
-  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.a.data, "a.data");
+  if (status == AOT_GEMM_OK && operation.has_offsets()) status = check_offsets(problem, operation);
+  const bool reads_a = problem.k > 0 && (!operation.gathers() || problem.rows_of_a > 0);
+  if (status == AOT_GEMM_OK && reads_a) status = check_argument(problem.a.data, "a.data");
   if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
   return status;
 }
@@ -68,33 +80,117 @@ const Device* ask_device(int32_t ordinal, Plan* plan) {
   return device;
 }
 
+bool asks_for(const aot_gemm_problem_t& problem, uint64_t flag) { return ((problem.flags | kDefaultFlags) & flag) != 0; }
+
+// How a problem is computed: as it is, or as another one.
+struct Asked {
+  const aot_gemm_problem_t* problem;
+  int32_t operation;
+  int64_t num_launches;
+  aot_gemm_problem_t storage;
+};
+
+// Has a batch be one product of all rows, or be computed by the operation for batches, or product by product where the
+// table has no section of that, or none whose rows' bits do not depend on the batch.
+void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked) {
+  asked->problem = &problem;
+  asked->operation = operation;
+  asked->num_launches = 1;
+  const Operation& own = kOperations[operation];
+  if (!is_batch(problem, own) || own.grouping == Grouping::kBatched || is_empty(problem)) return;
+  const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
+  if (fold(problem, own, &asked->storage)) {
+    asked->problem = &asked->storage;
+  } else if (!is_invariant && own.batched >= 0 && kOperations[own.batched].layouts != 0 && own.bias == Presence::kNone) {
+    asked->operation = own.batched;
+  } else {
+    asked->storage = product_of(problem, own, 0);
+    asked->problem = &asked->storage;
+    asked->num_launches = problem.num_groups;
+  }
+}
+
+// The rows of D by which a table is asked: where rows are grouped, those that are expected of one group.
+int64_t rows_looked_up(const Canonical& canonical, const Operation& operation) {
+  const int64_t groups = canonical.batch.num_products;
+  return operation.groups_rows() ? (canonical.m + groups - 1) / groups : canonical.m;
+}
+
+// The same of k, where that is grouped.
+int64_t depth_looked_up(const Canonical& canonical, const Operation& operation) {
+  const int64_t groups = canonical.batch.num_products;
+  return operation.grouping == Grouping::kKgrouped ? (canonical.k + groups - 1) / groups : canonical.k;
+}
+
+aot_gemm_status_t fail_invariant(const Operation& operation) {
+  return fail(AOT_GEMM_ERROR_OPERATION,
+              "this library has no batch-invariant table of %s; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library "
+              "built of a selection that `aot select --batch-invariant` made",
+              operation.tag);
+}
+
+aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& stated,
+                          aot_gemm_selection_t* selection, Plan* plan);
+
+// Finds the largest workspace that a product of a batch needs where each has a launch of its own: they may differ where
+// only some are aligned.
+aot_gemm_status_t measure_launches(int32_t table, int32_t num_sms, const aot_gemm_problem_t& batch,
+                                   const Operation& operation, Plan* plan) {
+  if (has_aligned_steps(batch, operation)) return AOT_GEMM_OK;
+  for (int64_t i = 1; i < batch.num_groups; ++i) {
+    aot_gemm_selection_t selection;
+    Plan own;
+    const aot_gemm_status_t status = look_up(table, num_sms, product_of(batch, operation, i), &selection, &own);
+    if (status != AOT_GEMM_OK) return status;
+    plan->workspace_bytes = std::max(plan->workspace_bytes, own.workspace_bytes);
+  }
+  return AOT_GEMM_OK;
+}
+
 // Looks a problem up in a table, for a device of so many SMs.
-aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& problem,
+aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& stated,
                           aot_gemm_selection_t* selection, Plan* plan) {
   if (kTableFault != nullptr) {
     return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
                 kTableFault);
   }
   int32_t index;
-  const aot_gemm_status_t status = check(problem, &index);
+  const aot_gemm_status_t status = check(stated, &index);
   if (status != AOT_GEMM_OK) return status;
-  const Operation& operation = kOperations[index];
+  Asked asked;
+  resolve(stated, index, &asked);
+  const aot_gemm_problem_t& problem = *asked.problem;
+  const Operation& operation = kOperations[asked.operation];
   if (operation.layouts == 0) {
     return fail(AOT_GEMM_ERROR_OPERATION, "the dispatch table of this library has no section of %s; launch its kernels by "
                 "index", operation.tag);
   }
   const Canonical& canonical = plan->problem;
   canonicalise(problem, operation, operation.layouts, &plan->problem);
-  const Section& section = kSections[find_section(kTables[table], index, canonical.layout)];
-  const Choice choice = choose(section, kMultiples, canonical.m, canonical.n, canonical.k, canonical.aligned);
-  const bool is_fit = kKernels[choice.kernel].resident_sms <= num_sms;
+  const int64_t num_groups = canonical.batch.num_products;
+  const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
+  const int32_t any = find_section(kTables[table], asked.operation, canonical.layout);
+  const int32_t found = is_invariant || operation.grouping != Grouping::kDense
+                            ? find_section_for(any, num_groups, is_invariant)
+                            : any;
+  if (found < 0) return fail_invariant(operation);
+  const Section& section = kSections[found];
+  const int64_t rows = rows_looked_up(canonical, operation);
+  const int64_t depth = depth_looked_up(canonical, operation);
+  const Choice choice = choose(section, kMultiples, rows, canonical.n, depth, canonical.aligned);
+  const bool must_repeat = asks_for(problem, AOT_GEMM_DETERMINISTIC);
+  const Kernel& chosen = kKernels[choice.kernel];
+  const bool is_fit = chosen.resident_sms <= num_sms && (chosen.is_deterministic || !must_repeat);
   plan->kernel = is_fit ? choice.kernel : section.substitute;
+  plan->num_launches = asked.num_launches;
   *selection = {sizeof(*selection), plan->kernel,        choice.tier, section.number, choice.index,
                 canonical.layout,   canonical.exchanged, canonical.m, canonical.n,    canonical.k,
-                section.table,      0};
+                section.table,      0,                   num_groups,  asked.num_launches};
   const Kernel& kernel = kKernels[plan->kernel];  // a section's fallback takes both strides: kTableFault sees to it
   if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
-  return measure_workspace(plan);
+  const aot_gemm_status_t measured = measure_workspace(plan);
+  if (measured != AOT_GEMM_OK || asked.num_launches == 1) return measured;
+  return measure_launches(table, num_sms, stated, kOperations[index], plan);
 }
 
 }  // namespace
@@ -147,10 +243,30 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
   return measure_workspace(plan);
 }
 
+namespace {
+
+// Launches the products of a batch one by one. They follow each other on the stream, so that one workspace serves all.
+aot_gemm_status_t launch_each(const aot_gemm_problem_t& batch, const Operation& operation, void* workspace,
+                              size_t num_bytes, void* stream) {
+  for (int64_t i = 0; i < batch.num_groups; ++i) {
+    const aot_gemm_problem_t product = product_of(batch, operation, i);
+    aot_gemm_selection_t selection;
+    Plan plan;
+    aot_gemm_status_t status = select(product, Asking::kForLaunch, &selection, &plan);
+    if (status == AOT_GEMM_OK) status = launch_plan(product, &plan, workspace, num_bytes, stream);
+    if (status != AOT_GEMM_OK) return status;
+  }
+  return AOT_GEMM_OK;
+}
+
+}  // namespace
+
 aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, Plan* plan, void* workspace, size_t num_bytes,
                               void* stream) {
-  const aot_gemm_status_t status = check_operands(problem, kOperations[kKernels[plan->kernel].operation]);
+  const Operation& operation = kOperations[kKernels[plan->kernel].operation];
+  const aot_gemm_status_t status = check_operands(problem, operation);
   if (status != AOT_GEMM_OK) return status;
+  if (plan->num_launches > 1) return launch_each(problem, operation, workspace, num_bytes, stream);
   const DeviceScope scope(problem.device, plan->current_device);
   if (scope.status() != AOT_GEMM_OK) return scope.status();
   return launch(plan->kernel, &plan->problem, workspace, num_bytes, stream, scope.device());

@@ -15,7 +15,8 @@ struct Plan {
   int32_t kernel;
   int32_t current_device = -1;  // the thread's, where it was asked for
   int64_t workspace_bytes;
-  Canonical problem;
+  int64_t num_launches = 1;  // more of a batch that the library has no kernels for: one for each product
+  Canonical problem;         // of several launches, the first's
 };
 
 // A problem as the caller states it, in the struct of this library's own header.

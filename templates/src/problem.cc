@@ -117,11 +117,76 @@ void write_factors(const aot_gemm_problem_t& problem, const Operation& operation
   }
 }
 
+Stack make_stack(void* data, int64_t count, int64_t step, int64_t rows, int64_t columns, const int64_t* strides) {
+  const int32_t shape[] = {static_cast<int32_t>(count), static_cast<int32_t>(rows), static_cast<int32_t>(columns)};
+  return {data, {shape[0], shape[1], shape[2]}, {step, strides[0], strides[1]}};
+}
+
+// Writes the bias and the factors of groups of rows: those of B are a group's own.
+void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operation, Canonical* canonical) {
+  const int64_t count = num_groups_of(problem);
+  const auto groups = static_cast<int32_t>(count);
+  const auto n = static_cast<int32_t>(problem.n);
+  const aot_gemm_group_strides_t& steps = problem.group_strides;
+  const int32_t bias_columns = problem.bias.data == nullptr ? 0 : n;
+  const Parts bias = parts_of(problem, 1);
+  if (operation.has_gate()) {
+    canonical->bias.stack_of_parts = {problem.bias.data, {groups, 2, bias_columns}, {steps.bias, bias.part, bias.row}};
+  } else {
+    canonical->bias.stack = {problem.bias.data, {groups, bias_columns}, {steps.bias, 1}};
+  }
+  const int64_t rows = rows_of_a(problem, operation);
+  if (operation.scale == Scale::kBlock) {
+    const int64_t blocks = num_blocks(problem.k);
+    const int64_t blocks_of_b = num_blocks(rows_of_b(problem, operation));
+    canonical->scale_a.matrix = make_tensor(problem.scale_a.data, rows, blocks, problem.scale_a.strides);
+    canonical->scale_b.stack =
+        make_stack(problem.scale_b.data, count, steps.scale_b, blocks_of_b, blocks, problem.scale_b.strides);
+    return;
+  }
+  if (operation.scale != Scale::kVector) return;
+  canonical->scale_a.vector = {problem.scale_a.data, {static_cast<int32_t>(rows)}, {step_of(problem.scale_a, rows)}};
+  if (operation.has_gate()) {
+    const Parts factors = parts_of(problem, problem.scale_b.strides[0]);
+    canonical->scale_b.stack = {problem.scale_b.data, {groups, 2, n}, {steps.scale_b, factors.part, factors.row}};
+  } else {
+    canonical->scale_b.matrix = {problem.scale_b.data, {groups, n}, {steps.scale_b, step_of(problem.scale_b, n)}};
+  }
+}
+
+// Writes the operands of groups. Where k is grouped, D is written as a group's, and `batch` says how far they are apart.
+void write_groups(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides,
+                  Canonical* canonical) {
+  const int64_t count = num_groups_of(problem);
+  const int64_t n = problem.n;
+  const int64_t k = problem.k;
+  canonical->a = make_tensor(problem.a.data, rows_of_a(problem, operation), k, strides.a);
+  canonical->d = make_tensor(problem.d.data, problem.m, n, strides.d);
+  if (operation.grouping == Grouping::kKgrouped) {
+    canonical->b.matrix = make_tensor(problem.b.data, n, k, strides.b);
+  } else if (operation.has_gate()) {
+    const Parts rows = parts_of(problem, strides.b[0]);
+    canonical->b.stack_of_parts = {problem.b.data,
+                                   {static_cast<int32_t>(count), 2, static_cast<int32_t>(n), static_cast<int32_t>(k)},
+                                   {problem.group_strides.b, rows.part, rows.row, strides.b[1]}};
+  } else {
+    canonical->b.stack = make_stack(problem.b.data, count, problem.group_strides.b, n, k, strides.b);
+  }
+  if (operation.groups_rows()) write_of_groups(problem, operation, canonical);
+  canonical->offsets = {problem.offsets.data, {static_cast<int32_t>(num_offsets(problem))}};
+  canonical->index = {problem.index.data, {static_cast<int32_t>(problem.m)}};
+}
+
 void write_operands(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides,
                     Canonical* canonical) {
   canonical->m = problem.m;
   canonical->n = problem.n;
   canonical->k = problem.k;
+  canonical->batch = {num_groups_of(problem), problem.group_strides.a, problem.group_strides.b, problem.group_strides.d};
+  if (operation.has_offsets()) {
+    write_groups(problem, operation, strides, canonical);
+    return;
+  }
   canonical->a = make_tensor(problem.a.data, problem.m, problem.k, strides.a);
   canonical->d = make_tensor(problem.d.data, problem.m, problem.n, strides.d);
   if (operation.has_gate()) {
@@ -142,6 +207,7 @@ aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
   std::swap(exchanged.m, exchanged.n);
   std::swap(exchanged.a, exchanged.b);
   std::swap(exchanged.d.strides[0], exchanged.d.strides[1]);
+  std::swap(exchanged.group_strides.a, exchanged.group_strides.b);
   exchanged.flags &= ~AOT_GEMM_B_CONSTANT;
   return exchanged;
 }
@@ -163,11 +229,12 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, S
 
 bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
   Strides strides = {};
+  if (!has_aligned_steps(problem, operation)) return false;
   if (!align_rows(problem, operation, &strides)) return false;
   const int64_t rows = rows_of_b(problem, operation);
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
-    strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a);
+    strides.a[0] = leading_stride(problem.a, rows_of_a(problem, operation), problem.k, layout >> 1, operation.a);
     strides.b[0] = leading_stride(problem.b, rows, problem.k, layout & 1, operation.b);
     if (strides.a[0] == 0 || strides.b[0] == 0) continue;
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
@@ -190,6 +257,16 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 }
 
 }  // namespace
+
+bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation) {
+  if (problem.num_groups <= 1) return true;
+  const auto is_aligned_step = [](int64_t step, Element element) {
+    const int64_t bytes = bytes_of(element);
+    return step >= 0 && step < kStrideLimitBytes / bytes && step * bytes % kAlignmentBytes == 0;
+  };
+  return is_aligned_step(problem.group_strides.a, operation.a) && is_aligned_step(problem.group_strides.b, operation.b) &&
+         is_aligned_step(problem.group_strides.d, operation.d);
+}
 
 aot_gemm_status_t copy_stated(const char* name, const void* stated, uint64_t least_bytes, uint64_t own_bytes,
                               void* storage) {

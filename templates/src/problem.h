@@ -18,12 +18,19 @@ struct Tensor {
   int64_t strides[2];
 };
 
-// B of a gate: (2, n, k), its gate rows and its linear rows. Kernels of one stride read `strides[0]`, from part to part,
-// and `strides[1]`, from row to row.
-struct GateTensor {
+// Matrices at steps of one stride: the two parts of a gate's B, (2, n, k), or those of a batch or of groups. Kernels of
+// one stride read `strides[0]`, from matrix to matrix, and `strides[1]`, the leading one.
+struct Stack {
   void* data;
   int32_t shape[3];
   int64_t strides[3];
+};
+
+// The parts of each group's B, with a gate: (groups, 2, n, k).
+struct GateStack {
+  void* data;
+  int32_t shape[4];
+  int64_t strides[4];
 };
 
 // A vector whose elements are adjacent: a bias, the workspace, or the factor of D, of one element.
@@ -39,18 +46,31 @@ struct StridedVector {
   int64_t strides[1];
 };
 
-// What a kernel takes of an operand; which of the two it is, the operation says.
+// What a kernel takes of an operand; which of them it is, the operation says.
 union RightOperand {
   Tensor matrix;
-  GateTensor parts;  // with a gate
+  Stack parts;  // with a gate
+  Stack stack;  // of groups of rows
+  GateStack stack_of_parts;
 };
 union Bias {
   Vector vector;
   Tensor parts;  // (2, n), with a gate
+  Tensor stack;  // (groups, n)
+  Stack stack_of_parts;
 };
 union Factors {
   StridedVector vector;
-  Tensor matrix;  // of blocks; or (2, n) of B, with a gate
+  Tensor matrix;  // of blocks; or (2, n) of B, with a gate; or (groups, n)
+  Stack stack;    // (groups, 2, n) of B, with a gate; or of blocks of groups
+};
+
+// The products of a batch, or the groups; 1 and 0 of a single one.
+struct Batch {
+  int64_t num_products;
+  int64_t a;  // steps from product to product, in elements
+  int64_t b;
+  int64_t d;
 };
 
 // A problem in the one form that the TMA kernels take: D and a residual row-major, A and B contiguous along one mode;
@@ -74,6 +94,9 @@ struct Canonical {
   Factors scale_b;
   Tensor residual;
   Vector scale_d;
+  Batch batch;
+  Vector offsets;
+  Vector index;
 };
 
 // Bytes of a factor of A, B or D: float32.
@@ -81,8 +104,24 @@ constexpr int64_t kFactorBytes = 4;
 
 inline bool is_empty(const aot_gemm_problem_t& problem) { return problem.m == 0 || problem.n == 0; }
 
+// Counts the products that a problem asks for: of a batch, or the groups.
+inline int64_t num_groups_of(const aot_gemm_problem_t& problem) { return problem.num_groups > 1 ? problem.num_groups : 1; }
+
+// Says whether TMA takes the steps from product to product of a batch.
+bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation);
+
 inline int64_t rows_of_b(const aot_gemm_problem_t& problem, const Operation& operation) {
   return operation.has_gate() ? 2 * problem.n : problem.n;
+}
+
+// Counts the rows that A has: those that are gathered are of more, or of fewer, than D's.
+inline int64_t rows_of_a(const aot_gemm_problem_t& problem, const Operation& operation) {
+  return operation.gathers() ? problem.rows_of_a : problem.m;
+}
+
+// Counts the offsets of groups; their first start may stand in front of the ends.
+inline int64_t num_offsets(const aot_gemm_problem_t& problem) {
+  return num_groups_of(problem) + ((problem.flags & AOT_GEMM_OFFSETS_START) != 0 ? 1 : 0);
 }
 
 // Says whether there is a bias to add: one that may be left away is there where it has an address.

@@ -1,6 +1,9 @@
 #include <cinttypes>
 
+#include "batch.h"
+#include "checks.h"
 #include "error.h"
+#include "groups.h"
 #include "lattice.h"
 #include "problem.h"
 
@@ -11,16 +14,19 @@ namespace {
 constexpr int64_t kMaxExtent = INT32_MAX;
 
 aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
-  const uint64_t known = AOT_GEMM_B_CONSTANT | (operation.has_gate() ? AOT_GEMM_GATE_INTERLEAVED : 0);
+  // Rows of a gate that take turns would share blocks of factors.
+  const bool may_take_turns = operation.has_gate() && operation.scale != Scale::kBlock;
+  const uint64_t any = AOT_GEMM_B_CONSTANT | AOT_GEMM_BATCH_INVARIANT | AOT_GEMM_DETERMINISTIC;
+  const uint64_t known = any | (may_take_turns ? AOT_GEMM_GATE_INTERLEAVED : 0) |
+                         (operation.has_offsets() ? AOT_GEMM_OFFSETS_START : 0);
   if ((flags & ~known) == 0) return AOT_GEMM_OK;
-  if (operation.has_gate()) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "flags are 0x%" PRIx64 "; expected 0, or of AOT_GEMM_B_CONSTANT (0x%" PRIx64
-                ") and AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64 ")",
-                flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_GATE_INTERLEAVED);
-  }
-  return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected 0 or AOT_GEMM_B_CONSTANT (0x%" PRIx64 ")%s",
-              flags, AOT_GEMM_B_CONSTANT, (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 ? "; the operation has no gate" : "");
+  const bool is_turned = (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 && !operation.has_gate();
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "flags are 0x%" PRIx64 "; expected 0, or of AOT_GEMM_B_CONSTANT (0x%" PRIx64 "), AOT_GEMM_BATCH_INVARIANT (0x%" PRIx64
+              "), AOT_GEMM_DETERMINISTIC (0x%" PRIx64 "), with a gate AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64
+              ") and of groups AOT_GEMM_OFFSETS_START (0x%" PRIx64 "): of 0x%" PRIx64 " here%s",
+              flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_BATCH_INVARIANT, AOT_GEMM_DETERMINISTIC, AOT_GEMM_GATE_INTERLEAVED,
+              AOT_GEMM_OFFSETS_START, known, is_turned ? "; the operation has no gate" : "");
 }
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent) {
@@ -33,6 +39,8 @@ aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operati
   aot_gemm_status_t status = check_extent("m", problem.m);
   if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
   if (status == AOT_GEMM_OK) status = check_extent("k", problem.k);
+  if (status == AOT_GEMM_OK) status = check_extent("num_groups", problem.num_groups);
+  if (status == AOT_GEMM_OK) status = check_extent("rows_of_a", problem.rows_of_a);
   if (status != AOT_GEMM_OK || rows_of_b(problem, operation) <= kMaxExtent) return status;
   return fail(AOT_GEMM_ERROR_SHAPE,
               "n is %" PRId64 "; expected 0 to %" PRId64 " with a gate, whose B has twice as many rows; split the problem",
@@ -55,8 +63,15 @@ aot_gemm_status_t check_absent(const aot_gemm_problem_t& problem, const Operatio
   }
   if (status == AOT_GEMM_OK && !operation.has_residual()) status = check_absent("a residual", problem.residual, operation);
   if (status == AOT_GEMM_OK && !operation.scales_d) status = check_absent("scale_d", problem.scale_d, operation);
-  return status;
+  if (status == AOT_GEMM_OK && !operation.has_offsets()) status = check_absent("offsets", problem.offsets, operation);
+  if (status == AOT_GEMM_OK && !operation.gathers()) status = check_absent("an index", problem.index, operation);
+  if (status != AOT_GEMM_OK || operation.gathers() || problem.rows_of_a == 0) return status;
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "rows_of_a is %" PRId64 ", which operation %s does not take; expected 0, or an operation that gathers rows",
+              problem.rows_of_a, operation.tag);
 }
+
+}  // namespace
 
 aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_t rows, int64_t columns) {
   if ((rows <= 1 || strides[0] >= 0) && (columns <= 1 || strides[1] >= 0)) return AOT_GEMM_OK;
@@ -65,23 +80,12 @@ aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_
               name, rows, columns, strides[0], strides[1], name);
 }
 
-// Checks that the elements of a bias, where there is one, are adjacent.
-aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation& operation) {
-  const int64_t count = rows_of_b(problem, operation);
-  if (!adds_bias(problem, operation) || count <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE,
-              "the bias of %" PRId64 " elements has the stride %" PRId64
-              "; expected 1, elements that are adjacent; copy it",
-              count, problem.bias.strides[1]);
-}
-
 aot_gemm_status_t check_address(const char* name, const void* data, int64_t element_bytes) {
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element_bytes) == 0) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE, "%s is at address %p; expected a multiple of %" PRId64
               ", the bytes of its elements; copy it", name, data, element_bytes);
 }
 
-// Checks the factors of A or B: a vector of one for each of `rows`, or one for all, or a matrix of blocks.
 aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
                                 Scale scale) {
   const aot_gemm_status_t status = check_address(name, tensor.data, kFactorBytes);
@@ -92,6 +96,18 @@ aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tenso
               "%s of %" PRId64 " factors has the stride %" PRId64
               "; expected 1, factors that are adjacent, or 0, one factor for all; copy it",
               name, rows, tensor.strides[0]);
+}
+
+namespace {
+
+// Checks that the elements of a bias, where there is one, are adjacent.
+aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const int64_t count = rows_of_b(problem, operation);
+  if (!adds_bias(problem, operation) || count <= 1 || problem.bias.strides[1] == 1) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "the bias of %" PRId64 " elements has the stride %" PRId64
+              "; expected 1, elements that are adjacent; copy it",
+              count, problem.bias.strides[1]);
 }
 
 // Reads a matrix as its elements lie. Fails where they do not lie within the address space.
@@ -189,12 +205,16 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   status = check_flags(problem.flags, operation);
   if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
   if (status == AOT_GEMM_OK) status = check_absent(problem, operation);
+  if (status == AOT_GEMM_OK && is_empty(problem)) status = check_batch(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
   status = check_bias(problem, operation);
-  if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, problem.m, problem.k);
+  if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, rows_of_a(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
-  return status == AOT_GEMM_OK ? check_memory(problem, operation) : status;
+  if (status != AOT_GEMM_OK) return status;
+  if (operation.has_offsets()) return check_groups(problem, operation);
+  status = check_memory(problem, operation);
+  return status == AOT_GEMM_OK ? check_batch(problem, operation) : status;
 }
 
 }  // namespace aot

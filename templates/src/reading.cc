@@ -78,10 +78,13 @@ int Reader::check_gradient(const Operand& operand) {
   return tell_route(state_.check_gradient, product_, operand.object, nullptr);
 }
 
-int Reader::read_left(bool (*is_readable)(const DLTensor&)) {
+int Reader::read_left() {
   if (read(&left_) != 0) return -1;
   if (check_left(product_, *left_.view()) != 0) return refused();
-  if (find_stream(*left_.type.api, left_.view()->device, &stream_) != 0) return -1;
+  return find_stream(*left_.type.api, left_.view()->device, &stream_);
+}
+
+int Reader::compact_left(bool (*is_readable)(const DLTensor&)) {
   if (is_readable(*left_.view())) return 0;
   original_ = span_of(*left_.view());
   left_.copy = call_route(state_.compact, product_, left_.object);

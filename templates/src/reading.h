@@ -36,9 +36,11 @@ class Reader {
   // Reads a tensor through the exchange API of its type.
   int read(Operand* operand);
 
-  // Reads the left operand, by whose framework stream and memory are given. One that is not readable where it lies is
-  // copied.
-  int read_left(bool (*is_readable)(const DLTensor&) = &is_matrix);
+  // Reads the left operand, by whose framework stream and memory are given.
+  int read_left();
+
+  // Has a copy stand for a left operand that is not readable where it lies.
+  int compact_left(bool (*is_readable)(const DLTensor&) = &is_matrix);
 
   // Reads an operand by its own type: a weight is often of another than x. Where it is another framework's, the launch
   // is to come after what that has enqueued.

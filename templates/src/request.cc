@@ -8,6 +8,7 @@ namespace {
 
 constexpr const char* kScales[] = {"none", "vector", "block"};
 constexpr const char* kEpilogues[] = {"none", "bias", "relu", "gelu", "gelu_tanh", "silu", "residual", "swiglu", "geglu"};
+constexpr const char* kGroupings[] = {"dense", "batched", "grouped", "gathered", "kgrouped"};
 
 // The epilogue that an operation without factors needs for what a request adds.
 Epilogue epilogue_of(const Request& request) {
@@ -19,6 +20,7 @@ Epilogue epilogue_of(const Request& request) {
 bool computes(const Operation& operation, const Request& request, Epilogue epilogue) {
   return operation.a == request.a && operation.b == request.b && operation.d == request.d &&
          operation.scale == request.scale && operation.epilogue == epilogue &&
+         operation.grouping == request.grouping &&
          operation.has_residual() == request.has_residual &&
          (operation.bias != Presence::kNone || !request.has_bias) && (!operation.is_fast || request.use_fast_accum) &&
          (!operation.is_tf32 || request.allow_tf32);
@@ -31,6 +33,7 @@ const char* product_name(Product product) {
     case Product::kLinear: return "linear";
     case Product::kMatmul: return "matmul";
     case Product::kGatedLinear: return "gated_linear";
+    case Product::kGroupedLinear: return "grouped_linear";
     case Product::kRmsNorm: return "rms_norm";
     case Product::kLayerNorm: return "layer_norm";
     case Product::kSiluMul: return "silu_mul";
@@ -55,10 +58,10 @@ int32_t find_operation(const Request& request) {
 
 RequestText write_request(Product product, const Request& request) {
   RequestText text;
-  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %d %d %d %d", product_name(product),
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %d %d %d %d", product_name(product),
                 type_of(request.a).name, type_of(request.b).name, type_of(request.d).name,
                 kScales[static_cast<int32_t>(request.scale)], kEpilogues[static_cast<int32_t>(request.epilogue)],
-                request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
+                kGroupings[static_cast<int32_t>(request.grouping)], request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
   return text;
 }
 

@@ -9,12 +9,14 @@
 namespace aot {
 
 // What a function of the Python API computes. The products give D = A @ B^T; they differ in how the right operand is held:
-// kGatedLinear's has the rows of two. kConstant stands for the function that only looks at a weight, as the left operand.
-// Those from kRmsNorm on are of row operations, in the order of RowFunction.
+// kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the function
+// that only looks at a weight, as the left operand. Those from kRmsNorm on are of row operations, in the order of
+// RowFunction.
 enum class Product {
   kLinear,
   kMatmul,
   kGatedLinear,
+  kGroupedLinear,
   kConstant,
   kRmsNorm,
   kLayerNorm,
@@ -35,6 +37,8 @@ struct Options {
   bool allow_tf32 = false;
   bool use_fast_accum = false;
   bool is_interleaved = false;
+  bool is_deterministic = false;
+  bool is_batch_invariant = false;
 };
 
 // All that the operation of a product depends on.
@@ -44,6 +48,7 @@ struct Request {
   Element d;
   Scale scale;
   Epilogue epilogue;  // an activation, a gate, or kNone
+  Grouping grouping;
   bool has_bias;
   bool has_residual;
   bool allow_tf32;

@@ -26,7 +26,8 @@ class RowCall : private Reader {
     if (state_.find_type(x, &left_.type) != 0) return nullptr;
     if (left_.type.api == nullptr) return call_route(state_.run_rows, product_, x, tensors, numbers);
     if (read_row_options(state_, numbers, &options_) != 0) return nullptr;
-    if (read_left(product_ == Product::kRotary ? &is_heads : &is_rows) != 0 || read_others(tensors) != 0) return nullptr;
+    if (read_left() != 0 || compact_left(product_ == Product::kRotary ? &is_heads : &is_rows) != 0) return nullptr;
+    if (read_others(tensors) != 0) return nullptr;
     RowResult result;
     aot_rows_problem_t problem;
     RowTensors views = views_of();

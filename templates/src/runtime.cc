@@ -134,6 +134,12 @@ bool read_prefetch_variable() {
 
 const bool kPrefetches = read_prefetch_variable();
 
+Stack stack_of(const Tensor& tensor, int64_t num_products, int64_t step) {
+  return {tensor.data,
+          {static_cast<int32_t>(num_products), tensor.shape[0], tensor.shape[1]},
+          {step, tensor.strides[0], tensor.strides[1]}};
+}
+
 }  // namespace
 
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
@@ -224,12 +230,28 @@ aot_gemm_status_t launch(int32_t index, Canonical* operands, void* workspace, si
     const cuda::Error error = cuda::clear(workspace, static_cast<size_t>(zero_bytes), stream);
     if (error != 0) return fail_cuda(error, "clearing the workspace of kernel", kernel.name, device);
   }
+  const Batch& batch = problem.batch;
+  const Grouping grouping = kOperations[kernel.operation].grouping;
+  const bool is_batched = grouping == Grouping::kBatched;
+  const bool is_d_stacked = is_batched || grouping == Grouping::kKgrouped;
+  Stack a;
+  Stack b;
+  Stack d;
+  if (is_batched) {
+    a = stack_of(problem.a, batch.num_products, batch.a);
+    b = stack_of(problem.b.matrix, batch.num_products, batch.b);
+  }
+  if (is_d_stacked) d = stack_of(problem.d, batch.num_products, batch.d);
   int32_t may_prefetch_b = problem.b_constant && kPrefetches;
   int32_t result = 0;
   // By Argument.
-  void* const values[] = {&operands->a,        &operands->b,       &operands->d, &operands->scale_a,
+  void* const values[] = {is_batched ? static_cast<void*>(&a) : &operands->a,
+                          is_batched ? static_cast<void*>(&b) : &operands->b,
+                          is_d_stacked ? static_cast<void*>(&d) : &operands->d,
+                          &operands->scale_a,
                           &operands->scale_b,  &operands->bias,    &operands->residual,
-                          &operands->scale_d,  &scratch,           &may_prefetch_b, &stream};
+                          &operands->scale_d,  &operands->offsets, &operands->index,
+                          &scratch,            &may_prefetch_b,    &stream};
   void* arguments[kMaxArguments + 1];
   int32_t count = 0;
   while (count < kernel.num_arguments) {

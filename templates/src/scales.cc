@@ -24,6 +24,10 @@ bool has_shape(const DLTensor& tensor, int64_t first, int64_t second) {
   return tensor.ndim == 2 && tensor.shape[0] == first && tensor.shape[1] == second;
 }
 
+bool has_shape(const DLTensor& tensor, int64_t first, int64_t second, int64_t third) {
+  return tensor.ndim == 3 && tensor.shape[0] == first && tensor.shape[1] == second && tensor.shape[2] == third;
+}
+
 // Says whether a tensor has the leading dimensions of x, and behind them what else: one of `last` elements, or none.
 bool leads_as(const DLTensor& tensor, const DLTensor& x, int64_t last) {
   if (tensor.ndim != x.ndim || tensor.shape[x.ndim - 1] != last) return false;
@@ -62,6 +66,20 @@ ScaleShapes read_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, 
   return {x_is_vector && w_is_vector, x_is_blocks && w_is_blocks};
 }
 
+ScaleShapes read_group_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
+                                    const DLTensor& weight) {
+  const int64_t groups = weight.shape[0];
+  const int64_t rows = weight.shape[1];
+  const int64_t k_blocks = num_blocks(x.shape[1]);
+  const int64_t m = x.shape[0];
+  const bool x_is_vector = is_one_element(scale_x) || has_shape(scale_x, m) || has_shape(scale_x, m, 1);
+  const bool w_is_vector = is_one_element(scale_w) || has_shape(scale_w, groups) || has_shape(scale_w, groups, 1) ||
+                           has_shape(scale_w, groups, rows) || has_shape(scale_w, groups, rows, 1) ||
+                           has_shape(scale_w, groups, 1, rows) || has_shape(scale_w, groups, 1, 1);
+  return {x_is_vector && w_is_vector,
+          has_shape(scale_x, m, k_blocks) && has_shape(scale_w, groups, num_blocks(rows), k_blocks)};
+}
+
 int refuse_scale_shapes(Product product, const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
                         const DLTensor& weight) {
   const int64_t m = num_rows(x);
@@ -89,6 +107,28 @@ int state_scale(Product product, const char* name, const DLTensor& scale, Scale 
   }
   return refuse("StrideError", "%s: %s of shape %s has the strides %s; expected elements that are adjacent, or one that is "
                 "repeated; make it contiguous", product_name(product), name, shape_text(scale).characters,
+                stride_text(scale).characters);
+}
+
+int state_group_scale(const DLTensor& scale, Scale kind, aot_gemm_tensor_t* stated, int64_t* step) {
+  Mode groups = {1, 0};
+  Mode elements = {1, 0};
+  if (!is_one_element(scale)) {
+    groups = {scale.shape[0], stride_of(scale, 0)};
+    if (kind == Scale::kBlock) {
+      *stated = {data_of(scale), {stride_of(scale, 1), stride_of(scale, 2)}};
+      *step = groups.stride;
+      return 0;
+    }
+    if (!join(scale, 1, scale.ndim, &elements)) elements = {2, -1};
+  }
+  if (elements.extent <= 1 || elements.stride == 0 || elements.stride == 1) {
+    *stated = {data_of(scale), {elements.extent > 1 ? elements.stride : 0, 0}};
+    *step = groups.stride;
+    return 0;
+  }
+  return refuse("StrideError", "grouped_linear: scale_w of shape %s has the strides %s; expected a group's elements "
+                "adjacent, or one that is repeated; make it contiguous", shape_text(scale).characters,
                 stride_text(scale).characters);
 }
 

@@ -21,6 +21,10 @@ struct ScaleShapes {
 // Reads the shapes of the factors of x (..., k) and of a weight (rows, k).
 ScaleShapes read_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x, int64_t rows);
 
+// Reads the shapes of the factors of x (rows, k), and of a stack of weights (groups, rows, k).
+ScaleShapes read_group_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
+                                    const DLTensor& weight);
+
 // Says in a refusal which shapes the factors of x and of a weight may have. Gives -1.
 int refuse_scale_shapes(Product product, const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
                         const DLTensor& weight);
@@ -28,6 +32,9 @@ int refuse_scale_shapes(Product product, const DLTensor& scale_x, const DLTensor
 // States factors of a kind for the C API, which are of a shape that is theirs. Gives 0, or -1 with the calling thread's
 // refusal set.
 int state_scale(Product product, const char* name, const DLTensor& scale, Scale kind, aot_gemm_tensor_t* stated);
+
+// States the factors of a stack of weights, and the step from group to group.
+int state_group_scale(const DLTensor& scale, Scale kind, aot_gemm_tensor_t* stated, int64_t* step);
 
 }  // namespace aot
 

@@ -25,7 +25,7 @@ int TorchGuard::load(PyObject* routes) {
   Py_DecRef(make);
   if (hooks == nullptr) return -1;
   PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &storage_offset_,
-                         &tracing_state_,   &requires_grad_, &level_};
+                         &tracing_state_,   &requires_grad_, &level_,  &are_deterministic_};
   Py_ssize_t index = 0;
   for (PyObject** place : places) {
     *place = PyTuple_GetItem(hooks, index++);
@@ -76,6 +76,12 @@ int TorchGuard::find_recording(Recording* recording) const {
   *recording = {enabled > 0, depth >= 0 || tracing != &_Py_NoneStruct};
   Py_DecRef(tracing);
   return 0;
+}
+
+int TorchGuard::find_deterministic(bool* answer) const {
+  const int truth = take_truth(PyObject_CallNoArgs(are_deterministic_));
+  *answer = truth > 0;
+  return truth < 0 ? -1 : 0;
 }
 
 int TorchGuard::requires_gradient(PyObject* tensor, bool* answer) const {

@@ -40,6 +40,9 @@ class TorchGuard {
   // Says what torch may record now. Where nothing, no tensor need be asked.
   int find_recording(Recording* recording) const;
 
+  // Says whether torch.use_deterministic_algorithms is on.
+  int find_deterministic(bool* answer) const;
+
   // Says whether a tensor requires a gradient.
   int requires_gradient(PyObject* tensor, bool* answer) const;
 
@@ -56,6 +59,7 @@ class TorchGuard {
   PyObject* tracing_state_ = nullptr;
   PyObject* requires_grad_ = nullptr;  // names
   PyObject* level_ = nullptr;
+  PyObject* are_deterministic_ = nullptr;
 };
 
 }  // namespace aot

@@ -12,6 +12,7 @@
 
 #include "aot_gemm.h"
 #include "operands.h"
+#include "products.h"
 #include "refusal.h"
 #include "request.h"
 #include "xla_ffi.h"
@@ -182,15 +183,18 @@ class XlaCall {
 
   int launch_one(const DLTensor* tensors, const DLTensor& out) {
     const auto given = [this, tensors](Slot slot) { return has(given_, slot) ? &tensors[slot] : nullptr; };
-    const Operands operands = {given(kLeft),   given(kRight),    given(kBias),     &out,    given(kScaleX),
-                               given(kScaleW), given(kResidual), given(kScaleOut), options_};
+    const Operands operands = {given(kLeft),     given(kRight),     given(kBias), &out,    given(kScaleX), given(kScaleW),
+                               given(kResidual), given(kScaleOut), nullptr,      nullptr, options_};
     Result result;
-    aot_gemm_problem_t problem;
+    Problems problems;
     if (check_operands(product_, operands, &result) != 0 ||
-        state_problem(product_, operands, result, false, &problem) != 0) {
+        state_problems(product_, operands, result, false, &problems) != 0) {
       return -1;
     }
-    status_ = aot_gemm_launch(&problem, workspace_, workspace_bytes_, stream_);
+    for (int64_t i = 0; i < problems.count && status_ == AOT_GEMM_OK; ++i) {
+      const aot_gemm_problem_t problem = problems.at(i);
+      status_ = aot_gemm_launch(&problem, workspace_, workspace_bytes_, stream_);
+    }
     return status_ == AOT_GEMM_OK ? 0 : -1;
   }
 

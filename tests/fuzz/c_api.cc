@@ -55,13 +55,23 @@ void draw_operands(const aot::Operation& operation, aot_gemm_problem_t* problem)
   if (operation.scales_d || one_in(200)) problem->scale_d = {draw_address(), {draw_stride(1), draw_stride(1)}};
 }
 
+// Draws a batch at times: mostly of few products, one behind the other.
+void draw_batch(aot_gemm_problem_t* problem) {
+  const int64_t counts[] = {-1, 0, 1, INT32_MAX, INT64_C(1) << 31, INT64_MAX, INT64_MIN};
+  problem->num_groups = one_in(8) ? pick(counts) : static_cast<int64_t>(draw(9));
+  int64_t* const steps[] = {&problem->group_strides.a, &problem->group_strides.b, &problem->group_strides.d};
+  for (int64_t* step : steps) *step = one_in(6) ? draw_stride(8) : static_cast<int64_t>(draw(64)) << 10;
+  if (one_in(40)) problem->group_strides.bias = draw_stride(8);
+  if (one_in(200)) problem->offsets = {draw_address(), {1, 1}};
+}
+
 // A problem in memory of just the bytes that it claims, so that a sanitizer sees any that is read beyond.
 class Problem {
  public:
   Problem() {
     aot_gemm_problem_t problem{};
     constexpr uint64_t kSizes[] = {0,   1,   8,   111, 112, 119,  120,  121,  143,        144,       145,
-                                   168, 192, 216, 239, 241, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
+                                   168, 192, 216, 240, 351, 353, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
     problem.struct_bytes = one_in(6) ? (one_in(4) ? draw(UINT64_MAX) : pick(kSizes)) : sizeof(problem);
     operation_ = static_cast<int32_t>(draw(static_cast<uint64_t>(aot::kNumOperations) - 1));
     const aot::Operation& operation = aot::kOperations[operation_];
@@ -71,7 +81,8 @@ class Problem {
     problem.n = draw_extent();
     problem.k = draw_extent();
     draw_operands(operation, &problem);
-    problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1);
+    if (one_in(3)) draw_batch(&problem);
+    problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1) | (one_in(8) ? draw(3) << 2 : 0);
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
     bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
     std::memset(bytes_, 0, num_bytes);

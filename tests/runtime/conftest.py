@@ -7,10 +7,10 @@ from importlib import import_module
 
 import pytest
 
-from aot.core.operation import Operation
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
+from tests.runtime.stating import DENSE
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 
@@ -38,7 +38,7 @@ def library(random_library):
 @pytest.fixture(scope="session")
 def every_manifest():
     """Give a manifest of every operation of the catalogue."""
-    return host.random_manifest(3, tuple(Operation))
+    return host.random_manifest(3, DENSE)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@
 
 #include "cuda_entry.h"
 #include "grid.h"
+#include "kernel.h"
 #include "problem.h"
 #include "recorder.h"
 
@@ -43,9 +44,9 @@ struct FakeLaunch {
   int32_t device;
   int32_t workspace_floats;
   int32_t reads_early;  // whether it may read B early; -1 where the kernel takes no such argument
-  aot::Tensor a;
+  aot::RightOperand a;  // this and D of a batch: a stack, which `parts` is laid out as
   aot::RightOperand b;
-  aot::Tensor d;
+  aot::RightOperand d;
   aot::Bias bias;  // this and those below: all 0 where the kernel takes none
   void* workspace;
   void* stream;
@@ -53,6 +54,8 @@ struct FakeLaunch {
   aot::Factors scale_b;
   aot::Tensor residual;
   aot::Vector scale_d;
+  aot::Vector offsets;
+  aot::Vector index;
 };
 
 struct Clear {
@@ -190,6 +193,9 @@ int32_t record_launch(int32_t* device) {
 
 // `signature` names the arguments as the manifest does, with spaces between them; the error comes behind them.
 int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int32_t num_arguments) {
+  const aot::Grouping grouping = aot::kOperations[aot::kKernels[kernel].operation].grouping;
+  const bool is_batched = grouping == aot::Grouping::kBatched;
+  const bool is_d_stacked = is_batched || grouping == aot::Grouping::kKgrouped;
   FakeLaunch launch{};
   launch.kernel = kernel;
   launch.num_arguments = num_arguments;
@@ -202,14 +208,16 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
       return std::strlen(name) == length && std::strncmp(at, name, length) == 0;
     };
     const void* value = arguments[count];
-    if (is("a")) launch.a = *static_cast<const aot::Tensor*>(value);
-    if (is("b")) launch.b = *static_cast<const aot::RightOperand*>(value);
-    if (is("d")) launch.d = *static_cast<const aot::Tensor*>(value);
+    if (is("a")) std::memcpy(&launch.a, value, is_batched ? sizeof(aot::Stack) : sizeof(aot::Tensor));
+    if (is("b")) std::memcpy(&launch.b, value, is_batched ? sizeof(aot::Stack) : sizeof(launch.b));
+    if (is("d")) std::memcpy(&launch.d, value, is_d_stacked ? sizeof(aot::Stack) : sizeof(aot::Tensor));
     if (is("scale_a")) launch.scale_a = *static_cast<const aot::Factors*>(value);
     if (is("scale_b")) launch.scale_b = *static_cast<const aot::Factors*>(value);
     if (is("bias")) launch.bias = *static_cast<const aot::Bias*>(value);
     if (is("residual")) launch.residual = *static_cast<const aot::Tensor*>(value);
     if (is("scale_d")) launch.scale_d = *static_cast<const aot::Vector*>(value);
+    if (is("offsets")) launch.offsets = *static_cast<const aot::Vector*>(value);
+    if (is("index")) launch.index = *static_cast<const aot::Vector*>(value);
     if (is("workspace")) {
       launch.workspace = static_cast<const aot::Vector*>(value)->data;
       launch.workspace_floats = static_cast<const aot::Vector*>(value)->shape[0];

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
+
+DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE)
+"""The operations of one product."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d")
 """The tensors of `aot_gemm_problem_t`."""
@@ -55,12 +59,13 @@ def packed(operation, m, n, k):
     return strides
 
 
-def state(library, operation, m, n, k, *, flags=0, device=-1, **changes):
+def state(library, operation, m, n, k, *, flags=0, device=-1, num_groups=0, **changes):
     """State a problem; `changes` gives tensors other (address, strides) by their names, or None for all 0."""
     strides = packed(operation, m, n, k)
     given = {name: (ADDRESSES[name], strides[name]) for name in operands_of(operation)} | changes
     number = library.c.aot_gemm_operation(operation.call.encode())
     stated = ProblemStruct(ctypes.sizeof(ProblemStruct), number, device, m, n, k, flags=flags)
+    stated.num_groups = num_groups
     for name, tensor in given.items():
         if tensor is not None:
             setattr(stated, name, TensorStruct(*tensor))
@@ -69,4 +74,4 @@ def state(library, operation, m, n, k, *, flags=0, device=-1, **changes):
 
 def by_call():
     """Return one operation of each that a caller may ask for, whatever its layout, in the order of the catalogue."""
-    return list({x.call: x for x in reversed(list(Operation))}.values())[::-1]
+    return list({x.call: x for x in reversed(DENSE)}.values())[::-1]

@@ -11,6 +11,7 @@ class Selection(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
         *((name, ctypes.c_int64) for name in "mnk"),
         *((name, ctypes.c_int32) for name in ("table", "reserved")),
+        *((name, ctypes.c_int64) for name in ("num_groups", "num_launches")),
     )
 
 
@@ -22,6 +23,10 @@ class GateTensor(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 3), ("strides", ctypes.c_int64 * 3))
 
 
+class GateStack(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 4), ("strides", ctypes.c_int64 * 4))
+
+
 class Vector(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 1))
 
@@ -31,29 +36,29 @@ class StridedVector(ctypes.Structure):
 
 
 class RightOperand(ctypes.Union):
-    """B: its fields are those of a matrix; with a gate, `parts` is it."""
+    """A, B or D: its fields are a matrix's; with a gate, and of a batch, `parts` is it; of groups, the stacks."""
 
-    _fields_ = (("matrix", Tensor), ("parts", GateTensor))
+    _fields_ = (("matrix", Tensor), ("parts", GateTensor), ("stack", GateTensor), ("stack_of_parts", GateStack))
     _anonymous_ = ("matrix",)
 
 
 class Bias(ctypes.Union):
     """A bias: its fields are those of a vector; with a gate, `parts` is it."""
 
-    _fields_ = (("vector", Vector), ("parts", Tensor))
+    _fields_ = (("vector", Vector), ("parts", Tensor), ("stack", Tensor), ("stack_of_parts", GateTensor))
     _anonymous_ = ("vector",)
 
 
 class Factors(ctypes.Union):
-    _fields_ = (("vector", StridedVector), ("matrix", Tensor))
+    _fields_ = (("vector", StridedVector), ("matrix", Tensor), ("stack", GateTensor))
 
 
 class FakeLaunch(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kernel", "num_arguments", "device", "workspace_floats", "reads_early")),
-        ("a", Tensor),
+        ("a", RightOperand),
         ("b", RightOperand),
-        ("d", Tensor),
+        ("d", RightOperand),
         ("bias", Bias),
         ("workspace", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
@@ -61,6 +66,8 @@ class FakeLaunch(ctypes.Structure):
         ("scale_b", Factors),
         ("residual", Tensor),
         ("scale_d", Vector),
+        ("offsets", Vector),
+        ("index", Vector),
     )
 
 

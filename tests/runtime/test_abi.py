@@ -17,14 +17,17 @@ CALLER = Path(__file__).with_name("caller.c")
 SIZE_LINES = re.compile(r"^  uint64_t struct_bytes;.*\n", re.MULTILINE)
 ADDED = ("bias", "scale_a", "scale_b", "residual", "scale_d")
 """Fields of the problem that headers after the first with `struct_bytes` have."""
-PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 240, 120, 112
+GROUPS = ("num_groups", "group_strides", "offsets", "index", "rows_of_a")
+"""The further ones, of batches and groups."""
+PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 360, 120, 112
 NO_LAUNCH = "1 1 1 1 1 1 1\n0"
 EARLY = ["1", "1", "1"]
 
 
 def line_of(*fields):
-    """Return what matches the line of any of the problem's tensors of these names."""
-    return re.compile(rf"^  aot_gemm_tensor_t (?:{'|'.join(fields)});.*\n", re.MULTILINE)
+    """Return what matches the line of any of the problem's fields of these names, behind those of A, B and D."""
+    types = "aot_gemm_tensor_t|aot_gemm_group_strides_t|int64_t"
+    return re.compile(rf"^  (?:{types}) (?:{'|'.join(fields)});.*\n", re.MULTILINE)
 
 
 def replaced(pattern, text, count):
@@ -36,9 +39,9 @@ def replaced(pattern, text, count):
 
 HEADERS = {
     "current": HEADER,
-    "older": replaced(line_of(*ADDED), "", 5),
-    "before_scales": replaced(line_of(*ADDED[1:]), "", 4),
-    "newer": replaced(line_of(ADDED[-1]), "  aot_gemm_tensor_t scale_d;\n  uint64_t further[2];\n", 1),
+    "older": replaced(line_of(*ADDED, *GROUPS), "", 11),
+    "before_scales": replaced(line_of(*ADDED[1:], *GROUPS), "", 10),
+    "newer": replaced(line_of(GROUPS[-1]), "  int64_t rows_of_a;\n  uint64_t further[2];\n", 1),
     "before": replaced(SIZE_LINES, "", 4),
 }
 
@@ -72,9 +75,9 @@ def test_a_program_of_this_header_is_served(run):
     assert run("current", "bf16", -1) == ["0 0 0 0 0 0 0", "3 0 0 0", ""]
     promised = run("current", "bf16", -1, *bytes_of(1, FLAGS_BYTE))
     assert promised[:2] == ["0 0 0 0 0 0 0", " ".join(["3", *EARLY])]
-    refused = run("current", "bf16", -1, *bytes_of(4, FLAGS_BYTE))
+    refused = run("current", "bf16", -1, *bytes_of(16, FLAGS_BYTE))
     assert "\n".join(refused).startswith(NO_LAUNCH)
-    assert refused[2].startswith("flags are 0x4; expected ")
+    assert refused[2].startswith("flags are 0x10; expected ")
 
 
 @pytest.mark.parametrize(("age", "num_bytes"), [("older", OLD_PROBLEM_BYTES), ("before_scales", 144)])
@@ -104,7 +107,7 @@ def test_zeros_in_a_newer_programs_fields_are_taken(run):
 def test_anything_else_in_a_newer_programs_fields_is_refused(run, byte):
     assert "\n".join(run("newer", "bf16", -1, f"{byte}=4")) == (
         f"{NO_LAUNCH}\n"
-        f"the problem has 256 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 240 "
+        f"the problem has 376 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 360 "
         "bytes, or zeros past them; use a library as new as the program's aot_gemm.h"
     )
 
@@ -116,7 +119,7 @@ def test_a_program_of_before_struct_bytes_is_refused(run, dtype, device):
     size = (device % 2**32) << 32 | dtype
     assert "\n".join(run("before", dtype, device)) == (
         f"{NO_LAUNCH}\n"
-        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 240 here and at least 120; set "
+        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 360 here and at least 120; set "
         "it, or compile the program with the aot_gemm.h of this library (ABI version 1)"
     )
 
@@ -133,7 +136,7 @@ def test_sizes_that_no_header_has_are_refused(library, num_bytes):
 def test_a_selection_too_small_is_refused_and_left_alone(library, num_bytes):
     selection = (ctypes.c_ubyte * 56)(*(num_bytes).to_bytes(8, "little"), *[0xAB] * 48)
     before = bytes(selection)
-    assert ctypes.sizeof(Selection) == 64
+    assert ctypes.sizeof(Selection) == 80
     assert library.c.aot_gemm_select(ctypes.byref(problem(64, 64, 64)), selection) == 1
     assert bytes(selection) == before
     assert library.error() == (
@@ -156,13 +159,16 @@ def test_no_byte_past_a_selection_is_written(library, num_bytes):
     stated = problem(64, 72, 80)
     written = (ctypes.c_ubyte * 200)(*num_bytes.to_bytes(8, "little"), *[0xAB] * 192)
     assert library.c.aot_gemm_select(ctypes.byref(stated), written) == 0
-    assert bytes(written)[64:] == b"\xab" * 136
+    size = min(num_bytes, 80)
+    assert bytes(written)[size:] == b"\xab" * (200 - size)
     selection = Selection.from_buffer(written)
     _, expected = library.select(stated)
     assert selection.struct_bytes == num_bytes
-    values = [[getattr(x, name) for name, _ in Selection._fields_[1:]] for x in (selection, expected)]
+    known = [name for name, _ in Selection._fields_[1:] if getattr(Selection, name).offset < size - size % 8]
+    values = [[getattr(x, name) for name in known] for x in (selection, expected)]
     assert values[0] == values[1]
-    assert values[0][-5:] == [64, 72, 80, 0, 0]
+    assert values[0][8 - 2 : 8 + 3] == [64, 72, 80, 0, 0]
+    assert (expected.num_groups, expected.num_launches) == (1, 1)
 
 
 def test_the_selection_of_the_tests_is_that_of_the_header(tmp_path):

@@ -12,12 +12,12 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.types import SCALE_BLOCK, Scale
 from tests.runtime.reference import Matrix, code, readings, takes
-from tests.runtime.stating import ADDRESSES, by_call, element_bytes, extents, operands_of, packed, state
+from tests.runtime.stating import ADDRESSES, DENSE, by_call, element_bytes, extents, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
 
 B_CONSTANT, INTERLEAVED = 1, 2  # AOT_GEMM_B_CONSTANT, AOT_GEMM_GATE_INTERLEAVED
 M, N, K = 48, 64, 160
-GATES = [x for x in Operation if x.gate is not None]
+GATES = [x for x in DENSE if x.gate is not None]
 OPTIONAL_BIAS = [x for x in by_call() if x.has_bias and x.epilogue.value != "bias"]
 ALIGNMENT_BYTES = 16
 FALLBACK = 3  # AOT_GEMM_TIER_FALLBACK
@@ -115,7 +115,7 @@ def check_launch(operation, stated, launch, num_strides):
     assert launch.stream == 0x5550
 
 
-@pytest.mark.parametrize("operation", list(Operation), ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", DENSE, ids=lambda x: x.tag)
 @pytest.mark.parametrize("flags", [0, INTERLEAVED])
 def test_every_argument_arrives_as_it_was_stated(every, operation, flags):
     """Aligned and of one leading stride; then with strides that only the fallback takes."""
@@ -270,7 +270,7 @@ def test_the_toolchain_reads_packed_operands_as_the_runtime_does(every):
     rng = random.Random(6)
     answers = set()
     for _ in range(4000):
-        operation = rng.choice(list(Operation))
+        operation = rng.choice(DENSE)
         m, n, k = (rng.choice((1, 2, 4, 8, 12, 16, 24, 64, 4096, rng.randint(1, 300))) for _ in range(3))
         status, got = library.select(state(library, operation, m, n, k))
         assert status == 0, library.error()
@@ -281,7 +281,7 @@ def test_the_toolchain_reads_packed_operands_as_the_runtime_does(every):
             found = Problem(read_as, got.m, got.n, got.k)
         assert found == launched_as, (operation, m, n, k)
         answers.add((operation, found is None))
-    assert answers == {(x, is_none) for x in Operation for is_none in (True, False)}
+    assert answers == {(x, is_none) for x in DENSE for is_none in (True, False)}
 
 
 def matrices_of(operation, stated):
@@ -301,7 +301,7 @@ def test_what_tma_takes_is_counted_in_bytes_of_each_operand(every):
     rng = random.Random(7)
     seen = set()
     for _ in range(12_000):
-        operation = rng.choice(list(Operation))
+        operation = rng.choice(DENSE)
         m, n, k = (rng.choice((1, 2, 4, 8, 16, 16, 32, 20)) for _ in range(3))
         changes = {}
         for name in (x for x in ("a", "b", "d", "residual") if x in operands_of(operation)):

@@ -21,10 +21,11 @@ from aot.measure import edge_shapes as cases
 from aot.measure.verify import Verifier
 from bench.dispatched import Dispatched, RefusedError
 from tests.runtime.host import Library
+from tests.runtime.stating import DENSE
 from tests.unit.torch_twin import compute
 from tests.unit.twins import TwinGpu, kernel_of, problem_of
 
-ONE_LAYOUT = [x for x in Operation if x.layout.value == "kk"]
+ONE_LAYOUT = [x for x in DENSE if x.layout.value == "kk"]
 
 
 def view(address, dtype, shape, strides):

@@ -10,7 +10,7 @@ import pytest
 from aot.core.operation import Operation
 from tests.runtime.stating import ADDRESSES, by_call, element_bytes, extents, operands_of, packed, state
 
-OK, ARGUMENT, SHAPE, STRIDE = 0, 1, 3, 4
+OK, ARGUMENT, OPERATION, SHAPE, STRIDE = 0, 1, 2, 3, 4
 M, N, K = 16, 32, 160
 BF16, BIAS, GELU = Operation.BF16_KK, Operation.BF16_KK_BIAS, Operation.BF16_KK_GELU
 RESIDUAL, SWIGLU = Operation.FP16_KK_RESIDUAL, Operation.BF16_KK_SWIGLU
@@ -51,6 +51,23 @@ def of_stride(name, count, stride):
 
 
 SOMEWHERE = (ADDRESSES["scale_a"], (1, 1))
+
+
+def flags(got):
+    return (
+        f"flags are {got}; expected 0, or of AOT_GEMM_B_CONSTANT (0x1), AOT_GEMM_BATCH_INVARIANT (0x4), "
+        "AOT_GEMM_DETERMINISTIC (0x8) and, with a gate, AOT_GEMM_GATE_INTERLEAVED (0x2)"
+    )
+
+
+NO_INVARIANT = (
+    "this library has no batch-invariant table of bf16_gelu; expected a call without AOT_GEMM_BATCH_INVARIANT, or a "
+    "library built of a selection that `aot select --batch-invariant` made"
+)
+NO_BATCH = (
+    "a batch of 2 products of operation bf16_swiglu; expected an operation of A, B, D and a bias that all share; "
+    "launch each product by itself"
+)
 CASES = [
     (BF16, {"bias": SOMEWHERE}, ARGUMENT, not_taken("a bias", "bf16")),
     (BF16, {"scale_a": SOMEWHERE}, ARGUMENT, not_taken("scale_a", "bf16")),
@@ -91,10 +108,14 @@ CASES = [
     (FP8_FP8, {"scale_d": (ADDRESSES["scale_d"] + 3, (0, 0))}, STRIDE, unaligned("scale_d", ADDRESSES["scale_d"] + 3)),
     (SWIGLU, {"b": (ADDRESSES["b"], (-1, 1))}, STRIDE,
      "B (64, 160) has strides (-1, 1); expected none below 0; copy B"),
-    (SWIGLU, {"flags": 4}, ARGUMENT,
-     "flags are 0x4; expected 0, or of AOT_GEMM_B_CONSTANT (0x1) and AOT_GEMM_GATE_INTERLEAVED (0x2)"),
-    (GELU, {"flags": 3}, ARGUMENT, "flags are 0x3; expected 0 or AOT_GEMM_B_CONSTANT (0x1); the operation has no gate"),
-    (GELU, {"flags": 4}, ARGUMENT, "flags are 0x4; expected 0 or AOT_GEMM_B_CONSTANT (0x1)"),
+    (SWIGLU, {"flags": 16}, ARGUMENT, flags("0x10")),
+    (GELU, {"flags": 3}, ARGUMENT, flags("0x3") + "; the operation has no gate"),
+    (GELU, {"flags": 16}, ARGUMENT, flags("0x10")),
+    (GELU, {"flags": 4}, OPERATION, NO_INVARIANT),
+    (GELU, {"num_groups": -1}, SHAPE, "num_groups is -1; expected 0 to 2147483647; split the batch"),
+    (GELU, {"offsets": SOMEWHERE}, ARGUMENT,
+     "got offsets or an index, which operation bf16_gelu does not take; expected null"),
+    (SWIGLU, {"num_groups": 2}, ARGUMENT, NO_BATCH),
 ]  # fmt: skip
 
 

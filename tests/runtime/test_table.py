@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from aot.core.dispatch import MAX_STEP_M, look_up
-from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.package.manifest import ElementBits
 from aot.space.roofline import roofline
+from tests.runtime.stating import DENSE
 
 
 def test_plan_equals_the_reference(package, manifest):
@@ -34,7 +34,7 @@ def test_plan_equals_the_reference(package, manifest):
             assert got.workspace_bytes == manifest.kernels[choice.kernel].workspace.num_bytes(m, n)
 
 
-@pytest.mark.parametrize("operation", list(Operation), ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", DENSE, ids=lambda x: x.tag)
 def test_the_bytes_of_a_problem_are_those_that_the_toolchain_counts(package, operation):
     rates = package._table._Rates(1.0, 1e6, asdict(ElementBits.of(operation)))
     for shape in ((1, 1, 1), (48, 4096, 4096), (129, 40, 257), (5000, 8192, 16)):

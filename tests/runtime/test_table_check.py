@@ -38,7 +38,9 @@ def step(m, kernel):
     return str(m * MAX_STEP_KERNELS + kernel)
 
 
+NO_LADDERS = "1,\n     1,\n     false,\n     nullptr,\n     {},"
 HALF_NAME = kernel(HALF, FALLBACK).name
+ONE_NAME = golden_manifest().kernels[0].name
 DAMAGES = {
     "kernel_below": ("    {3, 3},", "    {-1, 3},", "section 0, ladder row 0 names kernel -1 of 6"),
     "kernel_above": ("    {1, 2},\n};\nconstexpr int64_t", "    {1000000, 2},\n};\nconstexpr int64_t",
@@ -60,7 +62,7 @@ DAMAGES = {
     "ladders_equal": ("    {14336, 4096,", "    {4096, 4096,",
                       "section 0, ladder 1 does not come after the one before it"),
     "ladders_below": ("kLadders0,\n     2,", "kLadders0,\n     -1,", "section 0 has -1 ladders"),
-    "ladders_nowhere": ("1,\n     nullptr,\n     0,", "1,\n     nullptr,\n     1,", "section 1 has 1 ladders"),
+    "ladders_nowhere": (NO_LADDERS.format(0), NO_LADDERS.format(1), "section 1 has 1 ladders"),
     "grid_n": ("NEdges[] = {1024, 8192}", "NEdges[] = {-1, 8192}", "section 0: the edges of its grid do not ascend"),
     "grid_k": ("kGrid1Steps, 1, 1}", "kGrid1Steps, 1, 0}", "section 1: the edges of its grid do not ascend"),
     "grid_k_equal": ("KEdges[] = {1024, 8192}", "KEdges[] = {1024, 1024}",
@@ -111,10 +113,12 @@ DAMAGES = {
     "sms_of_table": ("1, 132, 4800", "1, 0, 4800", "table 0 is for 0 SMs, and has 3 sections"),
     "no_table": ("kNumTables = 1", "kNumTables = 0", "it has no section"),
     "section_twice": ("    {0,\n     1,\n", "    {0,\n     0,\n", "section 1 has layout 0, or one like it came before"),
+    "groups_of_kernels": ("     true,\n     3,\n     Grouping::kDense", "     true,\n     3,\n     Grouping::kGrouped",
+                          f"kernel {ONE_NAME} and its operation bf16 disagree about offsets"),
     "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
     "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2 is of operation 2 of 2"),
     "no_section": ("kNumSections = 3", "kNumSections = 0", "it has no section"),
-    "layouts_without_section": ("true,\n     3},", "true,\n     7},",
+    "layouts_without_section": ("true,\n     3,", "true,\n     7,",
                                 "its sections of bf16 are of the layouts 0x3, and 0x7 is listed"),
     "bias_that_no_kernel_adds": (f"kFloat16,{UNSCALED}Presence::kNone", f"kFloat16,{UNSCALED}Presence::kOptional",
                                  f"kernel {HALF_NAME} and its operation fp16 disagree about a bias"),

@@ -7,6 +7,7 @@ that what torch does around them is torch's own.
 from __future__ import annotations
 
 import random
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -60,7 +61,8 @@ def drawn_call(rng):
     leading = rng.choice(((m,), (m,), (2, m), ()))
     rows = 2 * n if name == "gated_linear" else n
     if name == "matmul":
-        return name, damaged(rng, {"x": ((*leading, k), a), "weight": (rng.choice(((k, n), (k,))), b)}), {}
+        rights = (k, n), (k,), (2, k, n), (3, 1, k, n)
+        return name, damaged(rng, {"x": ((*leading, k), a), "weight": (rng.choice(rights), b)}), {}
     tensors = {"x": ((*leading, k), a), "weight": ((rows, k), b)}
     if a.itemsize == 1 and rng.random() < 0.9:
         tensors |= drawn_scales(rng, leading, rows, k)
@@ -458,3 +460,17 @@ def test_a_dispatch_mode_sees_the_call(module, calls):
     assert "every_gemm.linear.default" in [str(node.target) for node in graph.graph.nodes]
     other = random_tensor(M, K)
     torch.testing.assert_close(graph(other), torch_reference.linear(other, weight) + 1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)), ((4,), (2, 3, 4, 5)), ((2, 1, 3, 4), (6, 4, 5))]
+)
+def test_gradients_of_batches_are_torchs(module, every_package, a, b):
+    operators = import_module(f"{every_package.__name__}._torch_operators")
+    left, right = (torch.randn(x, dtype=torch.float64, requires_grad=True) for x in (a, b))
+    result = torch.matmul(left, right)
+    gradient = torch.randn_like(result)
+    expected = torch.autograd.grad(result, (left, right), gradient)
+    found = operators._batch_backward(left.detach(), right.detach(), gradient, left.shape, right.shape, (True, True))
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)

@@ -18,7 +18,7 @@ def _by_name(family, target_name):
 
 def named(name, target_name):
     """Give the candidate of a name."""
-    family = next(x for x in families() if name.startswith(f"{x}_"))
+    family = max((x for x in families() if name.startswith(f"{x}_")), key=len)
     return _by_name(family, target_name)[name]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
+from aot.core.grouping import Grouping
 from aot.core.measurement import Conditions
 from aot.core.numerics import bits_type, decode, encode
 from aot.core.operands import element_of
@@ -198,8 +199,12 @@ class TwinKernels:
         return encode(operation.d, total.astype(np.float32))
 
     def _compute(self, call, fault):
+        for group in range(call.tensors[Argument.D].matrix.num_groups):
+            self._compute_group(call, fault, group)
+
+    def _compute_group(self, call, fault, group):
         operation, dtype = call.problem.operation, call.problem.operation.d
-        operands = {x: matrix_bits(element_of(operation, x), y) for x, y in call.tensors.items()}
+        operands = {x: matrix_bits(element_of(operation, x), y, group) for x, y in call.tensors.items()}
         d = operands.pop(Argument.D)
         bits = self.product(operation, operands, call.is_interleaved)
         if fault == "wrong":
@@ -215,12 +220,13 @@ class TwinKernels:
             memory(call.d + dtype.num_bytes * call.problem.n, 1, dtype)[0] = 0
 
 
-def matrix_bits(dtype, tensor):
-    """Return the elements of an operand in memory, (rows, columns)."""
+def matrix_bits(dtype, tensor, group=0):
+    """Return the elements of an operand in memory, (rows, columns); of a stack, those of one matrix."""
     matrix = tensor.matrix
-    flat = memory(tensor.address, matrix.num_elements, dtype)
+    flat = memory(tensor.address, matrix.num_elements, dtype)[group * matrix.group_stride :]
     strides = (dtype.num_bytes * matrix.row_stride, dtype.num_bytes * matrix.column_stride)
     return np.lib.stride_tricks.as_strided(flat, (matrix.num_rows, matrix.num_columns), strides)
 
 
+BATCHES = [x for x in Operation if x.grouping is Grouping.BATCHED]
 ALL_LAYOUTS = [Operation.of(dtype, layout) for dtype in ELEMENTS for layout in Layout]

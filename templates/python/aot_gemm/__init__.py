@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _files.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, gated_linear, linear, matmul, preload
+    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, preload
     from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
     from ._version import __version__
 except Exception:
@@ -75,6 +75,7 @@ __all__ = [
     "explain_rows",
     "gated_linear",
     "gelu_tanh_mul",
+    "grouped_linear",
     "info",
     "layer_norm",
     "linear",

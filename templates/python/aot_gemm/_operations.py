@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _library, _products
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
-from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, refuse_activation
+from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, mode_flags, refuse_activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,8 @@ def linear(
     scale_out: Any = None,
     allow_tf32: bool = False,
     use_fast_accum: bool = False,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> Any:
     """Compute activation(x @ weight^T + bias) + residual, as torch.nn.functional.linear and what follows it.
 
@@ -80,6 +82,10 @@ def linear(
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
         use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
             Hopper, where the wheel has such kernels; else they are added up in float32 every 128 of k.
+        deterministic: whether the same operands must give the same bits on the same device each time, as they do where
+            torch.use_deterministic_algorithms is on. `info` says which kernels are left out by it, if any.
+        batch_invariant: whether a row of the result must have the same bits whatever the number of rows and whatever
+            they hold, and each time. It costs time at some sizes, and the wheel must have been built for it.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
@@ -103,7 +109,8 @@ def linear(
         refuse_activation("linear", activation)
     element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
     flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
-    extras = (scale_x, scale_w, residual, scale_out, epilogue, element, flags)
+    flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    extras = (scale_x, scale_w, residual, scale_out, None, None, epilogue, element, flags)
     return _products.linear_with(x, weight, bias, out, extras)
 
 
@@ -118,6 +125,8 @@ def gated_linear(
     scale_w: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> Any:
     """Compute activation(gate) * linear, where both are x @ rows^T + bias of the halves of one weight: SwiGLU, GeGLU.
 
@@ -134,6 +143,8 @@ def gated_linear(
         scale_w: as `linear` has it, without blocks: one element, or 2 n.
         out: (..., n), written to; allocated where it is not given.
         out_dtype: as `linear` has it.
+        deterministic: as `linear` has it.
+        batch_invariant: as `linear` has it.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
@@ -146,19 +157,84 @@ def gated_linear(
     except (KeyError, TypeError):
         refuse_activation("gated_linear", activation)
     element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
-    extras = (scale_x, scale_w, None, None, epilogue, element, INTERLEAVED if interleaved else 0)
+    flags = INTERLEAVED if interleaved else 0
+    flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    extras = (scale_x, scale_w, None, None, None, None, epilogue, element, flags)
     return _products.gated_linear_with(x, weight, bias, out, extras)
 
 
-def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
-    """Compute a @ b, as torch.matmul for a `b` of one or two dimensions.
+def grouped_linear(
+    x: Any,
+    weight: Any,
+    offsets: Any,
+    bias: Any = None,
+    *,
+    index: Any = None,
+    gate: str | None = None,
+    interleaved: bool = False,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+) -> Any:
+    """Compute x[rows of g] @ weight[g]^T for each group g of rows, as torch.nn.functional.grouped_mm with offs.
+
+    The layer of a mixture of experts: the rows of an expert are a group, and `index` is the permutation of the tokens,
+    which is done while they are loaded. All is done in float32, and the result is rounded once. Where the groups end
+    stays on the GPU: nothing waits for the host, and a CUDA graph may capture the call.
+
+    Which operations there are kernels for depends on what the wheel was built for.
 
     Args:
-        a: (..., m, k) or (k,), of a type that `linear` takes without factors, in GPU memory; copied where leading
-            dimensions do not join into rows.
-        b: (k, n) or (k,), of the same type and GPU, or what `constant` returned for one. For a batched b, call this
-            once for each matrix.
+        x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
+        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones.
+        offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, the first starting at 0, as
+            torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts
+            as their end; a group that ends before it starts is empty.
+        bias: (groups, n), or with a gate (groups, 2 n), where factors are given; None for none.
+        index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]]. An index that is no row
+            of x, such as -1, is a row of zeros. None for the rows of x as they are.
+        gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
+        interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j.
+        scale_x: float32 factors of float8 rows of x, as `linear` has it: one element, or (rows,), or (rows, 1), or of
+            blocks (rows, ceil(k / 128)). With an index the rows are those of x.
+        scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
+            ceil(k / 128)), where rows of a gate are not interleaved.
+        out: (rows, n), written to; allocated where it is not given. Rows that are in no group are not written: a new
+            tensor holds anything there.
+        out_dtype: as `linear` has it.
+
+    Returns:
+        `out`, or the new tensor, of the kind of tensor that x is.
+
+    Raises:
+        AotGemmError: one of the classes that `linear` lists.
+    """
+    try:
+        epilogue = 0 if gate is None else GATES[gate]
+    except (KeyError, TypeError):
+        refuse_activation("grouped_linear", gate)
+    element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
+    flags = INTERLEAVED if interleaved else 0
+    extras = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
+    return _products.grouped_linear_with(x, weight, bias, out, extras)
+
+
+def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
+    """Compute a @ b, as torch.matmul: the leading dimensions of both are a batch, and broadcast.
+
+    A batch is one launch where the wheel has kernels for batches and its leading dimensions lie as one in a, b and out,
+    at any stride, 0 included; where b is one matrix for rows that join, it is one product. Leading dimensions that do
+    not join, as of heads that stand between rows, take a launch for each step of the shorter ones, and without kernels
+    for batches each product is a launch of its own: `plan` says how many there are. Nothing is copied.
+
+    Args:
+        a: (..., m, k) or (k,), of a type that `linear` takes without factors, in GPU memory; where b is one matrix and
+            leading dimensions do not join into rows, it is copied first.
+        b: (..., k, n) or (k,), of the same type and GPU, or what `constant` returned for one.
         out: (..., m, n), less the modes that a vector lacks; written to; allocated where it is not given.
+        deterministic: as `linear` has it.
+        batch_invariant: as `linear` has it; each product of a batch is then one by itself.
 
     Returns:
         `out`, or the new tensor, of the type of tensor that a is.
@@ -166,7 +242,10 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     Raises:
         AotGemmError: one of the classes that `linear` lists.
     """
-    return _products.matmul(a, b, None, out)
+    if not (deterministic or batch_invariant):
+        return _products.matmul(a, b, None, out)
+    flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    return _products.matmul_with(a, b, None, out, (None, None, None, None, 0, -1, flags))
 
 
 def constant(weight: Any) -> ConstantWeight:

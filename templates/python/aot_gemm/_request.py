@@ -27,6 +27,8 @@ class Request(NamedTuple):
     """`none`, `vector` or `block`."""
     epilogue: str
     """An activation, a gate, or `none`."""
+    grouping: str
+    """`dense`, `batched`, `grouped`, `gathered` or `kgrouped`."""
     bias: bool
     residual: bool
     allow_tf32: bool
@@ -96,7 +98,7 @@ def request_of(
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
     allowed = bool(allow_tf32), bool(use_fast_accum)
-    return Request("plan", a, b, d, scale, epilogue, bool(bias), bool(residual), *allowed)
+    return Request("plan", a, b, d, scale, epilogue, "dense", bool(bias), bool(residual), *allowed)
 
 
 def parse(text: str) -> Request:
@@ -115,6 +117,7 @@ def _computes(row: Row, request: Request) -> bool:
     return (
         (*_types(row), row.scale) == (request.a, request.b, request.d, request.scale)
         and row.epilogue == request.row_epilogue
+        and row.grouping == request.grouping
         and (row.epilogue == "residual") == request.residual
         and (row.has_bias == 1 or not request.bias)
         and (row.is_fast == 0 or request.use_fast_accum)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from . import _library, errors
 from ._constant import ConstantWeight
 from ._dtypes import ELEMENTS
-from ._extras import NUM_TENSORS, Extras
+from ._extras import NUM_TENSORS, Extras, deterministic
 from ._frameworks import framework_of, roots_of
 
 _GPU_DEVICES = (2, 13)
@@ -41,8 +41,11 @@ def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras
     if out is not None:
         check_writable(product, out)
     framework = framework_of(left)
+    if examine(type(left)) and sys.modules["torch"].are_deterministic_algorithms_enabled():
+        extras = deterministic(extras)
     binding = _library.binding()
-    left = left if is_matrix(left) else framework.compact(left)
+    is_batch = product == "matmul" and len(right.shape) > 2
+    left = left if is_batch or is_matrix(left) else framework.compact(left)
     device = left.__dlpack_device__()[1]
     stream = framework.stream(device)
     capsules = [None if x is None else _capsule(product, x, stream) for x in (left, right, bias)]
@@ -191,6 +194,7 @@ def torch_hooks() -> tuple[Any, ...]:
         torch._C._get_tracing_state,  # noqa: SLF001 - what torch.jit.is_tracing() asks, at a quarter of its cost
         sys.intern("requires_grad"),
         sys.intern("_current_level"),
+        torch.are_deterministic_algorithms_enabled,
     )
 
 

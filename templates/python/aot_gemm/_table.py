@@ -31,6 +31,11 @@ class Plan:
     dtype: str
     layout: str
     bias: bool
+    batch: int
+    """Products that are asked for."""
+    launches: int
+    """Of kernels: one, or one for each product of a batch that the wheel has no kernels for."""
+    batch_invariant: bool
     operation: str
     """The tag of the operation, such as `bf16_bias`: the types, then what is added."""
     kernel: str
@@ -38,8 +43,10 @@ class Plan:
     """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
     bucket: tuple[int, int, int] | None
     """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
+    bucket_batch: int | None
+    """Products that the bucket's times are of."""
     time_us: float | None
-    """In microseconds, at the bucket's upper edges, which are this problem or one with more rows.
+    """In microseconds, at the bucket's upper edges, which are this problem or one with more rows or products.
 
     None where no time is known for this problem, as `no_time` says; never below the problem's roofline.
     """
@@ -96,6 +103,8 @@ class _Selection(NamedTuple):
     k: int
     workspace_bytes: int
     table: int
+    num_groups: int
+    num_launches: int
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,13 @@ class _Place:
     """The row of a ladder; a grid has none, and no times."""
     bucket: Shape
     """Upper edges of the bucket or cell."""
+    num_groups: int
+    """Products that the times are of."""
+
+
+def _num_groups(section: dict[str, Any]) -> int:
+    """Return how many products a section's times are of."""
+    return section["scope"]["num_groups"] if section["scope"] else 1
 
 
 def _find_place(selection: _Selection) -> _Place | None:
@@ -119,13 +135,14 @@ def _find_place(selection: _Selection) -> _Place | None:
         if TIERS[selection.tier] == "tuned":
             ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
             step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-            return _Place(ladder["rows"][step], (ladder["m_edges"][step], ladder["n"], ladder["k"]))
+            bucket = ladder["m_edges"][step], ladder["n"], ladder["k"]
+            return _Place(ladder["rows"][step], bucket, _num_groups(section))
         if TIERS[selection.tier] == "grid":
             grid = section["grid"]
             n, k = divmod(selection.index, len(grid["k_edges"]))
             edges = grid["columns"][selection.index]["m_edges"]
             step = min(bisect_left(edges, selection.m), len(edges) - 1)
-            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]))
+            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), _num_groups(section))
     except (LookupError, StopIteration) as error:
         raise errors.CorruptLibraryError(
             f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
@@ -151,9 +168,9 @@ class _Rates:
         num_bytes = sum(-(-count * self.bits[name] // 8) for name, count in elements.items())
         return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
 
-    def roofline_us(self, shape: Shape) -> float:
-        """Return the least time of a product that is not empty."""
-        return max(self.least_us(*shape).values())
+    def roofline_us(self, shape: Shape, batch: int = 1) -> float:
+        """Return the least time of a product that is not empty, or of a batch of those."""
+        return batch * max(self.least_us(*shape).values())
 
 
 def _rates(table: int, call: str) -> _Rates:
@@ -161,19 +178,31 @@ def _rates(table: int, call: str) -> _Rates:
     return _Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
 
 
+def _why_unlike(place: _Place, selection: _Selection) -> str | None:
+    """Say why the table's times are of other sizes than a problem's, or of another kernel; None where they are not."""
+    edge = place.bucket[0]
+    if selection.num_groups > place.num_groups:
+        return f"the table's times are of up to {place.num_groups} products"
+    if selection.m > edge:
+        return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
+    if place.row is not None and place.row["kernel"] != selection.kernel:
+        return "the table's time here is of a kernel that takes whole tiles only"
+    return None
+
+
 def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: _Rates) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
+    if selection.num_launches > 1:
+        return f"each of the {selection.num_launches} products is a launch of its own"
     if place is None or place.row is None:
         of = "of the fallback" if place is None else "in its grid, which is filled by predictions of other shapes"
         return f"the table has no times {of}"
-    edge = place.bucket[0]
-    if selection.m > edge:
-        return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
-    if place.row["kernel"] != selection.kernel:
-        return "the table's time here is of a kernel that takes whole tiles only"
+    unlike = _why_unlike(place, selection)
+    if unlike is not None:
+        return unlike
     if not place.row["time_us"] > 0:
         return "the table has none for this kernel here"
-    if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket)):
+    if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket, place.num_groups)):
         return "the table's time here is less than the roofline, so that it is not this problem's"
     return None
 
@@ -193,7 +222,11 @@ def table_of(target: str | None) -> int:
     return targets.index(target)
 
 
-def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Selection:
+BATCH_INVARIANT = 4
+"""Flag of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT."""
+
+
+def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
     """Ask the library for an operation, by its tag, in a layout.
 
     Raises:
@@ -203,7 +236,7 @@ def _select(call: str, layout: object, shape: Shape, target: str | None) -> _Sel
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
-    asked = _library.operation(call), LAYOUTS.index(layout), *shape, table_of(target)
+    asked = _library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target)
     return _Selection(*_library.binding()["plan"](*asked))
 
 
@@ -223,6 +256,8 @@ def plan(
     out_dtype: Any = None,
     allow_tf32: bool = False,
     use_fast_accum: bool = False,
+    batch: int = 1,
+    batch_invariant: bool = False,
     target: str | None = None,
 ) -> Plan:
     """Say which kernel a product gets, without a GPU: by dtypes where `linear` and `gated_linear` take tensors.
@@ -244,6 +279,8 @@ def plan(
         out_dtype: as `linear` has it.
         allow_tf32: as `linear` has it.
         use_fast_accum: as `linear` has it.
+        batch: products of the same sizes, as `matmul` computes them of leading dimensions; none share an operand.
+        batch_invariant: as `linear` has it.
         target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
             asked if the wheel has several tables; where there is no GPU, the first table.
 
@@ -268,11 +305,12 @@ def plan(
         use_fast_accum=use_fast_accum,
     )
     call = find(request)
-    selection = _select(call, layout, (m, n, k), target)
+    batch = extent_of("batch", batch)
+    selection = _select(call, layout, (m, n, k), batch, BATCH_INVARIANT if batch_invariant else 0, target)
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
     rates = _rates(selection.table, call)
-    least = rates.least_us(m, n, k) if m and n else {}
+    least = {name: batch * us for name, us in rates.least_us(m, n, k).items()} if m and n and batch else {}
     bound = max(least, key=least.__getitem__, default=None)
     roofline_us = None if bound is None else least[bound]
     empty = "an empty product launches nothing"
@@ -286,10 +324,14 @@ def plan(
         dtype=request.a,
         layout=layout,
         bias=request.bias,
+        batch=batch,
+        launches=selection.num_launches,
+        batch_invariant=batch_invariant,
         operation=call,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],
         bucket=place.bucket if place else None,
+        bucket_batch=place.num_groups if place else None,
         time_us=timed["time_us"] if timed else None,
         no_time=no_time,
         provenance=timed["provenance"] if timed else None,
@@ -297,11 +339,18 @@ def plan(
         runner_up_us=timed["runner_up_us"] if timed else None,
         roofline_us=roofline_us,
         roofline_bound=bound,
-        roofline_fraction=rates.roofline_us(place.bucket) / timed["time_us"] if place and timed else None,
+        roofline_fraction=(
+            rates.roofline_us(place.bucket, place.num_groups) / timed["time_us"] if place and timed else None
+        ),
         bigger_tiles=tuple(tables[selection.table]["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=selection.workspace_bytes,
         target=tables[selection.table]["target"],
     )
+
+
+def _products(got: Plan) -> str:
+    """Say how many products a plan's bucket is of, where that is more than one."""
+    return f", {got.bucket_batch} products" if (got.bucket_batch or 1) > 1 else ""
 
 
 def _explain_time(got: Plan, bucket: Shape) -> list[str]:
@@ -312,7 +361,8 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     table = next(x for x in manifest()["tables"] if x["target"] == got.target)
     where = "".join(f" on {x['device']}, {x['date']}" for x in table["conditions"][-1:])
     origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
-    what = "for this problem" if bucket == (got.m, got.n, got.k) else f"at the bucket's edge m {bucket[0]}"
+    edge = f"at the bucket's edge m {bucket[0]}" + _products(got)
+    what = "for this problem" if bucket == (got.m, got.n, got.k) and got.bucket_batch == got.batch else edge
     lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
     if got.runner_up != got.kernel:
         lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
@@ -339,15 +389,20 @@ def explain(
         "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
     }
     what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
-    what += f", operation {got.operation}" if options else ""
+    what += f", a batch of {got.batch}" if got.batch > 1 else ""
+    what += ", batch-invariant" if got.batch_invariant else ""
+    what += f", operation {got.operation}" if set(options) - {"batch", "batch_invariant"} else ""
     lines = [
         f"{what}, on {manifest()['arch']}, by the table of {got.target}",
         f"  {reasons[got.tier]}",
     ]
     bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
-        lines.append("  bucket     up to m {} n {} k {}".format(*bucket))
-    lines += [f"  kernel     {got.kernel}", *_explain_time(got, bucket)]
+        lines.append("  bucket     up to m {} n {} k {}".format(*bucket) + _products(got))
+    lines += [f"  kernel     {got.kernel}"]
+    if got.launches > 1:
+        lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
+    lines += _explain_time(got, bucket)
     if got.roofline_us is not None:
         lines.append(f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}")
     if got.roofline_fraction is not None:

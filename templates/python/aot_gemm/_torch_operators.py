@@ -154,10 +154,28 @@ def _linear_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return gradients[: len(needs)]
 
 
+_MATRIX_DIMS = 2
+
+
+def _batch_backward(a: Any, b: Any, gradient: Any, of_left: Any, of_right: Any, needs: tuple[bool, ...]) -> Any:
+    """Return the gradients of a batch; what was broadcast has the sum of those of its copies."""
+    rows = gradient.unsqueeze(-2) if len(of_left) == 1 else gradient
+    of_a = of_b = None
+    if needs[0]:
+        whole = torch.matmul(rows, b.transpose(-1, -2))
+        of_a = whole.sum_to_size(whole.shape[-2:] if len(of_left) == 1 else of_left).reshape(of_left)
+    if needs[1]:
+        columns = (a.unsqueeze(0) if len(of_left) == 1 else a).transpose(-1, -2)
+        of_b = torch.matmul(columns, rows).sum_to_size(of_right)
+    return of_a, of_b
+
+
 def _matmul_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     a, b = ctx.saved_tensors
     needs_a, needs_b = ctx.needs_input_grad[:2]
-    _, shape = ctx.shapes
+    of_left, shape = ctx.shapes
+    if len(shape) > _MATRIX_DIMS:
+        return _batch_backward(a, b, gradient, of_left, shape, ctx.needs_input_grad)
     is_vector = len(shape) == 1
     columns = gradient.unsqueeze(-1) if is_vector else gradient
     of_a = of_b = None
@@ -175,7 +193,8 @@ def _batched(name: str) -> Any:
         in_dims = in_dims[: len(operands)]
         moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(operands, in_dims, strict=True)]
         others = [x for x in moved[_NUM_PLAIN[name] :] if x is not None]
-        if in_dims[0] is not None and all(x is None for x in in_dims[1:]) and not others:
+        is_matrix = moved[1].ndim <= _MATRIX_DIMS
+        if is_matrix and in_dims[0] is not None and all(x is None for x in in_dims[1:]) and not others:
             return getattr(getattr(torch.ops, NAMESPACE), name).default(*moved, **options), 0
         if others or any(value is not None and value is not False for value in options.values()):
             raise errors.UnsupportedError(
@@ -195,6 +214,8 @@ def _linear_of_batches(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _matmul_of_batches(a: Any, b: Any) -> Any:
+    if b.ndim > _MATRIX_DIMS + 1:
+        return torch.vmap(torch.matmul)(a, b)
     return torch.einsum("b...k,bkn->b...n" if b.ndim == 3 else "b...k,bk->b...", a, b)
 
 

@@ -105,11 +105,14 @@ def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **op
     return _dispatch("gated_linear", _operations.gated_linear, (x, weight, bias), out, options)
 
 
-def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
+def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
     """Compute a @ b: the package's `matmul`, under torch.compile and autograd too, as `linear` is here.
 
-    Arguments, result and errors are those of the package's `matmul`.
+    Arguments, result and errors are those of the package's `matmul`; where torch is to know of the call, it takes no
+    `deterministic` and no `batch_invariant`, which a wheel may be built with.
     """
+    if deterministic or batch_invariant:
+        return _operations.matmul(a, b, out=out, deterministic=deterministic, batch_invariant=batch_invariant)
     if (
         not is_compiling()
         and type(a) in PLAIN

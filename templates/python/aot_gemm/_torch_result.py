@@ -6,6 +6,7 @@ depends on memory, as strides that do not join and overlaps, is left to the call
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, NamedTuple, NoReturn
 
@@ -114,17 +115,12 @@ def _check_extents(product: Product) -> None:
     x, weight = product.x, product.weight
     is_matmul = product.name == "matmul"
     left, right = product.names
-    if x.ndim < 1 or not (weight.ndim == 2 or (is_matmul and weight.ndim == 1)):
-        expected = (
-            "a (..., m, k) or (k,), and b (k, n) or (k,); for a batched b call this once for each of its matrices, or "
-            "the framework's own matmul"
-            if is_matmul
-            else "x (..., k) and weight (n, k)"
-        )
+    if x.ndim < 1 or weight.ndim < 1 or not (weight.ndim == 2 or is_matmul):
+        expected = "a (..., m, k) or (k,), and b (..., k, n) or (k,)" if is_matmul else "x (..., k) and weight (n, k)"
         raise errors.ShapeError(
             f"{product.name}: got {left} {_text(x)} and {right} {_text(weight)}; expected {expected}"
         )
-    right_k = weight.shape[0 if is_matmul else 1]
+    right_k = weight.shape[(max(weight.ndim - 2, 0)) if is_matmul else 1]
     if x.shape[-1] != right_k:
         raise errors.ShapeError(
             f"{product.name}: {left} {_text(x)} has k {x.shape[-1]}, {right} {_text(weight)} has k {right_k}; expected "
@@ -139,10 +135,28 @@ def _check_extents(product: Product) -> None:
 
 def _rows(product: Product) -> Any:
     """Return how many rows the weight has, or columns the right operand of a matmul."""
-    return product.weight.shape[1 if product.name == "matmul" else 0] if product.weight.ndim == 2 else 1
+    return product.weight.shape[-1 if product.name == "matmul" else 0] if product.weight.ndim >= 2 else 1
+
+
+def _is_batch(product: Product) -> bool:
+    return product.name == "matmul" and bool(product.weight.ndim > 2)
+
+
+def _batch_shape(product: Product) -> tuple[Any, ...]:
+    """Return the shape of a batch's result, whose leading dimensions broadcast."""
+    a, b = tuple(product.x.shape), tuple(product.weight.shape)
+    pairs = list(itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1))
+    if any(x not in (y, 1) and y != 1 for x, y in pairs):
+        raise errors.ShapeError(
+            f"matmul: got a {a} and b {b}; expected leading dimensions that are equal or 1, counted from the last two "
+            "on; expand or permute one"
+        )
+    return (*(y if x == 1 else x for x, y in reversed(pairs)), *a[-2:-1], b[-1])
 
 
 def _shape_of(product: Product) -> tuple[Any, ...]:
+    if _is_batch(product):
+        return _batch_shape(product)
     leading, rows = tuple(product.x.shape[:-1]), _rows(product)
     if product.weight.ndim == 1:
         return leading

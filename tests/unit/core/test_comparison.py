@@ -113,5 +113,7 @@ def test_a_sum_that_float16_does_not_hold_is_infinite():
 def test_only_products_of_16_bits_have_the_bound_of_their_type():
     assert sorted(x.tag for x in Operation if is_16_bit_product(x)) == sorted(
         [f"{x}_{layout}" for x in ("bf16", "fp16") for layout in ("kk", "kn", "mk", "mn")]
-        + ["bf16_kk_bias", "fp16_kk_bias"]
+        + [f"{x}_{layout}_batched" for x in ("bf16", "fp16") for layout in ("kk", "kn", "mk", "mn")]
+        + [f"{x}_{more}" for x in ("bf16", "fp16") for more in ("kk_bias", "kk_grouped", "kn_grouped", "kk_gathered")]
+        + ["bf16_mn_kgrouped", "fp16_mn_kgrouped"]
     )

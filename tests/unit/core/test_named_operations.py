@@ -1,6 +1,7 @@
 import pytest
 
 from aot.core.errors import OperationError
+from aot.core.grouping import Grouping
 from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, all_named_operations, named_operations
 from aot.core.operation import Layout, Operation
 from aot.core.row_operation import RowOperation
@@ -14,7 +15,7 @@ def tags(text):
 def test_tags_and_patterns_are_listed_once_in_the_order_of_the_catalogue():
     assert tags("fp16_kk") == ["fp16_kk"]
     assert tags("int8_bf16_kk, bf16_kk,bf16_kk") == ["bf16_kk", "int8_bf16_kk"]
-    assert tags("e4m3_bf16_*") == [
+    assert tags("e4m3_bf16_*,-*_g*ed*") == [
         "e4m3_bf16_kk",
         "e4m3_bf16_fast_kk",
         "e4m3_bf16_block_kk",
@@ -25,13 +26,19 @@ def test_tags_and_patterns_are_listed_once_in_the_order_of_the_catalogue():
 
 
 def test_what_a_minus_leads_is_left_out():
-    assert tags("bf16_kk_*,-*_*glu,-*_gelu*") == ["bf16_kk_bias", "bf16_kk_relu", "bf16_kk_silu", "bf16_kk_residual"]
+    assert tags("bf16_kk_*,-*_*glu,-*_gelu*,-*ed") == [
+        "bf16_kk_bias",
+        "bf16_kk_relu",
+        "bf16_kk_silu",
+        "bf16_kk_residual",
+    ]
     assert tags("int8,-int8_int32_kk") == ["int8_bf16_kk", "int8_fp16_kk"]
     assert set(tags("-*16_*")) == {"e4m3_fp32_kk", "e4m3_e4m3_kk", "int8_int32_kk", "tf32_kk", "fp32_kk"}
 
 
 def test_the_default_are_the_products_that_have_run_on_a_gpu():
-    expected = [x for x in Operation if x.types in (BF16, FP16) and x.epilogue in ("none", "bias")]
+    dense = [x for x in Operation if x.grouping is Grouping.DENSE]
+    expected = [x for x in dense if x.types in (BF16, FP16) and x.epilogue in ("none", "bias")]
     assert list(named_operations(DEFAULT_PRESET)) == expected
     assert len(expected) == 2 * len(Layout) + 2
 
@@ -42,6 +49,8 @@ def test_the_default_are_the_products_that_have_run_on_a_gpu():
         ("llama", {"bf16_kk", "bf16_kk_residual", "bf16_kk_swiglu"}),
         ("vision", {"bf16_kk_bias", "bf16_kk_gelu", "bf16_kk_gelu_tanh", "bf16_kk_residual"}),
         ("diffusion", {"bf16_kk", "bf16_kk_bias", "bf16_kk_gelu_tanh", "bf16_kk_silu", "bf16_kk_residual"}),
+        ("attention", {f"bf16_{x}_batched" for x in ("kk", "kn", "mk", "mn")}),
+        ("moe", {f"bf16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")}),
     ],
 )
 def test_a_preset_names_what_such_models_need_in_both_types(preset, expected):

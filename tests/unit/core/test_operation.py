@@ -2,7 +2,9 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue, Step
+from aot.core.grouping import Grouping
 from aot.core.operation import ELEMENTS, Layout, Operation
+from aot.core.problem import Problem
 from tests.unit.twins import ALL_LAYOUTS
 
 
@@ -33,14 +35,15 @@ def test_an_unknown_tag_is_refused_at_once():
 
 
 def test_the_catalogue_is_ordered_and_every_line_is_its_own():
-    lines = [(x.types, x.layout, x.epilogue) for x in Operation]
+    lines = [(x.types, x.layout, x.epilogue, x.grouping) for x in Operation]
     assert len(set(lines)) == len(lines)
     assert [x.position for x in Operation] == list(range(len(Operation)))
 
 
 @pytest.mark.parametrize("operation", Operation)
-def test_a_tag_says_types_layout_and_epilogue(operation):
-    suffix = [] if operation.epilogue is Epilogue.NONE else [operation.epilogue.value]
+def test_a_tag_says_types_layout_grouping_and_epilogue(operation):
+    suffix = [] if operation.grouping is Grouping.DENSE else [operation.grouping.value]
+    suffix += [] if operation.epilogue is Epilogue.NONE else [operation.epilogue.value]
     assert operation.tag == "_".join([operation.types.tag, operation.layout.value, *suffix])
     assert operation.call == "_".join([operation.types.tag, *suffix])
 
@@ -80,6 +83,38 @@ def test_steps_are_in_the_order_in_which_they_are_taken(tag, steps):
 )
 def test_bytes_are_those_of_every_operand(tag, num_bytes):
     assert Operation(tag).num_bytes(2, 3, 256) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("tag", "num_bytes"),
+    [
+        # Five products, none of which share an operand.
+        ("bf16_kk_batched", 5 * 2 * (2 * 256 + 3 * 256 + 2 * 3)),
+        # And where each of five groups ends.
+        ("bf16_kk_grouped", 5 * 2 * (2 * 256 + 3 * 256 + 2 * 3) + 4 * 5),
+        ("bf16_mn_kgrouped", 5 * 2 * (2 * 256 + 3 * 256 + 2 * 3) + 4 * 5),
+        # And the number of A's row for each row of D.
+        ("bf16_kk_gathered", 5 * 2 * (2 * 256 + 3 * 256 + 2 * 3) + 4 * 5 + 4 * 2 * 5),
+        # Each group has a bias of its own.
+        ("bf16_kk_grouped_swiglu", 5 * 2 * (2 * 256 + 6 * 256 + 2 * 3 + 6) + 4 * 5),
+    ],
+)
+def test_bytes_are_those_of_every_group(tag, num_bytes):
+    assert Problem(Operation(tag), 2, 3, 256, 5).num_bytes == num_bytes
+
+
+def test_groups_are_operations_of_their_own():
+    batched, grouped = Operation.BF16_KN_BATCHED, Operation.E4M3_BF16_KK_GROUPED_SWIGLU
+    assert (batched.call, grouped.call) == ("bf16_batched", "e4m3_bf16_grouped_swiglu")
+    assert [x.tag for x in batched.layouts] == [f"bf16_{x}_batched" for x in ("kk", "kn", "mk", "mn")]
+    assert (batched.can_exchange, Operation.BF16_KN_GROUPED.can_exchange) == (True, False)
+    assert (batched.twins, batched.equivalents) == ((Operation.FP16_KN_BATCHED,),) * 2
+    assert (batched.dense, grouped.dense) == (Operation.BF16_KN, Operation.E4M3_BF16_KK_SWIGLU)
+    assert grouped.plain is Operation.E4M3_BF16_KK_GROUPED
+    assert [x.has_offsets for x in Grouping] == [False, False, True, True, True]
+    problem = Problem(Operation.BF16_KK_BATCHED, 2, 3, 4, 5)
+    assert (problem.flops, problem.name) == (5 * 2 * 2 * 3 * 4, "bf16_kk_batched g5 m2 n3 k4")
+    assert Problem(Operation.BF16_KK_GROUPED_SWIGLU, 2, 3, 4, 5).flops == 2 * 5 * 2 * 2 * 3 * 4
 
 
 def test_types_of_equal_sizes_and_rates_are_twins():

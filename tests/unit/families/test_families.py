@@ -17,6 +17,7 @@ NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py
 NEW_FAMILY = """
 from aot.core.candidate import Candidate, Rejected, Reason, Resources, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.types import BF16
 
 
@@ -29,6 +30,7 @@ class Newest:
     prefetches_b = False
     types = (BF16,)
     epilogues = tuple(Epilogue)
+    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation, target):
         for tile_n in (64, 128, 2048):
@@ -43,6 +45,9 @@ class Newest:
 
     def workspace(self, candidate):
         return Workspace()
+
+    def sum_order(self, candidate):
+        return "new"
 
     def multiples(self, candidate):
         return 1, 1

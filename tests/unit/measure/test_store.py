@@ -114,14 +114,24 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 6")
+        connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 6, this aot reads 5"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 7, this aot reads 6"), open_store(newer):
         pass
+
+
+def as_version_5(path):
+    """Make a file of today one of version 5, which does not say how many products or groups there are."""
+    with sqlite3.connect(path) as connection:
+        for table in ("measurements", "finished", "reference_times", "searches", "library_times"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN num_groups")
+        connection.execute("PRAGMA user_version = 5")
+    connection.close()
 
 
 def as_version_4(path):
     """Make a file of today one of version 4, which has no times of separators and libraries."""
+    as_version_5(path)
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE separator_times")
         connection.execute("DROP TABLE library_times")

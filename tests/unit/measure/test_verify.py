@@ -8,7 +8,7 @@ from aot.core.operation import Layout
 from aot.measure import edge_shapes as cases
 from aot.measure.edge_shapes import edge_shapes
 from aot.measure.verify import Verifier
-from tests.unit.twins import ALL_LAYOUTS, TwinGpu, TwinKernels, kernel_of
+from tests.unit.twins import ALL_LAYOUTS, BATCHES, TwinGpu, TwinKernels, kernel_of
 
 
 def run(kernel, fault="", workspace=0):
@@ -27,6 +27,25 @@ def test_right_kernel_passes_in_every_layout(operation):
     error = run(kernel_of(operation=operation), workspace=48)
     # No single rounding exceeds the unit roundoff, 2^-8 or 2^-11.
     assert 1e-4 < error < (2**-8 if operation.element.tag == "bf16" else 2**-11)
+
+
+@pytest.mark.parametrize("operation", BATCHES, ids=lambda operation: operation.tag)
+@pytest.mark.parametrize("is_fallback", [False, True])
+def test_right_kernel_passes_on_batches_that_share_operands_or_not(operation, is_fallback):
+    kernel = kernel_of(operation=operation, is_fallback=is_fallback)
+    shapes = edge_shapes(kernel)
+    assert {x.problem.num_groups for x in shapes} == {3}
+    assert {(x.arrangement.shares_a, x.arrangement.shares_b) for x in shapes} == {
+        (False, False),
+        (False, True),
+        (True, False),
+    }
+    assert 1e-4 < run(kernel) < (2**-8 if operation.element.tag == "bf16" else 2**-11)
+
+
+def test_a_wrong_product_of_a_batch_is_found():
+    with pytest.raises(VerificationError, match="wrong result on bf16_kk_batched g3 m1 n8 k8"):
+        run(kernel_of(operation=BATCHES[0]), "wrong")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aot.core.dispatch import Column, Grid, Ladder, Row, Section, round_up
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Scope, Section, round_up
 from aot.core.errors import SelectionError
 from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.select import table
 from aot.select.buckets import FINE_GRID_M, FINE_M
+from aot.select.invariance import orders_of, prices
 from aot.select.portfolio import Budget, choose
 from aot.select.table import MAX_WORKSPACE_BYTES, PREDICTED_TIE, Bucket, Timed, build_section, is_general
 from aot.select.time_model import Prior
@@ -449,3 +452,56 @@ def test_beside_a_measured_time_stands_no_predicted_one():
     assert (first.kernel, first.runner_up, first.runner_up_us) == (indices[PLAIN], indices[PLAIN], 20.0)
     assert (second.kernel, second.runner_up, second.runner_up_us) == (indices[SPLIT], indices[PLAIN], 40.0)
     assert {found[m].provenance for m in (256, 512, 1024)} == {"measured"}
+
+
+CLUSTER = named("sm90_cluster_split_k_64x64_c1x1_direct_cluster4", "h200")
+SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+SIMT = named("simt_64x64_c1x1_direct", "h200")
+
+
+def invariant_section(rows):
+    """Build the batch-invariant table of times, and the ordinary one, of all kernels that are timed."""
+    times = {problem_of(*shape): row for shape, row in rows.items()}
+    portfolio = choose(times, Budget(8))
+    indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
+    timed = Timed(times, times, "measured", Shades(lambda c, p: 1 + (c is CLUSTER) * p.m / 6400))
+    kernels = [KernelKey(BF16, SIMT), *(KernelKey(BF16, x) for x in portfolio.candidates)]
+    sections = [build_section(BF16, portfolio, timed, indices, 0, is_invariant=x) for x in (False, True)]
+    return kernels, indices, times, sections
+
+
+@pytest.mark.usefixtures("coarse")
+def test_an_invariant_table_takes_the_order_of_sums_that_costs_least():
+    rows = {
+        # Split sums are far the best at few rows, and little slower at many.
+        (16, 512, 4096): {CLUSTER: 1.0, SMALL: 3.0, PLAIN: 4.0},
+        (256, 512, 4096): {CLUSTER: 2.2, SMALL: 3.0, PLAIN: 2.0},
+        # Here they lose as much as they win before.
+        (16, 4096, 4096): {CLUSTER: 2.8, SMALL: 3.0, PLAIN: 4.0},
+        (256, 4096, 4096): {CLUSTER: 9.0, SMALL: 5.0, PLAIN: 4.0},
+    }
+    kernels, _, times, (free, invariant) = invariant_section(rows)
+    assert (free.scope, invariant.scope) == (None, Scope(1, batch_invariant=True))
+    orders = orders_of(invariant, kernels)
+    assert orders[512, 4096] == {"wgmma, blocks of k by turns of 4"}
+    assert orders[4096, 4096] == {"wgmma"}
+    assert all(len(x) == 1 and "" not in x for x in orders.values())
+    assert len(orders_of(free, kernels)[4096, 4096]) == 2
+    table = DispatchTable((free, invariant))
+    (price,) = prices(table, kernels, {BF16: times}, ((1, 1),) * len(kernels))
+    assert (price.num_problems, price.worst_problem) == (4, "bf16_kk m16 n4096 k4096")
+    assert price.worst == pytest.approx(4.0 / 2.8, abs=1e-4)
+    assert price.mean == pytest.approx((1.1 * 4.0 / 2.8) ** 0.25, abs=1e-4)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_section_is_of_one_number_of_products():
+    operation = Operation.BF16_KK_BATCHED
+    times = {Problem(operation, 16, 512, 4096, g): {PLAIN: 2.0 * g, SMALL: 3.0 * g} for g in (8, 64)}
+    portfolio = choose(times, Budget(8))
+    indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
+    timed = Timed(times, times, "measured", Prior(H200))
+    found = build_section(operation, portfolio, timed, indices, 0, num_groups=64)
+    assert found.scope == Scope(64, batch_invariant=False)
+    (ladder,) = found.ladders
+    assert ladder.rows[ladder.m_edges.index(16)].time_us == 128.0

@@ -1,0 +1,117 @@
+"""The entry of quack's GEMMs over groups, `_grouped_kernel.py`, and its arguments. Imports CUTLASS and quack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver as cuda
+from cutlass import Int32, const_expr, cute
+from quack.tile_scheduler import TileSchedulerOptions
+from quack.varlen_utils import VarlenArguments
+
+from aot.core.element import ElementType
+from aot.core.grouping import Grouping
+from aot.core.signature import Argument
+from aot.core.types import Scale
+from aot.families import Entry, signature
+from aot.families._arguments import matrix_argument, strided_argument, vector_argument
+from aot.families._group_rows import Starts
+from aot.families._quack import MAX_SWIZZLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aot.core.candidate import KernelKey
+    from aot.core.operation import Operation
+    from aot.core.signature import Signature
+
+
+def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+    """Make an argument for each of `Argument`, in that order, None where the signature has none of it.
+
+    With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's.
+    """
+    rows, n, k, groups, rows_of_a = (cute.sym_int() for _ in range(5))
+    pair = () if operation.gate is None else (cute.sym_int(),)
+    float32, a, b = ElementType.FLOAT32, operation.a, operation.b
+    groups_rows, is_block = operation.grouping.groups_rows, operation.types.scale is Scale.BLOCK
+    height = rows_of_a if operation.grouping is Grouping.GATHERED else rows
+    stack = (groups,) if groups_rows else ()
+    of_d = () if groups_rows else (groups,)
+    blocks = (cute.sym_int(), cute.sym_int())
+
+    def vector_of_int32() -> Any:
+        return vector_argument(ElementType.INT32, ElementType.INT32.num_bytes)
+
+    made: dict[Argument, Callable[[], Any]] = {
+        Argument.A: lambda: matrix_argument(a.element, (height, k), leading=int(a.is_k_major)),
+        Argument.B: lambda: matrix_argument(
+            b.element, (*stack, *pair, n, k), leading=len(stack) + len(pair) + int(b.is_k_major)
+        ),
+        Argument.D: lambda: matrix_argument(operation.d, (*of_d, rows, n), leading=len(of_d) + 1),
+        Argument.SCALE_A: lambda: strided_argument(float32, (height, cute.sym_int()) if is_block else (height,)),
+        Argument.SCALE_B: lambda: strided_argument(float32, (*stack, *(blocks if is_block else (*pair, n)))),
+        Argument.BIAS: lambda: strided_argument(operation.bias, (*stack, *pair, cute.sym_int())),
+        Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
+        Argument.OFFSETS: vector_of_int32,
+        Argument.INDEX: vector_of_int32,
+        Argument.STREAM: cute.runtime.make_fake_stream,
+    }
+    return tuple(make() if argument in signature else None for argument, make in made.items())
+
+
+def _paired(tensor: Any) -> Any:
+    """View (groups, 2, n, ...) as 2 n columns or rows in which those of the gate and the linear half alternate."""
+    (groups, _, n, *rest), (stack, step, row, *last) = tensor.shape, tensor.stride
+    layout = cute.make_layout((groups, (2, n), *rest), stride=(stack, (step, row), *last))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
+def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
+    """Make the entry of one configured GEMM.
+
+    Args:
+        gemm: an instance of a class of `_grouped_kernel.py`.
+        key: the candidate that it was configured from, and its operation.
+        max_active_clusters: grid of the persistent scheduler, in clusters.
+    """
+    operation = key.operation
+    has_gate, groups_rows = operation.gate is not None, operation.grouping.groups_rows
+    is_block = operation.types.scale is Scale.BLOCK
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        scale_d: cute.Tensor | None,
+        offsets: cute.Tensor,
+        index: cute.Tensor | None,
+        stream: cuda.CUstream,
+    ) -> None:
+        scheduler = TileSchedulerOptions(
+            max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
+        )
+        target = d
+        if const_expr(has_gate):
+            b = _paired(b)
+            bias = _paired(bias) if const_expr(bias is not None) else None
+            target = None
+            if const_expr(scale_b is not None and not is_block):
+                scale_b = _paired(scale_b)
+        product = d if const_expr(has_gate) else None
+        if const_expr(groups_rows):
+            starts = Starts(offsets, b.shape[0], d.shape[0])
+            lengths = VarlenArguments(mCuSeqlensM=starts, mAIdx=index)
+        else:
+            starts = Starts(offsets, d.shape[0], a.shape[1])
+            lengths = VarlenArguments(mCuSeqlensK=starts)
+        epilogue = gemm.arguments(
+            scale_a=scale_a, scale_b=scale_b, bias=bias, scale_d=scale_d, product=product, starts=starts, index=index
+        )
+        gemm(a, gemm.view_b(b), target, None, epilogue, scheduler, lengths, stream)
+
+    return Entry(entry, grouped_arguments(signature(key), operation))

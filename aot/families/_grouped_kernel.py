@@ -1,0 +1,151 @@
+"""quack's GEMMs over groups: of rows, with A's rows gathered if asked for, or along k. Imports CUTLASS and quack.
+
+A group of rows is multiplied by a B of its own, and has bias and factors of B of its own; a group along k gives a D of
+its own. What is gathered is read by index while it is loaded to shared memory: a row whose index is not one of A's is
+read as zeros.
+
+quack's private method that is overridden here is named in REPLACED. `tests/unit/families/test_grouped_kernel.py` fails
+where a release of quack changes it.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from typing import Any
+
+import cutlass
+from cutlass import Boolean, Int32, const_expr, cute
+from quack import copy_utils
+from quack.epilogue.ops import EpiContext, TileStore
+
+from aot.families._epilogue_kernel import (
+    ColumnVector,
+    EpilogueMixin,
+    Factor,
+    GemmEpilogueSm90,
+    GemmEpilogueSm100,
+    RowVector,
+    _Vector,
+)
+from aot.families._group_rows import DepthScheduler, RowScheduler
+
+REPLACED = {
+    "_make_gather_A_copy": ["self", "mA_mkl", "sA", "varlen_manager", "tile_coord_mnkl", "batch_idx"],
+}
+"""The private methods of `GemmSm90` that are overridden here, with their parameters."""
+
+
+@cute.jit
+def gather_rows(copy: Any, a: cute.Tensor, shared: cute.Tensor, index: cute.Tensor, num_rows: Int32) -> Any:
+    """Return the function that copies a tile along k of the rows of an index to shared memory.
+
+    Args:
+        copy: a thread's part of the tiled copy, of asynchronous copies of 16 bytes of a row.
+        a: (rows, k), k contiguous.
+        shared: (tile_m, tile_k, stages).
+        index: the rows of the tile, of which `num_rows` are there.
+        num_rows: Int32.
+    """
+    tile_m, tile_k = cute.size(shared, mode=[0]), cute.size(shared, mode=[1])
+    staged = copy_utils.partition_D_position_independent(copy, shared)
+    staged = cute.group_modes(cute.slice_(staged, (None, None, 0, None)), 0, 2)
+    elements = const_expr(cute.size(staged.shape[0][0]))
+    place = copy.partition_S(cute.make_identity_tensor((tile_m, tile_k)))
+    size = const_expr(cute.size(place, mode=[1]))
+    rows, are_there = cute.make_rmem_tensor(size, Int32), cute.make_rmem_tensor(size, Boolean)
+    for i in cutlass.range_constexpr(size):
+        row = Int32(-1)
+        if place[0, i, 0][0] < num_rows:
+            row = index[place[0, i, 0][0]]
+        are_there[i] = (row >= 0) & (row < a.shape[0])
+        rows[i] = cutlass.select_(are_there[i], row, 0)
+    column = place[0, 0, 0][1]
+
+    def copy_tile(k_tile: Any, stage: Any, pred: bool = False) -> None:
+        del pred
+        is_inside = k_tile * tile_k + column < a.shape[1]
+        for i in cutlass.range_constexpr(size):
+            is_there = cute.make_rmem_tensor(1, Boolean)
+            is_there[0] = are_there[i] & is_inside
+            row: Any = a[rows[i], None]
+            pieces = cute.tiled_divide(cute.append_ones(row, up_to_rank=2), (elements, 1))[None, None, 0]
+            source = pieces[None, (k_tile * tile_k + column) // elements]
+            cute.copy(copy, source, staged[(None, i), stage], pred=is_there)
+
+    return copy_tile
+
+
+class GroupVector(_Vector):
+    """A vector of a group: of columns (groups, n), of which a group has one of its own; of rows, those that it has."""
+
+    def fetch(self, vector: Any, context: EpiContext) -> Any:
+        """Read a thread's share of a tile's part."""
+        if self.dim == 1:
+            return _Vector.fetch(self, vector[context.batch_idx, None], context)
+        return self.fetch_rows(vector, context)
+
+    @cute.jit
+    def fetch_rows(self, vector: cute.Tensor, context: EpiContext) -> Any:
+        """Read the elements of the group's rows, by index where A's rows are gathered, and zeros for rows not there."""
+        groups, threads = context.varlen_manager, context.num_epi_threads
+        group, first = context.batch_idx, context.tile_coord_mnkl[0] * context.tile_M + context.tidx
+        values = cute.make_rmem_tensor(cute.make_layout(-(-context.tile_M // threads)), vector.element_type)
+        values.fill(0)
+        for i in cutlass.range_constexpr(-(-context.tile_M // threads)):
+            if first + i * threads < groups.len_m(group):
+                row = groups.params.cu_seqlens_m[group] + first + i * threads
+                if const_expr(groups.gather_A):
+                    row = groups.params.mAIdx[row]
+                if (row >= 0) & (row < cute.size(vector)):
+                    values[i] = vector[row]
+        return values
+
+
+class GroupColumns(GroupVector, RowVector):
+    """A vector with an element for each column of a tile, a group's own."""
+
+
+class GroupRows(GroupVector, ColumnVector):
+    """A vector with an element for each row of a tile."""
+
+
+class GroupedMixin(EpilogueMixin):
+    """The epilogue of an operation over groups, for any of quack's GEMMs."""
+
+    _epi_ops = (
+        GroupRows("row_scale"),
+        GroupColumns("column_scale"),
+        GroupColumns("column_bias"),
+        Factor("scale_d"),
+        TileStore("product", gated=True),
+    )
+
+    def arguments(self, *, scale_a: Any, scale_b: Any, bias: Any, scale_d: Any, product: Any, **_: Any) -> Any:
+        """Name an operation's operands as the kernel's epilogue does; each None where there is none."""
+        return self.EpilogueArguments(
+            row_scale=scale_a, column_scale=scale_b, column_bias=bias, scale_d=scale_d, product=product
+        )
+
+    def get_scheduler_class(self, varlen_m: bool = False) -> Any:
+        """Return the order of the tiles."""
+        return RowScheduler if varlen_m else DepthScheduler
+
+
+class GemmGroupedSm90(GroupedMixin, GemmEpilogueSm90):
+    """quack's Hopper GEMM over groups."""
+
+    @cute.jit
+    def _make_gather_A_copy(  # noqa: N802 - quack's name
+        self, a: cute.Tensor, shared: cute.Tensor, groups: Any, tile: Any, group: Int32
+    ) -> Any:
+        """Return the function that copies A's rows, and none that fetches ahead."""
+        index = cute.domain_offset((groups.params.cu_seqlens_m[group],), groups.params.mAIdx)
+        first = tile[0] * self.cta_tile_shape_mnk[0]
+        threads = self.num_ab_load_warps * cute.arch.WARP_SIZE
+        thread = cute.arch.thread_idx()[0] - cute.arch.WARP_SIZE * self.ab_load_warp_id
+        copy = self._make_gmem_tiled_copy_A(a.element_type, self.a_layout, threads).get_slice(thread)
+        rows = cute.domain_offset((first,), index)
+        return gather_rows(copy, a, shared, rows, groups.len_m(group) - first), None
+
+
+class GemmGroupedSm100(GroupedMixin, GemmEpilogueSm100):
+    """quack's Blackwell GEMM over groups."""

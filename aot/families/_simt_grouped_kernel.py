@@ -1,0 +1,248 @@
+"""The fallback family's kernel over groups, in CuTe DSL: of rows, gathered or not, and along k. Imports CUTLASS.
+
+There are as many blocks as groups of any sizes may need; each finds the group and the rows that it computes. Rows that
+are in no group are not written. A row whose index is not one of A's is read as zeros, without a factor.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Constexpr, Float32, Int32, const_expr, cute, memory, range_constexpr
+
+from aot.core.element import ElementType
+from aot.core.operation import Operation
+from aot.core.signature import Argument, Signature
+from aot.core.types import SCALE_BLOCK, Scale
+from aot.families._arguments import cutlass_type
+from aot.families._epilogue_steps import EpilogueOperands, finish
+from aot.families._group_rows import Starts
+from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
+from aot.families._simt_kernel import _multiply as multiply
+from aot.families._simt_kernel import _tensor as tensor_argument
+from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
+
+
+class Part(NamedTuple):
+    """What a block computes: a group's rows and columns of D, and the part of k that is summed."""
+
+    group: Any
+    """Int32: the group; any one where the block has nothing to do, for lack of rows and of k."""
+    first_m: Any
+    """Int32: the first row, of those of A and D."""
+    end_m: Any
+    first_n: Any
+    first_k: Any
+    end_k: Any
+
+
+@cute.jit
+def _row_of(index: cute.Tensor | None, row: Int32, end: Int32, num_rows: Int32) -> Int32:
+    """Return the row of A that a row is, by the index if there is one; -1 for one that is not there."""
+    found = Int32(-1)
+    if row < end:
+        found = row
+        if const_expr(index is not None):
+            found = index[row]
+    if found >= num_rows:
+        found = Int32(-1)
+    return found
+
+
+@cute.jit
+def _stage(
+    source: cute.Tensor,
+    staged: cute.Tensor,
+    rows: tuple[Int32, Int32],
+    depth: tuple[Int32, Int32],
+    index: cute.Tensor | None,
+    scale: cute.Tensor | None,
+    first_scaled: Int32,
+    rows_of_scale: Constexpr[int],
+) -> None:
+    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside.
+
+    Args:
+        source: the operand.
+        staged: shared memory, (k, rows).
+        rows: the first row and the end of those that are there.
+        depth: the same along k.
+        index: the rows of the operand by the piece's.
+        scale: a factor for `rows_of_scale` rows, and SCALE_BLOCK elements along k.
+        first_scaled: the row that the operand's first one is of those that have factors.
+        rows_of_scale: 1 or SCALE_BLOCK.
+    """
+    thread, _, _ = cute.arch.thread_idx()
+    for i in range_constexpr(LOADS):
+        element = thread + i * NUM_THREADS
+        k, row = depth[0] + element % TILE_K, rows[0] + element // TILE_K
+        value = staged.element_type(0)
+        found = _row_of(index, row, rows[1], source.shape[0])
+        if found >= 0 and k < depth[1]:
+            value = source[found, k].to(staged.element_type)
+            if const_expr(scale is not None):
+                value = value * scale[(first_scaled + found) // rows_of_scale, k // SCALE_BLOCK]
+        staged[element % TILE_K, element // TILE_K] = value
+
+
+@cute.jit
+def _find_rows(starts: Any, num_groups: Int32, tile: Int32) -> Any:
+    """Return the group that has a tile of rows, and the tile's first row and end; all groups have theirs in order."""
+    group, first, end, before = Int32(num_groups), Int32(0), Int32(0), Int32(0)
+    for g in range(num_groups):
+        start, stop = starts[g], starts[g + 1]
+        tiles = cute.ceil_div(cutlass.max(stop - start, 0), TILE)
+        if tile >= before and tile < before + tiles:
+            group, first, end = Int32(g), start + (tile - before) * TILE, stop
+        before = before + tiles
+    return group, first, end
+
+
+@cute.jit
+def _part_of_rows(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor) -> Part:
+    """Find the part of a block where rows are grouped."""
+    block, _, _ = cute.arch.block_idx()
+    tiles_n = cute.ceil_div(d.shape[1], TILE)
+    group, first_m, end_m = _find_rows(Starts(offsets, b.shape[0], d.shape[0]), b.shape[0], block // tiles_n)
+    depth = cutlass.select_(group < b.shape[0], Int32(a.shape[1]), Int32(0))
+    return Part(cutlass.min(group, b.shape[0] - 1), first_m, end_m, block % tiles_n * TILE, Int32(0), depth)
+
+
+@cute.jit
+def _part_of_depth(a: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor) -> Part:
+    """Find the part of a block where k is grouped."""
+    block, _, _ = cute.arch.block_idx()
+    tiles_n = cute.ceil_div(d.shape[2], TILE)
+    tiles = tiles_n * cute.ceil_div(d.shape[1], TILE)
+    group, tile = block // tiles, block % tiles
+    starts = Starts(offsets, d.shape[0], a.shape[1])
+    first_m, first_n = tile // tiles_n * TILE, tile % tiles_n * TILE
+    return Part(group, first_m, d.shape[1], first_n, starts[group], starts[group + 1])
+
+
+def _of_group(tensor: Any, group: Any) -> Any:
+    """View what a group has of a stack of groups; None where there is none."""
+    return None if tensor is None else tensor[(group, *[None] * (cute.rank(tensor) - 1))]
+
+
+@cute.jit
+def _factor_of_row(scale: cute.Tensor, index: cute.Tensor | None, row: Int32, end: Int32) -> Any:
+    """Read the factor of a row, as a vector of one element; 0 for a row that is not there."""
+    factor = cute.make_rmem_tensor(1, Float32)
+    factor[0] = Float32(0.0)
+    found = _row_of(index, row, end, scale.shape[0])
+    if found >= 0:
+        factor[0] = scale[found]
+    return factor
+
+
+@cute.kernel
+def _kernel(
+    a: cute.Tensor,
+    b: cute.Tensor,
+    d: cute.Tensor,
+    scale_a: cute.Tensor | None,
+    scale_b: cute.Tensor | None,
+    bias: cute.Tensor | None,
+    scale_d: cute.Tensor | None,
+    offsets: cute.Tensor,
+    index: cute.Tensor | None,
+    operation: Constexpr[Operation],
+) -> None:
+    thread, _, _ = cute.arch.thread_idx()
+    groups_rows = const_expr(operation.grouping.groups_rows)
+    part = _part_of_rows(a, b, d, offsets) if const_expr(groups_rows) else _part_of_depth(a, d, offsets)
+    if const_expr(groups_rows):
+        b, scale_b, bias = [_of_group(x, part.group) for x in (b, scale_b, bias)]
+    else:
+        d = _of_group(d, part.group)
+    halves = const_expr(num_halves(operation))
+    halves_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
+    shared = memory.SmemAllocator()
+    layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
+    accumulator = cutlass_type(operation.accumulator)
+    is_blocked = const_expr(operation.types.scale is Scale.BLOCK)
+    staged_a = shared.allocate_tensor(accumulator, layout, 16)
+    staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
+    sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
+    for half in range_constexpr(halves):
+        sums[half].fill(accumulator(0))
+    rows, columns = (part.first_m, part.end_m), (part.first_n, d.shape[1])
+    row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
+    for step in range(cute.ceil_div(cutlass.max(part.end_k - part.first_k, 0), TILE_K)):
+        depth = (part.first_k + step * TILE_K, part.end_k)
+        _stage(a, staged_a, rows, depth, index, scale_a if const_expr(is_blocked) else None, Int32(0), 1)
+        for half in range_constexpr(halves):
+            factors = scale_b if const_expr(is_blocked) else None
+            _stage(halves_b[half], staged_b[half], columns, depth, None, factors, half * d.shape[1], SCALE_BLOCK)
+        cute.arch.sync_threads()
+        for half in range_constexpr(halves):
+            multiply(staged_a, staged_b[half], sums[half], row, column)
+            cute.arch.sync_threads()  # keeps one half's loads behind the other's multiplication too: fewer registers
+    for i in range_constexpr(SIDE):
+        m = part.first_m + row + i
+        factor = None
+        if const_expr(operation.types.scale is Scale.VECTOR):
+            factor = _factor_of_row(scale_a, index, m, part.end_m)
+        operands = EpilogueOperands(factor, scale_b, bias, None, scale_d)
+        for j in range_constexpr(SIDE):
+            n = part.first_n + column + j
+            if m < part.end_m and n < d.shape[1]:
+                totals = tuple(sums[half][i, j] for half in range(halves))
+                d[m, n] = finish(totals, Int32(0), n, operands, operation).to(d.element_type)
+
+
+def make_entry(operation: Operation) -> Any:
+    """Make the entry, which launches blocks for as many tiles as the groups may have, whatever their sizes are.
+
+    All blocks lie along x: only x takes more than 65,535.
+    """
+    groups_rows = operation.grouping.groups_rows
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        scale_d: cute.Tensor | None,
+        offsets: cute.Tensor,
+        index: cute.Tensor | None,
+        stream: cuda.CUstream,
+    ) -> None:
+        if const_expr(groups_rows):
+            tiles_m = (d.shape[0] + b.shape[0] * (TILE - 1)) // TILE
+            blocks = tiles_m * cute.ceil_div(d.shape[1], TILE)
+        else:
+            blocks = d.shape[0] * cute.ceil_div(d.shape[1], TILE) * cute.ceil_div(d.shape[2], TILE)
+        _kernel(a, b, d, scale_a, scale_b, bias, scale_d, offsets, index, operation).launch(
+            grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream
+        )
+
+    return entry
+
+
+def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+    """Make the arguments of the entry, each None where the signature has none."""
+    has_gate, is_block = operation.gate is not None, operation.types.scale is Scale.BLOCK
+    stack = int(operation.grouping.groups_rows)
+    rank = 2 if is_block else 1
+    pair = int(has_gate)
+    made: dict[Argument, Callable[[], Any]] = {
+        Argument.A: lambda: tensor_argument(operation.a.element, 2),
+        Argument.B: lambda: tensor_argument(operation.b.element, 2 + stack + pair),
+        Argument.D: lambda: tensor_argument(operation.d, 3 - stack),
+        Argument.SCALE_A: lambda: tensor_argument(ElementType.FLOAT32, rank),
+        Argument.SCALE_B: lambda: tensor_argument(ElementType.FLOAT32, stack + (rank if is_block else 1 + pair)),
+        Argument.BIAS: lambda: tensor_argument(operation.bias, stack + 1 + pair),
+        Argument.SCALE_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
+        Argument.OFFSETS: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
+        Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
+    }
+    arguments = (make() if argument in signature else None for argument, make in made.items())
+    return (*arguments, cute.runtime.make_fake_stream())

@@ -1,0 +1,24 @@
+// Checks of operands as a caller states them, which products and groups share.
+#ifndef AOT_GEMM_CHECKS_H_
+#define AOT_GEMM_CHECKS_H_
+
+#include <cstdint>
+
+#include "aot_gemm.h"
+#include "operation.h"
+
+namespace aot {
+
+// Checks that no stride that is looked at is below 0.
+aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_t rows, int64_t columns);
+
+// Checks that an address is a multiple of the bytes of its elements.
+aot_gemm_status_t check_address(const char* name, const void* data, int64_t element_bytes);
+
+// Checks the factors of A or B: a vector of one for each of `rows`, or one for all, or a matrix of blocks.
+aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
+                                Scale scale);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_CHECKS_H_

@@ -1,0 +1,166 @@
+#include "group_operands.h"
+
+#include <cinttypes>
+
+#include "refusal.h"
+#include "scales.h"
+
+namespace aot {
+
+namespace {
+
+constexpr Product kProduct = Product::kGroupedLinear;
+
+bool is_gate(Epilogue epilogue) { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
+
+int check_shapes(const Operands& operands) {
+  const DLTensor& x = *operands.left;
+  const DLTensor& weight = *operands.right;
+  if (x.ndim != 2 || weight.ndim != 3 || weight.shape[0] == 0) {
+    return refuse("ShapeError", "grouped_linear: got x %s and weight %s; expected x (rows, k) and weight (groups, n, k), of "
+                  "one group or more", shape_text(x).characters, shape_text(weight).characters);
+  }
+  if (x.shape[1] != weight.shape[2]) {
+    return refuse("ShapeError", "grouped_linear: x %s has k %" PRId64 ", weight %s has k %" PRId64 "; expected one k",
+                  shape_text(x).characters, x.shape[1], shape_text(weight).characters, weight.shape[2]);
+  }
+  if (!is_gate(operands.options.epilogue) || weight.shape[1] % 2 == 0) return 0;
+  return refuse("ShapeError", "grouped_linear: weight has shape %s; expected an even number of rows in each group, those of "
+                "the gate and as many linear ones", shape_text(weight).characters);
+}
+
+// Checks a vector of int32 on the device.
+int check_integers(const char* name, const DLTensor& tensor, const DLTensor& x) {
+  if (check_tensor_of(kProduct, name, tensor, x, Element::kInt32) != 0) return -1;
+  if (tensor.ndim != 1) {
+    return refuse("ShapeError", "grouped_linear: %s has shape %s; expected a vector", name, shape_text(tensor).characters);
+  }
+  if (tensor.shape[0] <= 1 || stride_of(tensor, 0) == 1) return 0;
+  return refuse("StrideError", "grouped_linear: %s has the stride %" PRId64 "; expected adjacent elements; make it contiguous",
+                name, stride_of(tensor, 0));
+}
+
+int check_offsets(const Operands& operands) {
+  if (operands.offsets == nullptr) {
+    return refuse("OperandError", "grouped_linear: offsets is None; expected an int32 tensor in GPU memory, where each group "
+                  "ends");
+  }
+  const DLTensor& offsets = *operands.offsets;
+  if (check_integers("offsets", offsets, *operands.left) != 0) return -1;
+  if (operands.index != nullptr && check_integers("index", *operands.index, *operands.left) != 0) return -1;
+  const int64_t groups = operands.right->shape[0];
+  if (offsets.shape[0] == groups || offsets.shape[0] == groups + 1) return 0;
+  return refuse("ShapeError", "grouped_linear: offsets has shape %s, weight %s; expected (%" PRId64 ",), where each group ends, "
+                "or (%" PRId64 ",), the first group's start in front", shape_text(offsets).characters,
+                shape_text(*operands.right).characters, groups, groups + 1);
+}
+
+int refuse_shapes(const Operands& operands) {
+  return refuse("ShapeError", "grouped_linear: scale_x has shape %s and scale_w %s, beside x %s and weight %s; expected one "
+                "element or (rows,) or (rows, 1), and one element, (groups,) or (groups, n); or one for each block: (rows, "
+                "ceil(k / 128)) and (groups, ceil(n / 128), ceil(k / 128))", shape_text(*operands.scale_x).characters,
+                shape_text(*operands.scale_w).characters, shape_text(*operands.left).characters,
+                shape_text(*operands.right).characters);
+}
+
+// Finds the operation. Factors that may be of either kind are of the one that the library has.
+int resolve(const Operands& operands, Element a, Element b, int32_t* operation) {
+  const Options& options = operands.options;
+  Request request = {a,
+                     b,
+                     a,
+                     Scale::kNone,
+                     options.epilogue,
+                     operands.index == nullptr ? Grouping::kGrouped : Grouping::kGathered,
+                     operands.bias != nullptr,
+                     false,
+                     options.allow_tf32,
+                     options.use_fast_accum};
+  if (find_element_of_d(kProduct, operands, a, &request.d) != 0) return -1;
+  if (check_scales(kProduct, operands, request) != 0) return -1;
+  if (operands.scale_x != nullptr) {
+    if (check_tensor_of(kProduct, "scale_x", *operands.scale_x, *operands.left, Element::kFloat32) != 0) return -1;
+    if (check_tensor_of(kProduct, "scale_w", *operands.scale_w, *operands.left, Element::kFloat32) != 0) return -1;
+    const ScaleShapes shapes =
+        read_group_scale_shapes(*operands.scale_x, *operands.scale_w, *operands.left, *operands.right);
+    if (!shapes.are_vectors && !shapes.are_blocks) return refuse_shapes(operands);
+    request.scale = shapes.are_vectors ? Scale::kVector : Scale::kBlock;
+    *operation = find_operation(request);
+    if (*operation >= 0) return 0;
+    Request by_blocks = request;
+    by_blocks.scale = Scale::kBlock;
+    if (shapes.are_blocks) *operation = find_operation(by_blocks);
+    return *operation >= 0 ? 0 : refuse_request(kProduct, request);
+  }
+  *operation = find_operation(request);
+  return *operation >= 0 ? 0 : refuse_request(kProduct, request);
+}
+
+int check_bias(const Operands& operands, const Result& result) {
+  const DLTensor& bias = *operands.bias;
+  if (check_tensor_of(kProduct, "bias", bias, *operands.left, result.computed_by().bias_element) != 0) return -1;
+  const int64_t expected[] = {operands.right->shape[0], operands.right->shape[1]};
+  if (!have_shape(bias, expected, 2)) {
+    return refuse("ShapeError", "grouped_linear: bias has shape %s; expected %s, an element for each row of each group's weight",
+                  shape_text(bias).characters, Text(expected, 2).characters);
+  }
+  if (expected[1] <= 1 || stride_of(bias, 1) == 1) return 0;
+  return refuse("StrideError", "grouped_linear: bias has the strides %s; expected a group's elements adjacent; make it "
+                "contiguous", stride_text(bias).characters);
+}
+
+int check_matrix(const char* name, const DLTensor& tensor, Matrix* matrix) {
+  if (read_matrix(tensor, 1, matrix)) return 0;
+  return refuse("StrideError", "grouped_linear: %s of shape %s and strides %s is not one matrix in memory; make it contiguous",
+                name, shape_text(tensor).characters, stride_text(tensor).characters);
+}
+
+}  // namespace
+
+int check_grouped(const Operands& operands, Result* result) {
+  const DLTensor& x = *operands.left;
+  const DLTensor& weight = *operands.right;
+  Element a;
+  Element b;
+  if (check_tensor(kProduct, "x", x, x, &a) != 0 || check_tensor(kProduct, "weight", weight, x, &b) != 0) return -1;
+  if (check_shapes(operands) != 0 || check_offsets(operands) != 0) return -1;
+  if (resolve(operands, a, b, &result->operation) != 0) return -1;
+  result->num_dims = 2;
+  result->extents[0] = operands.index == nullptr ? x.shape[0] : operands.index->shape[0];
+  result->extents[1] = is_gate(operands.options.epilogue) ? weight.shape[1] / 2 : weight.shape[1];
+  if (operands.bias != nullptr && check_bias(operands, *result) != 0) return -1;
+  if (operands.out == nullptr || have_shape(*operands.out, result->extents, 2)) return 0;
+  return refuse("ShapeError", "grouped_linear: out has shape %s; expected %s", shape_text(*operands.out).characters,
+                Text(result->extents, 2).characters);
+}
+
+int state_grouped(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  Matrix a;
+  Matrix d;
+  const DLTensor& weight = *operands.right;
+  if (check_matrix("x", *operands.left, &a) != 0 || check_matrix("out", *operands.out, &d) != 0) return -1;
+  problem->m = result.extents[0];
+  problem->n = result.extents[1];
+  problem->k = a.extents[1];
+  problem->a = {a.data, {a.strides[0], a.strides[1]}};
+  problem->b = {data_of(weight), {stride_of(weight, 1), stride_of(weight, 2)}};
+  problem->d = {d.data, {d.strides[0], d.strides[1]}};
+  problem->num_groups = weight.shape[0];
+  problem->group_strides.b = stride_of(weight, 0);
+  problem->offsets = {data_of(*operands.offsets), {1, 1}};
+  if (operands.offsets->shape[0] > weight.shape[0]) problem->flags |= AOT_GEMM_OFFSETS_START;
+  if (operands.index != nullptr) {
+    problem->index = {data_of(*operands.index), {1, 1}};
+    problem->rows_of_a = a.extents[0];
+  }
+  if (operands.bias != nullptr) {
+    problem->bias = {data_of(*operands.bias), {0, 1}};
+    problem->group_strides.bias = stride_of(*operands.bias, 0);
+  }
+  if (operands.scale_x == nullptr) return 0;
+  const Scale kind = result.computed_by().scale;
+  if (state_scale(kProduct, "scale_x", *operands.scale_x, kind, &problem->scale_a) != 0) return -1;
+  return state_group_scale(*operands.scale_w, kind, &problem->scale_b, &problem->group_strides.scale_b);
+}
+
+}  // namespace aot

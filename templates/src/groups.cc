@@ -1,0 +1,182 @@
+#include "groups.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "checks.h"
+#include "error.h"
+#include "lattice.h"
+#include "problem.h"
+
+namespace aot {
+
+namespace {
+
+// Checks that no step from group to group is below 0.
+aot_gemm_status_t check_steps(const aot_gemm_problem_t& problem) {
+  const aot_gemm_group_strides_t& steps = problem.group_strides;
+  const int64_t all[] = {steps.a, steps.b, steps.d, steps.bias, steps.scale_a, steps.scale_b, steps.residual};
+  constexpr const char* kNames[] = {"a", "b", "d", "bias", "scale_a", "scale_b", "residual"};
+  for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); ++i) {
+    if (all[i] >= 0) continue;
+    return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.%s is %" PRId64 "; expected 0 or more; copy the operand", kNames[i],
+                all[i]);
+  }
+  return AOT_GEMM_OK;
+}
+
+// Bytes of an offset, and of an index: int32.
+constexpr int64_t kIndexBytes = 4;
+
+// Checks a vector of int32 on the device: that its elements are adjacent, at multiples of 4 bytes.
+aot_gemm_status_t check_integers(const char* name, const aot_gemm_tensor_t& tensor, int64_t count) {
+  const aot_gemm_status_t status = check_address(name, tensor.data, kIndexBytes);
+  if (status != AOT_GEMM_OK || count <= 1 || tensor.strides[0] == 1) return status;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " int32 has the stride %" PRId64
+              "; expected 1, elements that are adjacent; copy it", name, count, tensor.strides[0]);
+}
+
+// Checks what groups and their rows are found by.
+aot_gemm_status_t check_offsets(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = check_integers("offsets", problem.offsets, num_offsets(problem));
+  if (status == AOT_GEMM_OK && operation.gathers()) status = check_integers("the index", problem.index, problem.m);
+  return status;
+}
+
+// From the first byte to past the last of a stack of matrices, or of vectors.
+struct Bytes {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// Finds those of `count` matrices at steps of `step` elements. Says false where they do not lie in the address space.
+bool find_bytes(const aot_gemm_tensor_t& tensor, int64_t count, int64_t step, int64_t rows, int64_t columns,
+                int64_t element_bytes, Bytes* bytes) {
+  const Axis row = {rows, rows > 1 ? tensor.strides[0] : 0};
+  const Axis column = {columns, columns > 1 ? tensor.strides[1] : 0};
+  Lattice first;
+  Lattice last;
+  int64_t offset;
+  if (__builtin_mul_overflow(count - 1, step, &offset) || __builtin_mul_overflow(offset, element_bytes, &offset)) {
+    return false;
+  }
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+  uintptr_t of_last;
+  if (__builtin_add_overflow(address, static_cast<uintptr_t>(offset), &of_last)) return false;
+  if (!make_lattice(address, row, column, element_bytes, &first)) return false;
+  if (!make_lattice(of_last, row, column, element_bytes, &last)) return false;
+  *bytes = {first.begin, last.end};
+  return true;
+}
+
+// D, and what lies apart from it.
+class GroupedResult {
+ public:
+  GroupedResult(const aot_gemm_problem_t& problem, const Operation& operation)
+      : problem_(problem),
+        count_(operation.groups_rows() ? 1 : num_groups_of(problem)),
+        element_bytes_(bytes_of(operation.d)) {}
+
+  // Checks that all elements lie in the address space, and are D's own.
+  aot_gemm_status_t check() {
+    const int64_t step = problem_.group_strides.d;
+    const aot_gemm_tensor_t& d = problem_.d;
+    if (!find_bytes(d, count_, step, problem_.m, problem_.n, element_bytes_, &bytes_)) return refuse_reach("D", d, step);
+    const Axis axes[] = {{count_, step}, {problem_.m, d.strides[0]}, {problem_.n, d.strides[1]}};
+    if (is_distinct(axes)) return AOT_GEMM_OK;
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "D of %" PRId64 " matrices (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64 ", %" PRId64
+                ") overlaps itself; expected distinct elements; give D storage of its own",
+                count_, problem_.m, problem_.n, step, d.strides[0], d.strides[1]);
+  }
+
+  // Checks that `count` matrices lie in the address space, and past D's last byte or before its first.
+  aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, int64_t count, int64_t step,
+                                int64_t rows, int64_t columns, int64_t element_bytes) const {
+    Bytes bytes;
+    if (rows == 0 || columns == 0) return AOT_GEMM_OK;
+    if (!find_bytes(tensor, count, step, rows, columns, element_bytes, &bytes)) return refuse_reach(name, tensor, step);
+    const bool is_apart = bytes.end <= bytes_.begin || bytes_.end <= bytes.begin;
+    if (is_apart || tensor.data == nullptr || problem_.d.data == nullptr) return AOT_GEMM_OK;
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "D at address %p reaches into the memory of %s at address %p; expected a D apart from all operands, which "
+                "would be overwritten while they are read; give D storage of its own",
+                problem_.d.data, name, tensor.data);
+  }
+
+ private:
+  static aot_gemm_status_t refuse_reach(const char* name, const aot_gemm_tensor_t& tensor, int64_t step) {
+    return fail(AOT_GEMM_ERROR_STRIDE,
+                "%s with strides (%" PRId64 ", %" PRId64 ") and steps of %" PRId64
+                " at address %p reaches past the end of the address space; mend its strides",
+                name, tensor.strides[0], tensor.strides[1], step, tensor.data);
+  }
+
+  // Says whether all elements are distinct: each axis, in the order of strides, reaches past all that are below it.
+  static bool is_distinct(const Axis (&axes)[3]) {
+    Axis sorted[] = {axes[0], axes[1], axes[2]};
+    std::sort(sorted, sorted + 3, [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
+    int64_t reach = 1;
+    for (const Axis& axis : sorted) {
+      if (axis.extent <= 1) continue;
+      if (axis.stride < reach) return false;
+      reach += (axis.extent - 1) * axis.stride;  // find_bytes has seen that it fits
+    }
+    return true;
+  }
+
+  const aot_gemm_problem_t& problem_;
+  int64_t count_;
+  int64_t element_bytes_;
+  Bytes bytes_ = {0, 0};
+};
+
+// Checks the factors and the bias of groups.
+aot_gemm_status_t check_of_groups(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  const int64_t groups = num_groups_of(problem);
+  const int64_t all_rows = rows_of_b(problem, operation);
+  const aot_gemm_group_strides_t& steps = problem.group_strides;
+  if (adds_bias(problem, operation)) {
+    status = d.check_apart("the bias", problem.bias, groups, steps.bias, 1, all_rows, bytes_of(operation.bias_element));
+  }
+  if (status != AOT_GEMM_OK || operation.scale == Scale::kNone) return status;
+  const bool is_blocked = operation.scale == Scale::kBlock;
+  const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;
+  const int64_t rows = is_blocked ? num_blocks(all_rows) : all_rows;
+  const int64_t rows_a = rows_of_a(problem, operation);
+  status = check_factors("scale_a", problem.scale_a, rows_a, columns, operation.scale);
+  if (status == AOT_GEMM_OK) status = check_factors("scale_b", problem.scale_b, rows, columns, operation.scale);
+  if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, 1, 0, rows_a, columns, kFactorBytes);
+  if (status != AOT_GEMM_OK) return status;
+  return d.check_apart("scale_b", problem.scale_b, groups, steps.scale_b, rows, columns, kFactorBytes);
+}
+
+// Checks the offsets and the index.
+aot_gemm_status_t check_vectors(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
+  const aot_gemm_tensor_t offsets = {problem.offsets.data, {1, 1}};
+  const aot_gemm_status_t status = d.check_apart("the offsets", offsets, 1, 0, num_offsets(problem), 1, kIndexBytes);
+  if (status != AOT_GEMM_OK || !operation.gathers()) return status;
+  const aot_gemm_tensor_t index = {problem.index.data, {1, 1}};
+  return d.check_apart("the index", index, 1, 0, problem.m, 1, kIndexBytes);
+}
+
+}  // namespace
+
+aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = check_steps(problem);
+  if (status == AOT_GEMM_OK) status = check_offsets(problem, operation);
+  GroupedResult d(problem, operation);
+  if (status == AOT_GEMM_OK) status = d.check();
+  if (status == AOT_GEMM_OK && operation.groups_rows()) status = check_of_groups(problem, operation, d);
+  if (status == AOT_GEMM_OK) status = check_vectors(problem, operation, d);
+  if (status != AOT_GEMM_OK || problem.k == 0) return status;
+  const int64_t rows_a = rows_of_a(problem, operation);
+  const int64_t count_b = operation.groups_rows() ? num_groups_of(problem) : 1;
+  status = d.check_apart("A", problem.a, 1, 0, rows_a, problem.k, bytes_of(operation.a));
+  if (status != AOT_GEMM_OK) return status;
+  const int64_t rows_b = rows_of_b(problem, operation);
+  return d.check_apart("B", problem.b, count_b, problem.group_strides.b, rows_b, problem.k, bytes_of(operation.b));
+}
+
+}  // namespace aot

@@ -1,0 +1,16 @@
+// Groups of rows or of k, as a caller states them.
+#ifndef AOT_GEMM_GROUPS_H_
+#define AOT_GEMM_GROUPS_H_
+
+#include "aot_gemm.h"
+#include "operation.h"
+
+namespace aot {
+
+// Checks the memory of a problem of groups: that what belongs to it lies in the address space, and apart from D, whose
+// elements are its own.
+aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operation& operation);
+
+}  // namespace aot
+
+#endif  // AOT_GEMM_GROUPS_H_

@@ -1,0 +1,262 @@
+"""Batches over the recorder: what any leading dimensions launch is computed in numpy and compared with torch."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aot.core.dispatch import Scope
+from aot.core.operation import Operation
+from tests.runtime import host
+from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy
+
+BATCH_INVARIANT, DETERMINISTIC = 4, 8
+DENSE = (Operation.FP16_KK, Operation.FP16_KN)
+BATCHED = (Operation.FP16_KK_BATCHED, Operation.FP16_KN_BATCHED)
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch):
+    """Have workspaces be allocated, of memory that nothing writes."""
+    module = install_cupy(monkeypatch, 0x8880)
+    module.empty = lambda shape, _dtype: module.ndarray(shape, UINT8)
+    return module
+
+
+class Memory(FakeTensor):
+    """A tensor whose address is that of an array of the host, which a launch is then computed on."""
+
+    __module__ = "cupy"
+
+    def __init__(self, array):
+        strides = [x // array.itemsize for x in array.strides]
+        super().__init__(array.shape, FLOAT16, strides)
+        self.array, self.address = array, array.ctypes.data
+
+
+def with_groups(manifest):
+    """Have batches up to 4 and up to 64 be answered by sections of their own."""
+    table = manifest.tables[0]
+    sections = []
+    for section in table.table.sections:
+        is_batched = section.operation in BATCHED
+        sections += [replace(section, scope=Scope(x, False)) for x in (4, 64)] if is_batched else [section]
+    return replace(manifest, tables=(replace(table, table=replace(table.table, sections=tuple(sections))),))
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    return replace(with_groups(host.random_manifest(7, DENSE + BATCHED)), package="batch-gemm")
+
+
+@pytest.fixture(scope="module")
+def dense_manifest():
+    return replace(host.random_manifest(7, DENSE), package="one-gemm")
+
+
+def build(manifest, tmp_path_factory):
+    package = host.compile_package(manifest, tmp_path_factory.mktemp(manifest.module))
+    return package, host.Library(package._library.LIBRARY)
+
+
+@pytest.fixture(scope="module")
+def batched(manifest, tmp_path_factory):
+    return build(manifest, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def dense(dense_manifest, tmp_path_factory):
+    return build(dense_manifest, tmp_path_factory)
+
+
+def strided(data, shape, strides):
+    """View an array of the host at an address."""
+    reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + 1
+    memory = np.frombuffer((ctypes.c_uint16 * reach).from_address(data), np.float16)
+    return np.lib.stride_tricks.as_strided(memory, shape, [2 * x for x in strides])
+
+
+def matrices(operand, kernel, *, is_contiguous):
+    """View an operand of a launch as (product, row, column), by what its kernel reads of the struct."""
+    is_batched = kernel.operation in BATCHED
+    if is_batched:
+        shape, (step, *strides) = tuple(operand.parts.shape), operand.parts.strides
+        data = operand.parts.data
+    else:
+        shape, step, strides, data = (1, *operand.shape), 0, list(operand.strides), operand.data
+    if kernel.num_strides == 1:
+        strides = [strides[0], 1] if is_contiguous else [1, strides[0]]
+    return strided(data, shape, (step, *strides))
+
+
+def run(launches, manifest):
+    """Compute what was launched; return the kernels."""
+    kernels = [manifest.kernels[x.kernel] for x in launches]
+    for launch, kernel in zip(launches, kernels, strict=True):
+        layout = kernel.operation.layout
+        a = matrices(launch.a, kernel, is_contiguous=layout.a_k_major)
+        b = matrices(launch.b, kernel, is_contiguous=layout.b_k_major)
+        d = matrices(launch.d, kernel, is_contiguous=True)
+        product = a.astype(np.float64) @ b.astype(np.float64).transpose(0, 2, 1)
+        assert not np.isfinite(d).any(), "an element is written twice"
+        d[:] = product
+    return kernels
+
+
+def numbers(rng, shape):
+    return np.random.default_rng(rng.randrange(2**32)).integers(-4, 5, shape).astype(np.float16)
+
+
+def laid_out(rng, shape):
+    """Make an array of random strides: permuted, padded, or broadcast along leading dimensions."""
+    order = list(range(len(shape)))
+    if rng.random() < 0.5:
+        rng.shuffle(order)
+    padded = [shape[i] + (rng.choice((0, 8)) if rng.random() < 0.3 else 0) for i in order]
+    found = numbers(rng, padded)[tuple(slice(shape[i]) for i in order)]
+    return found.transpose(np.argsort(order))
+
+
+def batch_of(rng):
+    """Draw the leading dimensions of both operands, which broadcast."""
+    whole = [rng.choice((1, 2, 3, 5)) for _ in range(rng.randrange(4))]
+    cut = [whole[rng.randrange(len(whole) + 1) :] if rng.random() < 0.4 else whole for _ in range(2)]
+    return [tuple(1 if rng.random() < 0.2 else x for x in dims) for dims in cut]
+
+
+def problem(rng):
+    """Draw operands: aligned for the most part, at times vectors."""
+    step = rng.choice((8, 8, 8, 1))
+    m, n, k = rng.choice((1, 3, 16)), step * rng.randrange(1, 4), step * rng.randrange(1, 5)
+    of_a, of_b = batch_of(rng)
+    a = (k,) if rng.random() < 0.1 else (*of_a, m, k)
+    b = (k,) if rng.random() < 0.1 else (*of_b, k, n)
+    arrays = [laid_out(rng, x) for x in (a, b)]
+    if rng.random() < 0.2 and len(b) > 2:
+        arrays[1] = np.broadcast_to(numbers(rng, b[-2:]), b)
+    return arrays
+
+
+@pytest.mark.parametrize("which", ["batched", "dense"])
+def test_any_leading_dimensions_give_what_torch_gives(which, manifest, dense_manifest, request):
+    package, library = request.getfixturevalue(which)
+    source = manifest if which == "batched" else dense_manifest
+    rng, seen, most = random.Random(11), set(), 0
+    for _ in range(600):
+        a, b = problem(rng)
+        expected = torch.matmul(*(torch.from_numpy(np.ascontiguousarray(x)).double() for x in (a, b))).numpy()
+        if expected.ndim == 0:
+            continue
+        out = laid_out(rng, expected.shape)
+        out[...] = np.nan
+        library.c.recorder_reset()
+        if b.ndim <= 2:  # where b is one matrix, a and out must be ones too
+            a, out = np.ascontiguousarray(a), np.full(expected.shape, np.nan, np.float16)
+        package.matmul(Memory(a), Memory(b), out=Memory(out))
+        launches = library.fake_launches()
+        kernels = run(launches, source)
+        np.testing.assert_array_equal(out.astype(np.float64), expected, err_msg=f"{a.shape} {b.shape}")
+        seen |= {(x.operation.grouping.value, x.num_strides) for x in kernels}
+        most = max(most, len(launches))
+    groupings = ("dense", "batched") if which == "batched" else ("dense",)
+    assert seen == {(x, strides) for x in groupings for strides in (1, 2)}
+    assert most > 3
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "launches", "grouping"),
+    [
+        ((6, 16, 32), (6, 32, 24), 1, "batched"),
+        ((2, 3, 16, 32), (2, 3, 32, 24), 1, "batched"),
+        ((3, 16, 32), (2, 3, 32, 24), 2, "batched"),
+        ((16, 32), (6, 32, 24), 1, "batched"),
+        ((6, 16, 32), (1, 32, 24), 1, "dense"),
+        ((6, 16, 32), (32, 24), 1, "dense"),
+        ((1, 16, 32), (1, 32, 24), 1, "dense"),
+    ],
+)
+def test_as_few_launches_as_the_leading_dimensions_allow(batched, manifest, a, b, launches, grouping):
+    package, library = batched
+    rng = random.Random(1)
+    arrays = [numbers(rng, x) for x in (a, b)]
+    out = np.full(np.matmul(*arrays).shape, np.nan, np.float16)
+    library.c.recorder_reset()
+    package.matmul(*map(Memory, arrays), out=Memory(out))
+    kernels = run(library.fake_launches(), manifest)
+    assert (len(kernels), {x.operation.grouping.value for x in kernels}) == (launches, {grouping})
+    np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
+
+
+def test_without_kernels_for_batches_each_product_is_launched(dense, dense_manifest):
+    package, library = dense
+    rng = random.Random(2)
+    arrays = [numbers(rng, x) for x in ((7, 16, 32), (7, 32, 24))]
+    out = np.full((7, 16, 24), np.nan, np.float16)
+    library.c.recorder_reset()
+    package.matmul(*map(Memory, arrays), out=Memory(out))
+    assert len(run(library.fake_launches(), dense_manifest)) == 7
+    np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
+    got = package.plan(16, 24, 32, "float16", "kn", batch=7)
+    assert (got.launches, got.batch, got.no_time) == (7, 7, "each of the 7 products is a launch of its own")
+    assert "launches   7: this wheel has no kernels for such a batch" in package.explain(
+        16, 24, 32, "float16", "kn", batch=7
+    )
+
+
+def test_the_section_is_that_of_the_next_number_of_products(batched, manifest):
+    package, _ = batched
+    sections = manifest.tables[0].table.sections
+    for batch, groups in ((1, None), (2, 4), (4, 4), (5, 64), (64, 64), (4000, 64)):
+        asked = package._table._select("fp16", "kk", (16, 4096, 4096), batch, 0, None)
+        scope = sections[asked.section].scope
+        assert (asked.num_launches, scope and scope.num_groups) == (1, groups)
+        assert asked.num_groups == batch
+
+
+def test_an_empty_batch_launches_nothing(batched):
+    package, library = batched
+    library.c.recorder_reset()
+    out = Memory(np.empty((0, 16, 24), np.float16))
+    package.matmul(Memory(np.empty((0, 16, 32), np.float16)), Memory(np.empty((0, 32, 24), np.float16)), out=out)
+    assert library.fake_launches() == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (
+            (2, 16, 32),
+            (3, 32, 24),
+            "got a (2, 16, 32) and b (3, 32, 24); expected leading dimensions that are equal or 1",
+        ),
+        ((2, 16, 31), (2, 32, 24), "has k 31, b (2, 32, 24) has k 32; expected one k"),
+    ],
+)
+def test_leading_dimensions_that_do_not_broadcast_are_refused(batched, a, b, message):
+    package, _ = batched
+    with pytest.raises(package.ShapeError) as caught:
+        package.matmul(FakeTensor(a, FLOAT16), FakeTensor(b, FLOAT16))
+    assert message in str(caught.value)
+
+
+def test_an_out_that_overlaps_itself_or_an_operand_is_refused(batched):
+    package, _ = batched
+    array = np.zeros((4, 16, 16), np.float16)
+    b = Memory(np.zeros((4, 16, 16), np.float16))
+    repeated = np.lib.stride_tricks.as_strided(np.zeros((16, 16), np.float16), (4, 16, 16), (0, 32, 2))
+    with pytest.raises(package.StrideError, match="D of 4 products, 0 elements apart, overlaps itself"):
+        package.matmul(Memory(array), b, out=Memory(repeated))
+    with pytest.raises(package.StrideError, match=r"D at address 0x[0-9a-f]+ overlaps A"):
+        package.matmul(Memory(array), b, out=Memory(array))
+    # Product 1 of D begins in product 2 of A.
+    whole = np.zeros((8, 16, 16), np.float16)
+    with pytest.raises(package.StrideError, match="D overlaps A in a batch of 4 products"):
+        package.matmul(Memory(whole[:4]), b, out=Memory(whole[1:5]))
+    # Between A's products, and apart from them.
+    apart = np.zeros((4, 2, 16, 16), np.float16)
+    assert package.matmul(Memory(apart[:, 0]), b, out=Memory(apart[:, 1])) is not None

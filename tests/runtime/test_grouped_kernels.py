@@ -1,0 +1,176 @@
+"""Kernels of groups, for both architectures: what their entries launch.
+
+Objects for sm_110a are compiled for this host here, so that their entries run; device code is the same for every host.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from aot.compile.compiler import compile_kernels
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.grouping import Grouping
+from aot.core.operation import Operation
+from aot.core.signature import Argument
+from aot.core.target import load_target
+from aot.core.types import SCALE_BLOCK, Scale
+from tests.objects import STORE, small_manifest
+from tests.runtime.host import Library, compile_library
+from tests.runtime.test_operand_kernels import CLUSTER, PROGRAMMATIC, STREAM, Compiled, launch, maps, struct_of
+
+ROWS, ROWS_OF_A, N, K, GROUPS = 304, 100, 256, 384, 6
+A, B, D, SCALE_A, SCALE_B, BIAS, OFFSETS, INDEX, SCALE_D = (0x7F0000000000 + i * 2**40 for i in range(1, 10))
+FAR = 2**30
+"""Rows of D as its descriptor has them: so many that a group's end can be moved to the last one. Source: quack
+copy_utils.py, `create_ragged_tensor_for_tma`."""
+
+
+def sm90(tile_m, tile_n, schedule="pingpong", **fields):
+    return Candidate("sm90_grouped", tile_m, tile_n, schedule=schedule, **fields)
+
+
+def block(tile_m, tile_n, schedule="pingpong", **fields):
+    return Candidate("sm90_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+
+
+def sm100(tile_m, tile_n, schedule="clc", **fields):
+    return Candidate("sm100_grouped", tile_m, tile_n, schedule=schedule, **fields)
+
+
+PAIR = {"cluster_m": 2, "use_2cta": True}
+KERNELS = [
+    (Operation.BF16_KK_GROUPED, sm90(64, 128)),
+    (Operation.BF16_KK_GROUPED, sm90(128, 256, "cooperative", cluster_m=2)),
+    (Operation.BF16_KN_GROUPED, sm90(64, 128)),
+    (Operation.BF16_KK_GROUPED_SWIGLU, sm90(64, 256)),
+    (Operation.BF16_KK_GATHERED, sm90(128, 192)),
+    (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
+    (Operation.BF16_MN_KGROUPED, sm90(128, 128)),
+    (Operation.E4M3_BF16_KK_GROUPED, sm90(64, 192)),
+    (Operation.E4M3_BF16_KK_GATHERED_SWIGLU, sm90(128, 128, "cooperative")),
+    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
+    (Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, block(64, 128)),
+    (Operation.BF16_KK_GROUPED, sm100(128, 256, **PAIR)),
+    (Operation.BF16_KK_GATHERED_SWIGLU, sm100(128, 128)),
+    (Operation.BF16_MN_KGROUPED, sm100(128, 64, "static")),
+    (Operation.E4M3_BF16_KK_GATHERED, sm100(64, 128)),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Compile the kernels of each architecture for this host."""
+    found = {}
+    h200 = load_target("h200")
+    thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
+    for arch, target in (("sm90", h200), ("sm100", thor)):
+        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
+        artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
+        assert failures == []
+        found |= {x.kernel.key: Compiled(x.kernel, x.path, target.num_sms) for x in artifacts}
+    return found
+
+
+@pytest.fixture(scope="module")
+def library(compiled, tmp_path_factory):
+    manifest, objects = small_manifest("h200")
+    paths = [*objects.values(), *(x.path for x in compiled.values())]
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("grouped"), paths))
+
+
+def arguments(operation):
+    """Give the C structure of every argument but the stream."""
+    is_gathered, is_k = operation.grouping is Grouping.GATHERED, operation.grouping is Grouping.K_GROUPED
+    height = ROWS_OF_A if is_gathered else ROWS
+    rows, blocks = operation.num_rows_of_b(N), K // SCALE_BLOCK
+    pair = operation.gate is not None
+    leading = (K if operation.layout.a_k_major else height), (K if operation.layout.b_k_major else N)
+    b = struct_of(B, (GROUPS, N, K), (N * K, leading[1]))
+    scale_a, scale_b = struct_of(SCALE_A, (height,), (1,)), struct_of(SCALE_B, (GROUPS, N), (N, 1))
+    bias = struct_of(BIAS, (GROUPS, N), (N, 1))
+    if pair:
+        b = struct_of(B, (GROUPS, 2, N, K), (2 * N * K, N * K, K))
+        scale_b, bias = (struct_of(x, (GROUPS, 2, N), (2 * N, N, 1)) for x in (SCALE_B, BIAS))
+    if operation.types.scale is Scale.BLOCK:
+        scale_a = struct_of(SCALE_A, (height, blocks), (blocks, 1))
+        of_b = rows // SCALE_BLOCK
+        scale_b = struct_of(SCALE_B, (GROUPS, of_b, blocks), (of_b * blocks, blocks, 1))
+    return {
+        Argument.A: struct_of(A, (height, K), (leading[0],)),
+        Argument.B: struct_of(B, (N, K), (leading[1],)) if is_k else b,
+        Argument.D: struct_of(D, (GROUPS, ROWS, N), (ROWS * N, N)) if is_k else struct_of(D, (ROWS, N), (N,)),
+        Argument.SCALE_A: scale_a,
+        Argument.SCALE_B: scale_b,
+        Argument.BIAS: bias,
+        Argument.SCALE_D: struct_of(SCALE_D, (1,), ()),
+        Argument.OFFSETS: struct_of(OFFSETS, (GROUPS,), ()),
+        Argument.INDEX: struct_of(INDEX, (ROWS,), ()),
+    }
+
+
+@pytest.fixture(params=[KernelKey(*x) for x in KERNELS], ids=lambda x: x.name)
+def each(request, compiled):
+    return compiled[request.param]
+
+
+def test_nothing_is_spilled_and_shared_memory_is_what_was_counted(each, library):
+    record, _ = launch(library, each, arguments(each.kernel.operation))
+    assert each.kernel.spill_bytes == 0
+    assert record.smem_bytes == each.kernel.smem_bytes <= 232448
+
+
+def num_clusters(each):
+    """Count the clusters of a launch: for tiles of groups of any sizes, or a wave where they take one after another."""
+    candidate, operation = each.kernel.candidate, each.kernel.operation
+    cluster = candidate.cluster_m * candidate.cluster_n
+    rows = candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m
+    columns = -(-operation.num_rows_of_b(N) // (candidate.tile_n * candidate.cluster_n))
+    most = (ROWS + GROUPS * (rows - 1)) // rows if operation.grouping.groups_rows else -(-ROWS // rows) * GROUPS
+    return most * columns if candidate.schedule == "clc" else min(most * columns, each.num_sms // cluster)
+
+
+def test_the_launch_is_of_as_many_tiles_as_groups_of_any_sizes_may_have(each, library):
+    candidate = each.kernel.candidate
+    record, _ = launch(library, each, arguments(each.kernel.operation))
+    cluster = candidate.cluster_m * candidate.cluster_n
+    assert tuple(record.block) == (each.kernel.num_threads, 1, 1)
+    assert record.grid[0] * record.grid[1] * record.grid[2] == cluster * num_clusters(each)
+    stated = {record.attribute_ids[i]: tuple(record.attribute_values[i]) for i in range(record.num_attributes)}
+    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, candidate.cluster_n, 1)
+    assert stated[PROGRAMMATIC][0] == 1
+    assert record.stream == STREAM
+
+
+def test_descriptors_are_of_the_stacks(each, library):
+    operation = each.kernel.operation
+    found = maps(launch(library, each, arguments(operation))[1])
+    element = operation.a.element.num_bytes
+    if operation.grouping is Grouping.K_GROUPED:
+        assert found[D] == ((N, ROWS, GROUPS), (N * 2, ROWS * N * 2))
+        assert {A, B} <= found.keys()
+        return
+    if operation.gate is not None:
+        assert found[B] == ((K, 2, N, GROUPS), (N * K * element, K * element, 2 * N * K * element))
+    elif operation.layout.b_k_major:
+        assert found[B] == ((K, N, GROUPS), (K * element, N * K * element))
+    else:
+        assert found[B] == ((N, K, GROUPS), (N * element, N * K * element))
+    if operation.grouping is Grouping.GROUPED:
+        assert found[A] == ((K, ROWS), (K * element,))
+    # A group's rows are stored as if they were the last ones: the address lies so many rows in front.
+    (base,) = found.keys() - {A, B}
+    assert (base + FAR * N * 2) % 2**64 == D
+    assert found[base][0][:2] == (N, FAR)
+    assert found[base][1] == (N * 2, N * 2)
+
+
+def test_what_is_on_the_device_is_passed_by_address(each, library):
+    operation = each.kernel.operation
+    _, parameters = launch(library, each, arguments(operation))
+    starts = [struct.unpack_from("<Q", x)[0] for x in parameters if len(x) >= 8]
+    assert OFFSETS in starts
+    assert (INDEX in starts) == (operation.grouping is Grouping.GATHERED)
+    assert (SCALE_A in starts) == (SCALE_B in starts) == operation.types.is_scaled

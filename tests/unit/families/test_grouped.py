@@ -1,0 +1,173 @@
+"""The spaces and limits of the families over groups, and what of quack they stand on."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+from quack.gemm_sm90 import GemmSm90
+from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
+
+from aot.core.candidate import Accepted, Reason, Rejected, Workspace
+from aot.core.grouping import Grouping
+from aot.core.operation import Operation
+from aot.core.target import load_target
+from aot.families import _group_rows, _grouped_block_kernel, _grouped_kernel, families_for, family_of
+from aot.space.legality import check
+from tests.unit.accepted import named, reason, resources
+
+H200, THOR = load_target("h200"), load_target("thor")
+GROUPED, GATHERED = Operation.BF16_KK_GROUPED, Operation.BF16_KK_GATHERED
+SWIGLU, BLOCK = Operation.BF16_KK_GROUPED_SWIGLU, Operation.E4M3_BF16_BLOCK_KK_GROUPED
+BLOCK_SWIGLU = Operation.E4M3_BF16_BLOCK_KK_GROUPED_SWIGLU
+SM90 = named("sm90_grouped_128x128_c1x1_pingpong", "h200")
+SM100 = named("sm100_grouped_128x128_c1x1_clc", "thor")
+SCALED = named("sm90_grouped_block_scale_128x128_c1x1_cooperative", "h200")
+WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "operation", "smem_bytes", "stages", "threads", "tmem_columns"),
+    [
+        ("sm90_grouped_64x128_c1x1_pingpong", "h200", GROUPED, 229376, 9, 384, 0),
+        ("sm90_grouped_128x256_c2x1_cooperative", "h200", GROUPED, 229376, 4, 384, 0),
+        ("sm90_grouped_128x192_c1x1_pingpong", "h200", GATHERED, 229376, 5, 384, 0),
+        ("sm90_grouped_64x256_c1x1_pingpong", "h200", SWIGLU, 230400, 5, 384, 0),
+        ("sm90_grouped_block_scale_128x128_c1x1_cooperative", "h200", BLOCK, 229376, 6, 384, 0),
+        ("sm100_grouped_128x256_c2x1_clc_2cta", "thor", GROUPED, 229376, 8, 256, 256),
+        ("sm100_grouped_64x128_c1x1_clc", "thor", Operation.E4M3_BF16_KK_GATHERED, 231424, 8, 384, 128),
+    ],
+)
+def test_resources_are_those_of_the_compiled_kernels(
+    name, target, operation, smem_bytes, stages, threads, tmem_columns
+):
+    # tests/runtime/test_grouped_kernels.py compares with what is launched.
+    assert resources(name, target, operation) == (smem_bytes, stages, threads, tmem_columns)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "target", "operation", "change", "why", "message"),
+    [
+        (
+            SM90,
+            "h200",
+            GROUPED,
+            {"swap_ab": True},
+            Reason.COMBINATION,
+            "grouped rows are the kernel's rows; take no swap",
+        ),
+        (
+            SM90,
+            "h200",
+            GROUPED,
+            {"split_k": 2, "split_k_mode": "serial"},
+            Reason.COMBINATION,
+            "the kernel has no serial split-K of groups; take no split",
+        ),
+        (
+            SM90,
+            "h200",
+            GATHERED,
+            {"cluster_n": 2},
+            Reason.COMBINATION,
+            "each CTA gathers its own rows of A, which a cluster of 1x2 would share; take one of a single column",
+        ),
+        (
+            SM90,
+            "h200",
+            GATHERED,
+            {"tile_m": 256, "schedule": "cooperative"},
+            Reason.REGISTERS,
+            "warps that gather keep an index of each row, of at most 192 rows; got tile_m 256",
+        ),
+        (
+            SM90,
+            "h200",
+            GATHERED,
+            {"tile_n": 208},
+            Reason.REGISTERS,
+            "128x208 needs 208 accumulator registers a thread; 192 fit beside warps that gather",
+        ),
+        (SM90, "h200", SWIGLU, {"tile_n": 112}, Reason.TILE, "swiglu takes tile_n in steps of 32, got 128x112"),
+        (
+            SM90,
+            "h200",
+            Operation.BF16_MN_KGROUPED,
+            {"tile_m": 320, "tile_n": 96, "schedule": "cooperative"},
+            Reason.LAYOUT,
+            "two warpgroups share the columns of a 320x96 tile, which the compiler cannot have contiguous in B",
+        ),
+        (SM90, "h200", Operation.BF16_KK, {}, Reason.GROUPING, None),
+        (SM90, "h200", BLOCK, {}, Reason.TYPES, None),
+        (SCALED, "h200", BLOCK, {"tile_n": 144}, Reason.TILE, "the kernel takes tile_n up to 128, got 128x144"),
+        (SCALED, "h200", BLOCK_SWIGLU, {"tile_n": 96}, Reason.TILE, "swiglu takes tile_n 32, 64, 128, got 128x96"),
+        (
+            SCALED,
+            "h200",
+            BLOCK,
+            {"tile_m": 256},
+            Reason.REGISTERS,
+            "256x128 needs 256 registers a thread for the sums of a stage and of the tile; 192 fit beside the factors",
+        ),
+        (
+            SM100,
+            "thor",
+            GROUPED,
+            {"swap_ab": True},
+            Reason.COMBINATION,
+            "grouped rows are the kernel's rows; take no swap",
+        ),
+        (SM100, "h200", GROUPED, {}, Reason.ARCHITECTURE, None),
+    ],
+)
+def test_what_a_kernel_of_groups_cannot_do_is_refused(candidate, target, operation, change, why, message):
+    found = reason(replace(candidate, **change), target, operation)
+    assert found[0] is why
+    assert message is None or found[1] == message
+
+
+@pytest.mark.parametrize("operation", WITH_OFFSETS, ids=lambda x: x.tag)
+@pytest.mark.parametrize("target", [H200, THOR], ids=lambda x: x.name)
+def test_every_operation_has_a_fallback_and_what_is_rejected_says_why(operation, target):
+    legal = set()
+    for family in families_for(target):
+        for candidate in family.candidates(operation, target):
+            verdict = check(candidate, operation, target)
+            if isinstance(verdict, Accepted):
+                assert verdict.resources.smem_bytes <= target.smem_bytes_per_block
+                legal.add(family.name)
+            else:
+                assert isinstance(verdict, Rejected)
+                assert verdict.message
+    assert "simt" in legal
+    is_blocked = operation.types.scale.value == "block"
+    fast = {"h200": "sm90_grouped_block_scale" if is_blocked else "sm90_grouped", "thor": "sm100_grouped"}[target.name]
+    assert (fast in legal) != (is_blocked and target is THOR)
+
+
+def test_no_other_family_builds_groups():
+    offering = {x.name for x in (*families_for(H200), *families_for(THOR)) if Grouping.GROUPED in x.groupings}
+    assert offering == {"simt", "sm90_grouped", "sm90_grouped_block_scale", "sm100_grouped"}
+
+
+def test_groups_need_no_workspace_and_blocks_of_factors_whole_blocks_of_columns():
+    for candidate in (SM90, SM100, SCALED):
+        assert family_of(candidate).workspace(candidate) == Workspace()
+    assert [family_of(x).multiples(x) for x in (SM90, SM100, SCALED)] == [(1, 1), (1, 1), (1, 128)]
+
+
+def parameters(function):
+    return [x for x in inspect.signature(inspect.unwrap(function)).parameters if x != "cls"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "module", "name"),
+    [
+        (VarlenMTileScheduler, _group_rows, "create"),
+        (VarlenMTileScheduler, _group_rows, "_get_num_m_blocks"),
+        (TileScheduler, _group_rows, "get_split_k_tile_range"),
+        (GemmSm90, _grouped_kernel, "_make_gather_A_copy"),
+        (GemmSm90, _grouped_block_kernel, "mma"),
+    ],
+)
+def test_what_is_replaced_of_quack_is_as_it_was(owner, module, name):
+    assert parameters(getattr(owner, name)) == module.REPLACED[name]
