@@ -82,6 +82,9 @@ const Device* ask_device(int32_t ordinal, Plan* plan) {
 
 bool asks_for(const aot_gemm_problem_t& problem, uint64_t flag) { return ((problem.flags | kDefaultFlags) & flag) != 0; }
 
+// Most launches of one call: a quarter of a second of host time.
+constexpr int64_t kMaxLaunches = 1 << 16;
+
 // How a problem is computed: as it is, or as another one.
 struct Asked {
   const aot_gemm_problem_t* problem;
@@ -159,6 +162,12 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   if (status != AOT_GEMM_OK) return status;
   Asked asked;
   resolve(stated, index, &asked);
+  if (asked.num_launches > kMaxLaunches) {
+    return fail(AOT_GEMM_ERROR_SHAPE,
+                "a batch of %" PRId64 " products of %s, which this library launches one by one; expected at most %" PRId64
+                "; split the batch",
+                asked.num_launches, kOperations[index].tag, kMaxLaunches);
+  }
   const aot_gemm_problem_t& problem = *asked.problem;
   const Operation& operation = kOperations[asked.operation];
   if (operation.layouts == 0) {
