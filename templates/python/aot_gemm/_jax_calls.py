@@ -104,7 +104,9 @@ def _workspace_bytes(product: Product, shape: tuple[int, ...]) -> int:
     tables = range(_library.library().aot_gemm_num_tables())
     plan = _library.binding()["plan"]
     answers = [
-        plan(asked, layout, math.prod(shape) // n, n, k, table) for layout in _LAYOUTS[product.name] for table in tables
+        plan(asked, layout, math.prod(shape) // n, n, k, 1, 0, table)  # of one product, without flags
+        for layout in _LAYOUTS[product.name]
+        for table in tables
     ]
     return max(answer[_WORKSPACE] for answer in answers)
 

@@ -28,6 +28,7 @@ if not hasattr(jax, "ffi"):
 
 GPU = "gpu"
 """JAX's name of the platform of CUDA devices."""
+_MATRIX_DIMS = 2
 
 
 def _check_device(product: str, name: str, operand: Any) -> None:
@@ -152,4 +153,8 @@ def matmul(a: Any, b: Any) -> Any:
     Raises:
         AotGemmError: one of its classes, as `matmul` of the package has them.
     """
+    if getattr(b, "ndim", 0) > _MATRIX_DIMS:
+        raise errors.ShapeError(
+            f"matmul: b has shape {tuple(b.shape)}; expected b (k, n) or (k,); map over the leading dimensions by jax.vmap"
+        )
     return _run("matmul", (a, b))
