@@ -95,6 +95,12 @@ def test_matmul_is_that_of_numpy(functions, xla, a, b):
     assert len(xla.launches) == 1
 
 
+def test_a_batch_of_right_operands_is_left_to_vmap(functions, every_package, xla):
+    with pytest.raises(every_package.ShapeError, match=r"b has shape \(2, 64, 48\); expected b \(k, n\) or \(k,\)"):
+        functions.matmul(draw(2, M, K), draw(2, K, N))
+    assert xla.launches == []
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_activations_follow_the_bias(functions, xla, activation):
     x, weight, bias = draw(M, K), draw(N, K, seed=1), draw(N, seed=2)

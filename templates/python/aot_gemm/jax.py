@@ -155,6 +155,7 @@ def matmul(a: Any, b: Any) -> Any:
     """
     if getattr(b, "ndim", 0) > _MATRIX_DIMS:
         raise errors.ShapeError(
-            f"matmul: b has shape {tuple(b.shape)}; expected b (k, n) or (k,); map over the leading dimensions by jax.vmap"
+            f"matmul: b has shape {tuple(b.shape)}; expected b (k, n) or (k,); map over the leading dimensions by "
+            "jax.vmap"
         )
     return _run("matmul", (a, b))
