@@ -342,7 +342,7 @@ class RowKernel:
         return scale
 
     def _divide(self, values: Any, scale: Any) -> None:
-        """Divide values by a scale, in place, as torch does: times 1 / scale, one at a tie would round the other way."""
+        """Divide values by a scale, in place, as torch does: times 1 / scale, ties would round otherwise."""
         for i in range(cute.size(values)):
             values[i] = cute.arch.inline_ptx(
                 "div.rn.f32 {$w0}, {$r0}, {$r1};",
