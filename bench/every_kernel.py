@@ -6,9 +6,9 @@
     done; wait
 
 from the repository's root, with the wheel and numpy installed and the root on PYTHONPATH. Products have three
-shapes, which are small; most tiles lie partly outside. Operations on rows have the edge sizes of `aot verify`. Operands are allocated to the byte, so that memcheck sees what is read beside them. racecheck
-took 25 s so on an H200; one process, torch's kernels looked into as well, had told nothing in 75. What it reports, and
-why: docs/log/2026-11-21-sanitizer.md.
+shapes, which are small; most tiles lie partly outside. Operations on rows have the edge sizes of `aot verify`. Operands
+are allocated to the byte, so that memcheck sees what is read beside them. What racecheck reports, and why:
+docs/log/2026-11-21-sanitizer.md.
 """
 
 from __future__ import annotations
