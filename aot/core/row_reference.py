@@ -170,7 +170,7 @@ def expected_scales(operation: RowOperation, values: Expected) -> Expected:
 
 
 def scaled(operation: RowOperation, values: Expected, scales: Array) -> Expected:
-    """Divide values by the scales that go with them, as kernels do: by 1 / scale, by `rcp.approx.ftz`.
+    """Divide values by the scales that go with them, as kernels do, in float32.
 
     Args:
         operation: whose scales they are.
@@ -181,5 +181,5 @@ def scaled(operation: RowOperation, values: Expected, scales: Array) -> Expected
     wide = np.repeat(scales, SCALE_BLOCK, 1)[:, :cols] if operation.scale is RowScale.BLOCK else scales
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         quotient = values.values / wide
-        radius = values.radius / np.abs(wide) + APPROXIMATE * np.abs(quotient) + LEAST_NORMAL
+        radius = values.radius / np.abs(wide) + ULP * np.abs(quotient) + LEAST_NORMAL
         return Expected(quotient, np.where(np.isfinite(quotient), radius, 0.0))

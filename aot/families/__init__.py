@@ -52,6 +52,8 @@ class Family(Protocol):
     """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
     loads_outside: bool
     """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.space.cost)."""
+    widens_fp8: bool
+    """Whether it multiplies FP8 as 16-bit operands: at their rate, into sums that need no promotion."""
     prefetches_b: bool
     """Whether its entry takes `Argument.PREFETCH_B`."""
     types: tuple[Types, ...]

@@ -18,41 +18,63 @@ from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
 from aot.families._grid import along_x
-from aot.families._skinny_tile import ALIGN_BYTES, BLOCK_K, CHUNK, MMA_M, MMA_N, PAD, Tile
+from aot.families._skinny_tile import ALIGN_BYTES, CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
 
 WORDS = 4
-"""32-bit registers of a chunk: two MMA instructions take two each."""
+"""32-bit registers of a chunk."""
 
 
 @dataclass(frozen=True)
 class SplitGemm:
-    """The kernel of one candidate."""
+    """The kernel of one candidate, of operands of 16 bits."""
 
     element: Any
-    """CUTLASS's type of A, B, D and the bias."""
+    """CUTLASS's type of A and B; of D and the bias too."""
     tile: Tile
     num_blocks_per_sm: int
     """CTAs that are to fit an SM at once."""
+
+    num_steps = 2
+    """MMA instructions that a pair of chunks serves."""
+
+    @property
+    def block_k(self) -> int:
+        """Elements of k in a stage."""
+        return ROW_BYTES * 8 // int(self.element.width)
+
+    @property
+    def multiplied(self) -> Any:
+        """CUTLASS's type of the factors that MMA instructions take."""
+        return self.element
 
     def __call__(
         self,
         a: cute.Tensor,
         b: cute.Tensor,
         d: cute.Tensor,
-        bias: cute.Tensor | None,
+        vectors: Any,
         prefetch_b: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing."""
+        """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing.
+
+        Args:
+            a: A (m, k).
+            b: B (n, k).
+            d: D (m, n).
+            vectors: what `_fetch` and `_store` read: the bias (n), or None.
+            prefetch_b: whether B may be read before the kernel in front has ended.
+            stream: where the kernel is launched.
+        """
         tile = self.tile
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
         num_stages = tile.num_warps * tile.num_stages
-        layout_b = cute.tile_to_shape(atom, (tile.rows, BLOCK_K, num_stages), order=(0, 1, 2))
-        layout_a = cute.tile_to_shape(atom, (tile.padded_columns, BLOCK_K, num_stages), order=(0, 1, 2))
-        load_b = _make_load(b, layout_b, tile.rows)
-        load_a = _make_load(a, layout_a, tile.columns)
+        layout_b = cute.tile_to_shape(atom, (tile.rows, self.block_k, num_stages), order=(0, 1, 2))
+        layout_a = cute.tile_to_shape(atom, (tile.padded_columns, self.block_k, num_stages), order=(0, 1, 2))
+        load_b = _make_load(b, layout_b, (tile.rows, self.block_k))
+        load_a = _make_load(a, layout_a, (tile.columns, self.block_k))
         tiles_m, tiles_n = cute.ceil_div(d.shape[0], tile.columns), cute.ceil_div(d.shape[1], tile.rows)
-        self.kernel(load_a, load_b, (layout_a, layout_b), d, bias, prefetch_b).launch(
+        self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, prefetch_b).launch(
             grid=along_x(tiles_m, tiles_n, tile.cluster),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.cluster, 1, 1),
@@ -63,11 +85,11 @@ class SplitGemm:
         )
 
     def _shared_memory(self) -> Any:
-        """Describe a CTA's shared memory: the stages of B and of A, the sums from the cluster, and the barriers."""
+        """Describe a CTA's shared memory: the stages of B and of A, the cluster's sums, the barriers, the factors."""
         tile = self.tile
 
         def stages(rows: int) -> Any:
-            count = rows * BLOCK_K * tile.num_warps * tile.num_stages
+            count = rows * self.block_k * tile.num_warps * tile.num_stages
             return cute.struct.Align[cute.struct.MemRange[self.element, count], ALIGN_BYTES]
 
         fields = {
@@ -76,6 +98,8 @@ class SplitGemm:
             "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.num_received], 16],
             "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
         }
+        if tile.num_factors:
+            fields["factors"] = cute.struct.MemRange[Float32, tile.num_factors]
         return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
 
     @cute.kernel
@@ -85,7 +109,7 @@ class SplitGemm:
         load_b: Any,
         layouts: Any,
         d: cute.Tensor,
-        bias: cute.Tensor | None,
+        vectors: Any,
         prefetch_b: Int32,
     ) -> None:
         """Compute a share of a tile of D: see the module."""
@@ -112,12 +136,16 @@ class SplitGemm:
         tile_m, tile_n = Int32(0), index
         if tiles_m > 1:  # a division would delay the first load
             tile_m, tile_n = index % tiles_m, index // tiles_m
-        pair_a = _partition(load_a, storage.a, layouts[0], tile.columns, tile_m)
-        pair_b = _partition(load_b, storage.b, layouts[1], tile.rows, tile_n)
-        num_k_blocks = cute.ceil_div(load_b[1].shape[1], BLOCK_K)
-        first = rank * tile.num_warps + warp_index
-        sums = self._multiply((pair_a, pair_b), storage, barriers, warp_index, first, num_k_blocks, prefetch_b)
-        self._reduce(sums, storage, warp_index, rank, (tile_m * tile.columns, tile_n * tile.rows), d, bias)
+        pair_a = _partition(load_a, storage.a, layouts[0], (tile.columns, self.block_k), tile_m)
+        pair_b = _partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n)
+        num_k_blocks = cute.ceil_div(load_b[1].shape[1], self.block_k)
+        blocks = (rank * tile.num_warps + warp_index, num_k_blocks)
+        origin = (tile_m * tile.columns, tile_n * tile.rows)
+        share = (origin[0], origin[1] + rank * tile.share)
+        sums, fetched = self._multiply(
+            (pair_a, pair_b), storage, barriers, warp_index, blocks, prefetch_b, vectors, share
+        )
+        self._reduce(sums, fetched, storage, warp_index, rank, origin, d, vectors)
 
     @cute.jit
     def _multiply(
@@ -126,13 +154,19 @@ class SplitGemm:
         storage: Any,
         barriers: Any,
         warp_index: Int32,
-        first: Int32,
-        num_k_blocks: Int32,
+        blocks: Any,
         prefetch_b: Int32,
+        vectors: Any,
+        share: Any,
     ) -> Any:
-        """Load and multiply a warp's blocks of k, from `first` on in steps of the cluster's warps; return its sums."""
+        """Load and multiply a warp's blocks of k, from the first on in steps of the cluster's warps.
+
+        Returns:
+            The warp's sums, and what `_fetch` has read for the CTA's share of the tile.
+        """
         tile = self.tile
         pair_a, pair_b = pairs
+        first, num_k_blocks = blocks
         num_stages, step = tile.num_stages, tile.num_warps * tile.cluster
         sums = cute.make_rmem_tensor(((2, 2), tile.rows // MMA_M, tile.padded_columns // MMA_N), Float32)
         sums.fill(0.0)
@@ -147,6 +181,7 @@ class SplitGemm:
         cute.arch.griddepcontrol_launch_dependents()
         for s in cutlass.range(num_first, unroll=1):
             _load(pair_a, first + s * step, first_stage + s, barriers + s)
+        fetched = self._fetch(vectors, share)
         stage, phase = Int32(0), Int32(0)
         for k_block in cutlass.range(first, num_k_blocks, step, unroll=1):
             cute.arch.mbarrier_wait(barriers + stage, phase)
@@ -161,7 +196,7 @@ class SplitGemm:
             if stage == num_stages:
                 stage = Int32(0)
                 phase ^= 1
-        return sums
+        return sums, fetched
 
     @cute.jit
     def _announce(self, barrier: Any) -> None:
@@ -180,7 +215,7 @@ class SplitGemm:
         tile = self.tile
         lane = cute.arch.lane_idx()
         row, column = lane // 4, lane % 4
-        operation = warp.MmaF16BF16Op(self.element, Float32, (MMA_M, MMA_N, 16))
+        operation = warp.MmaF16BF16Op(self.multiplied, Float32, (MMA_M, MMA_N, 16))
         mma = cute.make_mma_atom(operation)
         rows, columns = tile.rows // MMA_M, tile.padded_columns // MMA_N
         chunks_b = _chunks(storage.b, stage * (tile.rows * CHUNK) + row * CHUNK, tile.rows * CHUNK)
@@ -194,29 +229,41 @@ class SplitGemm:
                     cute.autovec_copy(chunks_b[None, chunk + (2 * i + j) * 8 * CHUNK], words_b[None, j, i])
             for j in range_constexpr(columns):
                 cute.autovec_copy(chunks_a[None, chunk + j * 8 * CHUNK], words_a[None, j])
-            for pair in range_constexpr(2):
-                fragments_b = cute.make_rmem_tensor(((2, 2, 2), rows), self.element)
-                fragments_a = cute.make_rmem_tensor(((2, 2), columns), self.element)
+            for step in range_constexpr(self.num_steps):
+                fragments_b = cute.make_rmem_tensor(((2, 2, 2), rows), self.multiplied)
+                fragments_a = cute.make_rmem_tensor(((2, 2), columns), self.multiplied)
                 packed_b = cute.make_tensor(cute.recast_ptr(fragments_b.iterator, dtype=Int32), (4, rows))
                 packed_a = cute.make_tensor(cute.recast_ptr(fragments_a.iterator, dtype=Int32), (2, columns))
-                for word in range_constexpr(4):
-                    for i in range_constexpr(rows):
-                        packed_b[word, i] = words_b[2 * pair + word // 2, word % 2, i]
-                for word in range_constexpr(2):
-                    for j in range_constexpr(columns):
-                        packed_a[word, j] = words_a[2 * pair + word, j]
+                for i in range_constexpr(rows):
+                    for j in range_constexpr(2):
+                        packed_b[j, i], packed_b[2 + j, i] = self._unpack(words_b[None, j, i], step)
+                for j in range_constexpr(columns):
+                    packed_a[0, j], packed_a[1, j] = self._unpack(words_a[None, j], step)
                 cute.gemm(mma, sums, fragments_b, fragments_a, sums)
+
+    def _unpack(self, words: Any, step: int) -> tuple[Any, Any]:
+        """Return the two words of factors that an MMA instruction takes of a chunk."""
+        return words[2 * step], words[2 * step + 1]
+
+    def _fetch(self, vectors: Any, share: Any) -> Any:
+        """Read early what `_store` needs of the vectors for the CTA's share of a tile: nothing."""
+        del vectors, share
+
+    def _keep(self, fetched: Any, storage: Any) -> None:
+        """Write what `_fetch` has read to shared memory, before the CTA's threads meet: nothing."""
+        del fetched, storage
 
     @cute.jit
     def _reduce(
         self,
         sums: cute.Tensor,
+        fetched: Any,
         storage: Any,
         warp_index: Int32,
         rank: Int32,
         origin: Any,
         d: cute.Tensor,
-        bias: cute.Tensor | None,
+        vectors: Any,
     ) -> None:
         """Add the sums of the CTA's warps and of the cluster's CTAs, in order, and store this CTA's share of the tile.
 
@@ -228,10 +275,11 @@ class SplitGemm:
             cute.recast_ptr(storage.b.data_ptr(), dtype=Float32),
             cute.make_layout(
                 (tile.rows, tile.padded_columns, tile.num_warps),
-                stride=(1, tile.rows + PAD, tile.num_stages * tile.rows * BLOCK_K // 2),
+                stride=(1, tile.rows + PAD, tile.num_stages * tile.rows * ROW_BYTES // 4),
             ),
         )
         self._write_sums(sums, partial, warp_index)
+        self._keep(fetched, storage)
         cute.arch.sync_threads()
         columns = cutlass.min(d.shape[0] - origin[0], tile.columns)
         if const_expr(tile.cluster > 1):
@@ -249,10 +297,10 @@ class SplitGemm:
                 if const_expr(tile.cluster > 1):
                     self._send(value, storage, row, column, rank)
                 else:
-                    _store(value, origin[0] + column, origin[1] + row, d, bias)
+                    self._store(value, storage, (row, column), origin, d, vectors)
         if const_expr(tile.cluster > 1):
             cute.arch.mbarrier_wait(_received_barrier(storage, tile), 0)
-            self._store_received(storage, thread, columns, (origin[0], origin[1] + rank * tile.share), d, bias)
+            self._store_received(storage, thread, columns, (origin[0], origin[1] + rank * tile.share), d, vectors)
 
     @cute.jit
     def _write_sums(self, sums: cute.Tensor, partial: cute.Tensor, warp_index: Int32) -> None:
@@ -275,7 +323,7 @@ class SplitGemm:
 
     @cute.jit
     def _store_received(
-        self, storage: Any, thread: Int32, columns: Int32, origin: Any, d: cute.Tensor, bias: cute.Tensor | None
+        self, storage: Any, thread: Int32, columns: Int32, origin: Any, d: cute.Tensor, vectors: Any
     ) -> None:
         """Add what the cluster's CTAs have sent, in order, and store it."""
         tile = self.tile
@@ -287,7 +335,19 @@ class SplitGemm:
                 value = received[row, column, 0]
                 for c in range_constexpr(1, tile.cluster):
                     value += received[row, column, c]
-                _store(value, origin[0] + column, origin[1] + row, d, bias)
+                self._store(value, storage, (row, column), origin, d, vectors)
+
+    @cute.jit
+    def _store(self, value: Float32, storage: Any, place: Any, origin: Any, d: cute.Tensor, vectors: Any) -> None:
+        """Store an element of D, by its row and column of the CTA's share of the tile, where it lies inside."""
+        m, n = origin[0] + place[1], origin[1] + place[0]
+        if n < d.shape[1]:
+            d[m, n] = self._finish(value, storage, place, n, vectors).to(d.element_type)
+
+    def _finish(self, value: Float32, storage: Any, place: Any, n: Int32, vectors: Any) -> Any:
+        """Return an element of D before it is rounded: here with the bias, which is read now."""
+        del storage, place
+        return value if vectors is None else value + vectors[n].to(Float32)
 
 
 def _received_barrier(storage: Any, tile: Tile) -> Any:
@@ -295,18 +355,18 @@ def _received_barrier(storage: Any, tile: Tile) -> Any:
     return storage.barriers.data_ptr() + tile.num_warps * tile.num_stages
 
 
-def _make_load(operand: Any, layout: Any, rows: int) -> Any:
-    """Make the TMA atom that loads boxes of `rows` rows, and the operand's view for it; to be called while tracing."""
-    box = cute.composition(cute.select(layout, [0, 1]), (rows, BLOCK_K))
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, box, (rows, BLOCK_K))
+def _make_load(operand: Any, layout: Any, box: tuple[int, int]) -> Any:
+    """Make the TMA atom that loads boxes of (rows, k), and the operand's view for it; to be called while tracing."""
+    target = cute.composition(cute.select(layout, [0, 1]), box)
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, target, box)
 
 
-def _partition(load: Any, memory: Any, layout: Any, rows: int, tile: Any) -> Any:
+def _partition(load: Any, memory: Any, layout: Any, box: tuple[int, int], tile: Any) -> Any:
     """Make the atom's view of a tile in global memory, (box, block of k), and of the stages, (box, stage)."""
     atom, operand = load
     stages = memory.get_tensor(layout.outer, swizzle=layout.inner)
-    boxes = cute.local_tile(stages, (rows, BLOCK_K), (0, 0, None))
-    tiles = cute.local_tile(operand, (rows, BLOCK_K), (tile, None))
+    boxes = cute.local_tile(stages, box, (0, 0, None))
+    tiles = cute.local_tile(operand, box, (tile, None))
     target, source = cpasync.tma_partition(
         atom, 0, cute.make_layout(1), cute.group_modes(boxes, 0, 2), cute.group_modes(tiles, 0, 2)
     )
@@ -326,12 +386,3 @@ def _chunks(memory: Any, first: Int32, count: int) -> Any:
     everything = cute.make_tensor(words, cute.make_layout((WORDS, 1 << 20), stride=(1, WORDS)))
     start = everything[None, first].iterator
     return cute.make_tensor(start, cute.make_layout((WORDS, count), stride=(1, WORDS)))
-
-
-@cute.jit
-def _store(value: Float32, m: Int32, n: Int32, d: cute.Tensor, bias: cute.Tensor | None) -> None:
-    """Store an element of D, with its bias, where it lies inside."""
-    if n < d.shape[1]:
-        if const_expr(bias is not None):
-            value += bias[n].to(Float32)
-        d[m, n] = value.to(d.element_type)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BLOCK_K = 64
-"""Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, swizzling modes."""
-
-ROW_BYTES = 2 * BLOCK_K
+ROW_BYTES = 128
+"""Bytes of k in a stage, the widest rows that TMA swizzles. Source: PTX ISA, swizzling modes."""
 
 CHUNK = 8
-"""Chunks of 16 bytes in a row of a stage; also the elements of a chunk."""
+"""Chunks of 16 bytes in a row of a stage."""
 
 MMA_M, MMA_N = 16, 8
 """Source: PTX ISA, mma.m16n8k16."""
@@ -80,14 +78,19 @@ class Tile:
         return self.share * self.columns * self.cluster if self.cluster > 1 else 1
 
     @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for finishing its share: none, a bias is read when it is needed."""
+        return 0
+
+    @property
     def num_barriers(self) -> int:
         """Barriers of a CTA: one for each stage of each warp, and one for what it receives."""
         return self.num_warps * self.num_stages + 1
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes beside the stages: sums from the cluster, barriers, and what aligns the stages."""
-        used = 4 * self.num_received + BARRIER_BYTES * self.num_barriers
+        """Bytes beside the stages: sums from the cluster, factors, barriers, and what aligns the stages."""
+        used = 4 * (self.num_received + self.num_factors) + BARRIER_BYTES * self.num_barriers
         return ALIGN_BYTES + -(-used // ROUNDING_BYTES) * ROUNDING_BYTES
 
     @property
@@ -99,3 +102,13 @@ class Tile:
     def has_room_for_sums(self) -> bool:
         """Whether a warp's sums fit where its stages of the weight were."""
         return 4 * (self.rows + PAD) * self.padded_columns <= self.rows * ROW_BYTES * self.num_stages
+
+
+@dataclass(frozen=True)
+class ScaledTile(Tile):
+    """The same where the sums have scale factors and perhaps a bias."""
+
+    @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for its share: a factor and the bias of each row of the weight, a factor of x's."""
+        return 2 * self.share + self.columns

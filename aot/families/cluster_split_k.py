@@ -2,7 +2,7 @@
 
 A CTA takes 16 to 128 rows of the weight and all of x's rows up to 64. Where such tiles are too few for the device's
 SMs, the CTAs of a cluster share the k of a tile and add their sums through distributed shared memory: no workspace and
-no second kernel. `mma.sync` computes it, which Hopper and Blackwell have alike.
+no second kernel. `mma.sync` computes it, which Hopper and Blackwell have alike; e4m3 is converted to float16 for it.
 
 A candidate's `tile_m` runs along n and is the part of a tile's rows that one CTA of the cluster stores; the cluster
 multiplies `tile_m * cluster_m` rows. So `tile_m` rows of full k are also the share of the weight that a CTA loads.
@@ -16,8 +16,8 @@ from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout
-from aot.core.types import BF16, FP16
-from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, Tile
+from aot.core.types import BF16, E4M3_BF16, E4M3_BF16_FAST, E4M3_FP16, E4M3_FP32, FP16
+from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, ScaledTile, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
+
+ACTIVATIONS = (Epilogue.SILU, Epilogue.GELU_TANH)
+"""Epilogues that are built of types with scale factors alone."""
 
 ROWS = (16, 32, 48, 64, 112)
 """Rows of the weight that a cluster multiplies."""
@@ -49,9 +52,14 @@ RESERVED_SMEM_BYTES = 1024
 """Shared memory that the driver takes of each block. Source: CUDA C++ Programming Guide, compute capability 9.0."""
 
 
-def _tile(candidate: Candidate) -> Tile:
+def _kind(operation: Operation) -> type[Tile]:
+    """Return the class of an operation's tiles."""
+    return ScaledTile if operation.types.is_scaled else Tile
+
+
+def _tile(candidate: Candidate, operation: Operation) -> Tile:
     """Return the tile of a candidate whose schedule is one of ours."""
-    return Tile(
+    return _kind(operation)(
         candidate.tile_m * candidate.cluster_m,
         candidate.tile_n,
         candidate.cluster_m,
@@ -87,9 +95,10 @@ class ClusterSplitK:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = True
     prefetches_b = True
-    types = (BF16, FP16)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS)
+    types = (BF16, FP16, E4M3_BF16, E4M3_FP16, E4M3_FP32, E4M3_BF16_FAST)
+    epilogues = (Epilogue.NONE, Epilogue.BIAS, *ACTIVATIONS)
     groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -97,11 +106,11 @@ class ClusterSplitK:
 
         With two, the next kernel's CTAs find room beside this one's, and begin with the weight where it is constant.
         """
-        del operation
+        kind = _kind(operation)
         for rows in ROWS:
             for columns in COLUMNS:
                 for cluster in sorted({m for m, n in target.clusters if n == 1 and rows % m == 0}):
-                    for schedule, num_stages in _fillings(rows, columns, cluster, target):
+                    for schedule, num_stages in _fillings(kind, rows, columns, cluster, target):
                         yield Candidate(
                             family=self.name,
                             tile_m=rows // cluster,
@@ -114,8 +123,11 @@ class ClusterSplitK:
                         )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the kernel's limits on layout, tile, registers and stages."""
+        """Apply the kernel's limits on layout, epilogue, tile, registers and stages."""
         del target
+        if operation.epilogue in ACTIVATIONS and not operation.types.is_scaled:
+            text = f"{self.name} applies activations to sums with scale factors, {operation.tag} has none"
+            return Rejected(Reason.EPILOGUE, text)
         if operation.layout is not Layout.KK:
             text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
             return Rejected(Reason.LAYOUT, text)
@@ -126,12 +138,12 @@ class ClusterSplitK:
         if candidate.schedule not in SCHEDULES:
             text = f"{self.name} has the schedules {', '.join(SCHEDULES)}, got {candidate.schedule!r}"
             return Rejected(Reason.COMBINATION, text)
-        return _check_tile(_tile(candidate))
+        return _check_tile(_tile(candidate, operation))
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count the stages of all warps, the sums that a CTA receives, and the barriers."""
-        del operation, target
-        tile = _tile(candidate)
+        """Count the stages of all warps, the sums that a CTA receives, the factors, and the barriers."""
+        del target
+        tile = _tile(candidate, operation)
         return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
 
     def workspace(self, candidate: Candidate) -> Workspace:
@@ -152,23 +164,29 @@ class ClusterSplitK:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
+
+        tile, arguments = _tile(candidate, operation), signature(KernelKey(operation, candidate))
+        configured = (cutlass_type(operation.a.element), tile, _blocks_per_sm(tile, target))
+        if operation.types.is_scaled:
+            from aot.families._skinny_entry import scaled_entry
+            from aot.families._skinny_scaled_kernel import ScaledSplitGemm
+
+            return scaled_entry(ScaledSplitGemm(*configured, operation), arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
         from aot.families._skinny_kernel import SplitGemm
 
-        tile = _tile(candidate)
-        gemm = SplitGemm(cutlass_type(operation.d), tile, _blocks_per_sm(tile, target))
-        return prefetch_entry(gemm, signature(KernelKey(operation, candidate)), operation)
+        return prefetch_entry(SplitGemm(*configured), arguments, operation)
 
 
-def _fillings(rows: int, columns: int, cluster: int, target: Target) -> Iterator[tuple[str, int]]:
+def _fillings(kind: type[Tile], rows: int, columns: int, cluster: int, target: Target) -> Iterator[tuple[str, int]]:
     """List warps and stages that fill an SM's shared memory with one CTA, and those that do with two."""
-    few = Tile(rows, columns, cluster, 8, 0).num_accumulators <= MAX_ACCUMULATORS_OF_8
+    few = kind(rows, columns, cluster, 8, 0).num_accumulators <= MAX_ACCUMULATORS_OF_8
     for num_blocks in (1, 2):
         limit = min(target.smem_bytes_per_block, target.smem_bytes_per_sm // num_blocks - RESERVED_SMEM_BYTES)
-        of_8, of_4 = (_count_stages(Tile(rows, columns, cluster, num_warps, 0), limit) for num_warps in (8, 4))
+        of_8, of_4 = (_count_stages(kind(rows, columns, cluster, num_warps, 0), limit) for num_warps in (8, 4))
         if few and of_8 > MIN_STAGES:
             yield "warps8", of_8
-        elif of_4 >= MIN_STAGES and Tile(rows, columns, cluster, 4, of_4).has_room_for_sums:
+        elif of_4 >= MIN_STAGES and kind(rows, columns, cluster, 4, of_4).has_room_for_sums:
             yield "warps4", of_4
 
 

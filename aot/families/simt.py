@@ -30,6 +30,7 @@ class Simt:
     num_strides = 2
     is_fallback = True
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = False
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)

@@ -36,6 +36,7 @@ class Sm100Persistent:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)

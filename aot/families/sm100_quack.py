@@ -49,6 +49,7 @@ class Sm100Quack:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = False
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)

@@ -40,6 +40,7 @@ class Sm100Tgv:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)

@@ -86,6 +86,7 @@ class Sm90ClusterSplitK:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = True
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)

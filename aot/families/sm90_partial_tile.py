@@ -27,6 +27,7 @@ class Sm90PartialTile(Sm90Quack):
 
     name = "sm90_partial_tile"
     loads_outside = False
+    widens_fp8 = False
     tile_n_step = STEP
     types: tuple[Types, ...] = (BF16, FP16)
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE, Epilogue.BIAS)

@@ -99,6 +99,7 @@ class Sm90Quack:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = False
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""

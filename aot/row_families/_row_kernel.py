@@ -137,7 +137,7 @@ class RowKernel:
         if const_expr(self.operation.is_quantized):
             magnitude = self._reduce(self._magnitude(values, place), maximum, shared, MAGNITUDE)
             scale = self._scale(magnitude, operands, place, piece)
-            self._multiply(values, _inverse(scale))
+            self._divide(values, scale)
         self._write(values, operands, place)
 
     @cute.jit
@@ -145,7 +145,7 @@ class RowKernel:
         """Compute a row of any width, a part at a time."""
         cols = operands.y.shape[1]
         parts = cute.ceil_div(cols, self.candidate.columns)
-        mean, deviation, inverse = Float32(0.0), Float32(1.0), Float32(1.0)
+        mean, deviation, scale = Float32(0.0), Float32(1.0), Float32(1.0)
         if const_expr(self.operation.is_norm):
             mean, deviation = self._statistics(operands, place, shared, parts)
         if const_expr(self.operation.is_quantized):
@@ -155,12 +155,12 @@ class RowKernel:
                 values = self._finished(operands, there, mean, deviation)
                 magnitude = maximum(magnitude, self._magnitude(values, there))
             magnitude = self._reduce(magnitude, maximum, shared, MAGNITUDE)
-            inverse = _inverse(self._scale(magnitude, operands, place, Int32(0)))
+            scale = self._scale(magnitude, operands, place, Int32(0))
         for part in cutlass.range(parts, unroll=1):
             there = self._part(place, part)
             values = self._finished(operands, there, mean, deviation)
             if const_expr(self.operation.is_quantized):
-                self._multiply(values, inverse)
+                self._divide(values, scale)
             self._write(values, operands, there)
 
     @cute.jit
@@ -341,9 +341,14 @@ class RowKernel:
                 operands.scale[place.row, piece] = scale
         return scale
 
-    def _multiply(self, values: Any, factor: Any) -> None:
-        """Multiply values by a factor, in place."""
-        values.store(values.load() * factor)
+    def _divide(self, values: Any, scale: Any) -> None:
+        """Divide values by a scale, in place, as torch does: times 1 / scale, ties would round otherwise."""
+        for i in range(cute.size(values)):
+            values[i] = cute.arch.inline_ptx(
+                "div.rn.f32 {$w0}, {$r0}, {$r1};",
+                write_only_types=[Float32],
+                read_only_args=[Float32(values[i]), Float32(scale)],
+            )
 
     @cute.jit
     def _write(self, values: Any, operands: Any, place: Any) -> None:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate, SplitK
 from aot.core.constraints import Rate
 from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK
 from aot.families import family_of
 
 if TYPE_CHECKING:
-    from aot.core.operation import Operation
     from aot.core.problem import Problem
     from aot.core.target import Target
 
@@ -228,11 +228,18 @@ class Estimate:
     num_waves: Column
 
 
+def _is_fp8(operation: Operation) -> bool:
+    return operation.types.a.bits == 8 and operation.accumulator is ElementType.FLOAT32
+
+
+def _widens(candidates: Sequence[Candidate], operation: Operation) -> NDArray[np.bool_]:
+    """Say which candidates multiply an operation's FP8 as 16-bit operands."""
+    return np.array([_is_fp8(operation) and family_of(candidate).widens_fp8 for candidate in candidates])
+
+
 def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column | float:
     """Return what adding a tile's FP8 sums up in float32 every 128 of k adds to its multiplications."""
-    types = operation.types
-    is_fp8 = types.a.bits == 8 and types.accumulator is ElementType.FLOAT32
-    if not is_fp8 or types.is_fast or target.arch != PROMOTED_ARCH:
+    if not _is_fp8(operation) or operation.types.is_fast or target.arch != PROMOTED_ARCH:
         return 0.0
     additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
     promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us
@@ -247,9 +254,11 @@ def _tile_us(
     edge = constants.mma_half_edge
     efficiency = tile_m * x.tile_n / ((tile_m + edge) * (x.tile_n + edge))
     best = (256 / (256 + edge)) ** 2
-    flops_per_s = constants.flops_share * target.peak_flops_per_s(operation) / target.num_sms
+    widens = _widens(candidates, operation)
+    peak = np.where(widens, target.peak_flops_per_s(Operation.FP16_KK), target.peak_flops_per_s(operation))
+    flops_per_s = constants.flops_share * peak / target.num_sms
     mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
-    mma_us = mma_us + _promotion_us(x, operation, target)
+    mma_us = mma_us + np.where(widens, 0.0, _promotion_us(x, operation, target))
     l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
     loaded = x.cta_m * item.rows / x.cluster_n + x.tile_n * item.columns / x.cluster_m
     store_us = 2 * x.cta_m * x.tile_n * item.stored / l2_bytes_per_us

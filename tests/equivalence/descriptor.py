@@ -42,7 +42,7 @@ from dataclasses import dataclass
 
 NUM_BYTES = 64
 MAX_RANK = 5
-DTYPES = {6: "float16", 10: "bfloat16"}
+DTYPES = {0: "uint8", 6: "float16", 10: "bfloat16"}
 STRIDE_UNIT_BYTES = 16
 
 

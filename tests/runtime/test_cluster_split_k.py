@@ -12,10 +12,12 @@ import pytest
 
 from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Candidate, KernelKey
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
 from tests.equivalence.descriptor import NUM_BYTES, decode
 from tests.objects import BF16, STORE, small_manifest
+from tests.runtime import test_operand_kernels as direct
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_real_kernels import (
     B_CONSTANT,
@@ -35,6 +37,12 @@ TWO_CTAS = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=
 FOUR_CTAS = Candidate("cluster_split_k", 8, 32, 4, schedule="warps8", num_stages=3, **PLAIN)
 CANDIDATES = (ONE_ROW, TWO_CTAS, FOUR_CTAS)
 M, N, K = 35, 520, 264
+SCALED = [
+    KernelKey(Operation.E4M3_BF16_KK, ONE_ROW),
+    KernelKey(Operation.E4M3_BF16_KK, TWO_CTAS),
+    KernelKey(Operation.E4M3_FP32_KK, FOUR_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK_SILU, TWO_CTAS),
+]
 
 
 def compile_beside_others(candidates):
@@ -94,22 +102,69 @@ def test_b_is_prefetched_only_where_it_is_constant(real, built, flags, expected)
     assert parameters[-1] == struct.pack("<i", expected)
 
 
+@pytest.fixture(scope="module")
+def scaled():
+    """Compile kernels of FP8, with a library over the recorder in which their entries are called."""
+    artifacts, failures = compile_kernels(SCALED, load_target("h200"), STORE, progress=False)
+    assert failures == []
+    return {x.kernel.key: direct.Compiled(x.kernel, x.path, 132) for x in artifacts}
+
+
+@pytest.fixture(scope="module")
+def entries(scaled, tmp_path_factory):
+    manifest, objects = small_manifest("h200")
+    paths = [*objects.values(), *(x.path for x in scaled.values())]
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("scaled"), paths))
+
+
+@pytest.mark.parametrize("key", SCALED, ids=lambda x: x.name)
+def test_boxes_of_e4m3_have_twice_the_k(scaled, entries, key):
+    record, parameters = direct.launch(entries, scaled[key], direct.arguments(key.operation))
+    rows, columns = key.candidate.tile_m * key.candidate.cluster_m, key.candidate.tile_n
+    maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
+    assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
+        direct.A: ((direct.K, direct.M), (128, columns), 3),
+        direct.B: ((direct.K, direct.N), (128, rows), 3),
+    }
+    tiles = -(-direct.N // rows) * -(-direct.M // columns)
+    assert tuple(record.grid) == (tiles * key.candidate.cluster_m, 1, 1)
+
+
+@pytest.mark.parametrize("key", SCALED, ids=lambda x: x.name)
+def test_shared_memory_with_factors_is_what_the_family_counts_and_nothing_is_spilled(scaled, entries, key):
+    kernel = scaled[key].kernel
+    record, _ = direct.launch(entries, scaled[key], direct.arguments(key.operation))
+    assert record.smem_bytes <= kernel.smem_bytes <= record.smem_bytes + 1024
+    assert (kernel.spill_bytes, tuple(record.block)) == (0, (kernel.num_threads, 1, 1))
+
+
+@pytest.mark.parametrize("key", SCALED, ids=lambda x: x.name)
+@pytest.mark.parametrize("bias", [True, False])
+def test_factors_keep_their_strides_and_an_absent_bias_has_no_elements(scaled, entries, key, bias):
+    _, parameters = direct.launch(entries, scaled[key], direct.arguments(key.operation, bias=bias))
+    assert direct.vector(parameters, direct.SCALE_A) == (direct.M, (direct.STEP_A,))
+    assert direct.vector(parameters, direct.SCALE_B) == (direct.N, (direct.STEP_B,))
+    assert direct.vector(parameters, direct.BIAS if bias else 0) == (direct.N if bias else 0, ())
+    assert parameters[-1] == struct.pack("<i", 1)
+
+
 COMPILE_FOR_THOR = """
 import sys
 from pathlib import Path
 from cutlass import cute
 from aot.compile.object_file import inspect
 from aot.core.candidate import KernelKey
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import family_of
-from tests.objects import BF16
 from tests.runtime.test_cluster_split_k import TWO_CTAS
 
 thor = load_target("thor")
-entry = family_of(TWO_CTAS).entry(TWO_CTAS, BF16, thor)
+operation = Operation(sys.argv[2])
+entry = family_of(TWO_CTAS).entry(TWO_CTAS, operation, thor)
 host = f"llvm -mtriple={thor.host_triple} -mcpu={thor.host_cpu}"
 options = f"--gpu-arch {thor.arch} --host-target '{host}'"
-name = KernelKey(BF16, TWO_CTAS).name
+name = KernelKey(operation, TWO_CTAS).name
 cute.compile(entry.function, *entry.arguments, options=options).export_to_c(
     file_path=sys.argv[1], file_name="kernel", function_prefix=name
 )
@@ -117,8 +172,9 @@ print(inspect(Path(sys.argv[1]) / "kernel.o", name, thor, 128).spill_bytes)
 """
 
 
-def test_the_kernel_is_none_of_hopper_alone(tmp_path):
+@pytest.mark.parametrize("operation", [BF16, Operation.E4M3_BF16_KK])
+def test_the_kernel_is_none_of_hopper_alone(tmp_path, operation):
     environment = os.environ | {"CUTE_DSL_ARCH": "sm_110a", "QUACK_ARCH": "sm_110a"}
-    command = [sys.executable, "-c", COMPILE_FOR_THOR, str(tmp_path)]
+    command = [sys.executable, "-c", COMPILE_FOR_THOR, str(tmp_path), operation.tag]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["0"]), done.stderr[-2000:]

@@ -8,9 +8,10 @@ import struct
 import pytest
 
 from aot.compile.compiler import compile_kernels
-from aot.core.candidate import KernelKey
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.epilogue import Epilogue
+from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
 from aot.core.types import Scale
@@ -25,7 +26,12 @@ INTERLEAVED = 2
 DESCRIPTOR_USED = 64
 """Bytes of a TMA descriptor that mean something; the others are whatever was on the stack."""
 M, N, K = direct.M, direct.N, direct.K
-KERNELS = [x for x in direct.KERNELS if x[1].family.startswith("sm90_")]
+SKINNY = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
+KERNELS = [
+    *(x for x in direct.KERNELS if x[1].family.startswith("sm90_")),
+    (Operation.E4M3_BF16_KK, SKINNY),
+    (Operation.E4M3_FP16_KK, SKINNY),
+]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.candidate import Accepted, Reason, Rejected, Workspace
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
@@ -16,6 +16,7 @@ from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16
 
 H200 = load_target("h200")
+FP8 = Operation.E4M3_BF16_KK
 NAME = "cluster_split_k_24x8_c2x1_warps8_st4_direct_swap"
 TILE = named(NAME, "h200")
 
@@ -40,10 +41,24 @@ def test_resources(name, smem_bytes, stages, threads):
     assert resources(name, "h200") == (smem_bytes, stages, threads, 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "smem_bytes", "stages", "threads"),
+    [
+        # As above, and for each of 16 rows a factor and a bias, and one factor of x's: 33 floats.
+        ("cluster_split_k_16x1_c1x1_warps8_st9_direct_swap", 72 * 24 * 128 + 73 * 8 + 34 * 4, 9, 256),
+        # 24 rows are a CTA's share of the 48: 56 floats.
+        (NAME, 32 * 56 * 128 + 272 + 48 * 8 * 4 + 56 * 4, 4, 256),
+    ],
+)
+def test_a_stage_of_e4m3_has_twice_the_k_and_factors_have_their_place(name, smem_bytes, stages, threads):
+    assert resources(name, "h200", FP8) == (smem_bytes, stages, threads, 0)
+
+
+@pytest.mark.parametrize("operation", [BF16, FP8])
 @pytest.mark.parametrize("rows", [16, 32, 48])
-def test_stages_fill_an_sm_with_one_cta_and_with_two(rows):
-    candidates = [x for x in FAMILY.candidates(BF16, H200) if (x.tile_m, x.tile_n, x.cluster_m) == (rows, 8, 1)]
-    one, two = (FAMILY.resources(x, BF16, H200) for x in candidates)
+def test_stages_fill_an_sm_with_one_cta_and_with_two(rows, operation):
+    candidates = [x for x in FAMILY.candidates(operation, H200) if (x.tile_m, x.tile_n, x.cluster_m) == (rows, 8, 1)]
+    one, two = (FAMILY.resources(x, operation, H200) for x in candidates)
     assert one.smem_bytes <= H200.smem_bytes_per_block < one.smem_bytes + one.stage_bytes
     half = H200.smem_bytes_per_sm // 2 - 1024
     assert two.smem_bytes <= half < two.smem_bytes + two.stage_bytes
@@ -60,11 +75,18 @@ def test_the_device_is_filled_from_n_1024_to_n_14336():
     assert all(128 in counts for counts in ctas.values())
 
 
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *(BF16, FP8, Operation.E4M3_FP16_KK, Operation.E4M3_FP32_KK, Operation.E4M3_BF16_FAST_KK),
+        *(Operation.E4M3_BF16_KK_SILU, Operation.E4M3_BF16_KK_GELU_TANH),
+    ],
+)
 @pytest.mark.parametrize(("target", "count"), [("h200", 120), ("thor", 80)])
-def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers(target, count):
-    found = list(FAMILY.candidates(BF16, load_target(target)))
+def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers(target, count, operation):
+    found = list(FAMILY.candidates(operation, load_target(target)))
     assert len(found) == count
-    assert all(isinstance(check(x, BF16, load_target(target)), Accepted) for x in found)
+    assert all(isinstance(check(x, operation, load_target(target)), Accepted) for x in found)
     for candidate in found:
         rows, columns = candidate.tile_m * candidate.cluster_m, -(-candidate.tile_n // 8) * 8
         assert (rows + 4) * columns * 4 <= candidate.num_stages * rows * 128
@@ -114,6 +136,36 @@ def test_both_operands_must_be_contiguous_along_k():
     operation = Operation.of(ElementType.FLOAT16, Layout.MK)
     message = "cluster_split_k takes A and B contiguous along k, got mk"
     assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
+
+
+@pytest.mark.parametrize(
+    ("operation", "why", "message"),
+    [
+        (
+            Operation.BF16_KK_SILU,
+            Reason.EPILOGUE,
+            "cluster_split_k applies activations to sums with scale factors, bf16_kk_silu has none",
+        ),
+        (
+            Operation.E4M3_BF16_KK_SWIGLU,
+            Reason.EPILOGUE,
+            (
+                f"{NAME}: cluster_split_k builds the epilogues none, bias, silu, gelu_tanh, "
+                "e4m3_bf16_kk_swiglu needs swiglu"
+            ),
+        ),
+        (
+            Operation.E5M2E4M3_BF16_KK,
+            Reason.TYPES,
+            (
+                f"{NAME}: cluster_split_k builds the types bf16, fp16, e4m3_bf16, e4m3_fp16, e4m3_fp32, "
+                "e4m3_bf16_fast, e5m2e4m3_bf16_kk needs e5m2e4m3_bf16"
+            ),
+        ),
+    ],
+)
+def test_operations_that_the_kernel_does_not_compute_are_refused(operation, why, message):
+    assert check(TILE, operation, H200) == Rejected(why, message)
 
 
 @pytest.mark.parametrize("epilogue", [Epilogue.NONE, Epilogue.BIAS])

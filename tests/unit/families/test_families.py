@@ -27,6 +27,7 @@ class Newest:
     num_strides = 1
     is_fallback = False
     loads_outside = True
+    widens_fp8 = False
     prefetches_b = False
     types = (BF16,)
     epilogues = tuple(Epilogue)

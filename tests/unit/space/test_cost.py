@@ -205,6 +205,14 @@ def test_the_multiplications_of_each_type_run_at_its_rate():
         assert bf16 / found == pytest.approx(rate, rel=0.01)
 
 
+def test_fp8_that_is_widened_is_multiplied_at_the_rate_of_16_bits_and_not_promoted():
+    tile = named("cluster_split_k_64x64_c1x1_warps4_st3_direct_swap", "h200")
+    exact, fast = (predict(tile, of(x, 64, 64, 2**22)).compute_us for x in ("e4m3_bf16_kk", "e4m3_bf16_fast_kk"))
+    # An SM's 2 m n k at the rate of fp16, and what edges of 64 lose against those of 256.
+    lost = (64 * 278 / (86 * 256)) ** 2
+    assert exact == fast == pytest.approx(2 * 64 * 64 * 2**22 / (H200.flops_per_s / 132 / 1e6) / lost, rel=1e-3)
+
+
 def test_promoted_sums_cost_hopper_a_fifth_of_their_additions():
     # 128 x 128 additions for each of 2**13 steps of k, at 67e12 / 2 / 132 a second and SM; a fifth is not hidden.
     promoted, fast = (predict(SQUARE, of(f"e4m3_bf16_{x}kk", 128, 128, 2**20)).compute_us for x in ("", "fast_"))
