@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_PRESET = "default"
-"""What a wheel has where nobody says which operations it is to have: products of bf16 and fp16, plain and with a bias."""
+"""What a wheel has where nobody says which operations it is to have: bf16 and fp16, plain and with a bias."""
 
 PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -72,6 +72,16 @@ def proven_operations(target: str) -> frozenset[Operation]:
 
 
 @cache
+def proven_rows(target: str) -> frozenset[RowOperation]:
+    """Return the operations on rows whose kernels were all right on a target's device: TARGET_DATE_row_kernels.json."""
+    checks: dict[str, list[int]] = {}
+    for path in sorted(RESULTS.glob(f"{target}_*_row_kernels.json")):
+        checks |= json.loads(path.read_text(encoding="utf-8"))["checks"]
+    found = {x: [faults for name, (_, faults) in checks.items() if name.startswith(f"{x}_row_")] for x in RowOperation}
+    return frozenset(x for x, faults in found.items() if faults and not any(faults))
+
+
+@cache
 def shipped_operations(target: str) -> frozenset[Operation]:
     """Return the operations that the committed selection of a target has, if there is one."""
     path = committed_selection(load_target(target))
@@ -137,6 +147,8 @@ def row_support(operation: RowOperation, target: str) -> Support:
         row_fallback(operation, device)
     except CandidateError as error:
         return Support(REFUSED, str(error))
+    if operation in proven_rows(target):
+        return Support(PROVEN)
     return Support(COMPILED if legal_rows(operation, device) else FALLBACK)
 
 

@@ -104,3 +104,12 @@ def test_a_page_without_a_place_is_refused():
         with_tables(f"# A page\n{BEGIN}\n")
     with pytest.raises(OutputError):
         with_tables(f"# A page\n{END}\n")
+
+
+def test_an_operation_on_rows_is_right_where_all_of_its_kernels_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    checks = {"bf16_rms_norm_row_scalar_256x1_v1x4": [14, 0], "fp16_rms_norm_row_scalar_256x1_v1x4": [14, 1]}
+    (tmp_path / "h100_20261122_row_kernels.json").write_text(json.dumps({"checks": checks}))
+    module.proven_rows.cache_clear()
+    assert module.proven_rows("h100") == {RowOperation.BF16_RMS_NORM}
+    module.proven_rows.cache_clear()
