@@ -26,6 +26,7 @@ from aot.core.constraints import (
     Version,
 )
 from aot.core.errors import StoreError
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.types import BF16, FP16
@@ -47,9 +48,15 @@ CENSUS_VERSION = 1
 """Version of the file; a reader refuses any other."""
 
 OPERATIONS = tuple(
-    sorted((x for x in Operation if x.types in (BF16, FP16) and not x.steps), key=lambda x: x.layout.code)
+    sorted(
+        (x for x in Operation if x.types in (BF16, FP16) and not x.steps and x.grouping is Grouping.DENSE),
+        key=lambda x: x.layout.code,
+    )
 )
-"""Those that a census counts by default: those with an epilogue are built of the same kernels."""
+"""Those that a census counts by default: those with an epilogue are built of the same kernels.
+
+Batches and groups have kernels of their own, which a census is asked for by their tags.
+"""
 
 
 def _order(operation: Operation) -> tuple[bool, int, int]:

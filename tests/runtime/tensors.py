@@ -101,6 +101,7 @@ def install_old_torch(monkeypatch, stream):
     attributes |= {"__torch_dispatch__": None, "numel": lambda self: 1, "untyped_storage": lambda self: storage}
     torch.Tensor = type("Tensor", (FakeTensor,), {"__module__": "torch", **methods, **attributes})
     torch.is_grad_enabled = lambda: True
+    torch.are_deterministic_algorithms_enabled = lambda: False
     torch._C = SimpleNamespace(_get_tracing_state=lambda: None)
     torch.jit = SimpleNamespace(is_tracing=lambda: False)
     written = torch.written = []

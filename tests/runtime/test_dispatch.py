@@ -166,7 +166,7 @@ namespace aot {
 constexpr int64_t kEdges[] = {1};
 constexpr uint32_t kStarts[] = {0, 3};
 constexpr uint32_t kSteps[] = {%s};
-const Section kSections[] = {{0, 0, nullptr, 0, {kEdges, kEdges, kStarts, kSteps, 1, 1}, 0, 0, 0, 0}};
+const Section kSections[] = {{0, 0, 1, false, nullptr, 0, {kEdges, kEdges, kStarts, kSteps, 1, 1}, 0, 0, 0, 0}};
 const int32_t kNumSections = 1;
 constexpr int32_t kSectionOf[] = {0, -1, -1, -1};
 const Table kTables[] = {{"h200", nullptr, 0, 132, 0, kSectionOf, 1}};

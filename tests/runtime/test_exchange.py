@@ -69,9 +69,13 @@ def test_operands_may_be_given_by_position_or_by_name(package, library, framewor
         (
             "(x: 'Any', weight: 'Any', bias: 'Any' = None, *, activation: 'str | None' = None, scale_x: 'Any' = None, "
             "scale_w: 'Any' = None, residual: 'Any' = None, out: 'Any' = None, out_dtype: 'Any' = None, "
-            "scale_out: 'Any' = None, allow_tf32: 'bool' = False, use_fast_accum: 'bool' = False) -> 'Any'"
+            "scale_out: 'Any' = None, allow_tf32: 'bool' = False, use_fast_accum: 'bool' = False, "
+            "deterministic: 'bool' = False, batch_invariant: 'bool' = False) -> 'Any'"
         ),
-        "(a: 'Any', b: 'Any', *, out: 'Any' = None) -> 'Any'",
+        (
+            "(a: 'Any', b: 'Any', *, out: 'Any' = None, deterministic: 'bool' = False, "
+            "batch_invariant: 'bool' = False) -> 'Any'"
+        ),
     ]
 
 

@@ -295,11 +295,11 @@ CASES = [
     ),
     (
         "matmul",
-        (FakeTensor((4, 8)), FakeTensor((2, 8, 4)), FakeTensor((4, 3))),
+        (FakeTensor((3, 4, 8)), FakeTensor((2, 8, 4)), FakeTensor((4, 3))),
         "ShapeError",
         (
-            "matmul: got a (4, 8) and b (2, 8, 4); expected a (..., m, k) or (k,), and b (k, n) or (k,); for a batched "
-            "b call this once for each of its matrices, or the framework's own matmul"
+            "matmul: got a (3, 4, 8) and b (2, 8, 4); expected leading dimensions that are equal or 1, counted from the "
+            "last two on; expand or permute one"
         ),
     ),
     (

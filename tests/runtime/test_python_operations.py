@@ -9,12 +9,13 @@ import torch
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.types import SCALE_BLOCK, Scale
 from tests.runtime import host
 from tests.runtime.exchange import Framework
-from tests.runtime.stating import DENSE, by_call
+from tests.runtime.stating import by_call
 from tests.runtime.tensors import (
     BFLOAT16,
     E4M3,
@@ -348,8 +349,9 @@ def test_torch_hears_that_out_was_written_beside_other_operands(every_package, e
 
 def test_the_packages_catalogue_is_the_toolchains(every_package):
     rows = every_package._catalogue.CATALOGUE
-    assert [(x.call, x.tag) for x in rows] == [(x.call, x.layouts[0].tag) for x in DENSE if x is x.layouts[0]]
-    assert {x.call for x in rows} == {x.call for x in by_call()}
+    asked = [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED]
+    assert [(x.call, x.tag, x.grouping) for x in rows] == [(x.call, x.tag, x.grouping.value) for x in asked]
+    assert {x.call for x in rows if x.grouping == "dense"} == {x.call for x in by_call()}
     by_tag = {x.tag: x for x in Operation}
     for row in rows:
         operation = by_tag[row.tag]

@@ -152,13 +152,14 @@ def refuse(request: Request) -> NoReturn:
         DtypeError: there is no product of the element types.
         UnsupportedError: there is no such operation, or this wheel has no kernels for it.
     """
-    of_types = [x for x in CATALOGUE if _types(x) == (request.a, request.b, request.d)]
+    named = [x for x in CATALOGUE if request.grouping != "dense" or x.grouping == "dense"]
+    of_types = [x for x in named if _types(x) == (request.a, request.b, request.d)]
     if not of_types:
         raise errors.DtypeError(
             f"{request.product}: there is no product of {request.a} by {request.b} into {request.d}; expected one of "
             f"{_products_of(request.a)}; convert an operand, or give another out_dtype"
         )
-    here = [x for x in CATALOGUE if _is_there(x.call)]
+    here = [x for x in named if _is_there(x.call)]
     of_these = [x.call for x in here if x in of_types]
     has = f"of these types it has {', '.join(of_these)}" if of_these else f"it has {_list(here)}, none of these types"
     serving = _serving(request)

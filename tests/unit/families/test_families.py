@@ -73,13 +73,15 @@ def test_families_are_found_by_their_modules():
                 "simt",
                 "sm90_block_scale",
                 "sm90_cluster_split_k",
+                "sm90_grouped",
+                "sm90_grouped_block_scale",
                 "sm90_partial_tile",
                 "sm90_prefetch_b",
                 "sm90_quack",
                 "sm90_stream_k",
             ],
         ),
-        ("thor", ["cluster_split_k", "simt", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
+        ("thor", ["cluster_split_k", "simt", "sm100_grouped", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
     ],
 )
 def test_families_of_a_target(target, names):

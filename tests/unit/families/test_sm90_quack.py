@@ -162,7 +162,7 @@ def test_fast_sums_have_the_registers_of_16_bits():
 def test_what_derives_from_this_family_keeps_its_own_operations():
     taken = {x.name: (x.types, x.epilogues) for x in families().values() if isinstance(x, Sm90Quack)}
     plain = (BF16, FP16), (Epilogue.NONE, Epilogue.BIAS)
-    others = {"sm90_quack", "sm90_prefetch_b", "sm90_block_scale"}
+    others = {"sm90_quack", "sm90_prefetch_b", "sm90_block_scale", "sm90_grouped", "sm90_grouped_block_scale"}
     assert {name for name, what in taken.items() if what != plain} == others
     assert set(FAMILY.epilogues) == set(Epilogue)
 
