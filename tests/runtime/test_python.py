@@ -298,8 +298,8 @@ CASES = [
         (FakeTensor((3, 4, 8)), FakeTensor((2, 8, 4)), FakeTensor((4, 3))),
         "ShapeError",
         (
-            "matmul: got a (3, 4, 8) and b (2, 8, 4); expected leading dimensions that are equal or 1, counted from the "
-            "last two on; expand or permute one"
+            "matmul: got a (3, 4, 8) and b (2, 8, 4); expected leading dimensions that are equal or 1, counted from "
+            "the last two on; expand or permute one"
         ),
     ),
     (

@@ -186,7 +186,8 @@ def _request_of(product: Product) -> Request:
     has = product.bias is not None, product.residual is not None
     epilogue = EPILOGUES[known[product.activation]]
     allowed = product.allow_tf32, product.use_fast_accum
-    return Request(product.name, a, b, d, "vector" if is_scaled else "none", epilogue, *has, *allowed)
+    scale = "vector" if is_scaled else "none"
+    return Request(product.name, a, b, d, scale, epilogue, "dense", *has, *allowed)
 
 
 def _check_scales(product: Product, a: str, b: str, d: str) -> None:
