@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STEP_US = 2.5
 """What a small kernel between two products costs beside the bytes that it moves. Source: an H200, 2026-11-21: 2.5 to
 5.7 us between products of this package, back to back in a CUDA graph."""
+FEW_ROWS = "cluster_split_k"
+"""Part of the names of kernels for few rows, in which a cluster shares k; none of them computes a gate."""
 _EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -321,14 +323,17 @@ class _Fusion:
         self._note(self.fused, name, what + where)
 
     def _is_faster(self, m: int, members: list[Any], found: Any) -> bool:
-        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows."""
+        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows.
+
+        Where it has no times, it is, unless a kernel for few rows answers the product alone: those read weights faster.
+        """
         rows, k = sum(x.weight.shape[0] for x in members), members[0].weight.shape[1]
         known = _product_options(members, self.kind)
         columns = rows // 2 if found.is_gated else rows
-        whole = _time(m, columns, k, known | {"activation": found.activation, "gated": found.is_gated})
-        apart = _time(m, rows, k, known)
+        fused = known | {"activation": found.activation, "gated": found.is_gated}
+        whole, apart = _time(m, columns, k, fused), _time(m, rows, k, known)
         if not (math.isfinite(whole) and math.isfinite(apart)):
-            return True
+            return _is_for_few_rows(m, columns, k, fused) or not _is_for_few_rows(m, rows, k, known)
         moved = m * (rows + columns) * members[0].weight.element_size()
         return whole <= apart + STEP_US + 1e6 * moved / _bandwidth(m, rows, k, known)
 
@@ -379,6 +384,14 @@ def _bandwidth(m: int, n: int, k: int, options: dict[str, Any]) -> float:
     """Return the memory's bytes a second, of the table that answers."""
     target = plan(m, n, k, **options).target
     return float(next(x["bandwidth_bytes_per_s"] for x in manifest()["tables"] if x["target"] == target))
+
+
+def _is_for_few_rows(m: int, n: int, k: int, options: dict[str, Any]) -> bool:
+    """Say whether a kernel of the family for few rows answers a product."""
+    try:
+        return FEW_ROWS in plan(m, n, k, **options).kernel
+    except errors.AotGemmError:
+        return False
 
 
 def _time(m: int, n: int, k: int, options: dict[str, Any]) -> float:
