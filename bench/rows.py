@@ -26,13 +26,14 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from aot.core.element import ElementType
+from aot.core.numerics import max_finite
 from bench.options import Result, positive, write
 from bench.protocol import L2_MULTIPLE, capture, interleave, relative_error
 from bench.summary import geomean
 
 E4M3 = torch.float8_e4m3fn
-LARGEST = 448.0
-"""Largest finite value of e4m3. Source: OCP 8-bit floating point specification, table 1."""
+LARGEST = max_finite(ElementType.E4M3)
 EPS = 1e-6
 ROWS = (1, 16, 64, 512, 2048, 8192)
 COLUMNS = (4096, 8192)

@@ -21,7 +21,7 @@ from aot.core.whole_file import write_whole
 from aot.models import families, walk
 from aot.models.configuration import Configuration, read_configuration
 from aot.models.linears import linears, listed_whole
-from aot.models.recorded import read_counts, recorded_text, run_recorded
+from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.select.coverage import untuned
 from aot.studies.atlas import load_architectures
@@ -254,9 +254,10 @@ def record(output: Path, command: tuple[str, ...]) -> None:
     """
     with scratch_folder("aot-record-") as scratch:
         code = run_recorded(command, scratch)
-        counts = read_counts(scratch)
+        counts, uncounted = read_counts(scratch), read_uncounted(scratch)
     text, notes = recorded_text(counts, shlex.join(command))
     write_whole(output, text)
+    notes += [f"not counted, since they could not be read: {count} times {name}" for name, count in uncounted.items()]
     for note in notes:
         click.echo(note, err=True)
     if code:

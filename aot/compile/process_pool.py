@@ -11,6 +11,7 @@ import os
 import signal
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -83,6 +84,7 @@ class Pool(Generic[Task, Result]):
         ours, theirs = context.Pipe()
         arguments = (theirs, os.getpid(), self.start, self.arguments, self.do)
         process = context.Process(target=_serve, args=arguments, daemon=True)
+        resource_tracker.ensure_running()  # the first spawn starts it, which would let interrupts through again
         with _without_interrupts():
             process.start()
         theirs.close()

@@ -92,6 +92,23 @@ def read_counts(folder: Path) -> Counter[Product]:
     return counts
 
 
+def read_uncounted(folder: Path) -> Counter[str]:
+    """Add up how often the recorder could not count what an operator computed, by the operator.
+
+    Raises:
+        ShapeFileError: a file is not what the recorder writes.
+    """
+    found: Counter[str] = Counter()
+    for path in sorted(folder.glob(f"*{recorder.UNCOUNTED}")):
+        try:
+            found.update(
+                {str(name): int(count) for name, count in json.loads(path.read_text(encoding="utf-8")).items()}
+            )
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ShapeFileError(f"{path}: {error}; expected the recorder's counts; record again") from error
+    return found
+
+
 def _operation(product: Product) -> Operation | None:
     """Return the operation that computes a product; None where the catalogue has none."""
     if product.batch or not all(1 <= x <= MAX_EXTENT for x in (product.m, product.n, product.k)):

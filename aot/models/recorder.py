@@ -22,10 +22,14 @@ from typing import Any
 
 FOLDER = "AOT_RECORD_TO"
 """Environment variable: where the counts are written."""
+UNCOUNTED = ".uncounted"
+"""How the file of a process ends that says how often an operator's products could not be counted."""
 EVERY_S = 1.0
 """How often they are written while the program runs, for one that is killed."""
 
 _counts: dict[tuple[Any, ...], int] = {}
+_uncounted: dict[str, int] = {}
+"""How often an operator computed what this file could not read."""
 _written = [0.0]
 _lock = threading.Lock()
 
@@ -94,8 +98,9 @@ def _start(torch: Any) -> None:
                     _see_own(name, arguments, result)
                 elif is_torchs:
                     _see(name, arguments, result)
-            except Exception:  # noqa: BLE001, S110 - what cannot be counted must not end the program
-                pass
+            except Exception:  # noqa: BLE001 - what cannot be counted must not end the program, and is told at its end
+                with _lock:
+                    _uncounted[name] = _uncounted.get(name, 0) + 1
             return result
 
     recorder: Any = Recorder
@@ -140,18 +145,20 @@ def write() -> None:
     _written[0] = time.monotonic()
     with _lock:
         rows = [[*key, count] for key, count in _counts.items()]
-    if not rows:
-        return
-    path = Path(os.environ[FOLDER], f"{os.getpid()}.json")
-    partial = path.with_suffix(f".{threading.get_ident()}.part")
-    partial.write_text(json.dumps(rows), encoding="utf-8")
-    partial.replace(path)
+        uncounted = dict(_uncounted)
+    for suffix, found in ((".json", rows), (UNCOUNTED, uncounted)):
+        if found:
+            path = Path(os.environ[FOLDER], f"{os.getpid()}{suffix}")
+            partial = path.with_suffix(f".{threading.get_ident()}.part")
+            partial.write_text(json.dumps(found), encoding="utf-8")
+            partial.replace(path)
 
 
 def _forget() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     _counts.clear()
+    _uncounted.clear()
 
 
 def _chain() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -36,7 +37,7 @@ TIE = 0.01
 """Within which of the best a kernel that its neighbour in the table has is as good."""
 
 ROW_EDGES = tuple(2**i for i in range(17))
-"""Edges of rows where nothing was measured: 1 to 65536."""
+"""Edges of rows, beside those that were measured: 1 to 65536."""
 COL_EDGES = (
     *(2**i for i in range(5, 10)),
     *(2**i * part // 8 for i in range(10, 15) for part in (8, 10, 12, 14)),
@@ -73,11 +74,34 @@ class _Grid:
 def _edges(
     operation: RowOperation, measured: Mapping[tuple[int, int], object]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the edges of rows and columns: those that were measured, or the usual ones; the last takes any width."""
+    """Return the edges of rows and columns: the usual ones and those that were measured; the last takes any width."""
     usual = HEAD_EDGES if operation.function is RowFunction.ROTARY else COL_EDGES
-    rows = tuple(sorted({rows for rows, _ in measured})) or ROW_EDGES
-    cols = tuple(sorted({cols for _, cols in measured})) or usual
-    return rows, (*(x for x in cols if x < MAX_COLS), MAX_COLS)
+    rows = sorted({*ROW_EDGES, *(rows for rows, _ in measured)})
+    cols = sorted({*usual, *(cols for _, cols in measured)})
+    return tuple(rows), (*(x for x in cols if x < MAX_COLS), MAX_COLS)
+
+
+def _corrected(
+    operation: RowOperation,
+    candidate: RowCandidate,
+    size: tuple[int, int],
+    target: Target,
+    measured: Mapping[tuple[int, int], Mapping[RowCandidate, float]],
+) -> float:
+    """Predict a time of (rows, cols), times measured over predicted at the nearest size where it was timed."""
+    key = RowKernelKey(operation, candidate)
+
+    def predicted(at: tuple[int, int]) -> float:
+        return row_time_us(key, RowProblem(operation, *at), target)
+
+    def distance(at: tuple[int, int]) -> float:
+        return sum(abs(math.log(x / y)) for x, y in zip(at, size, strict=True))
+
+    there = [at for at, times in measured.items() if candidate in times]
+    if not there:
+        return predicted(size)
+    nearest = min(there, key=lambda at: (distance(at), at))
+    return predicted(size) * measured[nearest][candidate] / predicted(nearest)
 
 
 def _grid_of(
@@ -99,7 +123,7 @@ def _grid_of(
                 known = measured.get((rows, cols), {})
                 found = known.get(candidate)
                 if found is None and not known:
-                    found = row_time_us(RowKernelKey(operation, candidate), RowProblem(operation, rows, shown), target)
+                    found = _corrected(operation, candidate, (rows, shown), target, measured)
                 times[j, i, k] = np.inf if found is None else found
                 is_measured[j, i, k] = candidate in known
     return _Grid(operation, row_edges, col_edges, candidates, times, is_measured)

@@ -24,6 +24,7 @@ from aot.families import families_for
 from aot.select.joined import operations_of
 from aot.select.pipeline import committed_selection, default_record
 from aot.select.record import recorded_kernels
+from aot.select.row_record import committed_row_record, read_row_record
 from aot.select.selection import read_selection
 from aot.space.enumeration import fallback
 from aot.space.legality import check
@@ -69,6 +70,13 @@ def proven_operations(target: str) -> frozenset[Operation]:
         checks = json.loads(path.read_text(encoding="utf-8"))["checks"]
         found |= {by_tag[x["operation"]] for x in checks if x["num_problems"] and x["num_right"] == x["num_problems"]}
     return frozenset(found)
+
+
+@cache
+def measured_rows(target: str) -> frozenset[RowOperation]:
+    """Return the operations on rows of which the committed record of a target has times, if it has one."""
+    path = committed_row_record(load_target(target), RECORDS.with_name("row_records"))
+    return frozenset(read_row_record(path).by_operation) if path else frozenset()
 
 
 @cache
@@ -141,12 +149,14 @@ def support(operation: Operation, target: str) -> Support:
 
 @cache
 def row_support(operation: RowOperation, target: str) -> Support:
-    """Say what supports an operation on rows on a target; none has been measured on any."""
+    """Say what supports an operation on rows on a target."""
     device = load_target(target)
     try:
         row_fallback(operation, device)
     except CandidateError as error:
         return Support(REFUSED, str(error))
+    if operation in measured_rows(target):
+        return Support(MEASURED)
     if operation in proven_rows(target):
         return Support(PROVEN)
     return Support(COMPILED if legal_rows(operation, device) else FALLBACK)

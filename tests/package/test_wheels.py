@@ -149,10 +149,12 @@ def test_the_library_asks_python_for_what_is_declared_and_exports_its_api(wheels
     asked = {x for x in names[False] if re.match("_?Py", x)}
     assert asked == set(re.findall(r"^AOT_GEMM_OF_PYTHON .*?(\w+)[(;]", header, re.MULTILINE))
     headers = [read_templates()[f"include/{name}.h"].decode() for name in ("aot_gemm", "aot_gemm_tuning")]
-    api, tuning = (set(re.findall(r"^AOT_GEMM_API .*?(aot_gemm_\w+)\(", x, re.MULTILINE)) for x in headers)
+    api, tuning = (set(re.findall(r"^AOT_GEMM_API .*?(aot_(?:gemm|rows)_\w+)\(", x, re.MULTILINE)) for x in headers)
     assert {"aot_gemm_launch", "aot_gemm_abi_version"} < api
     assert "aot_gemm_launch_kernel" in tuning - api
-    assert names[True] - {"aot_gemm_1"} == api | tuning | {"aot_gemm_python_bind"}
+    xla = set(re.findall(r"(aot_gemm_xla_\w+)\(", read_templates()["src/xla_call.cc"].decode()))
+    assert xla >= {"aot_gemm_xla_linear", "aot_gemm_xla_matmul"}
+    assert names[True] - {"aot_gemm_1"} == api | tuning | xla | {"aot_gemm_python_bind"}
 
 
 def test_the_wheel_carries_the_header_of_its_users_alone(wheels, target):

@@ -363,8 +363,8 @@ def test_a_gate_is_fused_where_the_table_says_that_it_is_faster(
     module, calls, every_package, monkeypatch, gated_us, fused, rows
 ):
     patching = every_package._torch_patch
-    monkeypatch.setattr(patching, "_time", lambda m, n, k, options: gated_us[m] if options.get("gated") else 10.0)
-    monkeypatch.setattr(patching, "_bandwidth", lambda *_: 1e18)
+    monkeypatch.setattr(patching, "time_us", lambda m, n, k, options: gated_us[m] if options.get("gated") else 10.0)
+    monkeypatch.setattr(patching, "bandwidth", lambda *_: 1e18)
     model = drawn(Gated())
     report = module.patch(model)
     assert report.fused == {"": fused}

@@ -32,7 +32,9 @@ class Layers(nn.Module):
         return self.head(x), self.wide(x.float()), x @ x.transpose(-1, -2)
 
 
-def test_products_of_a_model_that_is_not_patched_are_the_packages(module, calls):
+def test_products_of_a_model_that_is_not_patched_are_the_packages(module, calls, monkeypatch):
+    # Inductor imports setuptools, which refuses a distutils that another test has imported before it, unless told so.
+    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
     model, x = Layers(), random_tensor(5, 32)
     expected = model(x)
     compiled = torch.compile(model, fullgraph=True, options=module.inductor_options())

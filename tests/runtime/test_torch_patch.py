@@ -317,3 +317,29 @@ def test_a_model_that_is_said_to_be_on_a_gpu_is_exported_with_operators(module):
         program = torch.export.export(model, (torch.empty(4, 32, device="cuda", dtype=BF16),), strict=False)
     targets = [str(x.target) for x in program.graph.nodes]
     assert [x for x in targets if "every_gemm" in x] == ["every_gemm.linear.default"]
+
+
+@pytest.mark.parametrize(
+    ("alone", "fused", "takes"),
+    [
+        ("bf16_kk_cluster_split_k_32x1_c1x1", "bf16_kk_swiglu_sm90_quack_64x64_c1x1", False),
+        ("bf16_kk_sm90_quack_64x64_c1x1", "bf16_kk_swiglu_sm90_quack_64x64_c1x1", True),
+        ("bf16_kk_cluster_split_k_32x1_c1x1", "bf16_kk_swiglu_cluster_split_k_32x1_c1x1", True),
+    ],
+)
+def test_without_times_a_gate_leaves_few_rows_to_the_kernels_for_them(package, monkeypatch, alone, fused, takes):
+    module = import_module(f"{package.__name__}._torch_patch")
+
+    class Planned:
+        time_us = None
+
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+    times = import_module(f"{package.__name__}._torch_times")
+    monkeypatch.setattr(times, "plan", lambda *_, **options: Planned(fused if options.get("gated") else alone))
+    members = [nn.Linear(32, 48, bias=False, dtype=BF16) for _ in range(2)]
+    found = type("Found", (), {"activation": "silu", "is_gated": True})
+    fusion = object.__new__(module._Fusion)
+    fusion.kind = None
+    assert fusion._is_faster(1, members, found) is takes

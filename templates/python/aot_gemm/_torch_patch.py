@@ -11,19 +11,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import errors
-from ._manifest import manifest
-from ._table import plan
 from ._torch_frozen import QUANTISED, FrozenLinear, Joined
 from ._torch_fused import Fused, fuse, unfuse
 from ._torch_modules import ROWS, Linear, num_padded, why_left, why_not_planned
 from ._torch_patterns import shared_inputs, tail
+from ._torch_times import STEP_US, bandwidth, is_for_few_rows, time_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-STEP_US = 2.5
-"""What a small kernel between two products costs beside the bytes that it moves. Source: an H200, 2026-11-21: 2.5 to
-5.7 us between products of this package, back to back in a CUDA graph."""
 _EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -321,16 +317,19 @@ class _Fusion:
         self._note(self.fused, name, what + where)
 
     def _is_faster(self, m: int, members: list[Any], found: Any) -> bool:
-        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows."""
+        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows.
+
+        Where it has no times, it is, unless a kernel for few rows answers the product alone: those read weights faster.
+        """
         rows, k = sum(x.weight.shape[0] for x in members), members[0].weight.shape[1]
         known = _product_options(members, self.kind)
         columns = rows // 2 if found.is_gated else rows
-        whole = _time(m, columns, k, known | {"activation": found.activation, "gated": found.is_gated})
-        apart = _time(m, rows, k, known)
+        fused = known | {"activation": found.activation, "gated": found.is_gated}
+        whole, apart = time_us(m, columns, k, fused), time_us(m, rows, k, known)
         if not (math.isfinite(whole) and math.isfinite(apart)):
-            return True
+            return is_for_few_rows(m, columns, k, fused) or not is_for_few_rows(m, rows, k, known)
         moved = m * (rows + columns) * members[0].weight.element_size()
-        return whole <= apart + STEP_US + 1e6 * moved / _bandwidth(m, rows, k, known)
+        return whole <= apart + STEP_US + 1e6 * moved / bandwidth(m, rows, k, known)
 
     def _why_not_followed(self, members: list[Any], found: Any) -> str | None:
         """Say why an activation or a gate is not computed in the product; None where it is."""
@@ -364,8 +363,8 @@ class _Fusion:
         first, known = members[0], _product_options(members, self.kind)
         for m, sums in self._times.items():
             each = [(x.weight.shape, _product_options([x], self.kind)) for x in members]
-            apart = [_time(m, *shape, own) for shape, own in each]
-            whole = _time(m, rows, first.weight.shape[1], known | options)
+            apart = [time_us(m, *shape, own) for shape, own in each]
+            whole = time_us(m, rows, first.weight.shape[1], known | options)
             if math.isfinite(whole) and all(map(math.isfinite, apart)):
                 sums[0] += sum(apart)
                 sums[1] += whole
@@ -373,18 +372,3 @@ class _Fusion:
     def gains(self) -> dict[int, float]:
         """Return the ratio of the two sums, of the m that have any."""
         return {m: apart / whole for m, (apart, whole) in self._times.items() if whole}
-
-
-def _bandwidth(m: int, n: int, k: int, options: dict[str, Any]) -> float:
-    """Return the memory's bytes a second, of the table that answers."""
-    target = plan(m, n, k, **options).target
-    return float(next(x["bandwidth_bytes_per_s"] for x in manifest()["tables"] if x["target"] == target))
-
-
-def _time(m: int, n: int, k: int, options: dict[str, Any]) -> float:
-    """Return the table's time in microseconds; infinite where it has none."""
-    try:
-        found = plan(m, n, k, **options).time_us
-    except errors.AotGemmError:
-        return math.inf
-    return math.inf if found is None else found

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -57,6 +58,16 @@ def test_a_death_is_its_tasks_result_and_the_others_are_done():
 def test_a_process_never_sees_the_terminals_interrupt():
     assert list(Pool(1, nothing, (), do).run(["mask"])) == [("mask", True)]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+
+def test_nor_does_the_first_of_a_program():
+    """Its start also starts multiprocessing's resource tracker, which lets interrupts through again."""
+    program = (
+        "from aot.compile.process_pool import Pool; from tests.unit.compile.test_process_pool import do, nothing\n"
+        "if __name__ == '__main__': print(list(Pool(1, nothing, (), do).run(['mask'])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[('mask', True)]\n"
 
 
 def test_who_stops_early_waits_for_nobody():

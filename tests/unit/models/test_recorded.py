@@ -11,7 +11,7 @@ import pytest
 from aot.core.errors import OutputError, ShapeFileError
 from aot.core.operation import Operation
 from aot.core.shape_set import load_shape_set, parse_shape_set
-from aot.models.recorded import Product, read_counts, recorded_text, run_recorded
+from aot.models.recorded import Product, read_counts, read_uncounted, recorded_text, run_recorded
 from tests.unit.invoked import aot
 
 PROGRAM = """
@@ -104,6 +104,25 @@ def test_products_on_a_gpu_alone_count_where_there_are_any():
 def test_what_the_program_is_called_cannot_leave_its_comment():
     text, _ = recorded_text({BF16: 1}, "a\nversion = 2")
     assert launches(text) == {("bf16_kk", 16, 64, 64): 1}
+
+
+def test_what_cannot_be_counted_is_told_and_does_not_end_the_program(tmp_path):
+    """The recorder breaks on a product: the program goes on, and its end says so."""
+    program = """
+import torch
+import sitecustomize as recorder
+def broken(name, arguments, result):
+    if name == "mm":
+        raise ValueError("unreadable")
+recorder._see = broken
+torch.ones(2, 3) @ torch.ones(3, 4)
+torch.ones(2, 3) @ torch.ones(3, 4)
+"""
+    assert run_recorded([sys.executable, "-c", program], tmp_path) == 0
+    assert (read_counts(tmp_path), read_uncounted(tmp_path)) == (Counter(), Counter({"mm": 2}))
+    (tmp_path / "1.uncounted").write_text("[1]")
+    with pytest.raises(ShapeFileError, match="expected the recorder's counts; record again"):
+        read_uncounted(tmp_path)
 
 
 def test_a_damaged_count_is_refused(tmp_path):

@@ -96,14 +96,26 @@ def test_measured_times_choose_and_their_rows_say_so():
     selection = select_rows((NORM,), H200, measured(one, other))
     assert [key.candidate for key in selection.kernels[1:]] == sorted((one, other), key=legal_rows(NORM, H200).index)
     section = selection.table.sections[0]
-    assert section.col_edges == (1024, 4096, MAX_COLS)
-    for column in section.columns[:2]:
-        names = [selection.kernels[step.kernel].candidate for step in column.steps]
-        assert names == [one, other]
-        assert [step.rows for step in column.steps] == [1, 64]
-        assert {step.provenance for step in column.steps} == {"measured"}
-        assert [step.time_us for step in column.steps] == pytest.approx([5.0 + 0.001 * column.cols] * 2)
-    assert {step.provenance for step in section.columns[2].steps} == {"predicted"}
+    assert {1024, 4096} < set(section.col_edges)
+    for column in section.columns:
+        named = {step.rows: step for step in column.steps if step.provenance == "measured"}
+        assert sorted(named) == ([1, 64] if column.cols in (1024, 4096) else [])
+        assert [selection.kernels[named[x].kernel].candidate for x in sorted(named)] == [one, other][: len(named)]
+        assert [x.time_us for x in named.values()] == pytest.approx([5.0 + 0.001 * column.cols] * len(named))
+
+
+def test_between_what_was_measured_a_prediction_is_corrected_by_the_nearest_time():
+    """The model's favourite took ten times as long as predicted at the one size measured: so another is taken."""
+    favourite = select_rows((NORM,), H200).kernels[1].candidate
+    others = [x for x in legal_rows(NORM, H200) if x != favourite]
+
+    def predicted(candidate):
+        return row_time_us(RowKernelKey(NORM, candidate), RowProblem(NORM, 64, 4096), H200)
+
+    fits = [x for x in (favourite, *others) if row_family_of(x).limits(x, NORM).max_cols >= 4096]
+    times = {x: predicted(x) * (10 if x == favourite else 1) for x in fits}
+    selection = select_rows((NORM,), H200, {NORM: {(64, 4096): times}})
+    assert favourite not in {key.candidate for key in selection.kernels[1:]}
 
 
 def test_a_record_that_leaves_a_size_without_a_kernel_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from dataclasses import replace
 
 import pytest
@@ -139,6 +140,7 @@ def test_torchs_cuda_is_read_without_importing_torch(tmp_path, monkeypatch, text
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('imported')")
     (tmp_path / "torch" / "version.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # another test may have imported it
     assert doctor._torch_cuda() == cuda
 
 
