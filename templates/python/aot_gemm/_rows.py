@@ -40,9 +40,10 @@ def rms_norm(
 ) -> Any:
     """Compute z / sqrt(mean(z^2) + eps) * (weight + weight_offset) of each row z, as torch.nn.functional.rms_norm.
 
-    All is done in float32, and each result is rounded once, or as `round_norm` says. With a residual z is x + residual, rounded to x's type, as
-    in a transformer's layers; without, it is x. Work goes to the current stream of x's framework, where a CUDA graph
-    may capture it. Which types there are kernels for depends on what the wheel was built for; `plan_rows` says so.
+    All is done in float32, and each result is rounded once, or as `round_norm` says. With a residual z is x + residual,
+    rounded to x's type, as in a transformer's layers; without, it is x. Work goes to the current stream of x's
+    framework, where a CUDA graph may capture it. Which types there are kernels for depends on what the wheel was built
+    for; `plan_rows` says so.
 
     Args:
         x: (..., cols) in GPU memory, bfloat16 or float16. Where leading dimensions do not join into rows of one stride,
