@@ -100,8 +100,17 @@ def stand_in(package, monkeypatch):
     monkeypatch.setattr(package._torch_patch, "time_us", lambda *_: math.inf)  # those of the tests' tables are drawn
     monkeypatch.setattr(package._operations, "constant", lambda weight: constant(weight, weight.data_ptr()))
 
+    def norm(name):
+        def function(*operands, **options):
+            names.append(name)
+            return globals()[name](*operands, **options)
+
+        return function
+
     for name in ("linear", "gated_linear", "matmul"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
+    for name in ("rms_norm", "layer_norm"):
+        monkeypatch.setattr(package._rows, name, norm(name))
     monkeypatch.setattr(package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
     monkeypatch.setattr(package._torch_modules, "DEVICES", ["cpu"])
     monkeypatch.setattr(package._torch_modules, "_why_not_here", lambda device: None)
