@@ -316,6 +316,16 @@ def test_what_is_written_or_skipped_in_between_changes_no_result(module, calls, 
         torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
 
 
+def test_a_layer_whose_sums_are_left_is_told(module, calls):
+    model = drawn(nn.ModuleDict({"layer": Called()}))
+    report = module.patch(model)
+    assert report.fused == {}
+    reason = "sums in front of norms: its source calls something between each sum and the norm behind it"
+    assert report.unfused == {"layer": reason}
+    assert f"layer: not fused: {reason}" in str(report)
+    assert type(model["layer"]) is Called
+
+
 def test_a_compiler_gets_sums_with_norms_and_leaves_norms_alone_to_itself(module, calls):
     model, x = drawn(Model()), random_tensor(4, WIDTH)
     module.patch(model)

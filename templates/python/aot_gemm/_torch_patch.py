@@ -100,8 +100,7 @@ def patch(
         fusion.freeze(model)
     swapped_norms, norms_left = swap_norms(model, where) if frozen and norms else ((), {})
     if frozen and sums:
-        for name, text in join_sums(model).items():
-            fusion.note_fused(name, text)
+        fusion.note_all(*join_sums(model))
     return PatchReport(
         tuple(swapped),
         already,
@@ -247,9 +246,11 @@ class _Fusion:
     def _own(self, members: Iterable[Any]) -> list[str]:
         return [self.names[id(x)].rpartition(".")[2] for x in members]
 
-    def note_fused(self, name: str, text: str) -> None:
-        """Note what is computed as one in a module."""
-        self._note(self.fused, name, text)
+    def note_all(self, fused: dict[str, str], unfused: dict[str, str]) -> None:
+        """Note what is computed as one in modules, and what is not and why."""
+        for notes, texts in ((self.fused, fused), (self.unfused, unfused)):
+            for name, text in texts.items():
+                self._note(notes, name, text)
 
     @staticmethod
     def _note(notes: dict[str, str], name: str, text: str) -> None:

@@ -184,7 +184,12 @@ def _layer_of(name: str, module: Any) -> _Layer | None:
 
 def _following(layer: _Layer, event: _Event, behind: _Event | None) -> Any:
     """Return the norm that is called next, with nothing else called in between."""
-    if behind is None or behind.norm is None or _calls_between(layer.tree, event.end, behind.start):
+    if (
+        behind is None
+        or behind.norm is None
+        or behind.start < event.end
+        or _calls_between(layer.tree, event.end, behind.start)
+    ):
         return None
     return getattr(layer.module, behind.norm)
 
@@ -316,25 +321,31 @@ class Summed:
         return left + right if norm is None else norm.aot_sum(left, right)
 
 
-def join_sums(model: Any) -> dict[str, str]:
-    """Have layers compute sums with the norms behind them; return which, by the layer's name."""
+def join_sums(model: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Have layers compute sums with the norms behind them; return which, by the layer's name, and why others do not."""
     found = [_layer_of(name, module) for name, module in model.named_modules() if not isinstance(module, Summed)]
     layers = {id(x.module): x for x in found if x is not None}
     _chain(model, layers)
     names = {id(module): name for name, module in model.named_modules()}
     joined: dict[str, str] = {}
+    left: dict[str, str] = {}
     for layer in layers.values():
         if not any(x is not None for x in layer.targets):
+            if layer.first is not None:  # else it is no layer: it may add an embedding, and has a norm elsewhere
+                left[layer.name] = (
+                    "sums in front of norms: its source calls something between each sum and the norm behind it"
+                )
             continue
         cls: Any = fronted(Summed, type(layer.module))
         if cls.aot_forward is None:
             cls.aot_forward = _rewritten(layer)
         if cls.aot_forward is None:
+            left[layer.name] = "sums in front of norms: its forward cannot be compiled anew"
             continue
         front(layer.module, Summed, aot_norms=tuple(layer.targets))
         followers = " and ".join(names[id(x)] for x in layer.targets if x is not None)
         joined[layer.name] = f"the sum in front of {followers} in the kernel of that norm"
-    return joined
+    return joined, left
 
 
 def restore_sums(module: Any) -> None:
