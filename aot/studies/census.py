@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Figure = Annotated[float, Range(0, 1e12)]
 
-CENSUS_VERSION = 1
+CENSUS_VERSION = 2
 """Version of the file; a reader refuses any other."""
 
 OPERATIONS: tuple[Operation | RowOperation, ...] = (*Operation, *RowOperation)
@@ -126,7 +126,7 @@ class Census:
     arch: Arch
     toolchain: dict[Distribution, Release]
     rows: tuple[CensusRow, ...]
-    on_rows: tuple[RowCensusRow, ...] = ()
+    on_rows: tuple[RowCensusRow, ...]
 
     @property
     def all_rows(self) -> tuple[CensusRow | RowCensusRow, ...]:

@@ -327,7 +327,7 @@ def _judged(operation, target, patterns):
 def _count(_operations, target, toolchain, _lookup):
     from aot.studies.census import CENSUS_VERSION, Census
 
-    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, ())
+    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, (), ())
 
 
 LADDERS = ("1", "1-256", "2,4,8", "333,500-5000", "1-2147483647")

@@ -64,10 +64,10 @@ def test_a_surprise_ends_with_an_error(monkeypatch):
     ("content", "message"),
     [
         ("{", "cannot read the census"),
-        (json.dumps({"version": 1}), "Census needs the key arch, which is missing"),
+        (json.dumps({"version": 2}), "Census needs the key arch, which is missing"),
         (
-            json.dumps({"version": 9, "target": "t", "arch": "a", "toolchain": {}, "rows": []}),
-            "version: expected 1, got 9; make it again: aot census -o ",
+            json.dumps({"version": 9, "target": "t", "arch": "a", "toolchain": {}, "rows": [], "on_rows": []}),
+            "version: expected 2, got 9; make it again: aot census -o ",
         ),
     ],
 )

@@ -19,7 +19,7 @@ BF16 = Operation.of(ElementType.BFLOAT16)
 DOCS = Path(__file__).parents[3] / "docs"
 KERNEL = kernel(BF16, BIG)
 LAYOUTS_OF_BF16, LAYOUTS_OF_FP16 = BF16.layouts, Operation.FP16_KK.layouts
-SAMPLE = 1
+SAMPLE = 4
 """Kernels of each operation and family that the committed census has compiled, at least."""
 
 
