@@ -16,8 +16,10 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.families.simt import FAMILY as FALLBACK
+from aot.package.build import build_wheel
 from aot.package.manifest import device_table, from_json, to_json
 from aot.space.legality import check
+from tests import native
 from tests.compiling import compile_kernels
 from tests.golden.manifest import golden_manifest, row, with_table
 
@@ -60,6 +62,21 @@ def small_manifest(target_name):
     manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
     manifest = replace(manifest, arch=target.arch, platform_tag=target.platform_tag)
     return from_json(to_json(manifest)), objects
+
+
+def small_wheel(target_name):
+    """Build the wheel of that manifest, once for all tests and for as long as nothing changes that it is built of."""
+    manifest, objects = small_manifest(target_name)
+    root = native.ROOT
+    built_of = [*(root / "aot").rglob("*.py"), *(x for x in (root / "templates").rglob("*") if x.is_file())]
+    parts = [
+        native.digest(root, [*built_of, root / "constraints.txt", root / "LICENSE"]),
+        to_json(manifest),
+        *(native.digest(path.parent, [path]) for _, path in sorted(objects.items())),
+    ]
+    folder = native.once(".wheel", parts, lambda path: build_wheel(manifest, objects, path, load_target(target_name)))
+    (wheel,) = folder.iterdir()
+    return wheel
 
 
 def cubin(path):
