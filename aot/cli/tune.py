@@ -243,7 +243,9 @@ def tune(**values: Any) -> None:
     if rows is not None:
         check_options(click.get_current_context())
         known = {x.name: values[x.name] for x in fields(RowOptions) if x.name in values}
-        tune_rows(RowOptions(operations=rows, **known))
+        code = tune_rows(RowOptions(row_operations=rows, **known))
+        if code:
+            raise SystemExit(code)
         return
     asked = _Options(**values)
     device = load_target(asked.target)

@@ -38,7 +38,7 @@ class RowOptions:
     """What `aot tune --rows` is asked for."""
 
     target: str
-    operations: str
+    row_operations: str
     kernels: str
     jobs: int | None
     verbose: bool
@@ -70,11 +70,11 @@ def _operations(text: str) -> tuple[RowOperation, ...]:
     return found
 
 
-def tune_rows(asked: RowOptions) -> None:
-    """Compile the kernels of row operations and measure them here, or make a bundle to carry to the device."""
+def tune_rows(asked: RowOptions) -> int:
+    """Compile the kernels of row operations and measure them here, or make a bundle; return the exit code."""
     device = load_target(asked.target)
     directory = check_row_bundle_folder(asked.bundle or Path("build/tuning") / device.name / "rows")
-    request = RowTuningRequest(_operations(asked.operations), Patterns.parse(asked.kernels))
+    request = RowTuningRequest(_operations(asked.row_operations), Patterns.parse(asked.kernels))
     if asked.prune:
         request = RowTuningRequest(request.operations, request.patterns, asked.prune)
     if not asked.bundle:
@@ -85,12 +85,12 @@ def tune_rows(asked: RowOptions) -> None:
     click.echo(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
     if asked.bundle:
         click.echo(f"on the device: python {directory.name}/run.py --out rows.jsonl")
-        return
+        return 0
     results = directory / "results.jsonl"
     code = measure_here(directory, results, asked.budget_seconds)
-    if code:
-        raise SystemExit(code)
-    click.echo(f"measured into {results}; next: aot import {results}")
+    if code == 0:
+        click.echo(f"measured into {results}; next: aot import {results}")
+    return code
 
 
 def import_rows(results: Sequence[Path], record: Path | None) -> None:

@@ -12,14 +12,14 @@ from aot.compile.artifact import CompileFailure, RowArtifact
 from aot.compile.workplace import Workplace, compile_all, compile_all_rows
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.element import ElementType
-from aot.core.errors import CompileError, OutputError, StoreError
+from aot.core.errors import CompileError, OutputError, StoreError, TargetError
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Operation
 from aot.core.row_candidate import RowKernelKey
 from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.core.row_operation import RowFunction, RowOperation, RowProblem
 from aot.core.scratch import scratch_folder
-from aot.core.target import Target
+from aot.core.target import Target, target_names
 from aot.core.whole_file import check_output
 from aot.measure.row_results import read_row_results
 from aot.measure.row_tuning_set import (
@@ -212,12 +212,16 @@ def import_row_results(results: Sequence[Path], record: Path | None, records: Pa
 
     Raises:
         StoreError: a file cannot be read or holds no run, or they are of several targets, devices or protocols.
+        TargetError: they are of a target that there is not.
     """
     found = [(str(path), read_row_results(path)) for path in results]
     empty = [where for where, x in found if not x.runs]
     if empty:
         raise StoreError(f"{empty[0]} holds no run; measure into it first")
     head = RowRecordHead(ROW_RECORD_VERSION, found[-1][1].runs[-1].target, found[-1][1].runs[-1].conditions)
+    if head.target not in target_names():
+        known = ", ".join(target_names())
+        raise TargetError(f"{results[-1]} was measured for the target {head.target!r}; there are: {known}")
     path = check_output(record or records / f"{head.target}.jsonl.gz")
     heads = [(where, (x.runs[0].target, *x.runs[0].conditions.key)) for where, x in found]
     times: dict[tuple[object, ...], RowTime] = {}

@@ -1,5 +1,8 @@
 """The worker of row kernels over the twins: what it verifies, times, leaves out and carries on with."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -19,6 +22,7 @@ from aot.measure.row_tuning_set import (
 )
 from aot.measure.row_worker import FLUSH_PROTOCOL, PROTOCOL, RowSession, RowWorker, protocol_of
 from aot.measure.session import StoppedError
+from aot.measure.supervisor import supervise
 from tests.unit.measure.test_row_verify import TwinRows, last_element
 from tests.unit.twins import CONDITIONS, TwinGpu
 
@@ -269,3 +273,28 @@ def test_a_rotary_embedding_has_a_row_for_each_head(tmp_path):
         patch.setattr(TimedRows, "launch", launch)
         measure(tmp_path / "x.jsonl", gpu, tuning=RowTuningSet(1, "h200", "sm_90a", KERNELS, TUNING.sizes[-1:]))
     assert set(placed) == {(1, 32, 1, 64, 64)}
+
+
+DEADLY = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.measure import test_row_worker as rows
+
+def die(gpu, problem):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+rows.measure(Path(sys.argv[1]), faults={1: die})
+"""
+
+
+@pytest.mark.slow
+def test_a_supervisor_quarantines_the_kernel_that_ended_the_worker_and_starts_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    path = tmp_path / "results.jsonl"
+    command = [sys.executable, "-c", DEADLY, str(path)]
+    assert supervise(lambda _left: command, path, silent=True, opened=open_row_results) == 0
+    found = read_row_results(path)
+    assert found.quarantined == {
+        KERNELS[1].identity: f"verifying {KERNELS[1].name}: crashed: the process died of signal 11"
+    }
+    assert times(path) == {key: us for key, us in EXPECTED.items() if key[:2] != (NORM, 2)}
