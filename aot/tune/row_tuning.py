@@ -220,8 +220,8 @@ def import_row_results(results: Sequence[Path], record: Path | None, records: Pa
         raise StoreError(f"{empty[0]} holds no run; measure into it first")
     head = RowRecordHead(ROW_RECORD_VERSION, found[-1][1].runs[-1].target, found[-1][1].runs[-1].conditions)
     if head.target not in target_names():
-        known = ", ".join(target_names())
-        raise TargetError(f"{results[-1]} was measured for the target {head.target!r}; there are: {known}")
+        there = ", ".join(target_names())
+        raise TargetError(f"{results[-1]} was measured for the target {head.target!r}; there are: {there}")
     path = check_output(record or records / f"{head.target}.jsonl.gz")
     heads = [(where, (x.runs[0].target, *x.runs[0].conditions.key)) for where, x in found]
     times: dict[tuple[object, ...], RowTime] = {}
