@@ -391,6 +391,7 @@ class RowResultsDocument:
     """The lines of a journal of row operations, one of each kind."""
 
     run: row_results.RowRun
+    idle: row_results.RowIdle
     start: row_results.RowStart
     verified: row_results.RowVerified
     quarantined: row_results.RowQuarantined
@@ -399,10 +400,11 @@ class RowResultsDocument:
 
 ROW_RESULTS = {
     "run": {"row_results_version": 1, "target": "h200", "conditions": ROW_CONDITIONS},
-    "start": {"kernel": "a", "what": "verifying a", "run": 0},
-    "verified": {"kernel": "a"},
-    "quarantined": {"kernel": "b", "reason": "wrong"},
-    "time": {"kernel": "a", **ROW_RECORD["times"][0]},
+    "idle": {},
+    "start": {"kernel": f"a {'0' * 64}", "what": "verifying a", "run": 0},
+    "verified": {"kernel": f"a {'0' * 64}"},
+    "quarantined": {"kernel": f"b {'0' * 64}", "reason": "wrong"},
+    "time": {"kernel": f"a {'0' * 64}", **ROW_RECORD["times"][0]},
 }
 ROW_TUNING = {
     "version": row_tuning_set.ROW_TUNING_SET_VERSION,

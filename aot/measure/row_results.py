@@ -10,9 +10,9 @@ import json
 import os
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from aot.core.constraints import Extent, Index, Rate, TargetName, Text, Version, one_line
+from aot.core.constraints import Extent, Grammar, Index, Rate, TargetName, Text, Version, one_line
 from aot.core.errors import StoreError
 from aot.core.measurement import Conditions
 from aot.core.row_candidate import RowCandidate
@@ -27,6 +27,9 @@ ROW_RESULTS_VERSION = 1
 """Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""
 
 
+Identity = Annotated[str, Grammar(r"[a-z][a-z0-9_]* [0-9a-f]{64}", "a kernel's name and its object's SHA-256", 300)]
+
+
 @dataclass(frozen=True)
 class RowRun:
     """A run of a worker: what it measures for, and on what."""
@@ -38,25 +41,30 @@ class RowRun:
 
 @dataclass(frozen=True)
 class RowStart:
-    """A kernel begins to run; until the next line of this kind that names none, it may be what ends the process."""
+    """A kernel begins to run; until another does, or none, it may be what ends the process."""
 
-    kernel: Text
+    kernel: Identity
     what: Text
     run: Index = 0
+
+
+@dataclass(frozen=True)
+class RowIdle:
+    """No kernel runs any more."""
 
 
 @dataclass(frozen=True)
 class RowVerified:
     """A kernel passed its edge cases."""
 
-    kernel: Text
+    kernel: Identity
 
 
 @dataclass(frozen=True)
 class RowQuarantined:
     """A kernel was taken out."""
 
-    kernel: Text
+    kernel: Identity
     reason: Text
 
 
@@ -64,7 +72,7 @@ class RowQuarantined:
 class RowTimed:
     """A kernel's time of a size: the median of its rounds."""
 
-    kernel: Text
+    kernel: Identity
     operation: RowOperation
     candidate: RowCandidate
     rows: Extent
@@ -72,10 +80,11 @@ class RowTimed:
     median_us: Rate
 
 
-Line: TypeAlias = "RowRun | RowStart | RowVerified | RowQuarantined | RowTimed"
+Line: TypeAlias = "RowRun | RowStart | RowIdle | RowVerified | RowQuarantined | RowTimed"
 _KINDS: dict[str, type[Line]] = {
     "run": RowRun,
     "start": RowStart,
+    "idle": RowIdle,
     "verified": RowVerified,
     "quarantined": RowQuarantined,
     "time": RowTimed,
@@ -106,7 +115,9 @@ class RowResults:
                 self._check_run(line)
                 self.runs.append(line)
             case RowStart():
-                self._flight = line if line.kernel else None
+                self._flight = line
+            case RowIdle():
+                self._flight = None
             case RowVerified():
                 self.verified.add(line.kernel)
             case RowQuarantined():
@@ -142,7 +153,7 @@ class RowResults:
     def clear_in_flight(self) -> None:
         """Note that no kernel runs."""
         if self._flight is not None:
-            self.add(RowStart("", ""))
+            self.add(RowIdle())
 
     def in_flight(self) -> RowStart | None:
         """Return the kernel that runs, or that ran when the process died."""

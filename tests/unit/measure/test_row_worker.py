@@ -232,7 +232,7 @@ def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("{}", "line 2: is no line of results; expected one of run, start, verified, quarantined, time"),
+        ("{}", "line 2: is no line of results; expected one of run, start, idle, verified, quarantined, time"),
         ('{"time": {}}', "line 2: "),
         ("no JSON", "line 2: "),
     ],

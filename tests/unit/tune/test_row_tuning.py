@@ -24,6 +24,7 @@ from tests.unit.twins import CONDITIONS
 
 H200 = load_target("h200")
 NORM, ROTARY = RowOperation.BF16_RMS_NORM, RowOperation.BF16_ROTARY
+IDENTITY = f"a {'ab' * 32}"
 BOTH = RowTuningRequest((NORM, ROTARY), Patterns())
 
 
@@ -114,9 +115,9 @@ def results(path, us, *, conditions=CONDITIONS, rows=16, bad=False):
     candidate = row_tuning_keys(BOTH, H200)[row_sizes(NORM)[0]][0].candidate
     with open_row_results(path) as found:
         found.add(RowRun(ROW_RESULTS_VERSION, "h200", conditions))
-        found.add(RowTimed("a", NORM, candidate, rows, 4096, us))
+        found.add(RowTimed(IDENTITY, NORM, candidate, rows, 4096, us))
         if bad:
-            found.quarantine(0, "a", "wrong")
+            found.quarantine(0, IDENTITY, "wrong")
     return path
 
 
