@@ -95,11 +95,12 @@ class Command(click.Command):
             for parameter in self.params:
                 only = [x for x in axis.modes if isinstance(parameter, Option) and x in parameter.only]
                 if only and mode not in only and is_given(ctx, parameter.name or ""):
-                    raise click.UsageError(_means_nothing(parameter.opts[-1], mode, only), ctx)
+                    raise click.UsageError(means_nothing(parameter.opts[-1], mode, only), ctx)
         return super().invoke(ctx)
 
 
-def _means_nothing(name: str, mode: str, only: list[str]) -> str:
+def means_nothing(name: str, mode: str, only: list[str]) -> str:
+    """Say that an option means nothing in a mode, and in which it does."""
     others = [x for x in only if name not in x.split()]
     advice = f"leave it out, or use it {' or '.join(others)}" if others else "leave one of the two out"
     return f"{name} means nothing {mode}; {advice}"

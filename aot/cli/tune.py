@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from aot.cli.options import (
     several,
 )
 from aot.cli.output import JSON, show, tell
+from aot.cli.tune_rows import RowOptions, bundle_facts, check_options, import_rows, tune_rows
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
@@ -46,6 +47,7 @@ from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
+from aot.measure.row_results import is_row_results
 from aot.search.strategy import EXHAUSTIVE, MODEL, NAMES
 from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
@@ -66,7 +68,6 @@ from aot.tune.tuning import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.compile.artifact import CompileFailure
     from aot.core.candidate import Candidate
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
@@ -221,6 +222,12 @@ AXES = (
     is_flag=True,
     help="Do not time torch's own product beside the kernels; by default it is, where torch can be imported.",
 )
+@click.option(
+    "--rows",
+    "rows",
+    metavar="TAG,...",
+    help="Measure operations on rows instead of products: tags, patterns and presets, such as '*_rms_norm,*_quantize'.",
+)
 @option("--budget-seconds", only=[HERE, ON], type=FiniteFloat(0.0), help="End the measuring in good order after this.")
 @JSON
 def tune(**values: Any) -> None:
@@ -231,7 +238,17 @@ def tune(**values: Any) -> None:
     device, follows the run, survives a dropped link and brings the record home. --bundle goes there by hand; on the
     device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
     Whatever is interrupted carries on when it is run again.
+
+    --rows does the same for operations on rows, here or by a bundle, into build/tuning/TARGET/rows/results.jsonl.
     """
+    rows = values.pop("rows")
+    if rows is not None:
+        check_options(click.get_current_context())
+        known = {x.name: values[x.name] for x in fields(RowOptions) if x.name in values}
+        code = tune_rows(RowOptions(row_operations=rows, **known))
+        if code:
+            raise SystemExit(code)
+        return
     asked = _Options(**{name: value for name, value in values.items() if name != "as_json"})
     device = load_target(asked.target)
     directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
@@ -250,20 +267,15 @@ def tune(**values: Any) -> None:
     elif asked.bundle:
         command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.runner_words()])
         show(
-            lambda: {"command": command, **_bundle_facts(bundle, failures)},
+            lambda: {"command": command, **bundle_facts(bundle, failures)},
             lambda: f"on the device: {command}",
         )
     else:
         results = _measure_here(directory, asked)
         show(
-            lambda: {"results": results, **_bundle_facts(bundle, failures)},
+            lambda: {"results": results, **bundle_facts(bundle, failures)},
             lambda: f"measured into {results}; next: aot import {results}",
         )
-
-
-def _bundle_facts(bundle: Bundle, failures: Sequence[CompileFailure]) -> dict[str, object]:
-    not_compiled = {failure.name: failure.reason for failure in failures}
-    return {"bundle": bundle.directory, "num_bytes": bundle.num_bytes, "not_compiled": not_compiled}
 
 
 def _operations(asked: _Options, shape_set: ShapeSet) -> tuple[Operation, ...]:
@@ -352,7 +364,15 @@ def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelle
     Of a problem and kernel that several have timed the last counts; with --level their geometric mean.
     """
     del as_json
-    _merge(results, record, is_levelled=is_levelled)
+    of_rows = [path for path in results if is_row_results(path)]
+    if not of_rows:
+        _merge(results, record, is_levelled=is_levelled)
+    elif len(of_rows) < len(results):
+        raise click.UsageError(f"{of_rows[0]} is of operations on rows, others are of products; import them apart")
+    elif is_levelled:
+        raise click.UsageError("--level means nothing for operations on rows; leave it out")
+    else:
+        import_rows(results, record)
 
 
 def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = False) -> None:

@@ -29,6 +29,7 @@ from aot.families._epilogue_kernel import Registers
 from aot.families._grid import along_x
 from aot.row_families import _space
 from aot.row_families._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
+from aot.row_families._quotient import divide
 
 GATES = {RowFunction.SILU_MUL: Step.SWIGLU, RowFunction.GELU_TANH_MUL: Step.GEGLU}
 
@@ -137,7 +138,7 @@ class RowKernel:
         if const_expr(self.operation.is_quantized):
             magnitude = self._reduce(self._magnitude(values, place), maximum, shared, MAGNITUDE)
             scale = self._scale(magnitude, operands, place, piece)
-            self._divide(values, scale)
+            divide(values, scale, magnitude)
         self._write(values, operands, place)
 
     @cute.jit
@@ -145,11 +146,10 @@ class RowKernel:
         """Compute a row of any width, a part at a time."""
         cols = operands.y.shape[1]
         parts = cute.ceil_div(cols, self.candidate.columns)
-        mean, deviation, scale = Float32(0.0), Float32(1.0), Float32(1.0)
+        mean, deviation, scale, magnitude = Float32(0.0), Float32(1.0), Float32(1.0), Float32(0.0)
         if const_expr(self.operation.is_norm):
             mean, deviation = self._statistics(operands, place, shared, parts)
         if const_expr(self.operation.is_quantized):
-            magnitude = Float32(0.0)
             for part in cutlass.range(parts, unroll=1):
                 there = self._part(place, part)
                 values = self._finished(operands, there, mean, deviation)
@@ -160,7 +160,7 @@ class RowKernel:
             there = self._part(place, part)
             values = self._finished(operands, there, mean, deviation)
             if const_expr(self.operation.is_quantized):
-                self._divide(values, scale)
+                divide(values, scale, magnitude)
             self._write(values, operands, there)
 
     @cute.jit
@@ -345,15 +345,6 @@ class RowKernel:
             if is_first & (place.limit > 0):
                 operands.scale[place.row, piece] = scale
         return scale
-
-    def _divide(self, values: Any, scale: Any) -> None:
-        """Divide values by a scale, in place, as torch does: times 1 / scale, ties would round otherwise."""
-        for i in range(cute.size(values)):
-            values[i] = cute.arch.inline_ptx(
-                "div.rn.f32 {$w0}, {$r0}, {$r1};",
-                write_only_types=[Float32],
-                read_only_args=[Float32(values[i]), Float32(scale)],
-            )
 
     @cute.jit
     def _write(self, values: Any, operands: Any, place: Any) -> None:

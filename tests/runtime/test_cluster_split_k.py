@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
+from tests.compiling import compile_kernels
 from tests.equivalence.descriptor import NUM_BYTES, decode
-from tests.objects import BF16, STORE, small_manifest
+from tests.objects import BF16, small_manifest
 from tests.runtime import test_operand_kernels as direct
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_real_kernels import (
@@ -48,8 +48,7 @@ SCALED = [
 def compile_beside_others(candidates):
     """Compile candidates; gives a manifest that has them after other kernels, and all objects by name."""
     keys = [KernelKey(BF16, x) for x in candidates]
-    artifacts, failures = compile_kernels(keys, load_target("h200"), STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(keys, load_target("h200"))
     manifest, objects = small_manifest("h200")
     manifest = replace(manifest, kernels=(*manifest.kernels, *(x.kernel for x in artifacts)))
     return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
@@ -105,8 +104,7 @@ def test_b_is_prefetched_only_where_it_is_constant(real, built, flags, expected)
 @pytest.fixture(scope="module")
 def scaled():
     """Compile kernels of FP8, with a library over the recorder in which their entries are called."""
-    artifacts, failures = compile_kernels(SCALED, load_target("h200"), STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(SCALED, load_target("h200"))
     return {x.kernel.key: direct.Compiled(x.kernel, x.path, 132) for x in artifacts}
 
 
