@@ -1,4 +1,4 @@
-"""The entry of `cluster_split_k` with more of an epilogue than a bias. Imports CUTLASS and quack.
+"""The entry of `cluster_split_k` with more of an epilogue than a bias. Imports CUTLASS.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -12,7 +12,7 @@ from aot.core.operation import Operation
 from aot.core.signature import Signature
 from aot.families import Entry
 from aot.families._arguments import epilogue_arguments
-from aot.families._epilogue_entry import _paired
+from aot.families._epilogue_registers import paired
 from aot.families._skinny_epilogue_kernel import Vectors
 
 
@@ -41,7 +41,7 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(has_gate):
-            b, scale_b, bias = [_paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+            b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
         gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual), prefetch_b, stream)
 
     return Entry(entry, epilogue_arguments(signature, operation))

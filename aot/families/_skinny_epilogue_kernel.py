@@ -1,4 +1,4 @@
-"""The GEMM of `cluster_split_k` with more of an epilogue than a bias, and for e4m3 operands. Imports CUTLASS and quack.
+"""The GEMM of `cluster_split_k` with more of an epilogue than a bias, and for e4m3 operands. Imports CUTLASS.
 
 What the epilogue reads besides the sums is read behind the first loads, since its way from memory would delay the end:
 vectors to shared memory, the elements of a residual to the registers of the threads that store those of D, or to L2
@@ -20,7 +20,7 @@ from cutlass._mlir.extras import types as mlir_types
 
 from aot.core.operation import Operation
 from aot.families._epilogue import Terms, finish, finish_gate, finish_sum
-from aot.families._epilogue_kernel import Registers
+from aot.families._epilogue_registers import Registers
 from aot.families._skinny_kernel import SplitGemm
 
 MAX_EARLY_ELEMENTS = 16
@@ -52,7 +52,7 @@ class EpilogueSplitGemm(SplitGemm):
 
     @property
     def num_halves(self) -> int:
-        """Rows of B that make a column of D."""
+        """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
         return self.operation.num_rows_of_b(1)
 
     @cute.jit
@@ -155,7 +155,8 @@ class EpilogueSplitGemm(SplitGemm):
             for half, value in enumerate(sums)
         ]
         if self.operation.gate is not None:
-            return finish_gate(self.operation.gate, *totals, Registers())
+            gate, linear = totals
+            return finish_gate(self.operation.gate, gate, linear, Registers())
         added = kept[e].to(Float32) if self.operation.has_residual else None
         return finish(self.operation, totals[0], Registers(), added)
 

@@ -36,8 +36,11 @@ class SplitGemm:
 
     num_steps = 2
     """MMA instructions that a pair of chunks serves."""
-    num_halves = 1
-    """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
+
+    @property
+    def num_halves(self) -> int:
+        """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
+        return 1
 
     @property
     def block_k(self) -> int:
@@ -366,7 +369,7 @@ class SplitGemm:
 
 
 @cute.jit
-def _add_up(parts: cute.Tensor, row: Int32, column: Int32) -> Float32:
+def _add_up(parts: cute.Tensor, row: Int32, column: Int32) -> Any:
     """Add up the parts of a sum, (row, column, part), in order."""
     value = parts[row, column, 0]
     for p in range_constexpr(1, cute.size(parts, mode=[2])):
