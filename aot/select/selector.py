@@ -93,13 +93,15 @@ def _pool(
 ) -> _Pool:
     """Find what bounds an operation: a twin, one imputed from the same times, or the operation without its epilogue.
 
-    The last is the one that was chosen before it, or else the earlier selection's.
+    The last is the one that was chosen before it, or else the earlier selection's. It bounds no gate, which few of its
+    kernels may have: those for few rows alone, say.
     """
     imputed = measured.basis_of(operation) is Basis.IMPUTED
     plain = next((x.portfolio.candidates for x in found if x.operation is operation.plain), ())
     if not plain and imputed and operation.plain is not operation and objective.incumbent:
         known = (x.candidate for x in objective.incumbent.kernels if x.operation is operation.plain)
         plain = tuple(x for x in known if not family_of(x).is_fallback)
+    plain = plain if operation.gate is None else ()
     able = frozenset(plain or (x for row in filled.values() for x in row))
     for x in found:
         is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain
@@ -128,7 +130,7 @@ def _choose(
     pool = _pool(operation, filled, measured, objective, found)
     able, timed = _legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
     shared = tuple(x for x in pool.candidates if x in able) if able & timed else ()
-    if shared or basis is Basis.IMPUTED:
+    if shared or basis is Basis.IMPUTED or operation.gate is not None:
         filled = _within(filled, frozenset(shared) or _legal(timed, operation, target))
     if not filled:
         raise SelectionError(
