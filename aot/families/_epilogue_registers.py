@@ -44,8 +44,7 @@ def paired(tensor: Any, stacked: int = 0) -> Any:
         tensor: what has them; to be viewed while tracing.
         stacked: its modes in front of the 2, such as that of the groups.
     """
-    shape, stride = (
-        (*modes[:stacked], modes[stacked : stacked + 2], *modes[stacked + 2 :])
-        for modes in (tensor.shape, tensor.stride)
-    )
+    n, rest = stacked + 1, stacked + 2
+    shape = (*tensor.shape[:stacked], (2, tensor.shape[n]), *tensor.shape[rest:])
+    stride = (*tensor.stride[:stacked], tensor.stride[stacked:rest], *tensor.stride[rest:])
     return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
