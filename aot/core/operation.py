@@ -280,8 +280,8 @@ class Operation(Word):
         """
         gates = [] if self.gate is None else [x for x in Epilogue if any(step in GATES for step in x.steps)]
         epilogues = (*sorted(gates, key=lambda x: x is not self.epilogue), Epilogue.NONE)
-        types = (self.types, *self._alike)
-        found = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, types))
+        alike = (self.types, *self._alike)
+        found = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, alike))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
     @cached_property

@@ -49,6 +49,11 @@ of 5.0 percent there without, 3.5 with (docs/log/2026-11-21-selections.md)."""
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted on sampled ones."""
 
+MIN_SHARED = 0.5
+"""Least part of the kernels of the operation without an epilogue that must have it, so that it is chosen among them.
+Those that are left may be for few rows alone. Source: of the committed H200 selection's 96 for bf16, 2026-11-22, 15
+have a gate or a residual, all of `cluster_split_k`, and 52 have an activation."""
+
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""
 
@@ -93,15 +98,13 @@ def _pool(
 ) -> _Pool:
     """Find what bounds an operation: a twin, one imputed from the same times, or the operation without its epilogue.
 
-    The last is the one that was chosen before it, or else the earlier selection's. It bounds no gate, which few of its
-    kernels may have: those for few rows alone, say.
+    The last is the one that was chosen before it, or else the earlier selection's.
     """
     imputed = measured.basis_of(operation) is Basis.IMPUTED
     plain = next((x.portfolio.candidates for x in found if x.operation is operation.plain), ())
     if not plain and imputed and operation.plain is not operation and objective.incumbent:
         known = (x.candidate for x in objective.incumbent.kernels if x.operation is operation.plain)
         plain = tuple(x for x in known if not family_of(x).is_fallback)
-    plain = plain if operation.gate is None else ()
     able = frozenset(plain or (x for row in filled.values() for x in row))
     for x in found:
         is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain
@@ -129,8 +132,9 @@ def _choose(
     basis, known_times = measured.basis_of(operation), filled
     pool = _pool(operation, filled, measured, objective, found)
     able, timed = _legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
-    shared = tuple(x for x in pool.candidates if x in able) if able & timed else ()
-    if shared or basis is Basis.IMPUTED or operation.gate is not None:
+    is_bound = able & timed and len(able) >= MIN_SHARED * len(pool.candidates)
+    shared = tuple(x for x in pool.candidates if x in able) if is_bound else ()
+    if shared or basis is Basis.IMPUTED or operation.epilogue.steps:
         filled = _within(filled, frozenset(shared) or _legal(timed, operation, target))
     if not filled:
         raise SelectionError(
