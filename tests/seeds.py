@@ -269,30 +269,30 @@ def committed_selection():
 
 
 SPAN = {"least": 1.0, "middle": 1.5, "most": 2.0}
+CENSUS_ROW = {
+    "operation": "bf16_kk",
+    "family": "sm100_tgv",
+    "num_candidates": 3,
+    "num_accepted": 2,
+    "rejected": {"shared memory exceeded": 1},
+    "num_compiled": 1,
+    "failures": {"bf16_kk_x": "CompileError: why"},
+    "object_bytes": SPAN,
+    "smem_bytes": SPAN,
+    "registers": SPAN,
+    "tmem_columns": 0,
+    "num_spilling": 0,
+    "spill_bytes": 0,
+    "cpu_s": None,
+    "total_cpu_s": 1.5,
+}
 CENSUS = {
     "version": census.CENSUS_VERSION,
     "target": "thor",
     "arch": "sm_110a",
     "toolchain": {"nvidia-cutlass-dsl": "4.8.1"},
-    "rows": [
-        {
-            "operation": "bf16_kk",
-            "family": "sm100_tgv",
-            "num_candidates": 3,
-            "num_accepted": 2,
-            "rejected": {"shared memory exceeded": 1},
-            "num_compiled": 1,
-            "failures": {"bf16_kk_x": "CompileError: why"},
-            "object_bytes": SPAN,
-            "smem_bytes": SPAN,
-            "registers": SPAN,
-            "tmem_columns": 0,
-            "num_spilling": 0,
-            "spill_bytes": 0,
-            "cpu_s": None,
-            "total_cpu_s": 1.5,
-        }
-    ],
+    "rows": [CENSUS_ROW],
+    "on_rows": [{**CENSUS_ROW, "operation": "bf16_rotary", "family": "row_rotary"}],
 }
 SEARCHES = {
     "version": CURVE_VERSION,

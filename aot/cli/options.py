@@ -208,6 +208,16 @@ class _Operations(click.ParamType[tuple[Operation, ...]]):
         return named_operations(value) if isinstance(value, str) else value
 
 
+class _AnyOperations(click.ParamType[NamedOperations]):
+    """Products and row operations by tag, pattern or preset; there may be of either alone."""
+
+    name = "TAG,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NamedOperations:
+        del param, ctx
+        return all_named_operations(value) if isinstance(value, str) else value
+
+
 class _AllOperations(click.ParamType[NamedOperations]):
     """Products and row operations by tag, pattern or preset; there is a product among them."""
 
@@ -224,6 +234,7 @@ class _AllOperations(click.ParamType[NamedOperations]):
 OPERATIONS_TYPE = _Operations()
 ALL_OPERATIONS_TYPE = _AllOperations()
 OPERATIONS = option("--operations", type=OPERATIONS_TYPE, help=HELP)
+ANY_OPERATIONS = option("--operations", type=_AnyOperations(), help=f"{HELP} By default all.")
 
 _ONE_DTYPE = option(
     "--dtype", only=[CROSSED_OPERATIONS], type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True

@@ -66,6 +66,7 @@ from aot.tune.tuning import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aot.compile.artifact import CompileFailure
     from aot.core.candidate import Candidate
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
@@ -140,6 +141,7 @@ class _Options:
 @click.command(name="compile", cls=Command, axes=(OPERATIONS_AXIS,))
 @options(TARGET, SHAPES, KERNELS, ASKED_OPERATIONS, JOBS)
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates of each operation.")
+@JSON
 def compile_command(**values: Any) -> None:
     """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
     operations, shapes = asked_operations(values), load_shape_set(values["shapes"])
@@ -147,7 +149,7 @@ def compile_command(**values: Any) -> None:
     device = load_target(values["target"])
     keys = [KernelKey(x, candidate) for x in operations for candidate in tuning_candidates(request, device, x)]
     artifacts, failures = compile_all(keys, device, Workplace(jobs=values["jobs"]))
-    click.echo(tables.artifacts_table(artifacts, failures))
+    show(lambda: tables.artifact_facts(artifacts, failures), lambda: tables.artifacts_table(artifacts, failures))
     if failures:
         raise SystemExit(AotError.exit_code)
 
@@ -220,6 +222,7 @@ AXES = (
     help="Do not time torch's own product beside the kernels; by default it is, where torch can be imported.",
 )
 @option("--budget-seconds", only=[HERE, ON], type=FiniteFloat(0.0), help="End the measuring in good order after this.")
+@JSON
 def tune(**values: Any) -> None:
     """Compile candidates and measure them on this machine's GPU, on a device by SSH, or make a bundle to carry there.
 
@@ -229,7 +232,7 @@ def tune(**values: Any) -> None:
     device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
     Whatever is interrupted carries on when it is run again.
     """
-    asked = _Options(**values)
+    asked = _Options(**{name: value for name, value in values.items() if name != "as_json"})
     device = load_target(asked.target)
     directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
     request = _request(asked, device)
@@ -241,14 +244,26 @@ def tune(**values: Any) -> None:
     bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
     for failure in failures:
         click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
-    click.echo(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
+    tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
     if remote:
         _measure_remotely(remote, bundle, asked)
     elif asked.bundle:
         command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.runner_words()])
-        click.echo(f"on the device: {command}")
+        show(
+            lambda: {"command": command, **_bundle_facts(bundle, failures)},
+            lambda: f"on the device: {command}",
+        )
     else:
-        _measure_here(directory, asked)
+        results = _measure_here(directory, asked)
+        show(
+            lambda: {"results": results, **_bundle_facts(bundle, failures)},
+            lambda: f"measured into {results}; next: aot import {results}",
+        )
+
+
+def _bundle_facts(bundle: Bundle, failures: Sequence[CompileFailure]) -> dict[str, object]:
+    not_compiled = {failure.name: failure.reason for failure in failures}
+    return {"bundle": bundle.directory, "num_bytes": bundle.num_bytes, "not_compiled": not_compiled}
 
 
 def _operations(asked: _Options, shape_set: ShapeSet) -> tuple[Operation, ...]:
@@ -288,13 +303,14 @@ def _inspected(asked: _Options, device: Target) -> RemoteTuning | None:
     return remote
 
 
-def _measure_here(directory: Path, asked: _Options) -> None:
+def _measure_here(directory: Path, asked: _Options) -> Path:
+    """Measure a bundle on this machine's GPU; return the file of results."""
     results = directory / "results.sqlite"
     search = (asked.found_strategy, asked.search_share)
     code = measure_here(directory, results, asked.budget_seconds, *search, has_reference=not asked.no_reference)
     if code:
         raise SystemExit(code)
-    click.echo(f"measured into {results}; next: aot import {results}")
+    return results
 
 
 def _measure_remotely(remote: RemoteTuning, bundle: Bundle, asked: _Options) -> None:

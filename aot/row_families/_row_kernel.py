@@ -133,7 +133,7 @@ class RowKernel:
             if const_expr(self.operation.function is RowFunction.LAYER_NORM):
                 mean = self._reduce(self._sum(values), plus, shared, MEAN) * _inverse(cols)
             squares = self._reduce(self._squares(values, mean, place), plus, shared, SQUARES)
-            self._normalise(values, mean, self._deviation(squares, cols, operands), affine)
+            self._normalise(values, mean, self._deviation(squares, cols, operands), affine, operands)
         if const_expr(self.operation.is_quantized):
             magnitude = self._reduce(self._magnitude(values, place), maximum, shared, MAGNITUDE)
             scale = self._scale(magnitude, operands, place, piece)
@@ -195,7 +195,7 @@ class RowKernel:
         """Return a part's values before they are quantised."""
         values, affine = self._read(operands, place, is_first=False)
         if const_expr(self.operation.is_norm):
-            self._normalise(values, mean, deviation, affine)
+            self._normalise(values, mean, deviation, affine, operands)
         return values
 
     def _reduce(self, value: Any, combine: Any, shared: Any, which: int) -> Any:
@@ -305,11 +305,16 @@ class RowKernel:
         return cute.math.rsqrt(squares * _inverse(cols) + operands.eps, fastmath=True)
 
     @cute.jit
-    def _normalise(self, values: Any, mean: Float32, deviation: Float32, affine: Any) -> None:
+    def _normalise(self, values: Any, mean: Float32, deviation: Float32, affine: Any, operands: Any) -> None:
         """Make values the norm's, in place."""
+        is_rounded = has(operands.flags, RowFlag.ROUNDS_NORM)
         for i in range_constexpr(self.candidate.vectors_per_thread):
             for e in range_constexpr(self.candidate.vector_elements):
-                value = (values[e, i] - mean) * deviation * (affine.weight[e, i].to(Float32) + affine.offset)
+                value = (values[e, i] - mean) * deviation
+                if const_expr(self.operation.function is RowFunction.RMS_NORM):
+                    rounded = value.to(operands.x.element_type).to(Float32)
+                    value = cutlass.select_(is_rounded, rounded, value)
+                value *= affine.weight[e, i].to(Float32) + affine.offset
                 if const_expr(affine.bias is not None):
                     value += affine.bias[e, i].to(Float32)
                 values[e, i] = value
