@@ -25,7 +25,7 @@ from aot.core.row_operation import RowFunction, RowOperation
 from aot.core.row_quantization import LEAST_SCALE
 from aot.core.row_signature import RowFlag
 from aot.families._epilogue import finish_gate
-from aot.families._epilogue_kernel import Registers
+from aot.families._epilogue_registers import Registers
 from aot.families._grid import along_x
 from aot.row_families import _space
 from aot.row_families._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
