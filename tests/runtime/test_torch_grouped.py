@@ -150,7 +150,7 @@ def test_a_compiled_function_has_no_graph_break(module, calls):
     ends = offsets_of(1, 9, len(INDEX))
 
     def layer(x, weight, ends, index):
-        inner = module.grouped_linear(torch.relu(x), weight, ends, index=index, gate="gelu_tanh", interleaved=True)
+        inner = module.grouped_linear(torch.relu(x), weight, ends, index=index, gate="silu", interleaved=True)
         return module.grouped_linear(inner, weight[:, :, : N // 2], ends) + 1
 
     expected = layer(x, weight, ends, INDEX)
@@ -168,7 +168,7 @@ def test_one_graph_serves_every_number_of_rows(module, calls):
 
     compiled = torch.compile(module.grouped_linear, backend=backend, fullgraph=True, dynamic=True)
     weight = random_tensor(GROUPS, N, K)
-    for rows in (3, 4, 17, 200):
+    for rows in (4, 5, 17, 200):
         x, ends = random_tensor(rows, K), offsets_of(1, 3, rows)
         torch.testing.assert_close(compiled(x, weight, ends), torch_reference.grouped_linear(x, weight, ends))
     assert len(graphs) == 1
