@@ -53,7 +53,8 @@ def draw_ends(sizes: GroupSizes, num_groups: int, extent: int, rng: np.random.Ge
         return np.arange(1, num_groups + 1, dtype=np.int64) * extent // num_groups
     if sizes is GroupSizes.SKEWED:
         shares = np.cumsum(rng.permutation(1.0 / np.arange(1, num_groups + 1)))
-        return np.rint(extent * shares / shares[-1]).astype(np.int64)
+        ends: Indices = np.rint(extent * shares / shares[-1]).astype(np.int64)
+        return ends
     if sizes is GroupSizes.ALL_IN_ONE:
         return np.where(np.arange(num_groups) < num_groups // 2, 0, extent).astype(np.int64)
     if sizes is GroupSizes.ONES:
