@@ -95,8 +95,8 @@ class SessionKernels:
         problem, kernels = shared.problem, self._session.kernels
 
         def ask() -> int | None:
-            # Addresses that are aligned and never read: nothing is launched.
-            tensors = {x: Tensor((i + 1) << 20, y) for i, (x, y) in enumerate(operands(problem).items())}
+            # Addresses that are aligned, a TiB apart, and never read: nothing is launched.
+            tensors = {x: Tensor((i + 1) << 40, y) for i, (x, y) in enumerate(operands(problem).items())}
             bound = kernels.bind(GemmCall(problem, tensors))
             return kernels.max_active_clusters(number, bound, 1 << 30, kernels.workspace_bytes(number, bound))
 
