@@ -27,6 +27,7 @@ if not __package__:  # run as a file, beside which this file itself would be fou
 import numpy as np
 
 from aot.core.errors import DeviceError, VerificationError
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.measure.gpu import Gpu
@@ -35,6 +36,8 @@ from bench.dispatched import Dispatched, RefusedError, library_of
 from bench.operand_cases import SIZES, TIMED, is_right, random_case, summary
 from bench.options import positive, write
 
+DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE)
+"""What is checked here: one product a call."""
 MAX_FAULTS = 5
 """Faults of an operation that are told in full."""
 CHECK_SHARE = 0.6
@@ -175,8 +178,8 @@ def torch_version() -> str:
 def operations(text: str) -> list[Operation]:
     """Read tags of operations, or parts of them, between commas, `all` or `none`; raise ValueError for others."""
     if text in ("all", "none"):
-        return list(Operation) if text == "all" else []
-    found = {part: [x for x in Operation if part == x.tag or part in x.tag] for part in text.split(",")}
+        return list(DENSE) if text == "all" else []
+    found = {part: [x for x in DENSE if part == x.tag or part in x.tag] for part in text.split(",")}
     unknown = [part for part, matches in found.items() if not part or not matches]
     if unknown:
         raise ValueError(text)
@@ -188,7 +191,7 @@ def arguments(given: Sequence[str] | None = None) -> tuple[argparse.ArgumentPars
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--package", default="aot_gemm", help="name of the wheel's package (aot_gemm)")
-    parser.add_argument("--operations", type=operations, default=list(Operation), help="to check: tags or parts (all)")
+    parser.add_argument("--operations", type=operations, default=list(DENSE), help="to check: tags or parts (all)")
     parser.add_argument("--times", type=operations, default=list(TIMED), help="to time: tags or parts, all, none")
     parser.add_argument("--problems", type=positive, default=300, help="random problems of each operation (300)")
     parser.add_argument(

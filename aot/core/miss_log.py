@@ -13,6 +13,7 @@ that layout count as dropped, as those do that the log had no room for.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,9 @@ def _read_line(line: str) -> tuple[_Key, list[tuple[int, int]]]:
     if why not in REASONS:
         raise ValueError(f"the reason is {why!a:.80}; expected one of {', '.join(REASONS)}")
     if tag not in _TAGS:
-        raise ValueError(f"the operation is {tag!a:.80}; expected one of {', '.join(sorted(_TAGS))}")
+        near = get_close_matches(tag[:80], _TAGS, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "expected one of those that docs/operations.md lists"
+        raise ValueError(f"the operation is {tag!a:.80}; {hint}")
     pairs = (pair.split("x") for pair in launches.split())
     counts = [(_number("m", m, MAX_EXTENT), _number("launches", count, MAX_COUNT)) for m, count in pairs]
     return (why, tag, _number("n", n, MAX_EXTENT), _number("k", k, MAX_EXTENT)), counts

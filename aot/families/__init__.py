@@ -126,3 +126,8 @@ def family_of(candidate: Candidate) -> Family:
 def families_for(target: Target) -> list[Family]:
     """List the families that compile for a target's architecture, by name."""
     return [family for _, family in sorted(families().items()) if target.arch in family.archs]
+
+
+def families_of(operation: Operation, target: Target) -> list[Family]:
+    """List the families for a target that compute products grouped as an operation's are, by name."""
+    return [family for family in families_for(target) if operation.grouping in family.groupings]

@@ -15,7 +15,7 @@ from aot.core.signature import Argument
 from aot.core.types import Scale
 from aot.families import Entry, signature
 from aot.families._arguments import matrix_argument, strided_argument, vector_argument
-from aot.families._group_rows import Starts
+from aot.families._group_starts import Starts
 from aot.families._quack import MAX_SWIZZLE
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from aot.core.signature import Argument, Signature
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import EpilogueOperands, finish
-from aot.families._group_rows import Starts
+from aot.families._group_starts import Starts
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument

@@ -102,7 +102,7 @@ def _pool(
         plain = tuple(x for x in known if not family_of(x).is_fallback)
     able = frozenset(plain or (x for row in filled.values() for x in row))
     for x in found:
-        is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain
+        is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain is not x.operation
         same_sizes = (x.operation.gate is None) == (operation.gate is None)
         if x.operation in operation.twins or (is_kin and same_sizes and able >= set(x.portfolio.candidates)):
             return _Pool(x, x.portfolio.candidates)

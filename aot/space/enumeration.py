@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.errors import CandidateError
-from aot.families import families_for
+from aot.families import families_for, families_of
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Patterns:
 
 def judge(operation: Operation, target: Target, patterns: Patterns) -> Iterator[tuple[Candidate, Verdict]]:
     """Return every candidate of every family for the target, with its verdict; fallback families are not tuned."""
-    for family in families_for(target):
+    for family in families_of(operation, target):
         if family.is_fallback:
             continue
         for candidate in family.candidates(operation, target):

@@ -30,7 +30,7 @@ from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.types import BF16, FP16
-from aot.families import families_for
+from aot.families import families_of
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def legal_keys(operation: Operation, target: Target) -> list[KernelKey]:
     """List what the census of an operation compiles: every legal candidate of every family, the fallback's too."""
     return [
         KernelKey(operation, candidate)
-        for family in families_for(target)
+        for family in families_of(operation, target)
         for candidate in family.candidates(operation, target)
         if isinstance(check(candidate, operation, target), Accepted)
     ]
@@ -189,7 +189,11 @@ def count(operations: Sequence[Operation], target: Target, toolchain: dict[str, 
         toolchain: versions of what compiled them.
         result: gives what compiling made of a kernel; None of one that was not compiled.
     """
-    rows = [_count(family, operation, target, result) for operation in operations for family in families_for(target)]
+    rows = [
+        _count(family, operation, target, result)
+        for operation in operations
+        for family in families_of(operation, target)
+    ]
     return Census(CENSUS_VERSION, target.name, target.arch, toolchain, tuple(rows))
 
 

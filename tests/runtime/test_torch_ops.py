@@ -50,7 +50,7 @@ GPU_DTYPES = {
     torch.int8: INT8,
     torch.int32: INT32,
 }
-EXTRAS = ("scale_x", "scale_w", "residual", "scale_out")
+EXTRAS = ("scale_x", "scale_w", "residual", "scale_out", "offsets", "index")
 
 
 def drawn_call(rng):

@@ -25,9 +25,9 @@ struct Launch {
   int32_t device;
   int32_t workspace_floats;
   int32_t reads_early;
-  aot::Tensor a;
+  aot::RightOperand a;
   aot::RightOperand b;
-  aot::Tensor d;
+  aot::RightOperand d;
   aot::Bias bias;
   void* workspace;
   void* stream;
@@ -74,8 +74,8 @@ void print_launches(const char* what) {
     recorder_fake(i, &seen);
     std::printf("%s: a %" PRIx64 " (%d, %d) b %" PRIx64 " (%d, %d) d %" PRIx64 " (%d, %d) early %d workspace %d"
                 " %" PRIx64 " stream %" PRIx64 " device %d\n",
-                what, number(seen.a.data), seen.a.shape[0], seen.a.shape[1], number(seen.b.matrix.data),
-                seen.b.matrix.shape[0], seen.b.matrix.shape[1], number(seen.d.data), seen.d.shape[0], seen.d.shape[1],
+                what, number(seen.a.matrix.data), seen.a.matrix.shape[0], seen.a.matrix.shape[1], number(seen.b.matrix.data),
+                seen.b.matrix.shape[0], seen.b.matrix.shape[1], number(seen.d.matrix.data), seen.d.matrix.shape[0], seen.d.matrix.shape[1],
                 seen.reads_early, seen.workspace_floats, number(seen.workspace), number(seen.stream), seen.device);
   }
   recorder_reset();

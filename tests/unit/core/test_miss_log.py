@@ -63,7 +63,7 @@ def test_logs_that_were_joined_add_up():
         ("dropped -1", "expected WHY OPERATION N K MxLAUNCHES ..., got 'dropped -1\\n'"),
         ("dropped 0", "dropped is 0; expected 1 to 9223372036854775807"),
         ("odd bf16_kk 16 8 1x1", "the reason is 'odd'; expected one of grid, unaligned, strided"),
-        ("grid fp8_kk 16 8 1x1", "the operation is 'fp8_kk'; expected one of bf16_kk, bf16_kk_batched, bf16_kk_bias, "),
+        ("grid fp8_kk 16 8 1x1", "the operation is 'fp8_kk'; did you mean fp32_kk or "),
         ("grid bf16_kk 0 8 1x1", "n is 0; expected 1 to 2147483647"),
         ("grid bf16_kk 16 2147483648 1x1", "k is 2147483648; expected 1 to 2147483647"),
         ("grid bf16_kk 16 8 0x1", "m is 0; expected 1 to 2147483647"),

@@ -442,6 +442,13 @@ def test_beside_the_plain_operation_an_epilogue_gets_some_of_its_kernels():
 
 
 @pytest.mark.usefixtures("built")
+def test_an_epilogue_of_an_operation_without_times_has_a_limit_of_its_own():
+    bias = Operation.FP16_KK_BIAS
+    found = selected(FIRST, Objective(SelectionLimits(max_epilogue_kernels=1), operations=(FP16, bias)))
+    assert (shipped(found, FP16), len(shipped(found, bias))) == ("ACB", 1)
+
+
+@pytest.mark.usefixtures("built")
 def test_without_the_plain_operation_an_epilogue_gets_some_of_the_incumbents_kernels():
     only_b = selected(rows_of((12, 10), (12, 10)), Objective(SelectionLimits(1)))
     assert shipped(only_b, BF16) == "B"

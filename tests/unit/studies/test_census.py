@@ -9,7 +9,7 @@ from aot.core.element import ElementType
 from aot.core.errors import StoreError
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.target import load_target
-from aot.families import families_for
+from aot.families import families_of
 from aot.studies.census import OPERATIONS, Span, count, legal_keys, markdown, merge, read_census, totals
 from tests.golden.manifest import BIG, kernel
 
@@ -25,7 +25,7 @@ def nothing(key):
 
 def test_every_candidate_is_legal_or_rejected_with_a_reason():
     census = count((BF16,), THOR, {}, nothing)
-    assert {row.family for row in census.rows} == {family.name for family in families_for(THOR)}
+    assert {row.family for row in census.rows} == {family.name for family in families_of(BF16, THOR)}
     assert all(row.num_candidates == row.num_accepted + sum(row.rejected.values()) for row in census.rows)
     assert sum(row.num_accepted for row in census.rows) == len(legal_keys(BF16, THOR))
     assert [row.num_untried for row in census.rows] == [row.num_accepted for row in census.rows]
