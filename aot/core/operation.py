@@ -274,10 +274,11 @@ class Operation(Word):
     def equivalents(self) -> tuple[Operation, ...]:
         """Return the operations whose times may be imputed to this one after levelling, the nearest first.
 
-        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2); an epilogue reads little more than the same
-        product without.
+        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2), so that a twin with the same epilogue is
+        the nearest; an epilogue reads little more than the same product without.
         """
-        found = (_find(types, self.layout, Epilogue.NONE, self.grouping) for types in (self.types, *self._alike))
+        plain = (_find(types, self.layout, Epilogue.NONE, self.grouping) for types in (self.types, *self._alike))
+        found = dict.fromkeys((*self.twins, *plain))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
     @cached_property
