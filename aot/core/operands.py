@@ -213,6 +213,14 @@ def _is_stored(matrix: Matrix, element_bytes: int) -> bool:
     return is_whole and _is_taken(matrix, element_bytes, row_major=True)
 
 
+def column_step(operation: Operation) -> int:
+    """Return what n must be a multiple of, whatever the alignment, for kernels other than the fallback.
+
+    With a gate and factors of blocks it is a block, so that no block has rows of both halves of B.
+    """
+    return SCALE_BLOCK if operation.gate is not None and operation.types.scale is Scale.BLOCK else 1
+
+
 def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem | None:
     """Return the problem that the dispatch table is asked for a packed problem, or None where the fallback answers.
 
@@ -226,6 +234,8 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
     a, b, d = matrices(problem)
     exchanged_d = Matrix(d.num_columns, d.num_rows, d.column_stride, d.row_stride)
     asked = problem.operation
+    if problem.n % column_step(asked) != 0:
+        return None
     readings = [(a, b, d), (b, a, exchanged_d)] if asked.can_exchange else [(a, b, d)]
     for left, right, result in readings:
         if not _is_stored(result, asked.d.num_bytes):
@@ -236,7 +246,8 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
                 and _is_taken(left, operation.a.element.num_bytes, row_major=operation.a.is_k_major)
                 and _is_taken(right, operation.b.element.num_bytes, row_major=operation.b.is_k_major)
             ):
-                return replace(problem, operation=operation, m=left.num_rows, n=result.num_columns)
+                m = problem.m if operation.grouping.groups_rows else left.num_rows  # of groups A has the rows of all
+                return replace(problem, operation=operation, m=m, n=result.num_columns)
     return None
 
 
@@ -260,6 +271,8 @@ def misalignment(problem: Problem) -> str:
     for name, element, is_taken in zip(names, elements, taken, strict=True):
         if not is_taken:
             steps[name] = max(steps.get(name, 1), ALIGNMENT_BYTES // element.num_bytes)
+    if problem.n % column_step(operation) != 0:
+        steps["n"] = column_step(operation)
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     parts = []
     for step in sorted(set(steps.values())):

@@ -275,13 +275,15 @@ class Operation(Word):
     def equivalents(self) -> tuple[Operation, ...]:
         """Return the operations whose times may be imputed to this one after levelling, the nearest first.
 
-        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2); an epilogue reads little more than the same
-        product without. A gate is nearest to another gate: many kernels that are fast without one have none.
+        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2), so that a twin with the same epilogue is
+        the nearest; an epilogue reads little more than the same product without. A gate is nearer to another gate: many
+        kernels that are fast without one have none.
         """
         gates = [] if self.gate is None else [x for x in Epilogue if any(step in GATES for step in x.steps)]
         epilogues = (*sorted(gates, key=lambda x: x is not self.epilogue), Epilogue.NONE)
         alike = (self.types, *self._alike)
-        found = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, alike))
+        near = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, alike))
+        found = dict.fromkeys((*self.twins, *near))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
     @cached_property

@@ -24,7 +24,7 @@ GATED_TILE_N = (32, 64, 128)
 
 
 class Sm90GroupedBlockScale(Sm90Grouped):
-    """The family `sm90_grouped_block_scale`: `sm90_grouped` with tiles of at most 128 columns, n in whole blocks."""
+    """The family `sm90_grouped_block_scale`: `sm90_grouped` with tiles of at most 128 columns."""
 
     name = "sm90_grouped_block_scale"
     types = (E4M3_BF16_BLOCK,)
@@ -53,11 +53,6 @@ class Sm90GroupedBlockScale(Sm90Grouped):
         from aot.families._grouped_block_kernel import GemmGroupedBlockSm90
 
         return GemmGroupedBlockSm90
-
-    def multiples(self, candidate: Candidate) -> tuple[int, int]:
-        """Ask for whole blocks of columns: then those of a gate and the linear ones have blocks of their own."""
-        del candidate
-        return 1, SCALE_BLOCK
 
 
 FAMILY = Sm90GroupedBlockScale()

@@ -17,7 +17,7 @@ from aot.core.operands import Arrangement, GemmCall, Tensor, operands
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
 from aot.measure.baselines import Agreement
-from aot.measure.group_inputs import POSITIONS, GroupSizes, draw_ends, draw_index, place
+from aot.measure.group_inputs import POSITIONS, TIMED_SIZES, draw_ends, draw_index, place
 from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles, timed_arrangement
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Sample:
         self._group = int(rng.integers(problem.num_groups))
         of_a, first_k = self.rows, 0
         self._first = self._group * places[Argument.D].group_stride
-        if operation.grouping.groups_rows:  # of even sizes: each has m
+        if operation.grouping.groups_rows:  # in the first set all are of even sizes, m
             of_a = of_a + self._group * problem.m
             self._first = self._group * problem.m * problem.n
         if operation.grouping is Grouping.GATHERED:
@@ -152,18 +152,18 @@ class Operands:
             tilings = {
                 x: pools.of(problem.operation, x).tile(places[x], inputs[x]) for x in inputs if x not in POSITIONS
             }
-            self._tilings.append(tilings | self._place_positions(places, layout.matrices))
+            self._tilings.append(tilings | self._place_positions(i, places, layout.matrices))
         self._arrange(timed_arrangement(problem.operation))
 
     def _place_positions(
-        self, places: Mapping[Argument, int], matrices: Mapping[Argument, Matrix]
+        self, number: int, places: Mapping[Argument, int], matrices: Mapping[Argument, Matrix]
     ) -> dict[Argument, Tiling]:
-        """Write where groups of even sizes end, and an index of random rows, where a problem has them."""
+        """Write where the groups of a set end, and an index of random rows, where a problem has them."""
         found, groups = {}, self.problem.num_groups
         if Argument.OFFSETS in matrices:
             is_of_rows = self.problem.operation.grouping.groups_rows
             extent = (self.problem.m if is_of_rows else self.problem.k) * groups
-            ends = draw_ends(GroupSizes.EVEN, groups, extent, self._rng)
+            ends = draw_ends(TIMED_SIZES[number % len(TIMED_SIZES)], groups, extent, self._rng)
             found[Argument.OFFSETS] = place(self._gpu, places[Argument.OFFSETS], ends)
         if Argument.INDEX in matrices:
             rows, height = matrices[Argument.INDEX].num_rows, matrices[Argument.A].num_rows

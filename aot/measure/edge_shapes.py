@@ -11,7 +11,7 @@ from aot.core.candidate import SplitK
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.grouping import Grouping
-from aot.core.operands import PLAIN, Arrangement
+from aot.core.operands import PLAIN, Arrangement, column_step
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
@@ -125,7 +125,7 @@ def steps(operation: Operation) -> tuple[int, int, int]:
     """Return what m, n and k of aligned shapes are multiples of."""
     of_a, of_b, of_d = (ALIGNMENT_BYTES // x.num_bytes for x in (operation.a.element, operation.b.element, operation.d))
     a_is_k_major, b_is_k_major = operation.a.is_k_major, operation.b.is_k_major
-    n = lcm(MIN_STEP, of_d, 1 if b_is_k_major else of_b)
+    n = lcm(MIN_STEP, of_d, 1 if b_is_k_major else of_b, column_step(operation))
     k = lcm(MIN_STEP, of_a if a_is_k_major else 1, of_b if b_is_k_major else 1)
     return 1 if a_is_k_major else of_a, n, k
 

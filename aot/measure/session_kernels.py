@@ -15,10 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aot.core.problem import Problem
+    from aot.core.signature import Argument
     from aot.measure.session import Session
     from aot.measure.tuning_set import TunedKernel
 
 T = TypeVar("T")
+
+APART = 1 << 40
+"""Bytes between the operands that `made_up` returns: more than any device has, so that no edge case overlaps."""
+
+
+def made_up(problem: Problem) -> dict[Argument, Tensor]:
+    """Return operands that are stated and never read: at addresses that are aligned, and APART."""
+    return {x: Tensor((i + 1) * APART, y) for i, (x, y) in enumerate(operands(problem).items())}
 
 
 class SessionKernels:
@@ -95,9 +104,7 @@ class SessionKernels:
         problem, kernels = shared.problem, self._session.kernels
 
         def ask() -> int | None:
-            # Addresses that are aligned and never read: nothing is launched.
-            tensors = {x: Tensor((i + 1) << 20, y) for i, (x, y) in enumerate(operands(problem).items())}
-            bound = kernels.bind(GemmCall(problem, tensors))
+            bound = kernels.bind(GemmCall(problem, made_up(problem)))
             return kernels.max_active_clusters(number, bound, 1 << 30, kernels.workspace_bytes(number, bound))
 
         if self.is_sound(number) and self.launch(number, "asking for its clusters", ask) == 0:

@@ -23,7 +23,7 @@ SELECTION_VERSION = 4
 """Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""
 
 
-ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]
+ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( g[0-9]+)?( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]
 
 
 BY_IMPUTED_TIMES = ", by imputed times"

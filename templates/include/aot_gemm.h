@@ -134,7 +134,8 @@ typedef struct {
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
  * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes. Of a bias they need an address
  * that is a multiple of 16 bytes; a D with anything added or multiplied to the sum, and a residual, are row-major; so is B
- * with a gate, and its parts are less than 2^40 bytes apart. Anything else is computed by the fallback kernel, slower.
+ * with a gate, and its parts are less than 2^40 bytes apart; beside blocks of factors n is a multiple of 128 then. Anything
+ * else is computed by the fallback kernel, slower.
  * Factors lie at multiples of 4 bytes. m or n of 0 is no work; k of 0 gives what the operation makes of sums of zero.
  *
  * D may share no element with itself or an operand; a residual that is D itself, which torch takes, is refused too: give

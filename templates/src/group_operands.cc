@@ -13,17 +13,23 @@ constexpr Product kProduct = Product::kGroupedLinear;
 
 bool is_gate(Epilogue epilogue) { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
 
+// Says whether the groups are runs of k, and each has a result of its own: the weight is one matrix then.
+bool groups_k(const Operands& operands) { return operands.right->ndim == 2; }
+
 int check_shapes(const Operands& operands) {
   const DLTensor& x = *operands.left;
   const DLTensor& weight = *operands.right;
-  if (x.ndim != 2 || weight.ndim != 3 || weight.shape[0] == 0) {
+  if (x.ndim != 2 || (weight.ndim != 3 && weight.ndim != 2) || (weight.ndim == 3 && weight.shape[0] == 0)) {
     return refuse("ShapeError", "grouped_linear: got x %s and weight %s; expected x (rows, k) and weight (groups, n, k), of "
-                  "one group or more", shape_text(x).characters, shape_text(weight).characters);
+                  "one group or more, or (n, k) where the groups are runs of k", shape_text(x).characters,
+                  shape_text(weight).characters);
   }
-  if (x.shape[1] != weight.shape[2]) {
+  const int64_t k = weight.shape[weight.ndim - 1];
+  if (x.shape[1] != k) {
     return refuse("ShapeError", "grouped_linear: x %s has k %" PRId64 ", weight %s has k %" PRId64 "; expected one k",
-                  shape_text(x).characters, x.shape[1], shape_text(weight).characters, weight.shape[2]);
+                  shape_text(x).characters, x.shape[1], shape_text(weight).characters, k);
   }
+  if (groups_k(operands)) return 0;
   if (!is_gate(operands.options.epilogue) || weight.shape[1] % 2 == 0) return 0;
   return refuse("ShapeError", "grouped_linear: weight has shape %s; expected an even number of rows in each group, those of "
                 "the gate and as many linear ones", shape_text(weight).characters);
@@ -40,6 +46,15 @@ int check_integers(const char* name, const DLTensor& tensor, const DLTensor& x) 
                 name, stride_of(tensor, 0));
 }
 
+int check_offsets_of_k(const Operands& operands) {
+  if (operands.index != nullptr) {
+    return refuse("OperandError", "grouped_linear: got an index beside a weight %s, whose groups are runs of k; an index is of "
+                  "rows; leave it away", shape_text(*operands.right).characters);
+  }
+  if (operands.offsets->shape[0] > 0) return 0;
+  return refuse("ShapeError", "grouped_linear: offsets has shape (0,); expected where each run of k ends, one or more");
+}
+
 int check_offsets(const Operands& operands) {
   if (operands.offsets == nullptr) {
     return refuse("OperandError", "grouped_linear: offsets is None; expected an int32 tensor in GPU memory, where each group "
@@ -47,6 +62,7 @@ int check_offsets(const Operands& operands) {
   }
   const DLTensor& offsets = *operands.offsets;
   if (check_integers("offsets", offsets, *operands.left) != 0) return -1;
+  if (groups_k(operands)) return check_offsets_of_k(operands);
   if (operands.index != nullptr && check_integers("index", *operands.index, *operands.left) != 0) return -1;
   const int64_t groups = operands.right->shape[0];
   if (offsets.shape[0] == groups || offsets.shape[0] == groups + 1) return 0;
@@ -63,6 +79,11 @@ int refuse_shapes(const Operands& operands) {
                 shape_text(*operands.right).characters);
 }
 
+Grouping grouping_of(const Operands& operands) {
+  if (groups_k(operands)) return Grouping::kKgrouped;
+  return operands.index == nullptr ? Grouping::kGrouped : Grouping::kGathered;
+}
+
 // Finds the operation. Factors that may be of either kind are of the one that the library has.
 int resolve(const Operands& operands, Element a, Element b, int32_t* operation) {
   const Options& options = operands.options;
@@ -71,13 +92,17 @@ int resolve(const Operands& operands, Element a, Element b, int32_t* operation) 
                      a,
                      Scale::kNone,
                      options.epilogue,
-                     operands.index == nullptr ? Grouping::kGrouped : Grouping::kGathered,
+                     grouping_of(operands),
                      operands.bias != nullptr,
                      false,
                      options.allow_tf32,
                      options.use_fast_accum};
   if (find_element_of_d(kProduct, operands, a, &request.d) != 0) return -1;
   if (check_scales(kProduct, operands, request) != 0) return -1;
+  if (operands.scale_x != nullptr && groups_k(operands)) {
+    request.scale = Scale::kVector;
+    return refuse_request(kProduct, request);
+  }
   if (operands.scale_x != nullptr) {
     if (check_tensor_of(kProduct, "scale_x", *operands.scale_x, *operands.left, Element::kFloat32) != 0) return -1;
     if (check_tensor_of(kProduct, "scale_w", *operands.scale_w, *operands.left, Element::kFloat32) != 0) return -1;
@@ -109,10 +134,37 @@ int check_bias(const Operands& operands, const Result& result) {
                 "contiguous", stride_text(bias).characters);
 }
 
+void find_extents(const Operands& operands, Result* result) {
+  const DLTensor& x = *operands.left;
+  const DLTensor& weight = *operands.right;
+  result->num_dims = 0;
+  if (groups_k(operands)) result->extents[result->num_dims++] = operands.offsets->shape[0];
+  result->extents[result->num_dims++] = operands.index == nullptr ? x.shape[0] : operands.index->shape[0];
+  const int64_t rows = weight.shape[weight.ndim - 2];
+  result->extents[result->num_dims++] = is_gate(operands.options.epilogue) ? rows / 2 : rows;
+}
+
 int check_matrix(const char* name, const DLTensor& tensor, Matrix* matrix) {
   if (read_matrix(tensor, 1, matrix)) return 0;
   return refuse("StrideError", "grouped_linear: %s of shape %s and strides %s is not one matrix in memory; make it contiguous",
                 name, shape_text(tensor).characters, stride_text(tensor).characters);
+}
+
+// States runs of k, each of which has a result of its own.
+int state_runs_of_k(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  const DLTensor& x = *operands.left;
+  const DLTensor& weight = *operands.right;
+  const DLTensor& out = *operands.out;
+  problem->m = x.shape[0];
+  problem->n = weight.shape[0];
+  problem->k = x.shape[1];
+  problem->a = {data_of(x), {stride_of(x, 0), stride_of(x, 1)}};
+  problem->b = {data_of(weight), {stride_of(weight, 0), stride_of(weight, 1)}};
+  problem->d = {data_of(out), {stride_of(out, 1), stride_of(out, 2)}};
+  problem->num_groups = result.extents[0];
+  problem->group_strides.d = stride_of(out, 0);
+  problem->offsets = {data_of(*operands.offsets), {1, 1}};
+  return 0;
 }
 
 }  // namespace
@@ -125,16 +177,15 @@ int check_grouped(const Operands& operands, Result* result) {
   if (check_tensor(kProduct, "x", x, x, &a) != 0 || check_tensor(kProduct, "weight", weight, x, &b) != 0) return -1;
   if (check_shapes(operands) != 0 || check_offsets(operands) != 0) return -1;
   if (resolve(operands, a, b, &result->operation) != 0) return -1;
-  result->num_dims = 2;
-  result->extents[0] = operands.index == nullptr ? x.shape[0] : operands.index->shape[0];
-  result->extents[1] = is_gate(operands.options.epilogue) ? weight.shape[1] / 2 : weight.shape[1];
+  find_extents(operands, result);
   if (operands.bias != nullptr && check_bias(operands, *result) != 0) return -1;
-  if (operands.out == nullptr || have_shape(*operands.out, result->extents, 2)) return 0;
+  if (operands.out == nullptr || have_shape(*operands.out, result->extents, result->num_dims)) return 0;
   return refuse("ShapeError", "grouped_linear: out has shape %s; expected %s", shape_text(*operands.out).characters,
-                Text(result->extents, 2).characters);
+                Text(result->extents, result->num_dims).characters);
 }
 
 int state_grouped(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  if (groups_k(operands)) return state_runs_of_k(operands, result, problem);
   Matrix a;
   Matrix d;
   const DLTensor& weight = *operands.right;

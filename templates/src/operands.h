@@ -22,7 +22,7 @@ struct Operands {
   const DLTensor* scale_w = nullptr;
   const DLTensor* residual = nullptr;   // of the shape of `out`
   const DLTensor* scale_out = nullptr;  // one element
-  const DLTensor* offsets = nullptr;    // (groups) or (groups + 1)
+  const DLTensor* offsets = nullptr;    // (groups) or (groups + 1); of runs of k (groups)
   const DLTensor* index = nullptr;      // (rows of out)
   Options options = {};
 };

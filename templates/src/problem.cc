@@ -230,6 +230,8 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, S
 bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
   Strides strides = {};
   if (!has_aligned_steps(problem, operation)) return false;
+  // A block of factors with rows of the gate and linear ones.
+  if (operation.has_gate() && operation.scale == Scale::kBlock && problem.n % kScaleBlock != 0) return false;
   if (!align_rows(problem, operation, &strides)) return false;
   const int64_t rows = rows_of_b(problem, operation);
   for (int32_t layout = 0; layout < 4; ++layout) {

@@ -192,6 +192,15 @@ def test_steps_below_0_and_out_of_reach_are_refused(library):
     assert "past the end of the address space" in library.error()
 
 
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_a_gate_with_blocks_of_factors_takes_whole_blocks_of_columns(library, is_gated):
+    operation = Operation.E4M3_BF16_BLOCK_KK_GROUPED_SWIGLU if is_gated else Operation.E4M3_BF16_BLOCK_KK_GROUPED
+    stated = state(library, operation, n=N + 8, d=(ADDRESSES["d"], (N + 8, 1)))
+    assert (library.select(stated)[1].tier == FALLBACK) == is_gated
+    stated = state(library, operation)
+    assert library.select(stated)[1].tier != FALLBACK
+
+
 def test_a_step_that_tma_does_not_take_goes_to_the_fallback(library):
     stated = state(library, Operation.BF16_KK_GROUPED)
     stated.group_strides.b += 1

@@ -119,8 +119,67 @@ def test_a_weight_of_k_by_n_is_read_as_it_lies(package, library, manifest, tenso
     assert list(launch.b.stack.strides)[:2] == [K * N, N]
 
 
+def gradient(tensor, **changes):
+    """Make the operands of a weight's gradient: runs of k, along which neither operand is contiguous."""
+    given = {
+        "x": ((N, ROWS), BFLOAT16, (1, N)),
+        "weight": ((K, ROWS), BFLOAT16, (1, K)),
+        "offsets": ((GROUPS,), INT32),
+        "out": ((GROUPS, N, K), BFLOAT16),
+    } | changes
+    return {name: tensor(*x) if isinstance(x, tuple) else x for name, x in given.items()}
+
+
+def test_groups_of_one_weight_are_runs_of_k(package, library, manifest, tensor):
+    named = gradient(tensor, out=((GROUPS, N, K), BFLOAT16, (2 * N * K, K, 1)))
+    assert package.grouped_linear(**named) is named["out"]
+    (launch,) = library.fake_launches()
+    assert manifest.kernels[launch.kernel].operation is Operation.BF16_MN_KGROUPED
+    assert (launch.a.data, list(launch.a.shape), launch.a.strides[0]) == (named["x"].address, [N, ROWS], N)
+    b = launch.b.matrix
+    assert (b.data, list(b.shape), b.strides[0]) == (named["weight"].address, [K, ROWS], K)
+    assert (launch.d.parts.data, list(launch.d.parts.shape)) == (named["out"].address, [GROUPS, N, K])
+    assert list(launch.d.parts.strides)[:2] == [2 * N * K, K]
+    assert (launch.offsets.data, list(launch.offsets.shape)) == (named["offsets"].address, [GROUPS])
+
+
+def test_the_results_of_runs_of_k_are_allocated(package, library, tensor):
+    named = gradient(tensor, out=None)
+    result = package.grouped_linear(**named)
+    assert tuple(result.shape) == (GROUPS, N, K)
+    assert library.fake_launches()[0].d.parts.data == result.address
+
+
+RUNS_REFUSED = [
+    ({"index": ((ROWS,), INT32)}, "OperandError", "whose groups are runs of k; an index is of rows"),
+    ({"offsets": ((0,), INT32)}, "ShapeError", "offsets has shape (0,); expected where each run of k ends"),
+    ({"out": ((N, K), BFLOAT16)}, "ShapeError", f"expected ({GROUPS}, {N}, {K})"),
+    ({"weight": ((K, ROWS + 8), BFLOAT16)}, "ShapeError", "expected one k"),
+    ({"bias": ((GROUPS, K), BFLOAT16)}, "UnsupportedError", "with bias"),
+    ({"gate": "silu"}, "UnsupportedError", "swiglu"),
+    (
+        {
+            "x": ((N, ROWS), E4M3),
+            "weight": ((K, ROWS), E4M3),
+            "scale_x": ((1,), FLOAT32),
+            "scale_w": ((1,), FLOAT32),
+        },
+        "UnsupportedError",
+        "e4m3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), RUNS_REFUSED)
+def test_what_runs_of_k_do_not_have_is_refused(package, library, tensor, changes, error, text):
+    with pytest.raises(getattr(package, error), match="grouped_linear: ") as raised:
+        package.grouped_linear(**gradient(tensor, **changes))
+    assert text in str(raised.value)
+    assert library.fake_launches() == []
+
+
 REFUSED = [
-    ({"weight": ((N, K), BFLOAT16)}, "ShapeError", "weight (groups, n, k)"),
+    ({"weight": ((K,), BFLOAT16)}, "ShapeError", "weight (groups, n, k)"),
     ({"weight": ((0, N, K), BFLOAT16)}, "ShapeError", "one group or more"),
     ({"weight": ((GROUPS, N, K + 8), BFLOAT16)}, "ShapeError", "expected one k"),
     ({"x": ((2, ROWS, K), BFLOAT16)}, "ShapeError", "x (rows, k)"),

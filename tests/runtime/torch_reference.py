@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from importlib import import_module
 
@@ -75,6 +76,42 @@ def layer_norm(x, weight=None, bias=None, *, eps=1e-5, residual=None, **_):
     return y if residual is None else (y, z)
 
 
+def runs_of_k(x, weight, offsets):
+    ends = [0, *offsets.tolist()]
+    return torch.stack([wide(x)[:, a:b] @ wide(weight)[:, a:b].t() for a, b in itertools.pairwise(ends)])
+
+
+def grouped_linear(
+    x,
+    weight,
+    offsets,
+    bias=None,
+    *,
+    index=None,
+    gate=None,
+    scale_x=None,
+    scale_w=None,
+    interleaved=False,
+    out=None,
+    out_dtype=None,
+):
+    """Compute groups; rows that are in none are NaN, as nothing writes them."""
+    if weight.ndim == 2:
+        return give(runs_of_k(x.detach(), weight.detach(), offsets), x.dtype, out)
+    rows = wide(x).detach() if index is None else wide(x).detach()[index.long()]
+    ends = offsets.tolist()
+    starts = [0, *ends] if len(ends) == len(weight) else ends
+    halves = weight.shape[1] // (1 if gate is None else 2)
+    values = torch.full((len(rows), halves), math.nan, dtype=rows.dtype) if out is None else out
+    for group, (start, end) in enumerate(itertools.pairwise(starts)):
+        sums = rows[start:end] @ wide(weight).detach()[group].t()
+        if gate is not None:
+            first, second = (sums[:, ::2], sums[:, 1::2]) if interleaved else sums.chunk(2, -1)
+            sums = ACTIVATIONS[gate](first) * second
+        values[start:end] = sums.to(values.dtype)
+    return values if out is not None else values.to(out_dtype or x.dtype)
+
+
 PROMISED = []
 """Of each call of a package that `stand_in` stands in for, whether its weight was promised to be constant."""
 
@@ -107,7 +144,7 @@ def stand_in(package, monkeypatch):
 
         return function
 
-    for name in ("linear", "gated_linear", "matmul"):
+    for name in ("linear", "gated_linear", "matmul", "grouped_linear"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
     for name in ("rms_norm", "layer_norm"):
         monkeypatch.setattr(package._rows, name, norm(name))

@@ -183,14 +183,19 @@ def grouped_linear(
     which is done while they are loaded. All is done in float32, and the result is rounded once. Where the groups end
     stays on the GPU: nothing waits for the host, and a CUDA graph may capture the call.
 
+    Where the weight is one matrix (n, k), the groups are runs of k, and each has a result of its own: x[:, run of g] @
+    weight[:, run of g]^T, zeros where a run is empty. So the gradient of the weights is
+    grouped_linear(gradient.t(), x.t(), offsets).
+
     Which operations there are kernels for depends on what the wheel was built for.
 
     Args:
         x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
-        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones.
+        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones. Or
+            (n, k), bfloat16 or float16, with neither index nor gate nor bias.
         offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, the first starting at 0, as
             torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts
-            as their end; a group that ends before it starts is empty.
+            as their end; a group that ends before it starts is empty. Of runs of k (groups,), where each ends in k.
         bias: (groups, n), or with a gate (groups, 2 n), where factors are given; None for none.
         index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]]. An index that is no row
             of x, such as -1, is a row of zeros. None for the rows of x as they are.
@@ -200,8 +205,8 @@ def grouped_linear(
             blocks (rows, ceil(k / 128)). With an index the rows are those of x.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
             ceil(k / 128)), where rows of a gate are not interleaved.
-        out: (rows, n), written to; allocated where it is not given. Rows that are in no group are not written: a new
-            tensor holds anything there.
+        out: (rows, n), or (groups, rows, n) of runs of k; written to; allocated where it is not given. Rows that are in
+            no group are not written: a new tensor holds anything there.
         out_dtype: as `linear` has it.
 
     Returns:

@@ -94,7 +94,7 @@ def _fake_out(name: str) -> Any:
     return give
 
 
-def _refuse_out(name: str) -> Any:
+def refuse_out(name: str) -> Any:
     """Return what torch calls in front of an operator that writes `out` where it might record a gradient."""
     operator = getattr(getattr(torch.ops, NAMESPACE), name).out
 
@@ -262,7 +262,7 @@ def register() -> torch.library.Library:
         torch.library.register_fake(qualified, _fake(name), lib=library)
         torch.library.register_fake(f"{qualified}.out", _fake_out(name), lib=library)
         torch.library.register_autograd(qualified, _BACKWARD[name], setup_context=_save(name), lib=library)
-        library.impl(f"{name}.out", _refuse_out(name), "Autograd", with_keyset=True)
+        library.impl(f"{name}.out", refuse_out(name), "Autograd", with_keyset=True)
     for name in _TORCHS:
         torch.library.register_vmap(f"{NAMESPACE}::{name}", _batched(name), lib=library)
     return library

@@ -45,7 +45,7 @@ def is_recorded(*operands: Any) -> bool:
     return not all(map(is_plain, tensors))
 
 
-def _dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
+def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
     """Call an operator where torch is to know of it, else the package's function."""
     is_traced = is_compiling()
     if not is_traced and not (
@@ -94,7 +94,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options:
         )
     ):
         return _operations.linear(x, weight, bias, out=out)
-    return _dispatch("linear", _operations.linear, (x, weight, bias), out, options)
+    return dispatch("linear", _operations.linear, (x, weight, bias), out, options)
 
 
 def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
@@ -102,7 +102,7 @@ def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **op
 
     Arguments, result and errors are those of the package's `gated_linear`. No gradient is recorded: GradientError.
     """
-    return _dispatch("gated_linear", _operations.gated_linear, (x, weight, bias), out, options)
+    return dispatch("gated_linear", _operations.gated_linear, (x, weight, bias), out, options)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
@@ -122,4 +122,4 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
         and not (_is_grad_enabled() and (a.requires_grad or b.requires_grad))
     ):
         return _operations.matmul(a, b, out=out)
-    return _dispatch("matmul", _operations.matmul, (a, b), out, {})
+    return dispatch("matmul", _operations.matmul, (a, b), out, {})

@@ -18,7 +18,7 @@ from ._request import EPILOGUES, Request, find
 DEVICES = ("cuda", "meta")
 """Where the tensors of a trace are said to be; meta tensors have shapes alone."""
 _BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
-_SCALE_BLOCK = 128
+SCALE_BLOCK = 128
 """kScaleBlock of operation.h."""
 
 
@@ -53,15 +53,15 @@ def result_of(product: Product) -> tuple[tuple[Any, ...], str]:
         AotGemmError: one of the classes that `linear` lists, as its call would.
     """
     for name, tensor in zip(product.names, (product.x, product.weight), strict=True):
-        _check_tensor(product, name, tensor)
+        check_tensor(product, name, tensor)
     _check_extents(product)
     request = _request_of(product)
     _find(product, request)
     rows, shape = _rows(product), _shape_of(product)
     if product.bias is not None:
         bias = "bfloat16" if request.d in _BYTE_DTYPES else request.d
-        _check_dtype(product, "bias", product.bias, bias)
-        _check_shape(
+        check_dtype(product, "bias", product.bias, bias)
+        check_shape(
             product,
             "bias",
             product.bias,
@@ -69,11 +69,11 @@ def result_of(product: Product) -> tuple[tuple[Any, ...], str]:
             ", an element for each row of weight; an output is named by keyword: linear(x, weight, out=out)",
         )
     if product.residual is not None:
-        _check_dtype(product, "residual", product.residual, request.d)
-        _check_shape(product, "residual", product.residual, shape, ", as the result")
+        check_dtype(product, "residual", product.residual, request.d)
+        check_shape(product, "residual", product.residual, shape, ", as the result")
     _check_scale_out(product, request)
     if product.out is not None:
-        _check_shape(product, "out", product.out, shape, "")
+        check_shape(product, "out", product.out, shape, "")
     return shape, request.d
 
 
@@ -86,15 +86,15 @@ def operation_of(product: Product) -> str:
     return _find(product, _request_of(product))
 
 
-def _name(dtype: Any) -> str:
+def dtype_text(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _text(tensor: Any) -> str:
+def shape_text(tensor: Any) -> str:
     return str(tuple(tensor.shape))
 
 
-def _check_tensor(product: Product, name: str, tensor: Any) -> None:
+def check_tensor(product: Any, name: str, tensor: Any) -> None:
     if tensor.device.type not in DEVICES:
         raise errors.DeviceError(
             f"{product.name}: {name} is on {tensor.device}; expected a CUDA tensor; move it to the GPU first, or use "
@@ -104,10 +104,10 @@ def _check_tensor(product: Product, name: str, tensor: Any) -> None:
         raise errors.DeviceError(
             f"{product.name}: {name} is on {tensor.device}, {product.names[0]} on {product.x.device}; expected one GPU"
         )
-    if _name(tensor.dtype) not in ELEMENTS:
+    if dtype_text(tensor.dtype) not in ELEMENTS:
         raise errors.DtypeError(
-            f"{product.name}: {name} is {_name(tensor.dtype)}; expected bfloat16, float16, float32, float8_e4m3fn, "
-            "float8_e5m2 or int8; convert it"
+            f"{product.name}: {name} is {dtype_text(tensor.dtype)}; expected bfloat16, float16, float32, "
+            "float8_e4m3fn, float8_e5m2 or int8; convert it"
         )
 
 
@@ -118,18 +118,18 @@ def _check_extents(product: Product) -> None:
     if x.ndim < 1 or weight.ndim < 1 or not (weight.ndim == 2 or is_matmul):
         expected = "a (..., m, k) or (k,), and b (..., k, n) or (k,)" if is_matmul else "x (..., k) and weight (n, k)"
         raise errors.ShapeError(
-            f"{product.name}: got {left} {_text(x)} and {right} {_text(weight)}; expected {expected}"
+            f"{product.name}: got {left} {shape_text(x)} and {right} {shape_text(weight)}; expected {expected}"
         )
     right_k = weight.shape[(max(weight.ndim - 2, 0)) if is_matmul else 1]
     if x.shape[-1] != right_k:
         raise errors.ShapeError(
-            f"{product.name}: {left} {_text(x)} has k {x.shape[-1]}, {right} {_text(weight)} has k {right_k}; expected "
-            "one k"
+            f"{product.name}: {left} {shape_text(x)} has k {x.shape[-1]}, {right} {shape_text(weight)} has k "
+            f"{right_k}; expected one k"
         )
     if product.name == "gated_linear" and weight.shape[0] % 2 != 0:
         raise errors.ShapeError(
-            f"{product.name}: weight has shape {_text(weight)}; expected an even number of rows, those of the gate and "
-            "as many linear ones"
+            f"{product.name}: weight has shape {shape_text(weight)}; expected an even number of rows, those of the "
+            "gate and as many linear ones"
         )
 
 
@@ -168,21 +168,9 @@ def _request_of(product: Product) -> Request:
     known = GATES if product.name == "gated_linear" else ACTIVATIONS
     if product.activation not in known:
         refuse_activation(product.name, product.activation)
-    a, b = _name(product.x.dtype), _name(product.weight.dtype)
-    is_scaled = product.scale_x is not None
-    d = "bfloat16" if is_scaled else "int32" if a == "int8" else a
-    if product.out_dtype is not None:
-        d = _name(product.out_dtype)
-    if product.out is not None:
-        _check_tensor(product, "out", product.out)
-        asked, d = d, _name(product.out.dtype)
-        if product.out_dtype is not None and asked != d:
-            raise errors.DtypeError(
-                f"{product.name}: out is {d} and out_dtype {asked}; expected one type; leave out_dtype away"
-            )
-    if d not in ELEMENTS:
-        raise errors.DtypeError(f"{product.name}: out_dtype is {d}; expected one of {', '.join(ELEMENTS)}")
-    _check_scales(product, a, b, d)
+    a, b = dtype_text(product.x.dtype), dtype_text(product.weight.dtype)
+    is_scaled, d = product.scale_x is not None, element_of_d(product)
+    check_scales(product, a, b, d)
     has = product.bias is not None, product.residual is not None
     epilogue = EPILOGUES[known[product.activation]]
     allowed = product.allow_tf32, product.use_fast_accum
@@ -190,7 +178,29 @@ def _request_of(product: Product) -> Request:
     return Request(product.name, a, b, d, scale, epilogue, "dense", *has, *allowed)
 
 
-def _check_scales(product: Product, a: str, b: str, d: str) -> None:
+def element_of_d(product: Any) -> str:
+    """Return the element type of the result: the one that is asked for, or that `out` has.
+
+    Raises:
+        DtypeError: there is no such type, or `out` has another.
+    """
+    a = dtype_text(product.x.dtype)
+    d = "bfloat16" if product.scale_x is not None else "int32" if a == "int8" else a
+    if product.out_dtype is not None:
+        d = dtype_text(product.out_dtype)
+    if product.out is not None:
+        check_tensor(product, "out", product.out)
+        asked, d = d, dtype_text(product.out.dtype)
+        if product.out_dtype is not None and asked != d:
+            raise errors.DtypeError(
+                f"{product.name}: out is {d} and out_dtype {asked}; expected one type; leave out_dtype away"
+            )
+    if d not in ELEMENTS:
+        raise errors.DtypeError(f"{product.name}: out_dtype is {d}; expected one of {', '.join(ELEMENTS)}")
+    return d
+
+
+def check_scales(product: Any, a: str, b: str, d: str) -> None:
     """Check that there are both factors or none, as the element types have it."""
     has_x, has_w = product.scale_x is not None, product.scale_w is not None
     if has_x != has_w:
@@ -214,8 +224,8 @@ def _find(product: Product, request: Request) -> str:
     """Return the operation's tag; of factors that are of either kind, as where k is up to 128, either's."""
     if request.scale == "none":
         return find(request)
-    _check_dtype(product, "scale_x", product.scale_x, "float32")
-    _check_dtype(product, "scale_w", product.scale_w, "float32")
+    check_dtype(product, "scale_x", product.scale_x, "float32")
+    check_dtype(product, "scale_w", product.scale_w, "float32")
     vectors, blocks = _scale_kinds(product)
     if not vectors and not blocks:
         _refuse_scales(product)
@@ -225,12 +235,12 @@ def _find(product: Product, request: Request) -> str:
     try:
         return find(request)
     except errors.UnsupportedError:
-        if blocks and (tag := _tag(by_blocks)) is not None:
+        if blocks and (tag := tag_of(by_blocks)) is not None:
             return tag
         raise
 
 
-def _tag(request: Request) -> str | None:
+def tag_of(request: Request) -> str | None:
     """Return the tag of the operation for a request, or None where there is none."""
     try:
         return find(request)
@@ -242,39 +252,39 @@ def _scale_kinds(product: Product) -> tuple[bool, bool]:
     """Say whether the factors are vectors, and whether they are of blocks: the twin of read_scale_shapes."""
     scale_x, scale_w = tuple(product.scale_x.shape), tuple(product.scale_w.shape)
     leading, rows = tuple(product.x.shape[:-1]), _rows(product)
-    m, k_blocks = math.prod(leading), -(-product.x.shape[-1] // _SCALE_BLOCK)
-    x_is_vector = _is_one(scale_x) or scale_x in ((m,), (m, 1), leading, (*leading, 1))
-    w_is_vector = _is_one(scale_w) or scale_w in ((rows,), (rows, 1), (1, rows))
+    m, k_blocks = math.prod(leading), -(-product.x.shape[-1] // SCALE_BLOCK)
+    x_is_vector = is_one(scale_x) or scale_x in ((m,), (m, 1), leading, (*leading, 1))
+    w_is_vector = is_one(scale_w) or scale_w in ((rows,), (rows, 1), (1, rows))
     x_is_blocks = scale_x in ((m, k_blocks), (*leading, k_blocks))
-    w_is_blocks = scale_w == (-(-rows // _SCALE_BLOCK), k_blocks)
+    w_is_blocks = scale_w == (-(-rows // SCALE_BLOCK), k_blocks)
     return x_is_vector and w_is_vector, x_is_blocks and w_is_blocks
 
 
-def _is_one(shape: tuple[Any, ...]) -> bool:
+def is_one(shape: tuple[Any, ...]) -> bool:
     return all(extent == 1 for extent in shape)
 
 
 def _refuse_scales(product: Product) -> NoReturn:
     m, rows = math.prod(product.x.shape[:-1]), _rows(product)
-    k_blocks, row_blocks = -(-product.x.shape[-1] // _SCALE_BLOCK), -(-rows // _SCALE_BLOCK)
+    k_blocks, row_blocks = -(-product.x.shape[-1] // SCALE_BLOCK), -(-rows // SCALE_BLOCK)
     raise errors.ShapeError(
-        f"{product.name}: scale_x has shape {_text(product.scale_x)} and scale_w {_text(product.scale_w)}, beside x "
-        f"{_text(product.x)} and weight {_text(product.weight)}; expected one element or an element for each row: "
-        f"scale_x (1,), ({m},) or ({m}, 1), and scale_w (1,), ({rows},), ({rows}, 1) or (1, {rows}); or one for each "
-        f"block: scale_x ({m}, {k_blocks}) and scale_w ({row_blocks}, {k_blocks})"
+        f"{product.name}: scale_x has shape {shape_text(product.scale_x)} and scale_w {shape_text(product.scale_w)}, "
+        f"beside x {shape_text(product.x)} and weight {shape_text(product.weight)}; expected one element or an element "
+        f"for each row: scale_x (1,), ({m},) or ({m}, 1), and scale_w (1,), ({rows},), ({rows}, 1) or (1, {rows}); or "
+        f"one for each block: scale_x ({m}, {k_blocks}) and scale_w ({row_blocks}, {k_blocks})"
     )
 
 
-def _check_dtype(product: Product, name: str, tensor: Any, expected: str) -> None:
-    _check_tensor(product, name, tensor)
-    got = _name(tensor.dtype)
+def check_dtype(product: Any, name: str, tensor: Any, expected: str) -> None:
+    check_tensor(product, name, tensor)
+    got = dtype_text(tensor.dtype)
     if got != expected:
         raise errors.DtypeError(f"{product.name}: {name} is {got}; expected {expected}; convert it")
 
 
-def _check_shape(product: Product, name: str, tensor: Any, expected: tuple[Any, ...], why: str) -> None:
+def check_shape(product: Any, name: str, tensor: Any, expected: tuple[Any, ...], why: str) -> None:
     if tuple(tensor.shape) != expected:
-        raise errors.ShapeError(f"{product.name}: {name} has shape {_text(tensor)}; expected {expected}{why}")
+        raise errors.ShapeError(f"{product.name}: {name} has shape {shape_text(tensor)}; expected {expected}{why}")
 
 
 def _check_scale_out(product: Product, request: Request) -> None:
@@ -291,6 +301,6 @@ def _check_scale_out(product: Product, request: Request) -> None:
         raise errors.OperandError(
             f"{product.name}: got scale_out, which goes with a float8 result; the result is {request.d}; leave it away"
         )
-    _check_dtype(product, "scale_out", scale, "float32")
-    if not _is_one(tuple(scale.shape)):
-        raise errors.ShapeError(f"{product.name}: scale_out has shape {_text(scale)}; expected one element")
+    check_dtype(product, "scale_out", scale, "float32")
+    if not is_one(tuple(scale.shape)):
+        raise errors.ShapeError(f"{product.name}: scale_out has shape {shape_text(scale)}; expected one element")

@@ -1,9 +1,9 @@
 """The products as torch knows them: operators for compilers, gradients, and models whose nn.Linear's are swapped.
 
-Importing this imports torch, and registers the operators `linear`, `gated_linear` and `matmul`, each with an overload
-`out`, and those of rows, as `rms_norm`, in a namespace of torch.ops that is the package's import name. The functions
-of this module call them where a compiler or a dispatch mode traces or a gradient is recorded, and the package's own
-functions elsewhere, so that an eager call costs hardly more than without this module.
+Importing this imports torch, and registers the operators `linear`, `gated_linear`, `grouped_linear` and `matmul`, each
+with an overload `out`, and those of rows, as `rms_norm`, in a namespace of torch.ops that is the package's import name.
+The functions of this module call them where a compiler or a dispatch mode traces or a gradient is recorded, and the
+package's own functions elsewhere, so that an eager call costs hardly more than without this module.
 
     import aot_gemm.torch
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._torch_grouped import grouped_linear
 from ._torch_modules import Linear
 from ._torch_patch import PatchReport, patch, patched, unpatch
 from ._torch_products import gated_linear, linear, matmul
@@ -28,6 +29,7 @@ __all__ = [
     "PatchReport",
     "gated_linear",
     "gelu_tanh_mul",
+    "grouped_linear",
     "inductor_options",
     "layer_norm",
     "linear",

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from aot.core.element import ElementType
+from aot.core.grouping import Grouping
 from aot.core.operands import (
     Arrangement,
     Matrix,
@@ -12,6 +15,7 @@ from aot.core.operands import (
     operands,
 )
 from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.signature import Argument
 from tests.unit.twins import problem_of
 
@@ -72,6 +76,22 @@ def test_packed_operands_are_read_as_the_runtime_reads_them(asked, operations, l
         return problem_of(m, n, k, Operation.of(ElementType.BFLOAT16, Layout(layout)))
 
     assert as_launched(problem(*asked), operations) == (problem(*launched) if launched else None)
+
+
+@pytest.mark.parametrize("operation", [x for x in Operation if x.grouping is not Grouping.DENSE], ids=lambda x: x.tag)
+def test_batches_and_groups_are_launched_as_they_are(operation):
+    problem = Problem(operation, 24, 128, 256, 5)
+    assert as_launched(problem, [operation]) == problem
+    assert misalignment(problem) == ""
+    if not operation.can_exchange:
+        assert as_launched(replace(problem, n=132), [operation]) is None
+
+
+def test_a_gate_with_blocks_of_factors_takes_whole_blocks_of_columns():
+    gated, plain = (getattr(Operation, f"E4M3_BF16_BLOCK_KK_GATHERED{x}") for x in ("_SWIGLU", ""))
+    assert as_launched(Problem(plain, 24, 136, 256, 5), [plain]) == Problem(plain, 24, 136, 256, 5)
+    assert as_launched(Problem(gated, 24, 136, 256, 5), [gated]) is None
+    assert misalignment(Problem(gated, 24, 136, 256, 5)) == "n 136 is not a multiple of 128"
 
 
 @pytest.mark.parametrize(

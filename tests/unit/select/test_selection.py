@@ -1,6 +1,7 @@
 import gzip
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -8,12 +9,14 @@ from aot.core.candidate import Candidate
 from aot.core.dispatch import Column, DispatchTable, Grid
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.select.coverage import Coverage
 from aot.select.selection import (
     SELECTION_VERSION,
     Curve,
     CurvePoint,
     HeldOut,
+    ProblemName,
     Regret,
     Selection,
     read_selection,
@@ -209,3 +212,11 @@ def test_what_is_not_json_is_refused(tmp_path, content):
         read_selection(path)
     with pytest.raises(SelectionError, match=r"cannot read the selection .*No such file.*; run `aot select`"):
         read_selection(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("num_groups", [1, 64])
+@pytest.mark.parametrize("operation", [Operation.BF16_KK, Operation.BF16_KK_GROUPED])
+def test_the_name_of_every_problem_may_be_a_worst_one(operation, num_groups):
+    (grammar,) = get_args(ProblemName)[1:]
+    assert grammar.holds(Problem(operation, 16, 4096, 2048, num_groups).name)
+    assert not grammar.holds("bf16_kk_grouped g m16 n4096 k2048")

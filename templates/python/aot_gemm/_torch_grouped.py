@@ -1,0 +1,146 @@
+"""`grouped_linear` as an operator of torch: its schema, what it gives of fake tensors, and its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _operations, errors
+from ._request import Request, find
+from ._torch_grouped_result import Groups, result_of_groups
+from ._torch_operators import LIBRARY, NAMESPACE, RECORDED, refuse_out
+from ._torch_products import dispatch
+from ._torch_promises import promised
+from ._torch_result import dtype_text
+
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None, Tensor? index=None, Tensor? scale_x=None, "
+    "Tensor? scale_w=None, *, str? gate=None, bool interleaved=False, ScalarType? out_dtype=None"
+)
+_REQUEST = Request("grouped_linear", "", "", "", "none", "none", "kgrouped", *[False] * 4)
+"""The gradient of weights, but for its element types."""
+SCHEMAS = {"grouped_linear": f"({_ARGUMENTS}) -> Tensor", "grouped_linear.out": f"({_ARGUMENTS}, Tensor(a!) out) -> ()"}
+
+
+def _kernel(
+    x: Any,
+    weight: Any,
+    offsets: Any,
+    bias: Any = None,
+    index: Any = None,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    **options: Any,
+) -> Any:
+    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
+    return _operations.grouped_linear(x, promised(weight), offsets, bias, **tensors, **options)
+
+
+def _kernel_out(*operands: Any, **options: Any) -> None:
+    _kernel(*operands, **options)
+
+
+def _groups_of(operands: tuple[Any, ...], options: dict[str, Any]) -> Groups:
+    return Groups(*operands, **{key: value for key, value in options.items() if key != "interleaved"})
+
+
+def _fake(*operands: Any, **options: Any) -> Any:
+    shape, dtype = result_of_groups(_groups_of(operands, options))
+    return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
+
+
+def _fake_out(*operands: Any, **options: Any) -> None:
+    result_of_groups(_groups_of(operands, options))
+
+
+def _check_recordable(groups: Groups) -> None:
+    added = groups.bias, groups.index, groups.scale_x, groups.scale_w, groups.gate
+    is_plain = all(x is None for x in added) and not groups.groups_k
+    if is_plain and groups.x.dtype in RECORDED and groups.out_dtype in (None, groups.x.dtype):
+        return
+    raise errors.GradientError(
+        "grouped_linear: an operand requires a gradient, which is recorded of plain products of groups of rows alone, "
+        "in bfloat16 and float16; run it under torch.no_grad(), or compose it: grouped_linear(x[index], weight, "
+        "offsets), and bias and gate by torch"
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
+    _check_recordable(_groups_of(inputs, keyword_only_inputs or {}))
+    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    x, weight, offsets = inputs[:3]
+    if needs_weight:  # of a wheel without kernels for its gradient this is told now, and not in the backward pass
+        find(_REQUEST._replace(**dict.fromkeys("abd", dtype_text(x.dtype))))
+    ctx.num_groups = weight.shape[0]
+    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, offsets)
+
+
+def _gradient_of_x(gradient: Any, weight: Any, offsets: Any) -> Any:
+    """Multiply each group's rows by its weight. Rows of no group, which no product writes, are zeros."""
+    out = gradient.new_zeros((gradient.shape[0], weight.shape[2]))
+    _operators.grouped_linear.out(gradient, weight.transpose(1, 2), offsets, out=out)
+    return out
+
+
+def _gradient_of_weight(gradient: Any, x: Any, offsets: Any, num_groups: int) -> Any:
+    """Sum up each group's rows: runs of k of a product of both, transposed."""
+    sums = _operators.grouped_linear.default(gradient.t(), x.t(), offsets)
+    # Where the first group's start is given, the rows in front of it are a run too, whose sums are left away.
+    return sums[offsets.shape[0] - num_groups :]
+
+
+def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    x, weight, offsets = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    gradient = gradient.contiguous()
+    of_x = _gradient_of_x(gradient, weight, offsets) if needs[0] else None
+    of_weight = _gradient_of_weight(gradient, x, offsets, ctx.num_groups) if needs[1] else None
+    return (of_x, of_weight, *[None] * (len(needs) - 2))
+
+
+def _register() -> None:
+    """Register the operator in the library of the products."""
+    strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+    for operator, schema in SCHEMAS.items():
+        LIBRARY.define(f"{operator}{schema}", tags=(torch.Tag.pt2_compliant_tag, strides))
+    qualified = f"{NAMESPACE}::grouped_linear"
+    LIBRARY.impl("grouped_linear", _kernel, "CompositeExplicitAutograd")
+    LIBRARY.impl("grouped_linear.out", _kernel_out, "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified, _fake, lib=LIBRARY)
+    torch.library.register_fake(f"{qualified}.out", _fake_out, lib=LIBRARY)
+    torch.library.register_autograd(qualified, _backward, setup_context=_save, lib=LIBRARY)
+    LIBRARY.impl("grouped_linear.out", refuse_out("grouped_linear"), "Autograd", with_keyset=True)
+
+
+_operators: Any = getattr(torch.ops, NAMESPACE)
+_register()
+
+
+def grouped_linear(
+    x: Any,
+    weight: Any,
+    offsets: Any,
+    bias: Any = None,
+    *,
+    index: Any = None,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    out: Any = None,
+    **options: Any,
+) -> Any:
+    """Compute x[rows of g] @ weight[g]^T: the package's `grouped_linear`, under torch.compile and autograd too.
+
+    Arguments, result and errors are those of the package's `grouped_linear`. Gradients are recorded of x and of weight
+    in bfloat16 and float16, of groups of rows without an index, a bias, a gate or factors; else GradientError. The
+    backward pass is of grouped products too: with the weights transposed, and with runs of rows for the weights. A row
+    that is in no group has a gradient of zeros.
+    """
+    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
+    return dispatch("grouped_linear", _direct, (x, weight, offsets, bias, *tensors.values()), out, options)
+
+
+def _direct(*operands: Any, out: Any, **options: Any) -> Any:
+    x, weight, offsets, bias, index, scale_x, scale_w = operands
+    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
+    return _operations.grouped_linear(x, weight, offsets, bias, out=out, **tensors, **options)

@@ -1,0 +1,45 @@
+"""Random batches and groups against float64, on the GPU, and the torch operator of groups in a CUDA graph."""
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("aot_gemm")
+
+import aot_gemm
+import torch
+
+from tests.device.groups import check, draws, line
+from tests.device.reference import randn
+
+COUNT = 300
+
+
+@pytest.mark.parametrize("name", list(draws()))
+def test_random_calls_against_float64(name):
+    tally = check(aot_gemm, name, COUNT)
+    if not tally.count:
+        pytest.skip(f"the wheel has no kernels for {name}")
+    assert tally.wrong == 0, line(name, tally)
+
+
+def test_a_cuda_graph_takes_the_operator_and_follows_the_offsets():
+    import aot_gemm.torch  # registers the operator
+
+    x, weight = randn(96, 256, dtype=torch.bfloat16), randn(4, 128, 256, dtype=torch.bfloat16)
+    offsets = torch.tensor([10, 10, 70, 96], dtype=torch.int32, device="cuda")
+    try:
+        torch.ops.aot_gemm.grouped_linear(x, weight, offsets)
+    except aot_gemm.UnsupportedError as error:
+        pytest.skip(str(error))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = torch.ops.aot_gemm.grouped_linear(x, weight, offsets)
+    for ends in ([10, 10, 70, 96], [0, 96, 96, 96], [1, 2, 3, 96]):
+        offsets.copy_(torch.tensor(ends, dtype=torch.int32))
+        result.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(result, torch.ops.aot_gemm.grouped_linear(x, weight, offsets))
+        starts = [0, *ends]
+        expected = torch.cat([x[a:b] @ w.T for a, b, w in zip(starts, ends, weight, strict=False)])
+        torch.testing.assert_close(result, expected, rtol=2e-2, atol=0.2)

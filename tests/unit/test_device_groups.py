@@ -1,0 +1,84 @@
+"""The device's check of batches and groups, by stand-ins on the CPU: what is right passes, and each fault is found."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.device.groups import check, draws
+
+COUNT = 12
+
+
+class UnsupportedError(Exception):
+    pass
+
+
+def factors(values, scale, rows_of_block):
+    if scale is None:
+        return values.double()
+    if scale.ndim < values.ndim:
+        scale = scale[..., None]
+    if scale.shape[-1] > 1 or scale.shape[-2] < values.shape[-2]:
+        scale = scale.repeat_interleave(128, -1)[..., : values.shape[-1]]
+        scale = scale.repeat_interleave(rows_of_block, -2)[..., : values.shape[-2], :]
+    return values.double() * scale.double()
+
+
+def grouped_linear(x, weight, offsets, *, out, index=None, gate=None, scale_x=None, scale_w=None, fault=None):
+    """Stand for the wheel's function, in float64; `fault` is what to do wrong."""
+    if weight.ndim == 2:
+        ends = [0, *offsets.clamp(max=x.shape[1]).tolist()]
+        for i, (a, b) in enumerate(itertools.pairwise(ends)):
+            out[i] = (x[:, a:b].double() @ weight[:, a:b].double().T).to(out.dtype)
+        return
+    values, weights = factors(x, scale_x, 1), factors(weight, scale_w, 128)
+    if index is not None:
+        is_row = (index >= 0) & (index < len(x))
+        values = values[index.long().clamp(0, len(x) - 1)] * (1 if fault == "index" else is_row[:, None])
+    ends = offsets.clamp(max=out.shape[0]).tolist()
+    ends = ends if len(ends) > len(weight) else [0, *ends]
+    if fault == "last":
+        ends[-1] = out.shape[0]
+    for a, b, w in zip(ends, ends[1:], weights, strict=False):
+        y = values[a:b] @ w.T
+        if gate:
+            y = torch.nn.functional.silu(y[:, : out.shape[1]]) * y[:, out.shape[1] :]
+        if fault == "precision":
+            y = y * (1 + 2**-6)
+        out[a:b] = y.to(out.dtype)
+
+
+def package(**options):
+    def linear(*operands, **keywords):
+        return grouped_linear(*operands, **keywords, **options)
+
+    def matmul(a, b, out):
+        out.copy_(torch.matmul(a.double(), b.double()))
+
+    return SimpleNamespace(grouped_linear=linear, matmul=matmul, UnsupportedError=UnsupportedError)
+
+
+@pytest.mark.parametrize("name", list(draws()))
+def test_a_right_result_is_within_its_bound(name):
+    tally = check(package(), name, COUNT, device="cpu")
+    assert (tally.count, tally.unsupported, tally.wrong) == (COUNT, 0, 0), tally.told
+    assert 0.3 < tally.worst <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("rows", "last"), ("rows gathered", "index"), ("rows", "precision"), ("fp8 blocks", "last")]
+)
+def test_a_fault_is_found(name, fault):
+    assert check(package(fault=fault), name, COUNT, device="cpu").wrong > 0
+
+
+def test_what_the_wheel_has_no_kernels_for_is_counted():
+    def refused(*_operands, **_keywords):
+        raise UnsupportedError
+
+    tally = check(SimpleNamespace(matmul=refused, UnsupportedError=UnsupportedError), "batches", 3, device="cpu")
+    assert (tally.count, tally.unsupported, tally.wrong) == (0, 3, 0)
