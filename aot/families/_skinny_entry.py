@@ -36,6 +36,7 @@ def scaled_entry(gemm: Any, signature: Signature, operation: Operation) -> Entry
         _scale_d: None,
         _workspace: None,
         prefetch_b: Int32,
+        _tile_order: None,
         stream: cuda.CUstream,
     ) -> None:
         gemm(a, b, d, (scale_a, scale_b, bias), prefetch_b, stream)
