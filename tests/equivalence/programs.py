@@ -25,8 +25,9 @@ LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
 SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
-HEAD, TAIL = struct.Struct("<ii16s"), struct.Struct("<Q")
-"""The kernel and the number of its parameters, the tag of its operation, a `ProblemStruct`, the stream."""
+HEAD, TAIL = struct.Struct("<ii16s"), struct.Struct("<Qq")
+"""The kernel and the number of its parameters, the tag of its operation, a `ProblemStruct`, the stream and the
+order of tiles."""
 
 
 def build(compiled, directory):
@@ -53,8 +54,8 @@ def _request(index, kernel, sizes, case):
     problem = ProblemStruct(
         ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
     )
-    head = HEAD.pack(index, len(sizes), kernel.operation.call.encode()) + bytes(problem) + TAIL.pack(case.stream)
-    return head + struct.pack(f"<{len(sizes)}i", *sizes)
+    head = HEAD.pack(index, len(sizes), kernel.operation.call.encode())
+    return head + bytes(problem) + TAIL.pack(case.stream, case.tile_order) + struct.pack(f"<{len(sizes)}i", *sizes)
 
 
 def replay(program, target, requests):

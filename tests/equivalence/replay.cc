@@ -15,6 +15,7 @@ struct Request {
   char operation[16];  // its tag
   aot_gemm_problem_t problem;
   void* stream;
+  int64_t tile_order;
 };
 
 struct Header {
@@ -77,7 +78,8 @@ int main() {
     recorder_set_parameters(sizes.data(), request.num_sizes);
     fill_stack(header.stack_byte);
     request.problem.operation = aot_gemm_operation(request.operation);
-    const int32_t status = aot_gemm_launch_kernel(request.kernel, &request.problem, nullptr, 0, request.stream);
+    const int32_t status = aot_gemm_launch_kernel_in_order(request.kernel, static_cast<int32_t>(request.tile_order),
+                                                           &request.problem, nullptr, 0, request.stream);
     if (status != 0) std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     write(&status);
     size_t num_bytes = 0;

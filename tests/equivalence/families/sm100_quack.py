@@ -18,14 +18,21 @@ def _divisor(divisor):
     return ints(-(-(1 << (32 + shift)) // divisor) & 0xFFFFFFFF, shift, divisor)
 
 
+def _walk(order, clusters):
+    """Return whether groups of clusters are along n, and their width: orders 1 to 8 are 1, 2, 4, 8 along m, then n."""
+    if order:
+        return order > 4, 2 ** ((order - 1) % 4)
+    groups = [ceil(x / MAX_GROUP) for x in clusters]
+    return groups[1] <= groups[0], MAX_GROUP
+
+
 def launch(kernel, case, num_sms):
     product, tile = product_of(kernel, case), Tile.of(kernel.candidate)
     clusters, (cluster_m, cluster_n) = tile.clusters(product.z), tile.cluster
     num_clusters = clusters[0] * clusters[1]
-    groups = [ceil(x / MAX_GROUP) for x in clusters]
-    along_n = groups[1] <= groups[0]
+    along_n, width = _walk(case.tile_order, clusters)
     fast, slow = clusters[::-1] if along_n else clusters
-    group = min(MAX_GROUP, fast)
+    group = min(width, fast)
     schedule = (
         *ints(*clusters, 1, along_n),
         *_divisor(num_clusters),
