@@ -125,6 +125,7 @@ def as_version_5(path):
     with sqlite3.connect(path) as connection:
         for table in ("measurements", "finished", "reference_times", "searches", "library_times"):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN num_groups")
+        connection.execute("ALTER TABLE kernels DROP COLUMN tile_order")
         connection.execute("PRAGMA user_version = 5")
     connection.close()
 
