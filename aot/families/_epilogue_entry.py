@@ -10,16 +10,11 @@ from cutlass import Int32, const_expr, cute
 from aot.core.candidate import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
+from aot.families._epilogue_registers import paired
 from aot.families._quack import flags_and_regions, scheduler_options
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey, Workspace
-
-
-def _paired(tensor: Any) -> Any:
-    """View (2, n) or (2, n, k) as 2 n columns or rows in which those of the gate and the linear half alternate."""
-    shape, stride = ((2, tensor.shape[1]), *tensor.shape[2:]), (tensor.stride[:2], *tensor.stride[2:])
-    return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
 
 
 def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, Any]:
@@ -58,7 +53,7 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
     ) -> None:
         scheduler = scheduler_options(max_active_clusters, tile_order)
         if const_expr(has_gate):
-            b, scale_b, bias = [_paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+            b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
         arguments = _vectors(swap_ab, scale_a, scale_b, bias) | {"scale_d": scale_d}
         if const_expr(workspace.mode != SplitK.NONE):
             flags, regions = flags_and_regions(workspace, d, ws)

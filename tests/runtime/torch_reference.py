@@ -60,6 +60,21 @@ def matmul(a, b, *, out=None):
     return give(torch.matmul(wide(a).detach(), wide(b).detach()), a.dtype, out)
 
 
+def rms_norm(x, weight=None, *, eps=1e-6, residual=None, weight_offset=0.0, round_norm=False, **_):
+    z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    normed = functional.rms_norm(z.float(), (x.shape[-1],), None, eps)
+    normed = normed.to(x.dtype).float() if round_norm else normed
+    y = (normed if weight is None else normed * (weight.float() + weight_offset)).to(x.dtype)
+    return y if residual is None else (y, z)
+
+
+def layer_norm(x, weight=None, bias=None, *, eps=1e-5, residual=None, **_):
+    z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    wide_weight, wide_bias = (None if y is None else y.float() for y in (weight, bias))
+    y = functional.layer_norm(z.float(), (x.shape[-1],), wide_weight, wide_bias, eps).to(x.dtype)
+    return y if residual is None else (y, z)
+
+
 PROMISED = []
 """Of each call of a package that `stand_in` stands in for, whether its weight was promised to be constant."""
 
@@ -85,8 +100,17 @@ def stand_in(package, monkeypatch):
     monkeypatch.setattr(package._torch_patch, "time_us", lambda *_: math.inf)  # those of the tests' tables are drawn
     monkeypatch.setattr(package._operations, "constant", lambda weight: constant(weight, weight.data_ptr()))
 
+    def norm(name):
+        def function(*operands, **options):
+            names.append(name)
+            return globals()[name](*operands, **options)
+
+        return function
+
     for name in ("linear", "gated_linear", "matmul"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
+    for name in ("rms_norm", "layer_norm"):
+        monkeypatch.setattr(package._rows, name, norm(name))
     monkeypatch.setattr(package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
     monkeypatch.setattr(package._torch_modules, "DEVICES", ["cpu"])
     monkeypatch.setattr(package._torch_modules, "_why_not_here", lambda device: None)

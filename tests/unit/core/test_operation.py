@@ -125,6 +125,10 @@ def test_types_of_equal_sizes_and_rates_are_twins():
     )
     assert Operation.BF16_KK_SILU.twins == (Operation.FP16_KK_SILU,)
     assert Operation.BF16_KK_SILU.equivalents == (Operation.BF16_KK, Operation.FP16_KK)
+    assert [x.tag for x in Operation.FP16_KK_GEGLU.equivalents] == [
+        *("bf16_kk_geglu", "fp16_kk_swiglu", "bf16_kk_swiglu"),
+        *("fp16_kk", "bf16_kk"),
+    ]
     assert Operation.E4M3_BF16_FAST_KK.twins == Operation.E4M3_BF16_BLOCK_KK.twins == Operation.TF32_KK.twins == ()
 
 
