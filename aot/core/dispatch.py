@@ -19,6 +19,7 @@ from aot.core.constraints import Extent, Index, Microseconds, Range
 from aot.core.measurement import Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.tile_order import HEURISTIC, TileOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,6 +67,8 @@ class Row:
     provenance: Provenance
     runner_up: Index
     runner_up_us: Microseconds
+    tile_order: TileOrder | None = None
+    """The order in which `kernel` takes its tiles, of `aot.core.tile_order`; None for HEURISTIC."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Column:
 
     m_edges: tuple[Annotated[int, Range(1, MAX_STEP_M)], ...]
     kernels: tuple[Index, ...]
+    tile_orders: tuple[TileOrder, ...] | None = None
+    """The order in which each kernel takes its tiles; None where all are HEURISTIC."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,10 @@ class TableKernel(Protocol):
     def n_multiple(self) -> int:
         """What n must be a multiple of."""
 
+    @property
+    def orders_tiles(self) -> bool:
+        """Whether it takes its tiles in an order that it is told."""
+
 
 def _takes_all(kernel: TableKernel) -> bool:
     return (kernel.m_multiple, kernel.n_multiple) == (1, 1)
@@ -200,6 +209,8 @@ def _row_fault(row: Row, operation: Operation, kernels: Sequence[TableKernel]) -
         return (
             f"its general kernel {row.general} takes only multiples of {m} in m and {n} in n; it must take all shapes"
         )
+    if row.tile_order and not kernels[row.kernel].orders_tiles:
+        return f"its tiles are to be taken in order {row.tile_order}; its kernel {row.kernel} has one order alone"
     if row.provenance == Provenance.MEASURED and not 0 < row.time_us < inf:
         return f"it was measured at {row.time_us} us; a time is above 0"
     return ""
@@ -253,6 +264,18 @@ def _column_fault(column: Column, operation: Operation, kernels: Sequence[TableK
         if not takes_aligned(kernels[index]):
             m, n = kernels[index].m_multiple, kernels[index].n_multiple
             return f"its kernel {index} takes only multiples of {m} in m and {n} in n; it must take all aligned shapes"
+    return _orders_fault(column, kernels)
+
+
+def _orders_fault(column: Column, kernels: Sequence[TableKernel]) -> str:
+    orders = column.tile_orders
+    if orders is None:
+        return ""
+    if len(orders) != len(column.kernels):
+        return f"{len(orders)} orders of tiles for {len(column.kernels)} kernels"
+    for order, index in zip(orders, column.kernels, strict=True):
+        if order and not kernels[index].orders_tiles:
+            return f"tiles are to be taken in order {order}; its kernel {index} has one order alone"
     return ""
 
 
@@ -310,6 +333,7 @@ class Choice:
     kernel: int
     tier: Tier
     index: int
+    tile_order: int = HEURISTIC
 
 
 def takes(problem: Problem, m_multiple: int, n_multiple: int) -> bool:
@@ -333,9 +357,12 @@ def look_up(section: Section, problem: Problem, multiples: tuple[tuple[int, int]
         if (ladder.n, ladder.k) == (problem.n, problem.k):
             step = round_up(problem.m, ladder.m_edges)
             row = ladder.rows[step]
-            kernel = row.kernel if takes(problem, *multiples[row.kernel]) else row.general
-            return Choice(kernel, Tier.TUNED, first + step)
+            if takes(problem, *multiples[row.kernel]):
+                return Choice(row.kernel, Tier.TUNED, first + step, row.tile_order or HEURISTIC)
+            return Choice(row.general, Tier.TUNED, first + step)
         first += len(ladder.rows)
     index = section.grid.place(problem.n, problem.k)
     column = section.grid.columns[index]
-    return Choice(column.kernels[round_up(problem.m, column.m_edges)], Tier.GRID, index)
+    step = round_up(problem.m, column.m_edges)
+    order = HEURISTIC if column.tile_orders is None else column.tile_orders[step]
+    return Choice(column.kernels[step], Tier.GRID, index, order)

@@ -48,6 +48,11 @@ class Kernel:
         return KernelKey(self.operation, self.candidate)
 
     @property
+    def orders_tiles(self) -> bool:
+        """Say whether it takes its tiles in an order that it is told."""
+        return Argument.TILE_ORDER in self.signature
+
+    @property
     def resident_sms(self) -> int:
         """Return how many SMs a device must have that launches it; 0 of a kernel whose CTAs wait for no other.
 

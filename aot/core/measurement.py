@@ -10,6 +10,7 @@ from aot.core.constraints import Arch, Count, Date, Error, Extent, Index, Label,
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, shown
+from aot.core.tile_order import HEURISTIC
 
 
 class Provenance(Word):
@@ -136,6 +137,13 @@ class Measurement:
     relative_error: float
     """Frobenius norm of the error over that of the float64 reference, on the rows checked."""
     status: Status = OK
+    tile_order: int = HEURISTIC
+    """The order in which the kernel took its tiles, of aot.core.tile_order."""
+
+    @property
+    def timed(self) -> tuple[Problem, KernelKey, int]:
+        """Return what was measured, of which a record has one time."""
+        return self.problem, self.kernel, self.tile_order
 
     @property
     def ok(self) -> bool:
@@ -163,8 +171,8 @@ class TimedRow:
     num_rounds: Count
     relative_error: Error
 
-    def measurement(self, key: KernelKey, status: str, num_groups: int) -> Measurement:
-        """Return the measurement of the row's kernel.
+    def measurement(self, key: KernelKey, status: str, num_groups: int, tile_order: int) -> Measurement:
+        """Return the measurement of the row's kernel, with its tiles in an order.
 
         Raises:
             DecodeError: the status is none, or it is `ok` and median and quartiles do not ascend from above 0.
@@ -174,7 +182,8 @@ class TimedRow:
         except DecodeError as error:
             raise error.inside("status") from None
         times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
-        found = Measurement(key, Problem(key.operation, self.m, self.n, self.k, num_groups), *times, outcome)
+        problem = Problem(key.operation, self.m, self.n, self.k, num_groups)
+        found = Measurement(key, problem, *times, outcome, tile_order)
         if found.ok:
             _check_ascending(self.median_us, self.low_us, self.high_us)
         return found

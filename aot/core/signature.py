@@ -39,6 +39,8 @@ class Argument(Word):
     """Float32 tensor, one-dimensional, as `Workspace` sizes it."""
     PREFETCH_B = "prefetch_b"
     """int32: nonzero if the kernel may read B before the kernel in front has ended, which must not have written it."""
+    TILE_ORDER = "tile_order"
+    """int32: the order in which a persistent kernel takes its tiles, of `aot.core.tile_order`."""
     STREAM = "stream"
     """CUstream."""
 
@@ -46,7 +48,9 @@ class Argument(Word):
 Signature = tuple[Argument, ...]
 
 
-def signature_of(operation: Operation, *, has_workspace: bool, prefetches_b: bool) -> Signature:
+def signature_of(
+    operation: Operation, *, has_workspace: bool, prefetches_b: bool, orders_tiles: bool = False
+) -> Signature:
     """Return the signature of a kernel."""
     is_there = {
         Argument.SCALE_A: operation.types.is_scaled,
@@ -58,5 +62,6 @@ def signature_of(operation: Operation, *, has_workspace: bool, prefetches_b: boo
         Argument.INDEX: operation.grouping is Grouping.GATHERED,
         Argument.WORKSPACE: has_workspace,
         Argument.PREFETCH_B: prefetches_b,
+        Argument.TILE_ORDER: orders_tiles,
     }
     return tuple(argument for argument in Argument if is_there.get(argument, True))

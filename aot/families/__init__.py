@@ -56,6 +56,8 @@ class Family(Protocol):
     """Whether it multiplies FP8 as 16-bit operands: at their rate, into sums that need no promotion."""
     prefetches_b: bool
     """Whether its entry takes `Argument.PREFETCH_B`."""
+    orders_tiles: bool
+    """Whether its entry takes `Argument.TILE_ORDER`: a kernel of persistent tiles, each of which is summed alone."""
     types: tuple[Types, ...]
     """The element types and scale factors that it can build."""
     epilogues: tuple[Epilogue, ...]
@@ -96,7 +98,12 @@ def signature(key: KernelKey) -> Signature:
     """Return the arguments of a kernel's entry, in order."""
     family = family_of(key.candidate)
     has_workspace = family.workspace(key.candidate).mode != SplitK.NONE
-    return signature_of(key.operation, has_workspace=has_workspace, prefetches_b=family.prefetches_b)
+    return signature_of(
+        key.operation,
+        has_workspace=has_workspace,
+        prefetches_b=family.prefetches_b,
+        orders_tiles=family.orders_tiles,
+    )
 
 
 @cache

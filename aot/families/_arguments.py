@@ -39,7 +39,7 @@ def vector_argument(element: ElementType, alignment: int = ALIGNMENT_BYTES) -> A
 
 
 def optional_arguments(signature: Signature, operation: Operation, alignment: int = ALIGNMENT_BYTES) -> list[Any]:
-    """Make the bias, the workspace and the int32 of the weight prefetch, each None where the signature has none.
+    """Make the bias, the workspace and the int32s of weight prefetch and order, each None where the signature has none.
 
     A parameter that is None is no parameter of the exported C function.
     """
@@ -47,6 +47,7 @@ def optional_arguments(signature: Signature, operation: Operation, alignment: in
         (Argument.BIAS, lambda: vector_argument(operation.bias, alignment)),
         (Argument.WORKSPACE, lambda: vector_argument(ElementType.FLOAT32)),
         (Argument.PREFETCH_B, lambda: cutlass.Int32(0)),
+        (Argument.TILE_ORDER, lambda: cutlass.Int32(0)),
     )
     return [make() if argument in signature else None for argument, make in made]
 
@@ -98,6 +99,7 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
         Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
         Argument.WORKSPACE: lambda: vector_argument(float32),
         Argument.PREFETCH_B: lambda: cutlass.Int32(0),
+        Argument.TILE_ORDER: lambda: cutlass.Int32(0),
     }
     arguments = (make() if argument in signature else None for argument, make in made.items())
     return (*arguments, cute.runtime.make_fake_stream())

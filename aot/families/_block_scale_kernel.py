@@ -182,6 +182,7 @@ def block_scale_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> En
         _scale_d: None,
         _workspace: None,
         _prefetch_b: None,
+        _tile_order: None,
         stream: cuda.CUstream,
     ) -> None:
         scheduler = TileSchedulerOptions(

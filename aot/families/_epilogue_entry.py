@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from cuda.bindings import driver as cuda
 from cutlass import Int32, const_expr, cute
-from quack.tile_scheduler import TileSchedulerOptions
 
 from aot.core.candidate import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
 from aot.families._epilogue_registers import paired
-from aot.families._quack import MAX_SWIZZLE, flags_and_regions
+from aot.families._quack import flags_and_regions, scheduler_options
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey, Workspace
@@ -49,11 +48,10 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
         scale_d: cute.Tensor | None,
         ws: cute.Tensor | None,
         prefetch_b: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
+        tile_order: Optional[Int32],  # noqa: UP045
         stream: cuda.CUstream,
     ) -> None:
-        scheduler = TileSchedulerOptions(
-            max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
-        )
+        scheduler = scheduler_options(max_active_clusters, tile_order)
         if const_expr(has_gate):
             b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
         arguments = _vectors(swap_ab, scale_a, scale_b, bias) | {"scale_d": scale_d}

@@ -47,6 +47,7 @@ def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: i
         _bias: None,
         _workspace: None,
         _prefetch_b: None,
+        _tile_order: None,
         stream: cuda.CUstream,
     ) -> None:
         if candidate.swap_ab:

@@ -31,6 +31,7 @@ def prefetch_entry(gemm: Any, signature: Signature, operation: Operation) -> Ent
         bias: cute.Tensor | None,
         _workspace: None,
         prefetch_b: Int32,
+        _tile_order: None,
         stream: cuda.CUstream,
     ) -> None:
         gemm(a, b, d, bias, prefetch_b, stream)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional
 
 from cuda.bindings import driver as cuda
-from cutlass import Float32, Int32, const_expr, cute
+from cutlass import Float32, Int32, const_expr, cute, select_
 from quack.gemm_config import SplitKMode
 from quack.split_k_reduce import SplitKReduce
-from quack.tile_scheduler import TileSchedulerOptions
+from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions
 
 from aot.core.candidate import SplitK
 from aot.families import Entry, signature
@@ -31,6 +31,24 @@ ACCUMULATOR = Float32
 
 MAX_SWIZZLE = 8
 """Rasterisation swizzle in clusters. Source: quack's own default (`gemm_config.py`)."""
+
+
+def scheduler_options(max_active_clusters: int, tile_order: Any) -> Any:
+    """Make quack's options; to be called while tracing.
+
+    quack's scheduler finds the raster on the host and keeps it among the kernel's parameters, as it does the width of
+    groups. So an order that is known at the launch alone makes no other kernel.
+
+    Args:
+        max_active_clusters: grid of the persistent scheduler, in clusters.
+        tile_order: Int32 of `aot.core.tile_order`, or None for quack's choice.
+    """
+    raster, group = RasterOrderOption.Heuristic, Int32(MAX_SWIZZLE)
+    if const_expr(tile_order is not None):
+        along = (tile_order - 1) >> Int32(2)
+        raster = Int32(select_(tile_order == 0, Int32(int(RasterOrderOption.Heuristic)), along))
+        group = Int32(1) << ((tile_order - 1) & Int32(3))
+    return TileSchedulerOptions(Int32(max_active_clusters), raster_order=raster, max_swizzle_size=group)
 
 
 def _partials(candidate: Candidate, d: Any, ws: Any) -> Any:
@@ -126,11 +144,10 @@ def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clus
         bias: cute.Tensor | None,
         ws: cute.Tensor | None,
         prefetch_b: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
+        tile_order: Optional[Int32],  # noqa: UP045
         stream: cuda.CUstream,
     ) -> None:
-        scheduler = TileSchedulerOptions(
-            max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
-        )
+        scheduler = scheduler_options(max_active_clusters, tile_order)
         epilogue, target = _epilogue_and_target(gemm, candidate, workspace, d, bias, ws)
         left, right = (b, a) if const_expr(candidate.swap_ab) else (a, b)
         early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}

@@ -38,6 +38,7 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
         _scale_d: None,
         _workspace: None,
         prefetch_b: Int32,
+        _tile_order: None,
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(has_gate):

@@ -32,6 +32,7 @@ class Simt:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = False
+    orders_tiles = False
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)
     groupings = tuple(Grouping)

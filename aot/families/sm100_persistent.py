@@ -38,6 +38,7 @@ class Sm100Persistent:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = False
+    orders_tiles = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
     groupings = (Grouping.DENSE,)

@@ -51,6 +51,7 @@ class Sm100Quack:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = False
+    orders_tiles = True
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)

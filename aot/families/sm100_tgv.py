@@ -42,6 +42,7 @@ class Sm100Tgv:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = False
+    orders_tiles = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
     groupings = (Grouping.DENSE,)
@@ -120,6 +121,7 @@ class Sm100Tgv:
             _bias: None,
             _workspace: None,
             _prefetch_b: None,
+            _tile_order: None,
             stream: cuda.CUstream,
         ) -> None:
             # The kernel takes the weight (n, k, 1), x (m, k, 1) and the transpose of D (n, m, 1).

@@ -88,6 +88,7 @@ class Sm90ClusterSplitK:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = True
+    orders_tiles = False
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE, Epilogue.BIAS)
     groupings = (Grouping.DENSE,)

@@ -101,6 +101,7 @@ class Sm90Quack:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = False
+    orders_tiles = True
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)

@@ -47,6 +47,7 @@ class Sm90StreamK(Sm90PartialTile):
     """The family `sm90_stream_k`: the tiles, limits and resources of `sm90_partial_tile`, always with a split tail."""
 
     name = "sm90_stream_k"
+    orders_tiles = False
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile, the schedules, the clusters that may wait for each other, swap and splits."""

@@ -84,7 +84,11 @@ class Gpu(Protocol):
 
 
 class Kernels(Protocol):
-    """A library of kernels that take any problem of their operation."""
+    """A library of kernels that take any problem of their operation.
+
+    A kernel is told by its index. `order * len(names)` more is the kernel with its tiles in another order, of
+    aot.core.tile_order.
+    """
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from aot.core.errors import DeviceError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
+from aot.core.tile_order import order_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,9 +78,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "aot_gemm_num_kernels": (ctypes.c_int32, []),
     "aot_gemm_kernel_name": (ctypes.c_char_p, [ctypes.c_int32]),
     "aot_gemm_kernel_workspace_bytes": (ctypes.c_int, [ctypes.c_int32, _POINTER, ctypes.POINTER(ctypes.c_size_t)]),
-    "aot_gemm_launch_kernel": (
+    "aot_gemm_launch_kernel_in_order": (
         ctypes.c_int,
-        [ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p],
+        [ctypes.c_int32, ctypes.c_int32, _POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p],
     ),
     "aot_gemm_kernel_max_active_clusters": (
         ctypes.c_int,
@@ -128,7 +129,7 @@ class KernelLibrary:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise DeviceError(f"cannot load the kernel library {path}: {error}; build the bundle again") from error
-        self._launch = self._library.aot_gemm_launch_kernel
+        self._launch = self._library.aot_gemm_launch_kernel_in_order
         count = self._library.aot_gemm_num_kernels()
         self.names: tuple[str, ...] = tuple(self._library.aot_gemm_kernel_name(i).decode() for i in range(count))
         self.arch: str = self._library.aot_gemm_arch().decode()
@@ -175,7 +176,9 @@ class KernelLibrary:
         )
 
     def _raise(self, what: str, kernel: int, status: int) -> None:
-        raise DeviceError(f"{what} of {self.names[kernel]} gave status {status}: {self._last_error()}")
+        order, kernel = divmod(kernel, len(self.names))
+        name = f"{self.names[kernel]} {order_name(order)}".rstrip()
+        raise DeviceError(f"{what} of {name} gave status {status}: {self._last_error()}")
 
     def _last_error(self) -> str:
         text = self._library.aot_gemm_last_error()
@@ -188,7 +191,7 @@ class KernelLibrary:
             DeviceError: the kernel does not take the call.
         """
         size = ctypes.c_size_t()
-        status = self._library.aot_gemm_kernel_workspace_bytes(kernel, bound, ctypes.byref(size))
+        status = self._library.aot_gemm_kernel_workspace_bytes(kernel % len(self.names), bound, ctypes.byref(size))
         if status:
             self._raise("the workspace query", kernel, status)
         return size.value
@@ -203,7 +206,7 @@ class KernelLibrary:
         """
         count = ctypes.c_int32()
         ask = self._library.aot_gemm_kernel_max_active_clusters
-        status = ask(kernel, bound, workspace or None, workspace_bytes, ctypes.byref(count))
+        status = ask(kernel % len(self.names), bound, workspace or None, workspace_bytes, ctypes.byref(count))
         if status:
             self._raise("the query of active clusters", kernel, status)
         return None if count.value < 0 else count.value
@@ -214,6 +217,7 @@ class KernelLibrary:
         Raises:
             DeviceError: the kernel does not take the call, or the launch failed.
         """
-        status = self._launch(kernel, bound, workspace or None, workspace_bytes, stream)
+        order, index = divmod(kernel, len(self.names))
+        status = self._launch(index, order, bound, workspace or None, workspace_bytes, stream)
         if status:
             self._raise("the launch", kernel, status)

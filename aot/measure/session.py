@@ -44,6 +44,8 @@ class Session:
     """How kernels are searched on each problem, one of `aot.search.strategy.NAMES`."""
     library: Library | None = None
     """A library whose own product is timed beside the kernels, if any: its only kernel."""
+    num_sms: int = 0
+    """Of the device; where it is 0, kernels take their tiles in their own order alone."""
     search_budget: float = 1.0
     """Share of a problem's kernels that the search may measure."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.errors import DeviceError, StoreError, VerificationError
 from aot.core.measurement import OK, Measurement, Outcome, Status
 from aot.core.operands import GemmCall, Tensor, operands
+from aot.core.tile_order import count_clusters, distinct_orders
 from aot.measure.edge_shapes import edge_shapes
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.protocol import quartiles
@@ -57,9 +60,30 @@ class SessionKernels:
             self._takers[problem] = [number for number, kernel in self.tuned.items() if is_wanted(kernel, problem)]
         return self._takers[problem]
 
+    def other_orders(self, number: int, problem: Problem, num_ctas: float) -> list[int]:
+        """List a kernel in the other orders in which it can take its tiles, those that differ on a problem.
+
+        Args:
+            number: the kernel.
+            problem: what is computed.
+            num_ctas: of more CTAs than this the order is not worth a measurement.
+        """
+        kernel, count = self.tuned[number], len(self._session.kernels.names)
+        candidate = kernel.key.candidate
+        clusters = count_clusters(candidate, problem)
+        if not kernel.orders_tiles or math.prod(clusters) * candidate.cluster_m * candidate.cluster_n > num_ctas:
+            return []
+        found = [number + order * count for order in distinct_orders(*clusters)[1:]]
+        for other in found:
+            if other not in self.tuned:
+                self.tuned[other] = replace(kernel, tile_order=other // count)
+                self.ids[other] = self._store.kernel_id(self.tuned[other])
+        return found
+
     def is_sound(self, number: int) -> bool:
-        """Return whether a kernel is not in quarantine."""
-        return self.ids[number] not in self._reasons
+        """Return whether a kernel is not in quarantine; one in another order is not where the kernel is."""
+        own = number % len(self._session.kernels.names)
+        return self.ids[number] not in self._reasons and self.ids[own] not in self._reasons
 
     def is_fit(self, number: int) -> bool:
         """Return whether the device can run a kernel at all, as far as `check_clusters` found."""
@@ -142,9 +166,12 @@ class SessionKernels:
     def add(self, number: int, problem: Problem, times_us: list[float], error: float, status: Status = OK) -> None:
         """Store a measurement of one or more times, or of none with its status."""
         low, median, high = quartiles(times_us) if times_us else (0.0, 0.0, 0.0)
-        measurement = Measurement(self.tuned[number].key, problem, median, low, high, len(times_us), error, status)
+        kernel, times = self.tuned[number], (median, low, high, len(times_us))
+        measurement = Measurement(kernel.key, problem, *times, error, status, kernel.tile_order)
         self._store.add_measurement(self._session.run, self.ids[number], measurement)
 
     def add_failure(self, number: int, problem: Problem) -> None:
         """Store that a kernel failed on a problem, with what it was quarantined for."""
-        self.add(number, problem, [], 0.0, Status(Outcome.FAILED, self._reasons[self.ids[number]]))
+        own = number % len(self._session.kernels.names)
+        reason = self._reasons.get(self.ids[number]) or self._reasons[self.ids[own]]
+        self.add(number, problem, [], 0.0, Status(Outcome.FAILED, reason))

@@ -77,7 +77,7 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
-        self._known_kernels: dict[int, KernelKey] = {}
+        self._known_kernels: dict[int, tuple[KernelKey, int]] = {}
 
     def _insert(self, sql: str, values: tuple[str | float | None, ...]) -> int:
         with self._db:
@@ -122,8 +122,8 @@ class Store:
             return int(row[0])
         candidate = json.dumps(kernel.key.candidate.as_json(), sort_keys=True)
         return self._insert(
-            "INSERT INTO kernels (name, operation, candidate, object_sha256) VALUES (?, ?, ?, ?)",
-            (kernel.name, kernel.key.operation.tag, candidate, kernel.object_sha256),
+            "INSERT INTO kernels (name, operation, candidate, object_sha256, tile_order) VALUES (?, ?, ?, ?, ?)",
+            (kernel.name, kernel.key.operation.tag, candidate, kernel.object_sha256, kernel.tile_order),
         )
 
     def set_in_flight(self, run: int, kernel: int, what: str) -> None:
@@ -209,11 +209,11 @@ class Store:
         """Return how the latest search on a problem ended."""
         return next(reversed(self.searches(problem)), None)
 
-    def _kernels(self) -> dict[int, KernelKey]:
-        """Return the kernels by id; rows are only ever added, and each is decoded once."""
+    def _kernels(self) -> dict[int, tuple[KernelKey, int]]:
+        """Return the kernels, and the orders of their tiles, by id; rows are only ever added, each is decoded once."""
         newest = max(self._known_kernels, default=0)
-        rows = self._rows(KernelRow, "SELECT id, operation, candidate FROM kernels WHERE id > ?", (newest,))
-        self._known_kernels |= {row.id: row.key() for row in rows}
+        rows = self._rows(KernelRow, "SELECT id, operation, candidate, tile_order FROM kernels WHERE id > ?", (newest,))
+        self._known_kernels |= {row.id: (row.key(), row.tile_order) for row in rows}
         return self._known_kernels
 
     def void(self, run: int, problem: Problem, reason: str) -> None:
@@ -251,12 +251,12 @@ class Store:
         kernels = self._kernels()
         query = SELECT_MEASUREMENTS.format(condition=condition)
         for row in self._rows(MeasurementRow, query, values):
-            kernel = kernels.get(row.kernel)
+            kernel, tile_order = kernels.get(row.kernel, (None, 0))
             if kernel is None or kernel.operation != row.operation:
                 raise DecodeError(
                     f"a product of {row.operation.tag} was measured with kernel {row.kernel}, none of its own"
                 )
-            yield row.kernel, row.measurement(kernel, row.status, row.num_groups)
+            yield row.kernel, row.measurement(kernel, row.status, row.num_groups, tile_order)
 
     def latest(self, problem: Problem) -> dict[int, Measurement]:
         """Return each kernel's latest measurement of a problem, by the kernel's id."""

@@ -12,8 +12,9 @@ from aot.core.measurement import TimedRow
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode, parse_json
+from aot.core.tile_order import TileOrder
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised whenever a table changes; kept in the file's `user_version`."""
 
 APPLICATION_ID = 0x414F5447
@@ -28,7 +29,7 @@ CREATE TABLE IF NOT EXISTS clocks (
   run INTEGER NOT NULL REFERENCES runs, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER) STRICT;
 CREATE TABLE IF NOT EXISTS kernels (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL, operation TEXT NOT NULL, candidate TEXT NOT NULL,
-  object_sha256 TEXT NOT NULL, UNIQUE (name, object_sha256)) STRICT;
+  object_sha256 TEXT NOT NULL, tile_order INTEGER NOT NULL DEFAULT 0, UNIQUE (name, object_sha256)) STRICT;
 CREATE TABLE IF NOT EXISTS measurements (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs, kernel INTEGER NOT NULL REFERENCES kernels,
   operation TEXT NOT NULL, m INTEGER NOT NULL, n INTEGER NOT NULL, k INTEGER NOT NULL,
@@ -110,9 +111,10 @@ UPGRADES = {
         *(f"ALTER TABLE {x} ADD COLUMN num_groups INTEGER NOT NULL DEFAULT 1" for x in GROUPED),
         "PRAGMA user_version = 6",
     ),
+    6: ("ALTER TABLE kernels ADD COLUMN tile_order INTEGER NOT NULL DEFAULT 0", "PRAGMA user_version = 7"),
 }
 """The statements that bring a file of an older version to the next: 3 had two columns for an operation, 4 no times of
-separators and of libraries, 5 no number of products or groups."""
+separators and of libraries, 5 no number of products or groups, 6 no orders of tiles."""
 
 RUN_COLUMNS = "device, arch, num_sms, driver, sm_clock_mhz, memory_clock_mhz, power_mode, date, protocol, mig"
 MEASUREMENT_COLUMNS = "operation, m, n, k, num_groups, median_us, low_us, high_us, num_rounds, relative_error, status"
@@ -185,6 +187,7 @@ class KernelRow:
     id: Positive
     operation: Operation
     candidate: Text
+    tile_order: TileOrder
 
     def key(self) -> KernelKey:
         """Return the kernel.

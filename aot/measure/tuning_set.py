@@ -17,6 +17,7 @@ from aot.core.operands import is_aligned
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.tile_order import HEURISTIC, order_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +45,15 @@ class TunedKernel:
     n_multiple: int = 1
     is_fallback: bool = False
     """Whether it takes operands of any alignment and layout; such a kernel is verified and never timed."""
+    orders_tiles: bool = False
+    """Whether it takes its tiles in an order that it is told."""
+    tile_order: int = HEURISTIC
+    """The order in which it takes them."""
 
     @cached_property
     def name(self) -> str:
-        """Return the kernel's name in the library."""
-        return self.key.name
+        """Return the kernel's name in the library; of another order, with that behind it."""
+        return f"{self.key.name} {order_name(self.tile_order)}".rstrip()
 
     @property
     def is_reproducible(self) -> bool:
@@ -151,11 +156,13 @@ class _Kernel:
     m_multiple: Extent
     n_multiple: Extent
     is_fallback: bool
+    orders_tiles: bool | None = None
 
     @property
     def kernel(self) -> TunedKernel:
         key = KernelKey(self.operation, self.candidate)
-        return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, self.is_fallback)
+        more = (self.is_fallback, bool(self.orders_tiles))
+        return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, *more)
 
 
 @dataclass(frozen=True)
@@ -207,6 +214,7 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
             "m_multiple": kernel.m_multiple,
             "n_multiple": kernel.n_multiple,
             "is_fallback": kernel.is_fallback,
+            "orders_tiles": kernel.orders_tiles,
         }
         for kernel in tuning.kernels
     ]

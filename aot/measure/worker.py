@@ -134,6 +134,7 @@ class Worker:
         library = LibraryBench(self._session, bench)
         try:
             times, errors, search = self._screen(bench)
+            self._screen_orders(bench, times, errors)
             library.screen()
             self._rounds(bench, times, errors, library)
             self._searches.note(bench.problem, search, len(times))
@@ -165,6 +166,20 @@ class Worker:
             self._steps.step(f"{problem.name}: screened {self._kernels.tuned[number].name}")
         self._steps.step(f"{problem.name}: {search.reason}", search.num_left)
         return times, errors, search
+
+    def _screen_orders(self, bench: ProblemBench, times: dict[int, float], errors: dict[int, float]) -> None:
+        """Time the best kernels once in other orders of their tiles, where there are few."""
+        problem, plan = bench.problem, self._plan
+        ranked = sorted(times, key=lambda number: (times[number], number))[: plan.ordered_kernels]
+        rows = self._store.latest(problem)
+        for kernel in (x for x in ranked if times[x] <= plan.ordered_ratio * times[ranked[0]]):
+            for number in self._kernels.other_orders(kernel, problem, plan.ordered_waves * self._session.num_sms):
+                row = rows.get(self._kernels.ids[number])
+                if row is None and self._kernels.is_sound(number):
+                    self._screen_one(bench, number, times, errors)
+                    self._steps.step(f"{problem.name}: screened {self._kernels.tuned[number].name}", 0)
+                elif row is not None and row.ok:
+                    times[number], errors[number] = row.median_us, row.relative_error
 
     def _screen_one(self, bench: ProblemBench, number: int, times: dict[int, float], errors: dict[int, float]) -> None:
         problem = bench.problem

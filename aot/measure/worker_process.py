@@ -118,6 +118,7 @@ def work(options: Options) -> int:
         run = store.add_run(tuning.target, seed, make_conditions(properties, state, tuning.arch, plan.protocol, date))
         session = Session(gpu, kernels, tuning, store, run, seed, plan, step_reporter(), stop, warn=warn)
         session.strategy, session.search_budget = options.strategy, options.search_budget
+        session.num_sms = properties.num_sms
         session.library = load_torch(gpu.stream, warn) if options.has_reference else None
         code = finish_worker(Worker(session))
         if code != EXIT_CONTEXT_LOST:

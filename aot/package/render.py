@@ -22,6 +22,7 @@ from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
+from aot.core.tile_order import HEURISTIC
 from aot.package.contents import licence_of
 from aot.package.enumerator import enumerator
 from aot.package.escape import FILTERS, EscapeError, finalize
@@ -117,6 +118,16 @@ class _SectionRows:
         for column in self.grid.columns:
             steps = zip(column.m_edges, column.kernels, strict=True)
             yield tuple(m * MAX_STEP_KERNELS + kernel for m, kernel in steps)
+
+    @property
+    def has_orders(self) -> bool:
+        """Say whether a step of the grid has another order of tiles than its kernel's own."""
+        return any(column.tile_orders for column in self.grid.columns)
+
+    @property
+    def column_orders(self) -> Iterator[tuple[int, ...]]:
+        """Return the orders of tiles of each column's steps."""
+        return (x.tile_orders or (HEURISTIC,) * len(x.kernels) for x in self.grid.columns)
 
 
 def _substitutes(kernel: Kernel) -> bool:

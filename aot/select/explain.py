@@ -10,6 +10,7 @@ from aot.core.dispatch import Choice, Ladder, Row, Section, Tier, look_up, round
 from aot.core.errors import SelectionError
 from aot.core.operands import as_launched
 from aot.core.problem import Problem
+from aot.core.tile_order import order_name
 from aot.families import family_of
 from aot.select.coverage import why_general
 from aot.select.tiles import bigger_tiles, verdict_on
@@ -66,7 +67,8 @@ def _row_lines(choice: Choice, row: Row, selection: Selection) -> list[str]:
         first = selection.kernels[row.kernel].name
         instead = f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles"
         return [instead, "  time       none of this kernel in the table"]
-    time = f"  time       {row.time_us:.1f} us {row.provenance} for the bucket's upper edge"
+    walked = f", tiles in order {order_name(row.tile_order)}" if row.tile_order else ""
+    time = f"  time       {row.time_us:.1f} us {row.provenance} for the bucket's upper edge{walked}"
     if row.runner_up == row.kernel:
         return [time, "  runner-up  none: no other kernel has a time here"]
     name, margin = selection.kernels[row.runner_up].name, row.runner_up_us / row.time_us - 1
@@ -106,6 +108,8 @@ class Explained:
     runner_up: str | None = None
     """The next best kernel there; None where no other has a time."""
     runner_up_us: float | None = None
+    tile_order: str | None = None
+    """The order in which the kernel takes its tiles, where that is not its own: `m2` is along m in groups of 2."""
 
 
 def _explained(problem: Problem, key: KernelKey, tier: str, target: Target, lines: list[str]) -> Explained:
@@ -116,6 +120,7 @@ def _explained(problem: Problem, key: KernelKey, tier: str, target: Target, line
 def _with_row(found: Explained, row: Row, selection: Selection) -> Explained:
     """Add what a ladder's row knows of the kernel that was chosen."""
     timed = replace(found, time_us=row.time_us, provenance=str(row.provenance))
+    timed = replace(timed, tile_order=order_name(row.tile_order)) if row.tile_order else timed
     if row.runner_up == row.kernel:
         return timed
     return replace(timed, runner_up=selection.kernels[row.runner_up].name, runner_up_us=row.runner_up_us)

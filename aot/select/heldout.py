@@ -10,6 +10,7 @@ import numpy as np
 from aot.core.dispatch import Tier, look_up
 from aot.core.operands import is_aligned
 from aot.families import family_of
+from aot.select.orders import NONE_ORDERED, OrderedTimes
 from aot.select.selection import AgainstReference, HeldOut
 
 if TYPE_CHECKING:
@@ -46,13 +47,17 @@ class LookUp:
         return None if self.time_us is None else self.time_us / self.best_us - 1
 
 
-def look_ups(section: Section, kernels: Sequence[KernelKey], times: Times) -> list[LookUp]:
+def look_ups(
+    section: Section, kernels: Sequence[KernelKey], times: Times, ordered: OrderedTimes = NONE_ORDERED
+) -> list[LookUp]:
     """Look every aligned problem up.
 
     Args:
         section: the table of the problems' operation.
         kernels: by the index that the table uses.
         times: microseconds by problem and candidate, of at least one candidate each.
+        ordered: times of kernels in other orders of their tiles, which a row may ask for. Where that was not timed, the
+            kernel has the time of its own order.
     """
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
     shipped = {key.candidate for key in kernels if key.operation == section.operation}
@@ -65,7 +70,9 @@ def look_ups(section: Section, kernels: Sequence[KernelKey], times: Times) -> li
         chosen = kernels[choice.kernel].candidate
         best_shipped_us = min((time for other, time in row.items() if other in shipped), default=float("inf"))
         best_us, best = min((time, other) for other, time in row.items())
-        found.append(LookUp(problem, choice.tier, chosen, row.get(chosen), best_shipped_us, best, best_us))
+        own_us = row.get(chosen)
+        us = ordered.time_us(problem, chosen, choice.tile_order) or own_us
+        found.append(LookUp(problem, choice.tier, chosen, us, best_shipped_us, best, best_us))
     return found
 
 
@@ -74,6 +81,7 @@ def against(
     kernels: Sequence[KernelKey],
     times: Times,
     references: Mapping[Problem, float],
+    ordered: OrderedTimes = NONE_ORDERED,
     *,
     is_heldout: bool,
 ) -> AgainstReference | None:
@@ -84,9 +92,11 @@ def against(
         kernels: by the index that the table uses.
         times: measured microseconds by problem and candidate.
         references: the library's, by problem.
+        ordered: times of kernels in other orders of their tiles.
         is_heldout: whether no step of the selection saw the problems.
     """
-    found = look_ups(section, kernels, {problem: row for problem, row in times.items() if problem in references})
+    both = {problem: row for problem, row in times.items() if problem in references}
+    found = look_ups(section, kernels, both, ordered)
     speeds = [(references[x.problem] / x.time_us, x.problem) for x in found if x.time_us is not None]
     if not speeds:
         return None
@@ -105,19 +115,22 @@ def against(
     )
 
 
-def score(section: Section, kernels: Sequence[KernelKey], times: Times) -> tuple[HeldOut, ...]:
+def score(
+    section: Section, kernels: Sequence[KernelKey], times: Times, ordered: OrderedTimes = NONE_ORDERED
+) -> tuple[HeldOut, ...]:
     """Score a table's look-ups on held-out problems, tier 1 and tier 2 apart.
 
     Args:
         section: the table of the problems' operation.
         kernels: by the index that the table uses.
         times: measured microseconds by problem and candidate.
+        ordered: times of kernels in other orders of their tiles.
 
     Returns:
         An entry for each tier that some problem fell to. A problem whose kernel was not timed on it is counted in
         `num_unmeasured` and in no regret.
     """
-    found = look_ups(section, kernels, times)
+    found = look_ups(section, kernels, times, ordered)
     scored = []
     for tier in (Tier.TUNED, Tier.GRID):
         of_tier = [item for item in found if item.tier is tier]

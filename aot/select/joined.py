@@ -20,8 +20,7 @@ def renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTa
     """Return a table whose kernels have other numbers."""
 
     def moved(row: Row) -> Row:
-        kernels = number(row.kernel), number(row.general)
-        return Row(*kernels, row.time_us, row.provenance, number(row.runner_up), row.runner_up_us)
+        return replace(row, kernel=number(row.kernel), general=number(row.general), runner_up=number(row.runner_up))
 
     def section_of(section: Section) -> Section:
         ladders = tuple(replace(x, rows=tuple(map(moved, x.rows))) for x in section.ladders)

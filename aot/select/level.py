@@ -18,6 +18,7 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import StoreError
 from aot.core.measurement import LibraryTime, Measurement, Record
 from aot.core.problem import Problem
+from aot.core.tile_order import HEURISTIC
 from aot.select.record import merge
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ MIN_PAIRS = 20
 """Fewest common pairs that a factor is taken of: single pairs of two runs of an H200 differ by 2 to 4% beside their
 common factor (docs/measurements.md, 2026-11-21), so that the median of 20 is known to 1%."""
 
-Pair: TypeAlias = tuple[Problem, KernelKey | str]
-"""A problem, and the kernel, or the library by its name and version, that was timed on it."""
+Pair: TypeAlias = tuple[Problem, KernelKey | str, int]
+"""A problem, and the kernel, or the library by its name and version, that was timed on it; and the order of tiles."""
 
 Timed = TypeVar("Timed", Measurement, LibraryTime)
 
@@ -47,8 +48,8 @@ class Level:
 
 
 def _times(record: Record) -> dict[Pair, float]:
-    times: dict[Pair, float] = {(x.problem, x.kernel): x.median_us for x in record.measurements if x.ok}
-    return times | {(x.problem, x.library): x.median_us for x in record.library_times}
+    times: dict[Pair, float] = {x.timed: x.median_us for x in record.measurements if x.ok}
+    return times | {(x.problem, x.library, HEURISTIC): x.median_us for x in record.library_times}
 
 
 def _scaled(item: Timed, factor: float) -> Timed:
@@ -80,13 +81,13 @@ def _joined(records: Sequence[Record]) -> Record:
     found: dict[Pair, list[Measurement]] = {}
     for item in chain.from_iterable(record.measurements for record in records):
         if item.ok:
-            found.setdefault((item.problem, item.kernel), []).append(item)
-    libraries: dict[Pair, list[LibraryTime]] = {}
+            found.setdefault(item.timed, []).append(item)
+    libraries: dict[tuple[Problem, str], list[LibraryTime]] = {}
     for time in chain.from_iterable(record.library_times for record in records):
         libraries.setdefault((time.problem, time.library), []).append(time)
     return replace(
         latest,
-        measurements=tuple(_mean(found[x.problem, x.kernel]) if x.ok else x for x in latest.measurements),
+        measurements=tuple(_mean(found[x.timed]) if x.ok else x for x in latest.measurements),
         library_times=tuple(_mean(libraries[x.problem, x.library]) for x in latest.library_times),
     )
 

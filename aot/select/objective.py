@@ -15,6 +15,7 @@ from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.select.coverage import Coverage, coverage
+from aot.select.orders import OrderedTimes
 from aot.select.portfolio import Budget
 from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Selection
 from aot.space.cost import DEFAULTS, Constants
@@ -76,6 +77,8 @@ class KnownTimes:
     """Times that are only scored on."""
     references: Mapping[Problem, float] = field(default_factory=dict)
     """Of the reference library, torch say, on the problems where it was timed."""
+    ordered: OrderedTimes = field(default_factory=OrderedTimes)
+    """Of kernels in other orders of their tiles than their own, as which all other times are."""
     record: Record | None = None
     """Where they were measured; None if they are predicted."""
     constants: Constants = DEFAULTS

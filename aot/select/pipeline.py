@@ -23,6 +23,7 @@ from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare, quietly
 from aot.select.objective import KnownTimes, Objective
+from aot.select.orders import OrderedTimes
 from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, select_kernels
@@ -274,6 +275,7 @@ def select_measured(
         spreads(record),
         outside,
         reference_times(record),
+        OrderedTimes.of(record),
         record,
     )
     if objective.with_curves:

@@ -1,9 +1,10 @@
 """Records: measurements as committed files, `aot/records/<name>.jsonl.gz`.
 
-The first line is the header, with the kernels that the other lines name by index; each further line is one measurement
-as a JSON list: kernel, m, n, k, median_us, low_us, high_us, num_rounds, relative_error, and the status where it is not
-`ok`. The last lines are a library's times: its name and version, operation, m, n, k, median_us, low_us, high_us,
-num_rounds. Version 2 had none of those, and is read on. Equal records are equal bytes.
+The first line is the header, with the kernels, each in an order of its tiles, that the other lines name by index; each
+further line is one measurement as a JSON list: kernel, m, n, k, median_us, low_us, high_us, num_rounds,
+relative_error, and the status where it is not `ok`. The last lines are a library's times: its name and version,
+operation, m, n, k, median_us, low_us, high_us, num_rounds. Version 2 had none of those, and is read on. Equal records
+are equal bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
 from aot.core.target import load_target
+from aot.core.tile_order import HEURISTIC, TileOrder
 from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.measure.store import read_store
@@ -50,10 +52,21 @@ READ_VERSIONS = (2, RECORD_VERSION)
 class _Kernel:
     operation: Operation
     candidate: Candidate
+    tile_order: TileOrder | None = None
 
     @property
     def key(self) -> KernelKey:
         return KernelKey(self.operation, self.candidate)
+
+    @property
+    def ordered(self) -> tuple[KernelKey, int]:
+        return self.key, self.tile_order or HEURISTIC
+
+
+def _header_entry(kernel: KernelKey, tile_order: int) -> dict[str, Any]:
+    """Write a kernel; the order of its tiles only where it is told one, as records from before there were any."""
+    entry = {"operation": kernel.operation, "candidate": kernel.candidate.as_json()}
+    return entry if tile_order == HEURISTIC else {**entry, "tile_order": tile_order}
 
 
 @dataclass(frozen=True)
@@ -82,18 +95,18 @@ def _plain(conditions: Conditions) -> dict[str, Any]:
 
 def record_text(record: Record) -> str:
     """Write a record as JSON lines, sorted, so that equal records are equal text."""
-    kernels = sorted({measurement.kernel for measurement in record.measurements})
+    kernels = sorted({x.timed[1:] for x in record.measurements})
     index = {kernel: i for i, kernel in enumerate(kernels)}
     header = {
         "version": RECORD_VERSION,
         "target": record.target,
         "conditions": [_plain(conditions) for conditions in record.conditions],
-        "kernels": [{"operation": kernel.operation, "candidate": kernel.candidate.as_json()} for kernel in kernels],
+        "kernels": [_header_entry(*kernel) for kernel in kernels],
     }
     lines = [json.dumps(header, sort_keys=True)]
-    for item in sorted(record.measurements, key=lambda item: (item.problem, item.kernel)):
+    for item in sorted(record.measurements, key=lambda item: item.timed):
         problem = item.problem
-        row: list[Any] = [index[item.kernel], problem.m, problem.n, problem.k]
+        row: list[Any] = [index[item.timed[1:]], problem.m, problem.n, problem.k]
         row += [_round(item.median_us), _round(item.low_us), _round(item.high_us)]
         row += [item.num_rounds, _round(item.relative_error)]
         groups = [] if problem.num_groups == 1 else [problem.num_groups]
@@ -120,15 +133,15 @@ def write_record(path: Path, record: Record) -> None:
     write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
-def _measurement(row: Any, kernels: list[KernelKey]) -> Measurement:
+def _measurement(row: Any, kernels: list[tuple[KernelKey, int]]) -> Measurement:
     if not isinstance(row, list):
         raise DecodeError(f"expected a list of 9 to 11 values, got {shown(row)}")
     found = decode_row(_Row, row)
     if found.kernel >= len(kernels):
         raise DecodeError(f"expected the number of one of {len(kernels)} kernels, got {found.kernel}", ("kernel",))
-    return found.measurement(
-        kernels[found.kernel], "ok" if found.status is None else found.status, found.num_groups or 1
-    )
+    kernel, tile_order = kernels[found.kernel]
+    status = "ok" if found.status is None else found.status
+    return found.measurement(kernel, status, found.num_groups or 1, tile_order)
 
 
 def _add_library_time(times: dict[Problem, LibraryTime], row: list[Any]) -> None:
@@ -161,7 +174,7 @@ def _header(line: str) -> _Header:
     found = content.get("version") if isinstance(content, dict) else None
     version = found if type(found) is int and found in READ_VERSIONS else RECORD_VERSION
     header = decode_version(_Header, content, "version", version)
-    if len(set(header.kernels)) != len(header.kernels):
+    if len({x.ordered for x in header.kernels}) != len(header.kernels):
         raise DecodeError("a kernel is there twice", ("kernels",))
     # Records from before there was the field have the profile in the device's name only.
     conditions = tuple(replace(item, mig=item.mig or mig_profile(item.device)) for item in header.conditions)
@@ -176,7 +189,7 @@ def recorded_kernels(path: Path) -> tuple[KernelKey, ...]:
     """
     try:
         line = text_of(read_content(path)).partition("\n")[0]
-        return tuple(entry.key for entry in _header(line).kernels)
+        return tuple(dict.fromkeys(entry.key for entry in _header(line).kernels))
     except DecodeError as error:
         raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
 
@@ -192,7 +205,7 @@ def parse_record(text: str, where: str) -> Record:
     number, measurements, library_times = 1, [], dict[Problem, LibraryTime]()
     try:
         header = _header(lines[0])
-        kernels = [entry.key for entry in header.kernels]
+        kernels = [entry.ordered for entry in header.kernels]
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 - an error's line
             row = parse_json(line)
             if isinstance(row, list) and row and isinstance(row[0], str):
@@ -217,8 +230,8 @@ def read_record(path: Path) -> Record:
 
 
 def _latest(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    latest = {(item.kernel, item.problem): item for item in measurements}
-    return tuple(latest[key] for key in sorted(latest, key=lambda key: (key[1], key[0])))
+    latest = {item.timed: item for item in measurements}
+    return tuple(latest[key] for key in sorted(latest))
 
 
 def from_store(path: Path) -> Record:

@@ -170,6 +170,7 @@ class FamilyKernel:
     num_strides: int
     m_multiple: int
     n_multiple: int
+    orders_tiles: bool
 
     @staticmethod
     def of(key: KernelKey) -> FamilyKernel:
@@ -179,7 +180,7 @@ class FamilyKernel:
             CandidateError: there is no such family.
         """
         family = family_of(key.candidate)
-        return FamilyKernel(key.operation, family.num_strides, *family.multiples(key.candidate))
+        return FamilyKernel(key.operation, family.num_strides, *family.multiples(key.candidate), family.orders_tiles)
 
 
 def _check(selection: Selection) -> None:

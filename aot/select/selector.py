@@ -22,6 +22,7 @@ from aot.select.heldout import against, score
 from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
 from aot.select.invariance import prices
 from aot.select.objective import Basis, KnownTimes, Objective
+from aot.select.orders import OrderedTimes, Orders
 from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.sampled import sampled_problems
 from aot.select.selection import (
@@ -237,7 +238,7 @@ def _against(table: DispatchTable, kernels: Sequence[KernelKey], measured: Known
     for section in table.sections:
         for times, is_heldout in ((measured.times, False), (measured.heldout, True)):
             rows = _asked_of(section, table, times)
-            found = against(section, kernels, rows, measured.references, is_heldout=is_heldout)
+            found = against(section, kernels, rows, measured.references, measured.ordered, is_heldout=is_heldout)
             if found is not None:
                 yield found
 
@@ -358,6 +359,13 @@ def _sections(
         yield build_section(operation, kept, timed, indices, fallback, None, objective.named, is_invariant=True)
 
 
+def _orders(measured: KnownTimes, kernels: Sequence[KernelKey], target: Target) -> Orders:
+    own = {problem: row for rows in measured.times.values() for problem, row in rows.items()}
+    unseen = {problem for rows in measured.heldout.values() for problem in rows}
+    seen = OrderedTimes({x: rows for x, rows in measured.ordered.times.items() if x not in unseen})
+    return Orders(seen, seen.model(own, target.num_sms), kernels)
+
+
 def _selection(
     found: Sequence[_Chosen],
     sections: list[Section],
@@ -370,7 +378,7 @@ def _selection(
     """Put together what was chosen, with its curves, its regrets and its scores."""
     curves = [_curve(x, objective, measured.references) for x in found if x.like is None and _has_curve(x, measured)]
     sections = sorted(sections, key=lambda x: (x.operation.position, x.batch_invariant, x.num_groups))
-    table = DispatchTable(tuple(sections))
+    table = DispatchTable(tuple(map(_orders(measured, kernels, target).in_section, sections)))
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
     is_measured = any(x.basis is Basis.MEASURED for x in found)
     record = record_name if is_measured or measured.record is None else _named_record(record_name, found)
@@ -382,7 +390,7 @@ def _selection(
         measured.record.conditions if is_measured and measured.record else (),
         tuple(_regret(chosen, is_predicted=measured.record is None) for chosen in found),
         tuple(item for item in curves if item is not None),
-        tuple(x for s in sections for x in score(s, kernels, _asked_of(s, table, measured.heldout))),
+        tuple(x for s in sections for x in score(s, kernels, _asked_of(s, table, measured.heldout), measured.ordered)),
         tuple(kernels),
         table,
         tuple(_against(table, kernels, measured)),

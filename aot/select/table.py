@@ -369,7 +369,7 @@ def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate
         kernels: the manifest's, so far.
         indices: of the other operation's kernels.
     """
-    columns = (Column(x.m_edges, tuple(indices[kernels[i].candidate] for i in x.kernels)) for x in grid.columns)
+    columns = (replace(x, kernels=tuple(indices[kernels[i].candidate] for i in x.kernels)) for x in grid.columns)
     return replace(grid, columns=tuple(columns))
 
 

@@ -15,6 +15,7 @@ from aot.core.grouping import Grouping
 from aot.core.operands import as_launched, is_aligned
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.tile_order import HEURISTIC
 from aot.select.table import is_general
 from aot.space import cost
 from aot.space import enumeration as space
@@ -34,10 +35,10 @@ _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 
 
 def measured_times(record: Record) -> OperationTimes:
-    """Arrange a record's sound measurements by operation and problem."""
+    """Arrange a record's sound measurements by operation and problem: of kernels in their own order of tiles."""
     times: _Growing = {}
     for item in record.measurements:
-        if item.ok:
+        if item.ok and item.tile_order == HEURISTIC:
             rows = times.setdefault(item.problem.operation, {})
             rows.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
     return times
@@ -47,7 +48,7 @@ def spreads(record: Record) -> OperationTimes:
     """Return the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
     found: _Growing = {}
     for item in record.measurements:
-        if item.ok and item.num_rounds > 1:
+        if item.ok and item.num_rounds > 1 and item.tile_order == HEURISTIC:
             rows = found.setdefault(item.problem.operation, {})
             spread = (item.high_us - item.low_us) / (2 * item.median_us)
             rows.setdefault(item.problem, {})[item.kernel.candidate] = spread

@@ -16,6 +16,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet
+from aot.core.signature import Argument
 from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_output
 from aot.families import family_of
@@ -125,6 +126,7 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
             artifact.kernel.m_multiple,
             artifact.kernel.n_multiple,
             family_of(artifact.kernel.candidate).is_fallback,
+            Argument.TILE_ORDER in artifact.kernel.signature,
         )
         for artifact in artifacts
     )

@@ -185,7 +185,7 @@ typedef struct {
   int32_t exchanged;
   int64_t m, n, k;
   int32_t table;    /* index of the dispatch table that answered */
-  int32_t reserved; /* 0 */
+  int32_t tile_order; /* how the kernel walks its tiles; 0: as it does where nothing better was measured */
   int64_t num_groups;   /* products of a batch that one launch computes, or groups; else 1 */
   int64_t num_launches; /* 1; of a batch that the library has no kernels for, one for each product */
 } aot_gemm_selection_t;

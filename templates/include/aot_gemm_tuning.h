@@ -23,6 +23,12 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, c
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem,
                                                       void* workspace, size_t workspace_bytes, void* stream);
 
+/* The same with the tiles taken in another order, 1 to 8: along m in groups of 1, 2, 4 or 8 clusters, then along n. A
+ * kernel that takes its tiles in one order alone returns AOT_GEMM_ERROR_ARGUMENT. 0 is what aot_gemm_launch_kernel does. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_kernel_in_order(int32_t kernel, int32_t tile_order,
+                                                               const aot_gemm_problem_t* problem, void* workspace,
+                                                               size_t workspace_bytes, void* stream);
+
 /* Store how many clusters of a kernel the device can run at once for a problem; -1 where the kernel has no clusters.
  * Nothing runs; the arguments are those of a launch. With 0 a launch would fail, as on a device with few SMs. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* problem,

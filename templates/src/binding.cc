@@ -239,8 +239,9 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);
   if (status != AOT_GEMM_OK) return raise_status(state, status);
   const int64_t values[] = {found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
-                            planned.workspace_bytes, found.table, found.num_groups, found.num_launches};
-  return make_tuple(values, 11);
+                            planned.workspace_bytes, found.table, found.num_groups, found.num_launches,
+                            found.tile_order};
+  return make_tuple(values, 12);
 }
 
 // CPython holds functions of every convention as one type, and casts back by the flags.

@@ -32,13 +32,15 @@ const Ladder* find_ladder(const Section& section, int64_t n, int64_t k) {
   return is_there ? ladder : nullptr;
 }
 
-int32_t kernel_of_column(const Grid& grid, int32_t column, int64_t m) {
+Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
   const uint32_t* first = grid.steps + grid.starts[column];
   const auto count = static_cast<int32_t>(grid.starts[column + 1] - grid.starts[column]);
   // Past the last edge the last step answers, so that it need not be compared.
   const uint32_t* step =
       lower_bound(first, count - 1, [m](uint32_t candidate) { return candidate >> kKernelBits < m; });
-  return static_cast<int32_t>(*step & ((1u << kKernelBits) - 1));
+  const auto kernel = static_cast<int32_t>(*step & ((1u << kKernelBits) - 1));
+  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[step - grid.steps];
+  return {kernel, AOT_GEMM_TIER_GRID, column, order};
 }
 
 }  // namespace
@@ -77,7 +79,7 @@ Choice choose(const Section& section, const Multiples* multiples, int64_t m, int
   if (ladder == nullptr) {
     const Grid& grid = section.grid;
     const int32_t column = round_up(n, grid.n_edges, grid.num_n) * grid.num_k + round_up(k, grid.k_edges, grid.num_k);
-    return {kernel_of_column(grid, column, m), AOT_GEMM_TIER_GRID, column};
+    return choose_in_grid(grid, column, m);
   }
   const int32_t step = round_up(m, ladder->edges, ladder->num_edges);
   const Row row = ladder->rows[step];
@@ -85,7 +87,7 @@ Choice choose(const Section& section, const Multiples* multiples, int64_t m, int
   // In 32 bits, in which a division takes a fraction of the time.
   const bool takes = static_cast<uint32_t>(m) % static_cast<uint32_t>(needed.m) == 0 &&
                      static_cast<uint32_t>(n) % static_cast<uint32_t>(needed.n) == 0;
-  return {takes ? row.kernel : row.general, AOT_GEMM_TIER_TUNED, ladder->first_row + step};
+  return {takes ? row.kernel : row.general, AOT_GEMM_TIER_TUNED, ladder->first_row + step, takes ? row.tile_order : 0};
 }
 
 }  // namespace aot

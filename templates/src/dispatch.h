@@ -8,9 +8,13 @@
 namespace aot {
 
 struct Row {
-  int32_t kernel;
-  int32_t general;  // for problems that are not whole tiles of `kernel`
+  int16_t kernel;
+  int16_t general;  // for problems that are not whole tiles of `kernel`
+  int16_t tile_order;  // of `kernel`; 0 where it takes none
 };
+
+// Orders in which a kernel can take its tiles: NUM_ORDERS of aot/core/tile_order.py.
+constexpr int32_t kNumTileOrders = 9;
 
 // Tier 1 of one tuned (n, k). `edges` and `rows` have num_edges entries each.
 struct Ladder {
@@ -33,6 +37,7 @@ struct Grid {
   const uint32_t* steps;
   int32_t num_n;
   int32_t num_k;
+  const uint8_t* tile_orders;  // of each step; null where all are 0
 };
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).
@@ -85,6 +90,7 @@ struct Choice {
   int32_t kernel;
   int32_t tier;
   int32_t index;
+  int32_t tile_order = 0;
 };
 
 // Gives the index of the first edge that is not below `value`; past the last edge, the last index.

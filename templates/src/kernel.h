@@ -26,9 +26,10 @@ enum class Argument : int32_t {
   kIndex,      // Vector of int32
   kWorkspace,  // Vector of float32
   kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
+  kTileOrder,  // int32_t: of aot/core/tile_order.py
   kStream,     // void*
 };
-constexpr int32_t kMaxArguments = 14;
+constexpr int32_t kMaxArguments = 15;
 
 // The float32 region that a kernel needs beside its operands: the twin of aot.core.candidate.Workspace.
 struct Workspace {

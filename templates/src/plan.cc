@@ -191,10 +191,11 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   const Kernel& chosen = kKernels[choice.kernel];
   const bool is_fit = chosen.resident_sms <= num_sms && (chosen.is_deterministic || !must_repeat);
   plan->kernel = is_fit ? choice.kernel : section.substitute;
+  plan->tile_order = is_fit ? choice.tile_order : 0;
   plan->num_launches = asked.num_launches;
   *selection = {sizeof(*selection), plan->kernel,        choice.tier, section.number, choice.index,
                 canonical.layout,   canonical.exchanged, canonical.m, canonical.n,    canonical.k,
-                section.table,      0,                   num_groups,  asked.num_launches};
+                section.table,      plan->tile_order,    num_groups,  asked.num_launches};
   const Kernel& kernel = kKernels[plan->kernel];  // a section's fallback takes both strides: kTableFault sees to it
   if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
   const aot_gemm_status_t measured = measure_workspace(plan);
@@ -252,6 +253,15 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
   return measure_workspace(plan);
 }
 
+aot_gemm_status_t plan_order(int32_t tile_order, Plan* plan) {
+  const Kernel& kernel = kKernels[plan->kernel];
+  const int32_t count = takes(kernel, Argument::kTileOrder) ? kNumTileOrders : 1;
+  plan->tile_order = tile_order;
+  if (tile_order >= 0 && tile_order < count) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "order of tiles is %" PRId32 "; kernel %s takes 0 to %" PRId32, tile_order, kernel.name,
+              count - 1);
+}
+
 namespace {
 
 // Launches the products of a batch one by one. They follow each other on the stream, so that one workspace serves all.
@@ -278,7 +288,7 @@ aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, Plan* plan, voi
   if (plan->num_launches > 1) return launch_each(problem, operation, workspace, num_bytes, stream);
   const DeviceScope scope(problem.device, plan->current_device);
   if (scope.status() != AOT_GEMM_OK) return scope.status();
-  return launch(plan->kernel, &plan->problem, workspace, num_bytes, stream, scope.device());
+  return launch(plan->kernel, plan->tile_order, &plan->problem, workspace, num_bytes, stream, scope.device());
 }
 
 }  // namespace aot

@@ -13,6 +13,7 @@ namespace aot {
 // A problem resolved to a kernel, in the form that this kernel takes.
 struct Plan {
   int32_t kernel;
+  int32_t tile_order = 0;
   int32_t current_device = -1;  // the thread's, where it was asked for
   int64_t workspace_bytes;
   int64_t num_launches = 1;  // more of a batch that the library has no kernels for: one for each product
@@ -51,6 +52,9 @@ aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, ao
 
 // Plans a problem with a kernel of the caller's choice, which must be able to take it.
 aot_gemm_status_t plan_kernel(int32_t kernel, const aot_gemm_problem_t& problem, Plan* plan);
+
+// Has a plan's kernel take its tiles in an order of the caller's choice.
+aot_gemm_status_t plan_order(int32_t tile_order, Plan* plan);
 
 // Enqueues what was planned for a problem that is not empty. A plan serves one launch.
 aot_gemm_status_t launch_plan(const aot_gemm_problem_t& problem, Plan* plan, void* workspace, size_t num_bytes,

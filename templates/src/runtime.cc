@@ -212,8 +212,8 @@ aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {
   return load(kernel, device);
 }
 
-aot_gemm_status_t launch(int32_t index, Canonical* operands, void* workspace, size_t num_bytes, void* stream,
-                         int32_t device) {
+aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands, void* workspace, size_t num_bytes,
+                         void* stream, int32_t device) {
   const Canonical& problem = *operands;
   const Kernel& kernel = kKernels[index];
   Vector scratch = {workspace, {0}};
@@ -251,7 +251,7 @@ aot_gemm_status_t launch(int32_t index, Canonical* operands, void* workspace, si
                           &operands->scale_a,
                           &operands->scale_b,  &operands->bias,    &operands->residual,
                           &operands->scale_d,  &operands->offsets, &operands->index,
-                          &scratch,            &may_prefetch_b,    &stream};
+                          &scratch,            &may_prefetch_b,    &tile_order,         &stream};
   void* arguments[kMaxArguments + 1];
   int32_t count = 0;
   while (count < kernel.num_arguments) {

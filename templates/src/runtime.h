@@ -42,7 +42,7 @@ aot_gemm_status_t load_binary(const char* name, Loader* init, Loader* set_up, Ke
 
 // Enqueues a kernel on the current device. Entries take addresses of what they may write, which the problem then is not
 // looked at any more for.
-aot_gemm_status_t launch(int32_t kernel, Canonical* problem, void* workspace, size_t workspace_bytes,
+aot_gemm_status_t launch(int32_t kernel, int32_t tile_order, Canonical* problem, void* workspace, size_t workspace_bytes,
                          void* stream, int32_t device);
 
 // Waits for a stream of the current device. Refuses one that is being captured, and leaves that capture whole.

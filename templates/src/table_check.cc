@@ -20,6 +20,10 @@ bool is_kernel(int32_t index) { return index >= 0 && index < kNumKernels; }
 
 bool takes_all_shapes(int32_t kernel) { return kMultiples[kernel].m == 1 && kMultiples[kernel].n == 1; }
 
+bool takes_order(int32_t kernel, int32_t order) {
+  return order == 0 || (order > 0 && order < kNumTileOrders && takes(kKernels[kernel], Argument::kTileOrder));
+}
+
 // Says whether a kernel computes a section's operation.
 bool computes(int32_t kernel, const Section& section) {
   const Kernel& found = kKernels[kernel];
@@ -29,6 +33,7 @@ bool computes(int32_t kernel, const Section& section) {
 const char* find_fault_of_rows(const Section& section, int32_t number, const char* part, const Row* rows,
                                int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
+    const int32_t order = rows[i].tile_order;
     for (const int32_t kernel : {rows[i].kernel, rows[i].general}) {
       if (!is_kernel(kernel)) {
         return text.write("section %" PRId32 ", %s row %" PRId32 " names kernel %" PRId32 " of %" PRId32, number, part, i,
@@ -38,6 +43,10 @@ const char* find_fault_of_rows(const Section& section, int32_t number, const cha
         return text.write("section %" PRId32 ", %s row %" PRId32 " names %s, which is for another operation", number, part,
                      i, kKernels[kernel].name);
       }
+    }
+    if (!takes_order(rows[i].kernel, order)) {
+      return text.write("section %" PRId32 ", %s row %" PRId32 " has order %" PRId32 " of tiles, which %s does not take", number,
+                   part, i, order, kKernels[rows[i].kernel].name);
     }
     if (!takes_all_shapes(rows[i].general)) {
       return text.write("section %" PRId32 ", %s row %" PRId32 ": its general kernel %s does not take all shapes", number,
@@ -98,6 +107,11 @@ const char* find_fault_of_grid(const Section& section, int32_t number) {
         return text.write("section %" PRId32 ", column %" PRId32 " of its grid: kernel %" PRId32 " of %" PRId32
                      " cannot stand there",
                      number, i, kernel, kNumKernels);
+      }
+      const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[j];
+      if (!takes_order(kernel, order)) {
+        return text.write("section %" PRId32 ", column %" PRId32 " of its grid has order %" PRId32
+                     " of tiles, which %s does not take", number, i, order, kKernels[kernel].name);
       }
     }
   }

@@ -18,10 +18,16 @@ aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm
 
 aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* problem, void* workspace,
                                          size_t workspace_bytes, void* stream) {
+  return aot_gemm_launch_kernel_in_order(kernel, 0, problem, workspace, workspace_bytes, stream);
+}
+
+aot_gemm_status_t aot_gemm_launch_kernel_in_order(int32_t kernel, int32_t tile_order, const aot_gemm_problem_t* problem,
+                                                  void* workspace, size_t workspace_bytes, void* stream) {
   const aot::Stated stated(problem);
   if (stated.status() != AOT_GEMM_OK) return stated.status();
   aot::Plan plan;
-  const aot_gemm_status_t status = aot::plan_kernel(kernel, *stated, &plan);
+  aot_gemm_status_t status = aot::plan_kernel(kernel, *stated, &plan);
+  if (status == AOT_GEMM_OK) status = aot::plan_order(tile_order, &plan);
   if (status != AOT_GEMM_OK || aot::is_empty(*stated)) return status;
   return aot::launch_plan(*stated, &plan, workspace, workspace_bytes, stream);
 }

@@ -48,6 +48,7 @@ class Case:
     b: Operand
     d: Operand
     stream: int
+    tile_order: int = 0
 
     @property
     def exchanged(self):

@@ -26,8 +26,9 @@ LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
 SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
-HEAD = struct.Struct("<iii60sQ")
-"""The kernel, the number of its parameters, whether it is of rows, the tag of its operation, and the stream."""
+HEAD = struct.Struct("<iii60sQq")
+"""The kernel, the number of its parameters, whether it is of rows, the tag of its operation, the stream and the order
+of its tiles."""
 
 
 def build(compiled, directory):
@@ -54,13 +55,13 @@ def _request(index, kernel, sizes, case):
     problem = ProblemStruct(
         ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
     )
-    return stated(index, kernel.operation.call, sizes, problem, case.stream)
+    return stated(index, kernel.operation.call, sizes, problem, case.stream, case.tile_order)
 
 
-def stated(index, tag, sizes, problem, stream):
+def stated(index, tag, sizes, problem, stream, tile_order=0):
     """Give the bytes of one request: a product or an operation on rows, as the struct that the C API takes."""
     is_of_rows = isinstance(problem, RowsProblemStruct)
-    head = HEAD.pack(index, len(sizes), is_of_rows, tag.encode(), stream)
+    head = HEAD.pack(index, len(sizes), is_of_rows, tag.encode(), stream, tile_order)
     return head + bytes(problem) + struct.pack(f"<{len(sizes)}i", *sizes)
 
 

@@ -15,6 +15,7 @@ struct Request {
   int32_t is_of_rows;  // whether an aot_rows_problem_t follows, and not an aot_gemm_problem_t
   char operation[60];  // its tag
   void* stream;
+  int64_t tile_order;
 };
 
 struct Header {
@@ -85,7 +86,8 @@ int main() {
       status = aot_rows_launch_kernel(request.kernel, &of_rows, request.stream);
     } else {
       problem.operation = aot_gemm_operation(request.operation);
-      status = aot_gemm_launch_kernel(request.kernel, &problem, nullptr, 0, request.stream);
+      status = aot_gemm_launch_kernel_in_order(request.kernel, static_cast<int32_t>(request.tile_order), &problem, nullptr,
+                                               0, request.stream);
     }
     if (status != 0) std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     write(&status);

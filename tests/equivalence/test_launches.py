@@ -15,6 +15,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from aot.core.operation import ELEMENTS, Layout
+from aot.core.tile_order import NUM_ORDERS
 from tests.equivalence import cases, descriptor, kernels, programs
 from tests.equivalence.cases import Case
 from tests.equivalence.expected import Expected, expected
@@ -51,7 +52,8 @@ class Run:
 def problems(kernel):
     if kernel.num_strides == 2:
         return cases.strided(kernel.name)
-    return cases.aligned(kernel.name, kernel.operation.layout)
+    found = cases.aligned(kernel.name, kernel.operation.layout)
+    return (replace(x, tile_order=i % NUM_ORDERS) for i, x in enumerate(found)) if kernel.orders_tiles else found
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,16 @@ extern "C" {
 
 int32_t chooser_find_section(int32_t operation, int32_t layout) { return aot::find_section(aot::kTables[0], operation, layout); }
 
-// `shapes` has m, n, k and whether the operands are aligned, of each problem; `choices` gets kernel, tier and index.
+// `shapes` has m, n, k and whether the operands are aligned, of each problem; `choices` gets kernel, tier, index and order of tiles.
 void chooser_choose(int32_t section, int64_t count, const int64_t* shapes, int64_t* choices) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t* shape = shapes + 4 * i;
     const aot::Choice choice =
         aot::choose(aot::kSections[section], aot::kMultiples, shape[0], shape[1], shape[2], shape[3] != 0);
-    choices[3 * i] = choice.kernel;
-    choices[3 * i + 1] = choice.tier;
-    choices[3 * i + 2] = choice.index;
+    choices[4 * i] = choice.kernel;
+    choices[4 * i + 1] = choice.tier;
+    choices[4 * i + 2] = choice.index;
+    choices[4 * i + 3] = choice.tile_order;
   }
 }
 

@@ -17,6 +17,7 @@ from aot.core.candidate import Candidate
 from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
+from aot.core.tile_order import NUM_ORDERS
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from aot.package.build import read_templates, write
 from aot.package.render import library_name, render
@@ -192,9 +193,11 @@ class Library:
         arguments = (ALLOCATE(allocate), ctypes.c_void_p(0xC0), ctypes.c_void_p(stream))
         return self.c.aot_gemm_launch_allocating(ctypes.byref(problem), *arguments)
 
-    def launch_kernel(self, kernel, problem, workspace=0, num_bytes=0, stream=0):
+    def launch_kernel(self, kernel, problem, workspace=0, num_bytes=0, stream=0, tile_order=0):
         arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))
-        return self.c.aot_gemm_launch_kernel(kernel, ctypes.byref(problem), *arguments)
+        if tile_order == 0:
+            return self.c.aot_gemm_launch_kernel(kernel, ctypes.byref(problem), *arguments)
+        return self.c.aot_gemm_launch_kernel_in_order(kernel, tile_order, ctypes.byref(problem), *arguments)
 
     def workspace_bytes(self, problem, kernel=None):
         size = ctypes.c_size_t()
@@ -206,8 +209,8 @@ class Library:
         return size.value
 
     def choose(self, section, shapes):
-        """Look up int64 shapes, (m, n, k, aligned) each; gives (kernel, tier, index) of each."""
-        choices = np.empty((len(shapes), 3), np.int64)
+        """Look up int64 shapes, (m, n, k, aligned) each; gives (kernel, tier, index, order) of each."""
+        choices = np.empty((len(shapes), 4), np.int64)
         self.c.chooser_choose(ctypes.c_int32(section), ctypes.c_int64(len(shapes)), _data(shapes), _data(choices))
         return choices
 
@@ -279,11 +282,16 @@ def problem(m, n, k, *, dtype=0, layout="kk", data=APART, device=-1, strides=Non
     return ProblemStruct(ctypes.sizeof(ProblemStruct), operation, device, m, n, k, *tensors, flags, added)
 
 
+def _orders(rng, count):
+    """Draw orders of tiles, of which as many are none as are."""
+    return [rng.choice((None, rng.randrange(NUM_ORDERS))) for _ in range(count)]
+
+
 def _rows(rng, count, kernels, multiples):
     plain = [i for i in kernels if multiples[i] == (1, 1)]
     return tuple(
-        Row(rng.choice(kernels), rng.choice(plain), rng.uniform(1, 99), "measured", rng.choice(kernels), 100.0)
-        for _ in range(count)
+        Row(rng.choice(kernels), rng.choice(plain), rng.uniform(1, 99), "measured", rng.choice(kernels), 100.0, order)
+        for order in _orders(rng, count)
     )
 
 
@@ -294,7 +302,8 @@ def _edges(rng, count):
 def _columns(rng, count, kernels):
     """Make columns of one step to nine, the last edge of some the largest that there is."""
     edges = [(*_edges(rng, rng.randint(1, 8)), *rng.choice(((), (MAX_STEP_M,)))) for _ in range(count)]
-    return tuple(Column(x, tuple(rng.choice(kernels) for _ in x)) for x in edges)
+    orders = (rng.choice((None, tuple(x or 0 for x in _orders(rng, len(steps))))) for steps in edges)
+    return tuple(Column(x, tuple(rng.choice(kernels) for _ in x), y) for x, y in zip(edges, orders, strict=True))
 
 
 OPERATIONS = (

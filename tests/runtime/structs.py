@@ -10,7 +10,7 @@ class Selection(ctypes.Structure):
         ("struct_bytes", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
         *((name, ctypes.c_int64) for name in "mnk"),
-        *((name, ctypes.c_int32) for name in ("table", "reserved")),
+        *((name, ctypes.c_int32) for name in ("table", "tile_order")),
         *((name, ctypes.c_int64) for name in ("num_groups", "num_launches")),
     )
 

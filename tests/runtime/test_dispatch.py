@@ -131,9 +131,10 @@ def check_many(library, manifest, num_shapes):
         assert library.c.chooser_find_section(calls.index(operation.call), operation.layout.code) == number
         shapes = random_shapes(rng, section, count)
         choices = library.choose(number, shapes)
-        for (m, n, k, aligned), (kernel_index, tier, index) in zip(shapes.tolist(), choices.tolist(), strict=True):
+        for (m, n, k, aligned), found in zip(shapes.tolist(), choices.tolist(), strict=True):
             choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=bool(aligned))
-            assert (choice.kernel, choice.tier.value, choice.index) == (kernel_index, tier, index), (m, n, k, aligned)
+            expected = [choice.kernel, choice.tier.value, choice.index, choice.tile_order]
+            assert found == expected, (m, n, k, aligned)
         tiers |= set(choices[:, 1].tolist())
         kernels |= set(choices[:, 0].tolist())
     return tiers, kernels
@@ -154,7 +155,8 @@ def test_equals_reference_at_the_largest_edge_and_beside_it(library, manifest):
                 continue
             ends = (column.m_edges[-2], column.m_edges[-2] + 1, MAX_STEP_M, MAX_STEP_M + 1, 2**31 - 1)
             choices = library.choose(number, np.array([(m, n, k, 1) for m in ends], np.int64)).tolist()
-            assert choices == [[x, 2, i] for x in (column.kernels[-2], *[column.kernels[-1]] * 4)]
+            steps = [(x, 2, i, y) for x, y in zip(column.kernels, column.tile_orders or [0] * 99, strict=False)]
+            assert choices == [list(x) for x in (steps[-2], *[steps[-1]] * 4)]
             found += column.kernels[-2] != column.kernels[-1]
     assert found > 10
 
@@ -166,7 +168,9 @@ namespace aot {
 constexpr int64_t kEdges[] = {1};
 constexpr uint32_t kStarts[] = {0, 3};
 constexpr uint32_t kSteps[] = {%s};
-const Section kSections[] = {{0, 0, 1, false, nullptr, 0, {kEdges, kEdges, kStarts, kSteps, 1, 1}, 0, 0, 0, 0}};
+constexpr uint8_t kOrders[] = {7, 0, 8};
+constexpr Grid kGrid = {kEdges, kEdges, kStarts, kSteps, 1, 1, kOrders};
+const Section kSections[] = {{0, 0, 1, false, nullptr, 0, kGrid, 0, 0, 0, 0}};
 const int32_t kNumSections = 1;
 constexpr int32_t kSectionOf[] = {0, -1, -1, -1};
 const Table kTables[] = {{"h200", nullptr, 0, 132, 0, kSectionOf, 1}};
@@ -176,7 +180,8 @@ const Multiples kMultiples[] = {{1, 1}};
 
 
 def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(tmp_path):
-    column = Column((1, MAX_STEP_M - 1, MAX_STEP_M), (MAX_STEP_KERNELS - 1, 0, MAX_STEP_KERNELS - 1))
+    kernels = (MAX_STEP_KERNELS - 1, 0, MAX_STEP_KERNELS - 1)
+    column = Column((1, MAX_STEP_M - 1, MAX_STEP_M), kernels, (7, 0, 8))
     steps = (m * MAX_STEP_KERNELS + kernel for m, kernel in zip(column.m_edges, column.kernels, strict=True))
     source, library = tmp_path / "packed.cc", tmp_path / "packed.so"
     source.write_text(PACKED % ", ".join(map(str, steps)))
@@ -185,12 +190,13 @@ def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(t
     sources = [tmp_path / "src" / "dispatch.cc", host.CHOOSER, source]
     subprocess.run(["g++", *host.FLAGS, *includes, *sources, "-o", library], check=True)
     ends = (1, 2, MAX_STEP_M - 1, MAX_STEP_M, MAX_STEP_M + 1, 2**31 - 1)
-    choices, shapes = np.empty((len(ends), 3), np.int64), np.array([(m, 1, 1, 1) for m in ends], np.int64)
+    choices, shapes = np.empty((len(ends), 4), np.int64), np.array([(m, 1, 1, 1) for m in ends], np.int64)
     pointers = (ctypes.c_void_p(x.ctypes.data) for x in (shapes, choices))
     ctypes.CDLL(library).chooser_choose(ctypes.c_int32(0), ctypes.c_int64(len(ends)), *pointers)
     section = Section(Operation.BF16_KK, (), Grid((1,), (1,), (column,)), 0)
     expected = [look_up(section, Problem(Operation.BF16_KK, m, 1, 1), ()) for m in ends]
-    assert choices.tolist() == [[x.kernel, 2, 0] for x in expected]
+    assert choices.tolist() == [[x.kernel, 2, 0, x.tile_order] for x in expected]
+    assert choices[:, 3].tolist() == [7, 0, 0, 8, 8, 8]
     assert choices[:, 0].tolist() == [4095, 0, 0, 4095, 4095, 4095]
 
 

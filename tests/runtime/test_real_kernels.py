@@ -35,7 +35,7 @@ def real(manifest, objects, tmp_path_factory):
     return Library(compile_library(manifest, tmp_path_factory.mktemp("real"), list(objects.values())))
 
 
-def launch(real, manifest, objects, candidate, stated, num_before=0):
+def launch(real, manifest, objects, candidate, stated, num_before=0, tile_order=0):
     """Launch one kernel, which may launch others before itself; gives the record and its parameters as bytes."""
     (index,) = [i for i, x in enumerate(manifest.kernels) if x.candidate == candidate]
     kernel = manifest.kernels[index]
@@ -44,7 +44,8 @@ def launch(real, manifest, objects, candidate, stated, num_before=0):
     real.c.recorder_set_parameters((ctypes.c_int32 * len(sizes))(*sizes), len(sizes))
     real.c.recorder_leave_parameters(num_before)
     num_bytes = real.workspace_bytes(stated, index)
-    assert real.launch_kernel(index, stated, WORKSPACE if num_bytes else 0, num_bytes, STREAM) == 0, real.error()
+    workspace = WORKSPACE if num_bytes else 0
+    assert real.launch_kernel(index, stated, workspace, num_bytes, STREAM, tile_order) == 0, real.error()
     *before, record = real.real_launches()
     assert len(before) == num_before
     content, parameters = bytes(record.parameters), []

@@ -21,6 +21,7 @@ from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument
+from aot.core.tile_order import order_name
 from aot.measure.baselines import baseline_of
 from aot.measure.gpu import OutOfMemoryError
 from aot.measure.tuning_set import TunedKernel
@@ -156,12 +157,17 @@ class TwinKernels:
         return call
 
     def workspace_bytes(self, kernel, bound):
-        if self._fault(self.names[kernel], bound.problem.m) == "refused":
+        if self._fault(self._name(kernel), bound.problem.m) == "refused":
             raise DeviceError("at most 8 GiB can be addressed")
         return self.workspace
 
     def max_active_clusters(self, kernel, bound, workspace, workspace_bytes):
-        return 0 if self._fault(self.names[kernel], bound.problem.m) == "clusters" else None
+        return 0 if self._fault(self._name(kernel), bound.problem.m) == "clusters" else None
+
+    def _name(self, kernel):
+        """Name a kernel; one whose tiles are taken in another order, with that behind it."""
+        order, index = divmod(kernel, len(self.names))
+        return f"{self.names[index]} {order_name(order)}".rstrip()
 
     def _fault(self, name, m):
         fault, least = self.faults.get(name, ("", 0))
@@ -170,7 +176,8 @@ class TwinKernels:
     def launch(self, kernel, bound, workspace, workspace_bytes, stream):
         assert stream == self.gpu.stream
         assert workspace_bytes == self.workspace
-        name, us = self.names[kernel], self.times_us.get(self.names[kernel], 10.0)
+        name = self._name(kernel)
+        us = self.times_us.get(name, 10.0)
         if self.gpu.capturing is not None:
             self.gpu.capturing.append((name, us))
             return

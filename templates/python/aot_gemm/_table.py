@@ -67,6 +67,9 @@ class Plan:
     bigger_tiles: tuple[str, ...]
     """What there is against the kernel with a bigger tile: not legal, or slower where it was compared."""
     workspace_bytes: int
+    tile_order: str | None
+    """How the kernel walks its tiles, where that was measured to be faster than its own way: `m2` is along the m of its
+    own product in groups of 2 clusters."""
     target: str
     """The target of the table that answered: the one of the current GPU, or the one asked for."""
 
@@ -105,6 +108,7 @@ class _Selection(NamedTuple):
     table: int
     num_groups: int
     num_launches: int
+    tile_order: int
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,9 @@ def table_of(target: str | None) -> int:
         raise errors.UnsupportedError(f"target is {errors.show(target)}; this wheel has tables of {', '.join(targets)}")
     return targets.index(target)
 
+
+TILE_ORDERS = (None, *(f"{along}{group}" for along in "mn" for group in (1, 2, 4, 8)))
+"""What each order is called: the twin of `order_name` in the toolchain's tile_order.py."""
 
 BATCH_INVARIANT = 4
 """Flag of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT."""
@@ -344,6 +351,7 @@ def plan(
         ),
         bigger_tiles=tuple(tables[selection.table]["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=selection.workspace_bytes,
+        tile_order=TILE_ORDERS[selection.tile_order],
         target=tables[selection.table]["target"],
     )
 
@@ -399,7 +407,7 @@ def explain(
     bucket = got.bucket or (0, 0, 0)
     if got.bucket is not None:
         lines.append("  bucket     up to m {} n {} k {}".format(*bucket) + _products(got))
-    lines += [f"  kernel     {got.kernel}"]
+    lines += [f"  kernel     {got.kernel}" + (f", tiles in order {got.tile_order}" if got.tile_order else "")]
     if got.launches > 1:
         lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
     lines += _explain_time(got, bucket)

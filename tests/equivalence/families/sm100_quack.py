@@ -23,12 +23,19 @@ def num_in_group(clusters):
     return min(MAX_GROUP, clusters)
 
 
-def schedule(clusters, num_products=1):
-    """Give the parameters by which quack numbers the tiles, of so many clusters along M and N."""
+def _walk(order, clusters):
+    """Return whether groups of clusters are along n, and their width: orders 1 to 8 are 1, 2, 4, 8 along m, then n."""
+    if order:
+        return order > 4, 2 ** ((order - 1) % 4)
     groups = [ceil(x / MAX_GROUP) for x in clusters]
-    along_n = groups[1] <= groups[0]
+    return groups[1] <= groups[0], MAX_GROUP
+
+
+def schedule(clusters, num_products=1, tile_order=0):
+    """Give the parameters by which quack numbers the tiles, of so many clusters along M and N."""
+    along_n, width = _walk(tile_order, clusters)
     fast, slow = clusters[::-1] if along_n else clusters
-    group = num_in_group(fast)
+    group = min(width, fast)
     return (
         *ints(*clusters, num_products, along_n),
         *divisor(clusters[0] * clusters[1]),
@@ -52,5 +59,10 @@ def launch(kernel, case, num_sms):
         (THREADS, 1, 1),
         case.stream,
         attributes(cluster=tile.cluster, programmatic=1),
-        (tile.mma, *tile.load_parameters(product), *tile.store_parameters(product), *schedule(clusters)),
+        (
+            tile.mma,
+            *tile.load_parameters(product),
+            *tile.store_parameters(product),
+            *schedule(clusters, tile_order=case.tile_order),
+        ),
     )

@@ -89,6 +89,24 @@ def test_k_runs_fastest_in_the_grid(n, k, column):
     assert GRID.place(n, k) == column
 
 
+def test_a_row_and_a_step_say_the_order_of_tiles():
+    first, second = LADDERS[0].rows
+    ladders = (replace(LADDERS[0], rows=(replace(first, tile_order=3), replace(second, tile_order=4))), LADDERS[1])
+    columns = (*GRID.columns[:2], replace(GRID.columns[2], tile_orders=(0, 7, 8)), *GRID.columns[3:])
+    section = replace(SECTION, ladders=ladders, grid=replace(GRID, columns=columns))
+    multiples = (*ANY_KERNEL[:2], (1, 16), *ANY_KERNEL[3:])
+
+    def order(m, n, k, **options):
+        return look_up(section, problem_of(m, n, k), multiples, **options).tile_order
+
+    assert [order(m, 64, 512) for m in (8, 9)] == [3, 4]
+    assert order(9, 64, 512, aligned=False) == 0
+    assert [order(m, 128, 4096) for m in (8, 9, 32, 33, 500)] == [0, 7, 7, 8, 8]
+    assert order(8, 128, 128) == 0
+    strict = (*ANY_KERNEL[:2], (16, 1), *ANY_KERNEL[3:])
+    assert look_up(section, problem_of(9, 64, 512), strict).tile_order == 0  # the general kernel takes its own
+
+
 def test_the_steps_of_a_grid_are_those_of_all_columns():
     assert GRID.num_steps == 2 + 1 + 3 + 2 + 1 + 2
     assert [GRID.corner(i) for i in range(6)] == [(n, k) for n in (128, 4096) for k in (128, 512, 4096)]
@@ -184,11 +202,18 @@ class Incumbent:
     num_strides: int = 1
     m_multiple: int = 1
     n_multiple: int = 1
+    orders_tiles: bool = False
 
 
 FP16_KN, KN = Operation.of(ElementType.FLOAT16, Layout.KN), Operation.of(ElementType.BFLOAT16, Layout.KN)
-KERNELS = (*(Incumbent(),) * 7, Incumbent(KN, 2), Incumbent(m_multiple=128), Incumbent(KN), Incumbent(FP16_KN, 2))
-"""0 to 6 take all, 7 is the fallback, 8 needs whole tiles, 9 and 10 are of other operations."""
+KERNELS = (
+    *(Incumbent(orders_tiles=i == 5) for i in range(7)),
+    Incumbent(KN, 2),
+    Incumbent(m_multiple=128),
+    Incumbent(KN),
+    Incumbent(FP16_KN, 2),
+)
+"""0 to 6 take all, 5 in any order of tiles; 7 is the fallback, 8 needs whole tiles, 9 and 10 are for others."""
 
 
 @pytest.mark.parametrize(
@@ -205,8 +230,8 @@ def ladder_of(*rows, edges=(1,)):
     return {"ladders": (Ladder(1, 1, edges, rows),)}
 
 
-def column_of(index, m_edges, kernels):
-    columns = (*GRID.columns[:index], Column(m_edges, kernels), *GRID.columns[index + 1 :])
+def column_of(index, m_edges, kernels, tile_orders=None):
+    columns = (*GRID.columns[:index], Column(m_edges, kernels, tile_orders), *GRID.columns[index + 1 :])
     return {"grid": replace(GRID, columns=columns)}
 
 
@@ -261,6 +286,17 @@ def column_of(index, m_edges, kernels):
         (
             column_of(2, (1, 2), (0, 8)),
             "grid, column 2: its kernel 8 takes only multiples of 128 in m and 1 in n; it must take all aligned shapes",
+        ),
+        (ladder_of(replace(row(5, 5, 1.0, 5), tile_order=8)), ""),
+        (
+            ladder_of(replace(row(0, 0, 1.0, 0), tile_order=3)),
+            "ladder n 1 k 1, row 0: its tiles are to be taken in order 3; its kernel 0 has one order alone",
+        ),
+        (column_of(2, (1, 2), (0, 5), (0, 8)), ""),
+        (column_of(2, (1, 2), (0, 5), (8,)), "grid, column 2: 1 orders of tiles for 2 kernels"),
+        (
+            column_of(2, (1, 2), (5, 0), (4, 8)),
+            "grid, column 2: tiles are to be taken in order 8; its kernel 0 has one order alone",
         ),
         ({"fallback": 11}, "the fallback is kernel 11; there are 11 kernels"),
         ({"fallback": 10}, "the fallback 10 is for fp16"),

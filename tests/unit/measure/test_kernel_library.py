@@ -20,6 +20,7 @@ TWIN = r"""
 static aot_gemm_problem_t last;
 static size_t last_bytes;
 static void *last_workspace, *last_stream;
+static int32_t last_order;
 int32_t aot_gemm_num_kernels(void) { return 2; }
 int32_t aot_gemm_operation(const char* tag) {
   return strcmp(tag, "bf16") == 0 ? 70 : strcmp(tag, "fp16") == 0 ? 71 : strcmp(tag, "bf16_bias") == 0 ? 72 :
@@ -34,9 +35,10 @@ aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm
   *n = (size_t)(p->m * p->n) << (kernel * 32);
   return AOT_GEMM_OK;
 }
-aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_t* p, void* w, size_t n, void* s) {
+aot_gemm_status_t aot_gemm_launch_kernel_in_order(int32_t kernel, int32_t order, const aot_gemm_problem_t* p, void* w,
+                                                  size_t n, void* s) {
   if (p->k % 2) return AOT_GEMM_ERROR_STRIDE;
-  last = *p; last_workspace = w; last_bytes = n + (size_t)kernel; last_stream = s;
+  last = *p; last_workspace = w; last_bytes = n + (size_t)kernel; last_stream = s; last_order = order;
   return AOT_GEMM_OK;
 }
 aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_gemm_problem_t* p, void* w, size_t n,
@@ -45,6 +47,7 @@ aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_
   *clusters = kernel == 0 ? -1 : 0;
   return AOT_GEMM_OK;
 }
+int32_t twin_order(void) { return last_order; }
 int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
 int twin_interleaved(void) { return (int)AOT_GEMM_GATE_INTERLEAVED; }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
@@ -95,7 +98,9 @@ def test_every_value_arrives(path):
     assert [list(x.strides) for x in tensors] == [[1, 13], [1, 14], [14, 1]]
     assert last.flags == twin.twin_b_constant()
     twin.twin_has.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    assert twin.twin_has(4096, 100, 1 << 45)
+    assert (twin.twin_has(4096, 100, 1 << 45), twin.twin_order()) == (1, 0)
+    library.launch(1 + 2 * 5, bound, 4096, 99, 1 << 45)
+    assert (twin.twin_has(4096, 100, 1 << 45), twin.twin_order()) == (1, 5)
     library.launch(0, library.bind(call_of(problem)), 4096, 99, 1 << 45)
     assert last.flags == 0
     library.launch(0, bound, 0, 0, 7)

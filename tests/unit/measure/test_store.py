@@ -114,9 +114,9 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 7")
+        connection.execute("PRAGMA user_version = 8")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 7, this aot reads 6"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 8, this aot reads 7"), open_store(newer):
         pass
 
 
@@ -125,6 +125,7 @@ def as_version_5(path):
     with sqlite3.connect(path) as connection:
         for table in ("measurements", "finished", "reference_times", "searches", "library_times"):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN num_groups")
+        connection.execute("ALTER TABLE kernels DROP COLUMN tile_order")
         connection.execute("PRAGMA user_version = 5")
     connection.close()
 

@@ -29,7 +29,18 @@ def few_shapes(monkeypatch):
 
 
 class Rig:
-    def __init__(self, path, faults=None, kernels=KERNELS, workspace=0, stop=lambda: False, plan=PLAN, library=None):
+    def __init__(
+        self,
+        path,
+        faults=None,
+        kernels=KERNELS,
+        workspace=0,
+        stop=lambda: False,
+        plan=PLAN,
+        library=None,
+        num_sms=0,
+    ):
+        self.num_sms = num_sms
         self.path, self.gpu = path, TwinGpu(l2_bytes=1 << 16)
         self.kernels = TwinKernels(self.gpu, list(kernels), dict(TIMES), faults or {}, workspace)
         self.tuning = TuningSet("h200", "sm_90a", tuple(kernels), PROBLEMS)
@@ -52,6 +63,7 @@ class Rig:
                 1 << 14,
                 self.warnings.append,
                 library=self.library,
+                num_sms=self.num_sms,
             )
             Worker(session).run()
 

@@ -35,6 +35,25 @@ def test_records_are_read_back_and_are_the_same_bytes_in_any_order(tmp_path):
     assert gzip.decompress(first.read_bytes()).decode().splitlines()[1] == "[0,1,64,64,10.0,9.5,10.5,7,0.0015]"
 
 
+def test_a_kernel_in_an_order_of_tiles_is_an_entry_of_the_header_and_apart_from_its_own():
+    ordered = replace(measured(A, P, 9.0), tile_order=5)
+    record = replace(RECORD, measurements=(*RECORD.measurements, ordered))
+    text = record_text(record)
+    entries = json.loads(text.splitlines()[0])["kernels"]
+    assert [x.get("tile_order") for x in entries] == [None, 5, None]
+    assert text.splitlines()[2] == "[1,1,64,64,9.0,8.5,9.5,7,0.0015]"
+    assert set(parse_record(text, "r").measurements) == set(record.measurements)
+    assert "tile_order" not in record_text(RECORD)
+    later = replace(RECORD, measurements=(replace(ordered, median_us=8.75), measured(A, P, 10.5)))
+    merged = {x.timed: x.median_us for x in merge([record, later]).measurements}
+    assert (merged[P, A.key, 5], merged[P, A.key, 0], merged[P, B.key, 0]) == (8.75, 10.5, 11.25)
+    twice = text.replace('"tile_order": 5', '"tile_order": 0')
+    with pytest.raises(StoreError, match="a kernel is there twice"):
+        parse_record(twice, "r")
+    with pytest.raises(StoreError, match="tile_order: expected a whole number from 0 to 8, got 9"):
+        parse_record(text.replace('"tile_order": 5', '"tile_order": 9'), "r")
+
+
 TORCH = tuple(LibraryTime("torch 2.11.0+cu130", x, 12.5 * x.m, 12.0 * x.m, 13.0 * x.m, 7) for x in (P, Q))
 
 
