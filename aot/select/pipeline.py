@@ -26,7 +26,7 @@ from aot.select.objective import KnownTimes, Objective
 from aot.select.orders import OrderedTimes
 from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import MIN_MEASURED, select_kernels
+from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
 from aot.select.table import Timed
 from aot.select.time_model import TimeModel
 from aot.select.times import measured_times, predicted_times, split, spreads
@@ -48,9 +48,16 @@ def default_record(target: Target, records: Path) -> Path | None:
 
 
 def imputable(operation: Operation, timed: Mapping[Operation, Collection[Candidate]], target: Target) -> bool:
-    """Say whether some kernel that was timed in an operation or in an equivalent one can be built for it."""
-    candidates = {x for other in (operation, *operation.equivalents) for x in timed.get(other, ())}
-    return any(isinstance(check(x, operation, target), Accepted) for x in candidates)
+    """Say whether an operation's kernels can be chosen by times of its own or of an equivalent one.
+
+    Of the kernels that were timed in an equivalent one, `MIN_SHARED` must be such that can be built for it.
+    """
+
+    def share(other: Operation) -> float:
+        legal = [isinstance(check(x, operation, target), Accepted) for x in timed.get(other, ())]
+        return sum(legal) / max(1, len(legal))
+
+    return share(operation) > 0 or any(share(x) >= MIN_SHARED for x in operation.equivalents)
 
 
 def _num_problems(path: Path) -> Counter[Operation]:
