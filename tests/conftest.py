@@ -2,8 +2,21 @@
 
 import signal
 
-LONGEST = ("equivalence", "package/test_wheels", "simulated", "interrupts", "package", "unit/compile", "runtime")
-"""Below tests/: what a worker must not begin when the others are done."""
+LONGEST = (
+    "equivalence",
+    "simulated/test_tuning",
+    "package/test_wheels",
+    "interrupts",
+    "simulated",
+    "unit/cli/test_cli_select",
+    "runtime/test_dispatch",
+    "unit/compile",
+    "unit/cli/test_cli",
+    "package",
+    "runtime",
+)
+"""Below tests/: what a worker must not begin when the others are done, longest first. Source: CPU seconds of a clean
+clone's run, 2026-11-22."""
 
 
 def pytest_configure():

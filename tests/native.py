@@ -53,10 +53,10 @@ def locked(path):
 
 
 def once(suffix, parts, make):
-    """Return a file that `make` writes to the path that it is called with: for equal `parts` it is called once."""
+    """Return what `make` makes at the path that it is called with, a file or a folder: for equal `parts` once."""
     path = STORE / f"{hashlib.sha256(chr(0).join(map(str, parts)).encode()).hexdigest()}{suffix}"
     with locked(path.with_suffix(".lock")):
-        if not path.is_file():
+        if not path.exists():
             with tempfile.TemporaryDirectory(dir=STORE) as scratch:
                 made = Path(scratch) / f"made{suffix}"
                 make(made)
@@ -64,7 +64,8 @@ def once(suffix, parts, make):
     return path
 
 
-def _digest(folder, paths):
+def digest(folder, paths):
+    """Hash files, by their names below a folder and by what is in them."""
     found = hashlib.sha256()
     for path in sorted(paths):
         found.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -87,8 +88,8 @@ def object_of(source, compiler, flags, includes=()):
         includes: folders of headers. All headers below them, and those beside the source, are part of what is equal.
     """
     folder = source.parent
-    parts = [_version(compiler), *compiler, *flags, _digest(folder, [source, *folder.glob("*.h*")])]
-    parts += [_digest(x, x.rglob("*.h*")) for x in includes]
+    parts = [_version(compiler), *compiler, *flags, digest(folder, [source, *folder.glob("*.h*")])]
+    parts += [digest(x, x.rglob("*.h*")) for x in includes]
     # An object does not say where its source was, so that it is the same from every folder.
     words = [*compiler, *flags, f"-ffile-prefix-map={folder}=.", *(f"-I{x}" for x in includes), "-c", source]
     return once(".o", parts, lambda path: run([*words, "-o", path]))

@@ -6,11 +6,9 @@ import struct
 from dataclasses import replace
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Section
 from aot.core.element import ElementType
@@ -18,11 +16,13 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.families.simt import FAMILY as FALLBACK
+from aot.package.build import build_wheel
 from aot.package.manifest import device_table, from_json, to_json
 from aot.space.legality import check
+from tests import native
+from tests.compiling import compile_kernels
 from tests.golden.manifest import golden_manifest, row, with_table
 
-STORE = Path(__file__).parents[1] / "build" / "artifacts"
 BF16 = Operation.of(ElementType.BFLOAT16)
 BIG = Candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
 SMALL = Candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
@@ -47,8 +47,7 @@ def compiled(target_name):
     """Compile a few kernels of a target; gives the manifest's entries and the objects by name."""
     target = load_target(target_name)
     keys = [KernelKey(BF16, x) for x in _candidates(target)]
-    artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(keys, target)
     return tuple(x.kernel for x in artifacts), {x.kernel.name: x.path for x in artifacts}
 
 
@@ -63,6 +62,21 @@ def small_manifest(target_name):
     manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
     manifest = replace(manifest, arch=target.arch, platform_tag=target.platform_tag)
     return from_json(to_json(manifest)), objects
+
+
+def small_wheel(target_name):
+    """Build the wheel of that manifest, once for all tests and for as long as nothing changes that it is built of."""
+    manifest, objects = small_manifest(target_name)
+    root = native.ROOT
+    built_of = [*(root / "aot").rglob("*.py"), *(x for x in (root / "templates").rglob("*") if x.is_file())]
+    parts = [
+        native.digest(root, [*built_of, root / "constraints.txt", root / "LICENSE"]),
+        to_json(manifest),
+        *(native.digest(path.parent, [path]) for _, path in sorted(objects.items())),
+    ]
+    folder = native.once(".wheel", parts, lambda path: build_wheel(manifest, objects, path, load_target(target_name)))
+    (wheel,) = folder.iterdir()
+    return wheel
 
 
 def cubin(path):

@@ -22,7 +22,7 @@ from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, text_of
 from aot.core.strict_toml import toml_string
 from aot.families import family_of
-from aot.measure import tuning_set
+from aot.measure import row_results, row_tuning_set, tuning_set
 from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json
 from aot.select import record, row_record, selection
@@ -269,30 +269,30 @@ def committed_selection():
 
 
 SPAN = {"least": 1.0, "middle": 1.5, "most": 2.0}
+CENSUS_ROW = {
+    "operation": "bf16_kk",
+    "family": "sm100_tgv",
+    "num_candidates": 3,
+    "num_accepted": 2,
+    "rejected": {"shared memory exceeded": 1},
+    "num_compiled": 1,
+    "failures": {"bf16_kk_x": "CompileError: why"},
+    "object_bytes": SPAN,
+    "smem_bytes": SPAN,
+    "registers": SPAN,
+    "tmem_columns": 0,
+    "num_spilling": 0,
+    "spill_bytes": 0,
+    "cpu_s": None,
+    "total_cpu_s": 1.5,
+}
 CENSUS = {
     "version": census.CENSUS_VERSION,
     "target": "thor",
     "arch": "sm_110a",
     "toolchain": {"nvidia-cutlass-dsl": "4.8.1"},
-    "rows": [
-        {
-            "operation": "bf16_kk",
-            "family": "sm100_tgv",
-            "num_candidates": 3,
-            "num_accepted": 2,
-            "rejected": {"shared memory exceeded": 1},
-            "num_compiled": 1,
-            "failures": {"bf16_kk_x": "CompileError: why"},
-            "object_bytes": SPAN,
-            "smem_bytes": SPAN,
-            "registers": SPAN,
-            "tmem_columns": 0,
-            "num_spilling": 0,
-            "spill_bytes": 0,
-            "cpu_s": None,
-            "total_cpu_s": 1.5,
-        }
-    ],
+    "rows": [CENSUS_ROW],
+    "on_rows": [{**CENSUS_ROW, "operation": "bf16_rotary", "family": "row_rotary"}],
 }
 SEARCHES = {
     "version": CURVE_VERSION,
@@ -386,6 +386,47 @@ def from_text_of_rows(content, folder):
     return row_record.parse_row_record(content, "r.jsonl")
 
 
+@dataclass(frozen=True)
+class RowResultsDocument:
+    """The lines of a journal of row operations, one of each kind."""
+
+    run: row_results.RowRun
+    idle: row_results.RowIdle
+    start: row_results.RowStart
+    verified: row_results.RowVerified
+    quarantined: row_results.RowQuarantined
+    time: row_results.RowTimed
+
+
+ROW_RESULTS = {
+    "run": {"row_results_version": 1, "target": "h200", "conditions": ROW_CONDITIONS},
+    "idle": {},
+    "start": {"kernel": f"a {'0' * 64}", "what": "verifying a", "run": 0},
+    "verified": {"kernel": f"a {'0' * 64}"},
+    "quarantined": {"kernel": f"b {'0' * 64}", "reason": "wrong"},
+    "time": {"kernel": f"a {'0' * 64}", **ROW_RECORD["times"][0]},
+}
+ROW_TUNING = {
+    "version": row_tuning_set.ROW_TUNING_SET_VERSION,
+    "target": "h200",
+    "arch": "sm_90a",
+    "kernels": [
+        {
+            name: plain(ROWS.row_kernels[1])[name]
+            for name in ("name", "operation", "candidate", "object_sha256", "limits")
+        }
+    ],
+    "sizes": [{"operation": "bf16_rms_norm", "rows": 16, "cols": 4096, "kernels": [0]}],
+}
+
+
+def journal(document):
+    """Write a line for each kind; what is no table of kinds is one line."""
+    if not isinstance(document, dict):
+        return json_bytes(document) + b"\n"
+    return b"".join(json_bytes({name: value}) + b"\n" for name, value in document.items())
+
+
 SEEDS = {
     "selection": Seed(
         selection.Selection,
@@ -425,6 +466,16 @@ SEEDS = {
         DecodeError,
     ),
     "row record": Seed(RowRecordDocument, ROW_RECORD, record_lines_of_rows, from_text_of_rows, StoreError),
+    "row results": Seed(
+        RowResultsDocument, ROW_RESULTS, journal, from_file("r.jsonl", row_results.read_row_results), StoreError
+    ),
+    "row tuning set": Seed(
+        row_tuning_set.RowTuningSet,
+        ROW_TUNING,
+        json_bytes,
+        from_file("rows.json", lambda path: row_tuning_set.read_row_tuning_set(path.parent)),
+        StoreError,
+    ),
     "manifest with rows": Seed(
         Manifest, plain(ROWS), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),

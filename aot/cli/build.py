@@ -171,7 +171,7 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     return "\n".join([f"{size} for {len(texts)} tables", *(f"{name}: {text}" for name, text in texts.items())])
 
 
-def _facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:
+def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:
     """Return what was built: the wheel, its kernels, and by target what its table is."""
     tables = {x.target: {"provenance": x.provenance, "record": x.record} for x in built.manifest.tables}
     return {
@@ -263,7 +263,7 @@ def build(context: click.Context, /, **values: Any) -> None:
         batch_invariant=values["batch_invariant"],
     )
     coverages = {source.target.name: coverage for source, coverage in found}
-    show(lambda: _facts(built, coverages), lambda: said(built, coverages))
+    show(lambda: built_facts(built, coverages), lambda: said(built, coverages))
 
 
 @click.command()

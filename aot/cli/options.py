@@ -95,11 +95,12 @@ class Command(click.Command):
             for parameter in self.params:
                 only = [x for x in axis.modes if isinstance(parameter, Option) and x in parameter.only]
                 if only and mode not in only and is_given(ctx, parameter.name or ""):
-                    raise click.UsageError(_means_nothing(parameter.opts[-1], mode, only), ctx)
+                    raise click.UsageError(means_nothing(parameter.opts[-1], mode, only), ctx)
         return super().invoke(ctx)
 
 
-def _means_nothing(name: str, mode: str, only: list[str]) -> str:
+def means_nothing(name: str, mode: str, only: list[str]) -> str:
+    """Say that an option means nothing in a mode, and in which it does."""
     others = [x for x in only if name not in x.split()]
     advice = f"leave it out, or use it {' or '.join(others)}" if others else "leave one of the two out"
     return f"{name} means nothing {mode}; {advice}"
@@ -208,6 +209,16 @@ class _Operations(click.ParamType[tuple[Operation, ...]]):
         return named_operations(value) if isinstance(value, str) else value
 
 
+class _AnyOperations(click.ParamType[NamedOperations]):
+    """Products and row operations by tag, pattern or preset; there may be of either alone."""
+
+    name = "TAG,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NamedOperations:
+        del param, ctx
+        return all_named_operations(value) if isinstance(value, str) else value
+
+
 class _AllOperations(click.ParamType[NamedOperations]):
     """Products and row operations by tag, pattern or preset; there is a product among them."""
 
@@ -224,6 +235,7 @@ class _AllOperations(click.ParamType[NamedOperations]):
 OPERATIONS_TYPE = _Operations()
 ALL_OPERATIONS_TYPE = _AllOperations()
 OPERATIONS = option("--operations", type=OPERATIONS_TYPE, help=HELP)
+ANY_OPERATIONS = option("--operations", type=_AnyOperations(), help=f"{HELP} By default all.")
 
 _ONE_DTYPE = option(
     "--dtype", only=[CROSSED_OPERATIONS], type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True

@@ -10,6 +10,7 @@ import click
 
 from aot.cli.deb import stated_maintainer
 from aot.cli.options import JOBS, OUTPUT_FOLDER, RECORDS, VERBOSE, options
+from aot.cli.output import JSON, show, tell
 from aot.cli.selection import Request, select
 from aot.compile.workplace import Workplace
 from aot.core.errors import VerificationError
@@ -65,9 +66,7 @@ def _wheel(names: str, folder: Path, workplace: Workplace, number: str) -> Kerne
     tables = [_table(device) for device in devices]
     sources = [source for source, _ in tables]
     built = make_wheel(sources, folder, workplace, package=DEFAULT_PACKAGE, wheel_version=number)
-    click.echo(
-        f"{built.path.name}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels"
-    )
+    tell(f"{built.path.name}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels")
     inputs = {name: path for _, found in tables for name, path in found.items()}
     return KernelWheel(built, devices[0], inputs, {x.target.name: selection_hash(x.selection) for x in sources})
 
@@ -90,6 +89,7 @@ def _wheel(names: str, folder: Path, workplace: Workplace, number: str) -> Kerne
 )
 @click.option("--builder", default=BUILDER, show_default=True, help="URI of who builds, for the provenance.")
 @click.option("-o", "--output", type=OUTPUT_FOLDER, default=RELEASE, show_default=True, help="Folder to put it into.")
+@JSON
 def release(
     targets: tuple[str, ...],
     jobs: int | None,
@@ -98,6 +98,7 @@ def release(
     maintainer: str | None,
     builder: str,
     output: Path,
+    as_json: bool,
 ) -> None:
     """Build a wheel for each of TARGETS and what goes with them, from the commit that is checked out.
 
@@ -105,6 +106,7 @@ def release(
     model selects. With the wheels go this toolchain's own, a bill of materials for each (CycloneDX), the licences of
     all that is inside, the provenance (SLSA, in an in-toto statement) and SHA256SUMS. See docs/releases.md.
     """
+    del as_json
     source, number = read_source(), check_version(toolchain_version())
     check_place(output)
     answering = check_maintainer(maintainer or stated_maintainer()) if maintainer or "DEBEMAIL" in os.environ else ""
@@ -124,9 +126,13 @@ def release(
             _said("no Debian packages: give --maintainer, or DEBFULLNAME and DEBEMAIL in the environment")
         assemble(folder, wheels, toolchain_wheel, [*debs, *_files(extras)], parameters, source, builder)
         put(folder, output)
-    for name, content in sorted(read_folder(output).items()):
-        click.echo(f"{output / name}: {len(content):,} bytes")
-    click.echo(f"built from commit {source.commit}; next: aot reproduce {output}")
+    sizes = {name: len(content) for name, content in sorted(read_folder(output).items())}
+    lines = [f"{output / name}: {size:,} bytes" for name, size in sizes.items()]
+    lines.append(f"built from commit {source.commit}; next: aot reproduce {output}")
+    show(
+        lambda: {"folder": output, "commit": source.commit, "version": number, "num_bytes": sizes},
+        lambda: "\n".join(lines),
+    )
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

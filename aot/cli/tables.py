@@ -170,12 +170,19 @@ def smem_table(
 
 def artifacts_table(artifacts: Sequence[Artifact], failures: Sequence[CompileFailure]) -> str:
     """Show compiled kernels with their resources, then the failures with their reasons."""
-    rows = []
-    for artifact in artifacts:
-        x = artifact.kernel
-        rows.append((x.name, x.object_bytes, x.smem_bytes, x.tmem_columns, x.registers, x.spill_bytes))
+    rows = [tuple(each.values()) for each in map(_resources, artifacts)]
     text = table(("kernel", "object B", "SMEM B", "TMEM", "regs", "spill B"), rows)
     return "\n".join([text, *(f"failed: {failure.name}: {failure.reason}" for failure in failures)])
+
+
+def _resources(artifact: Artifact) -> dict[str, object]:
+    names = ("name", "object_bytes", "smem_bytes", "tmem_columns", "registers", "spill_bytes")
+    return {name: getattr(artifact.kernel, name) for name in names}
+
+
+def artifact_facts(artifacts: Sequence[Artifact], failures: Sequence[CompileFailure]) -> dict[str, object]:
+    """Return compiled kernels with their resources, and why others were not compiled."""
+    return {"kernels": list(map(_resources, artifacts)), "failures": {x.name: x.reason for x in failures}}
 
 
 def level_line(level: Level) -> str:

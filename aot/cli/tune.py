@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from aot.cli.options import (
     several,
 )
 from aot.cli.output import JSON, show, tell
+from aot.cli.tune_rows import RowOptions, bundle_facts, check_options, import_rows, tune_rows
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
@@ -46,6 +47,7 @@ from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
+from aot.measure.row_results import is_row_results
 from aot.search.strategy import EXHAUSTIVE, MODEL, NAMES
 from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
@@ -140,6 +142,7 @@ class _Options:
 @click.command(name="compile", cls=Command, axes=(OPERATIONS_AXIS,))
 @options(TARGET, SHAPES, KERNELS, ASKED_OPERATIONS, JOBS)
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates of each operation.")
+@JSON
 def compile_command(**values: Any) -> None:
     """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
     operations, shapes = asked_operations(values), load_shape_set(values["shapes"])
@@ -147,7 +150,7 @@ def compile_command(**values: Any) -> None:
     device = load_target(values["target"])
     keys = [KernelKey(x, candidate) for x in operations for candidate in tuning_candidates(request, device, x)]
     artifacts, failures = compile_all(keys, device, Workplace(jobs=values["jobs"]))
-    click.echo(tables.artifacts_table(artifacts, failures))
+    show(lambda: tables.artifact_facts(artifacts, failures), lambda: tables.artifacts_table(artifacts, failures))
     if failures:
         raise SystemExit(AotError.exit_code)
 
@@ -219,7 +222,14 @@ AXES = (
     is_flag=True,
     help="Do not time torch's own product beside the kernels; by default it is, where torch can be imported.",
 )
+@click.option(
+    "--rows",
+    "rows",
+    metavar="TAG,...",
+    help="Measure operations on rows instead of products: tags, patterns and presets, such as '*_rms_norm,*_quantize'.",
+)
 @option("--budget-seconds", only=[HERE, ON], type=FiniteFloat(0.0), help="End the measuring in good order after this.")
+@JSON
 def tune(**values: Any) -> None:
     """Compile candidates and measure them on this machine's GPU, on a device by SSH, or make a bundle to carry there.
 
@@ -228,8 +238,18 @@ def tune(**values: Any) -> None:
     device, follows the run, survives a dropped link and brings the record home. --bundle goes there by hand; on the
     device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
     Whatever is interrupted carries on when it is run again.
+
+    --rows does the same for operations on rows, here or by a bundle, into build/tuning/TARGET/rows/results.jsonl.
     """
-    asked = _Options(**values)
+    rows = values.pop("rows")
+    if rows is not None:
+        check_options(click.get_current_context())
+        known = {x.name: values[x.name] for x in fields(RowOptions) if x.name in values}
+        code = tune_rows(RowOptions(row_operations=rows, **known))
+        if code:
+            raise SystemExit(code)
+        return
+    asked = _Options(**{name: value for name, value in values.items() if name != "as_json"})
     device = load_target(asked.target)
     directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
     request = _request(asked, device)
@@ -241,14 +261,21 @@ def tune(**values: Any) -> None:
     bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
     for failure in failures:
         click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
-    click.echo(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
+    tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
     if remote:
         _measure_remotely(remote, bundle, asked)
     elif asked.bundle:
         command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.runner_words()])
-        click.echo(f"on the device: {command}")
+        show(
+            lambda: {"command": command, **bundle_facts(bundle, failures)},
+            lambda: f"on the device: {command}",
+        )
     else:
-        _measure_here(directory, asked)
+        results = _measure_here(directory, asked)
+        show(
+            lambda: {"results": results, **bundle_facts(bundle, failures)},
+            lambda: f"measured into {results}; next: aot import {results}",
+        )
 
 
 def _operations(asked: _Options, shape_set: ShapeSet) -> tuple[Operation, ...]:
@@ -288,13 +315,14 @@ def _inspected(asked: _Options, device: Target) -> RemoteTuning | None:
     return remote
 
 
-def _measure_here(directory: Path, asked: _Options) -> None:
+def _measure_here(directory: Path, asked: _Options) -> Path:
+    """Measure a bundle on this machine's GPU; return the file of results."""
     results = directory / "results.sqlite"
     search = (asked.found_strategy, asked.search_share)
     code = measure_here(directory, results, asked.budget_seconds, *search, has_reference=not asked.no_reference)
     if code:
         raise SystemExit(code)
-    click.echo(f"measured into {results}; next: aot import {results}")
+    return results
 
 
 def _measure_remotely(remote: RemoteTuning, bundle: Bundle, asked: _Options) -> None:
@@ -336,7 +364,15 @@ def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelle
     Of a problem and kernel that several have timed the last counts; with --level their geometric mean.
     """
     del as_json
-    _merge(results, record, is_levelled=is_levelled)
+    of_rows = [path for path in results if is_row_results(path)]
+    if not of_rows:
+        _merge(results, record, is_levelled=is_levelled)
+    elif len(of_rows) < len(results):
+        raise click.UsageError(f"{of_rows[0]} is of operations on rows, others are of products; import them apart")
+    elif is_levelled:
+        raise click.UsageError("--level means nothing for operations on rows; leave it out")
+    else:
+        import_rows(results, record)
 
 
 def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import tables
-from aot.cli.build import said
+from aot.cli.build import built_facts, said
 from aot.cli.options import (
     JOBS,
     OUTPUT_FOLDER,
@@ -25,6 +25,8 @@ from aot.cli.options import (
     option,
     options,
 )
+from aot.cli.output import JSON, show
+from aot.cli.select import selection_facts
 from aot.cli.selection import Request, select
 from aot.cli.shapes import CONFIG_AXIS, CONFIG_OPTIONS, configured_shapes
 from aot.cli.tune import PRUNE
@@ -193,6 +195,7 @@ def _basis(walk: _Walk, *, is_measured: bool) -> str:
 @options(JOBS, VERBOSE)
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the wheel into.")
+@JSON
 def wheel(**values: Any) -> None:
     """Make the wheel of a model: its shapes, times, selection, kernels and package, in one command.
 
@@ -227,7 +230,18 @@ def wheel(**values: Any) -> None:
 
         for line in check_wheel(built.path):
             click.echo(f"  {line}", err=True)
-    click.echo(tables.selection_summary(chosen))
-    click.echo(progress.summary())
-    click.echo(said(built, {device.name: coverage}))
-    click.echo(f"on the {device.name}: pip install {built.path}")
+    texts = (
+        tables.selection_summary(chosen),
+        progress.summary(),
+        said(built, {device.name: coverage}),
+        f"on the {device.name}: pip install {built.path}",
+    )
+    seconds = dict(progress.seconds)
+    show(
+        lambda: {
+            **built_facts(built, {device.name: coverage}),
+            "selection": selection_facts(chosen),
+            "seconds": seconds,
+        },
+        lambda: "\n".join(texts),
+    )

@@ -234,7 +234,7 @@ def compile_kernels(
         DependencyError: a compiler's package is not installed, or cannot be imported.
         ResourceError: the machine is short of disk or memory, or a compiler was killed.
     """
-    results = _compile(keys, target, root, jobs, progress=progress)
+    results = compile_any(keys, target, root, jobs=jobs, progress=progress)
     artifacts = [result for result in results if isinstance(result, Artifact)]
     return artifacts, [result for result in results if isinstance(result, CompileFailure)]
 
@@ -243,14 +243,19 @@ def compile_row_kernels(
     keys: Sequence[RowKernelKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
 ) -> tuple[list[RowArtifact], list[CompileFailure]]:
     """Compile kernels of row operations that the store does not have yet; arguments and errors as `compile_kernels`."""
-    results = _compile(keys, target, root, jobs, progress=progress)
+    results = compile_any(keys, target, root, jobs=jobs, progress=progress)
     artifacts = [result for result in results if isinstance(result, RowArtifact)]
     return artifacts, [result for result in results if isinstance(result, CompileFailure)]
 
 
-def _compile(
-    keys: Sequence[AnyKey], target: Target, root: Path, jobs: int | None, *, progress: bool
+def compile_any(
+    keys: Sequence[AnyKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
 ) -> list[Artifact | RowArtifact | CompileFailure]:
+    """Compile kernels of both kinds, in the order of `keys`; arguments and errors as `compile_kernels`.
+
+    Returns:
+        What became of each key.
+    """
     _refuse_illegal(keys, target)
     store = ArtifactStore(root)
     todo = [key for key in dict.fromkeys(keys) if store.get_any(key, target) is None]

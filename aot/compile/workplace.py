@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-from aot.compile.compiler import compile_kernels, compile_row_kernels
+from aot.compile.compiler import compile_any, compile_kernels, compile_row_kernels
+from aot.compile.kinds import AnyKey
 from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
 from aot.core.row_candidate import RowKernelKey
@@ -51,5 +52,19 @@ def compile_all_rows(
     """
     try:
         return compile_row_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+    except ImportError as error:
+        raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
+
+
+def compile_all_kinds(
+    keys: Sequence[AnyKey], target: Target, workplace: Workplace
+) -> list[Artifact | RowArtifact | CompileFailure]:
+    """Compile kernels of both kinds, in their order, into the workplace's store; see `compile_any`.
+
+    Raises:
+        DependencyError: a compiler's package is not installed.
+    """
+    try:
+        return compile_any(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error

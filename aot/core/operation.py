@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
 from aot.core import types as t
@@ -274,11 +275,13 @@ class Operation(Word):
     def equivalents(self) -> tuple[Operation, ...]:
         """Return the operations whose times may be imputed to this one after levelling, the nearest first.
 
-        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2), so that a twin with the same epilogue is
-        the nearest; an epilogue reads little more than the same product without.
+        Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2); an epilogue reads little more than the same
+        product without. A gate is nearest to another gate: many kernels that are fast without one have none.
         """
-        plain = (_find(types, self.layout, Epilogue.NONE, self.grouping) for types in (self.types, *self._alike))
-        found = dict.fromkeys((*self.twins, *plain))
+        gates = [] if self.gate is None else [x for x in Epilogue if any(step in GATES for step in x.steps)]
+        epilogues = (*sorted(gates, key=lambda x: x is not self.epilogue), Epilogue.NONE)
+        alike = (self.types, *self._alike)
+        found = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, alike))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
     @cached_property

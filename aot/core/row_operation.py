@@ -23,7 +23,10 @@ class RowFunction(Word):
     """What a row operation computes of a row x of X; the value is the last part of a tag."""
 
     RMS_NORM = "rms_norm"
-    """z = x + residual, rounded to x's type; y = z * rsqrt(mean(z^2) + eps) * (weight + weight_offset)."""
+    """z = x + residual, rounded to x's type; y = z * rsqrt(mean(z^2) + eps) * (weight + weight_offset).
+
+    What is multiplied with the weight may be rounded to x's type first.
+    """
     LAYER_NORM = "layer_norm"
     """z as above; y = (z - mean(z)) * rsqrt(mean((z - mean(z))^2) + eps) * weight + bias."""
     SILU_MUL = "silu_mul"

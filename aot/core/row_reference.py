@@ -52,6 +52,8 @@ class RowParameters:
     eps: float = 1e-6
     weight_offset: float = 0.0
     is_interleaved: bool = False
+    rounds_norm: bool = False
+    """Whether a normalised row is rounded to X's type before it is multiplied with the weight."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,23 @@ def _norm(operation: RowOperation, rows: Rows, parameters: RowParameters) -> Row
     else:
         offset = parameters.weight_offset
     found = found * _wide(_deviation(found, parameters.eps), z.shape)
+    if parameters.rounds_norm:
+        found = _narrowed(operation.x, found)
     if RowArgument.WEIGHT in rows:
         weight = np.broadcast_to(rows[RowArgument.WEIGHT], z.shape)
         found = found * (rounded(weight + offset) if offset else exact(weight))
     if RowArgument.BIAS in rows:
         found = found + exact(np.broadcast_to(rows[RowArgument.BIAS], z.shape))
     return RowExpected(found, z if has_residual else None)
+
+
+def _narrowed(element: ElementType, found: Expected) -> Expected:
+    """Round values to an element type; what a kernel is off by may round another way."""
+    middle, low, high = (
+        decode(element, encode(element, x.astype(np.float32)))
+        for x in (found.values, found.values - found.radius, found.values + found.radius)
+    )
+    return Expected(middle, np.where(np.isfinite(middle), np.fmax(high - middle, middle - low), 0.0))
 
 
 def _wide(column: Expected, shape: tuple[int, ...]) -> Expected:

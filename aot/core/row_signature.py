@@ -64,6 +64,8 @@ class RowFlag(IntFlag):
     """SCALE is read, and not computed; not of blocks."""
     IS_INTERLEAVED = 32
     """The elements of a pair, or those that are rotated together, lie side by side, and not in two halves."""
+    ROUNDS_NORM = 64
+    """A normalised row is rounded to X's type before it is multiplied with the weight; of an RMS norm."""
 
 
 RowSignature = tuple[RowArgument, ...]

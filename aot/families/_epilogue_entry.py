@@ -11,16 +11,11 @@ from quack.tile_scheduler import TileSchedulerOptions
 from aot.core.candidate import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
+from aot.families._epilogue_registers import paired
 from aot.families._quack import MAX_SWIZZLE, flags_and_regions
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey, Workspace
-
-
-def _paired(tensor: Any) -> Any:
-    """View (2, n) or (2, n, k) as 2 n columns or rows in which those of the gate and the linear half alternate."""
-    shape, stride = ((2, tensor.shape[1]), *tensor.shape[2:]), (tensor.stride[:2], *tensor.stride[2:])
-    return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
 
 
 def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, Any]:
@@ -60,7 +55,7 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
             max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
         )
         if const_expr(has_gate):
-            b, scale_b, bias = [_paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+            b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
         arguments = _vectors(swap_ab, scale_a, scale_b, bias) | {"scale_d": scale_d}
         if const_expr(workspace.mode != SplitK.NONE):
             flags, regions = flags_and_regions(workspace, d, ws)

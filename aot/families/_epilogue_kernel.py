@@ -12,43 +12,18 @@ from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Float32, const_expr, cute
-from cutlass._mlir.dialects import arith
-from cutlass._mlir_helpers import math as mlir_math
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.mixin import ComposableEpiMixin
 from quack.epilogue.ops import ColVecLoad, EpiContext, EpiOp, EpiSmemBytes, RowVecLoad, TileStore
 from quack.rounding import RoundingMode
 
 from aot.families._epilogue import Terms, finish, finish_gate, finish_sum
+from aot.families._epilogue_registers import Registers
 from aot.families._quack_internals import MixedSm100
 from aot.families._quack_sm90_kernel import GemmSplitSm90
 
 STAGE_ALIGNMENT = 1024
 """Bytes to which the stages behind an epilogue's vectors are aligned. Source: quack's `buffer_align_bytes`."""
-
-
-class Registers:
-    """`Functions` of float32 registers: approximations of the hardware within 2 units in the last place."""
-
-    def exp2(self, x: Any) -> Any:
-        """Return 2 to the power of x, by `ex2.approx`."""
-        return cute.math.exp2(x, fastmath=True)
-
-    def reciprocal(self, x: Any) -> Any:
-        """Return 1 / x, by `rcp.approx.ftz`."""
-        return mlir_math.rcp(x, approx=True, ftz=True)
-
-    def absolute(self, x: Any) -> Any:
-        """Return |x|."""
-        return cute.math.absf(x)
-
-    def maximum(self, x: Any, y: float) -> Any:
-        """Return the larger, or NaN where x is NaN, by `max.NaN`."""
-        return Float32(arith.maximumf(Float32(x).ir_value(), Float32(y).ir_value()))
-
-    def where_negative(self, x: Any, then: Any, otherwise: Any) -> Any:
-        """Return `then` where x < 0."""
-        return cutlass.select_(x < 0.0, then, otherwise)
 
 
 class _Vector:

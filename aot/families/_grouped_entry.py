@@ -15,6 +15,7 @@ from aot.core.signature import Argument
 from aot.core.types import Scale
 from aot.families import Entry, signature
 from aot.families._arguments import matrix_argument, strided_argument, vector_argument
+from aot.families._epilogue_registers import paired
 from aot.families._group_starts import Starts
 from aot.families._quack import MAX_SWIZZLE
 
@@ -60,13 +61,6 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
     return tuple(make() if argument in signature else None for argument, make in made.items())
 
 
-def _paired(tensor: Any) -> Any:
-    """View (groups, 2, n, ...) as 2 n columns or rows in which those of the gate and the linear half alternate."""
-    (groups, _, n, *rest), (stack, step, row, *last) = tensor.shape, tensor.stride
-    layout = cute.make_layout((groups, (2, n), *rest), stride=(stack, (step, row), *last))
-    return cute.make_tensor(tensor.iterator, layout)
-
-
 def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
     """Make the entry of one configured GEMM.
 
@@ -97,11 +91,11 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
         )
         target = d
         if const_expr(has_gate):
-            b = _paired(b)
-            bias = _paired(bias) if const_expr(bias is not None) else None
+            b = paired(b, stacked=1)
+            bias = paired(bias, stacked=1) if const_expr(bias is not None) else None
             target = None
             if const_expr(scale_b is not None and not is_block):
-                scale_b = _paired(scale_b)
+                scale_b = paired(scale_b, stacked=1)
         product = d if const_expr(has_gate) else None
         if const_expr(groups_rows):
             starts = Starts(offsets, b.shape[0], d.shape[0])

@@ -1,4 +1,4 @@
-"""The entry of `cluster_split_k` with vectors of scale factors. Imports CUTLASS.
+"""The entry of `cluster_split_k` with more of an epilogue than a bias. Imports CUTLASS.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -6,38 +6,42 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any
 
 from cuda.bindings import driver as cuda
-from cutlass import Int32, cute
+from cutlass import Int32, const_expr, cute
 
 from aot.core.operation import Operation
 from aot.core.signature import Signature
 from aot.families import Entry
 from aot.families._arguments import epilogue_arguments
+from aot.families._epilogue_registers import paired
+from aot.families._skinny_epilogue_kernel import Vectors
 
 
-def scaled_entry(gemm: Any, signature: Signature, operation: Operation) -> Entry:
+def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation) -> Entry:
     """Make the entry of a configured kernel.
 
     Args:
-        gemm: what launches it while tracing: called with A, B, D, (scale_a, scale_b, bias), whether B is constant, and
-            the stream.
+        gemm: what launches it while tracing: called with A, B, D, `Vectors`, whether B is constant, and the stream.
         signature: the entry's arguments.
         operation: element types, layout and epilogue.
     """
+    has_gate = operation.gate is not None
 
     @cute.jit
     def entry(
         a: cute.Tensor,
         b: cute.Tensor,
         d: cute.Tensor,
-        scale_a: cute.Tensor,
-        scale_b: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
         bias: cute.Tensor,
-        _residual: None,
+        residual: cute.Tensor | None,
         _scale_d: None,
         _workspace: None,
         prefetch_b: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        gemm(a, b, d, (scale_a, scale_b, bias), prefetch_b, stream)
+        if const_expr(has_gate):
+            b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual), prefetch_b, stream)
 
     return Entry(entry, epilogue_arguments(signature, operation))

@@ -38,6 +38,11 @@ class SplitGemm:
     """MMA instructions that a pair of chunks serves."""
 
     @property
+    def num_halves(self) -> int:
+        """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
+        return 1
+
+    @property
     def block_k(self) -> int:
         """Elements of k in a stage."""
         return ROW_BYTES * 8 // int(self.element.width)
@@ -60,9 +65,9 @@ class SplitGemm:
 
         Args:
             a: A (m, k).
-            b: B (n, k).
+            b: B (n, k); with a gate ((2, n), k).
             d: D (m, n).
-            vectors: what `_fetch` and `_store` read: the bias (n), or None.
+            vectors: what `_fetch` and `_finish` read: the bias (n), or None.
             prefetch_b: whether B may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
@@ -73,7 +78,10 @@ class SplitGemm:
         layout_a = cute.tile_to_shape(atom, (tile.padded_columns, self.block_k, num_stages), order=(0, 1, 2))
         load_b = _make_load(b, layout_b, (tile.rows, self.block_k))
         load_a = _make_load(a, layout_a, (tile.columns, self.block_k))
-        tiles_m, tiles_n = cute.ceil_div(d.shape[0], tile.columns), cute.ceil_div(d.shape[1], tile.rows)
+        tiles_m, tiles_n = (
+            cute.ceil_div(d.shape[0], tile.columns),
+            cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
+        )
         self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, prefetch_b).launch(
             grid=along_x(tiles_m, tiles_n, tile.cluster),
             block=(tile.num_threads, 1, 1),
@@ -140,11 +148,12 @@ class SplitGemm:
         pair_b = _partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n)
         num_k_blocks = cute.ceil_div(load_b[1].shape[1], self.block_k)
         blocks = (rank * tile.num_warps + warp_index, num_k_blocks)
-        origin = (tile_m * tile.columns, tile_n * tile.rows)
-        share = (origin[0], origin[1] + rank * tile.share)
+        first = tile_n * tile.rows + rank * tile.share
+        share = (tile_m * tile.columns, first)
         sums, fetched = self._multiply(
             (pair_a, pair_b), storage, barriers, warp_index, blocks, prefetch_b, vectors, share
         )
+        origin = (share[0], first // self.num_halves)
         self._reduce(sums, fetched, storage, warp_index, rank, origin, d, vectors)
 
     @cute.jit
@@ -246,12 +255,12 @@ class SplitGemm:
         return words[2 * step], words[2 * step + 1]
 
     def _fetch(self, vectors: Any, share: Any) -> Any:
-        """Read early what `_store` needs of the vectors for the CTA's share of a tile: nothing."""
+        """Read early what `_finish` needs for the CTA's share of a tile, by its first row of A and of B: nothing."""
         del vectors, share
 
-    def _keep(self, fetched: Any, storage: Any) -> None:
-        """Write what `_fetch` has read to shared memory, before the CTA's threads meet: nothing."""
-        del fetched, storage
+    def _keep(self, fetched: Any, storage: Any, vectors: Any, origin: Any) -> Any:
+        """Write what `_fetch` has read to shared memory, before the CTA's threads meet, return the rest: nothing."""
+        del fetched, storage, vectors, origin
 
     @cute.jit
     def _reduce(
@@ -267,6 +276,8 @@ class SplitGemm:
     ) -> None:
         """Add the sums of the CTA's warps and of the cluster's CTAs, in order, and store this CTA's share of the tile.
 
+        `origin` is where that share begins in D.
+
         The warps' sums lie where their stages were: each warp has received and read all that it has asked for.
         """
         tile = self.tile
@@ -279,7 +290,7 @@ class SplitGemm:
             ),
         )
         self._write_sums(sums, partial, warp_index)
-        self._keep(fetched, storage)
+        kept = self._keep(fetched, storage, vectors, origin)
         cute.arch.sync_threads()
         columns = cutlass.min(d.shape[0] - origin[0], tile.columns)
         if const_expr(tile.cluster > 1):
@@ -287,20 +298,16 @@ class SplitGemm:
             if thread == 0:
                 num_bytes = tile.cluster * tile.share * columns * (Float32.width // 8)
                 cute.arch.mbarrier_arrive_and_expect_tx(_received_barrier(storage, tile), num_bytes)
-        for e in range_constexpr(-(-tile.rows * tile.columns // tile.num_threads)):
-            element = thread + e * tile.num_threads
-            row, column = element % tile.rows, element // tile.rows
-            if column < columns:
-                value = partial[row, column, 0]
-                for w in range_constexpr(1, tile.num_warps):
-                    value += partial[row, column, w]
-                if const_expr(tile.cluster > 1):
-                    self._send(value, storage, row, column, rank)
-                else:
-                    self._store(value, storage, (row, column), origin, d, vectors)
-        if const_expr(tile.cluster > 1):
+            for e in range_constexpr(-(-tile.rows * tile.columns // tile.num_threads)):
+                element = thread + e * tile.num_threads
+                row, column = element % tile.rows, element // tile.rows
+                if column < columns:
+                    self._send(_add_up(partial, row, column), storage, row, column, rank)
             cute.arch.mbarrier_wait(_received_barrier(storage, tile), 0)
-            self._store_received(storage, thread, columns, (origin[0], origin[1] + rank * tile.share), d, vectors)
+            layout = cute.make_layout((tile.share, tile.columns, tile.cluster))
+            self._store_share(storage.received.get_tensor(layout), kept, storage, columns, origin, d, vectors)
+        else:
+            self._store_share(partial, kept, storage, columns, origin, d, vectors)
 
     @cute.jit
     def _write_sums(self, sums: cute.Tensor, partial: cute.Tensor, warp_index: Int32) -> None:
@@ -322,32 +329,52 @@ class SplitGemm:
         cute.arch.store_async_dsmem(target, value.bitcast(Int32), barrier, row // share)
 
     @cute.jit
-    def _store_received(
-        self, storage: Any, thread: Int32, columns: Int32, origin: Any, d: cute.Tensor, vectors: Any
+    def _store_share(
+        self, parts: cute.Tensor, kept: Any, storage: Any, columns: Int32, origin: Any, d: cute.Tensor, vectors: Any
     ) -> None:
-        """Add what the cluster's CTAs have sent, in order, and store it."""
-        tile = self.tile
-        received = storage.received.get_tensor(cute.make_layout((tile.share, tile.columns, tile.cluster)))
-        for e in range_constexpr(-(-tile.share * tile.columns // tile.num_threads)):
-            element = thread + e * tile.num_threads
-            row, column = element % tile.share, element // tile.share
+        """Add up the parts of the sums, (row, column, part), of the CTA's share of the tile, and store it."""
+        thread, _, _ = cute.arch.thread_idx()
+        for e in range_constexpr(self.num_elements):
+            row, column = self._place(thread, e)
             if column < columns:
-                value = received[row, column, 0]
-                for c in range_constexpr(1, tile.cluster):
-                    value += received[row, column, c]
-                self._store(value, storage, (row, column), origin, d, vectors)
+                sums = [_add_up(parts, self.num_halves * row + half, column) for half in range(self.num_halves)]
+                m, n = origin[0] + column, origin[1] + row
+                if n < d.shape[1]:
+                    d[m, n] = self._finish(sums, e, kept, storage, (row, column), n, vectors).to(d.element_type)
 
-    @cute.jit
-    def _store(self, value: Float32, storage: Any, place: Any, origin: Any, d: cute.Tensor, vectors: Any) -> None:
-        """Store an element of D, by its row and column of the CTA's share of the tile, where it lies inside."""
-        m, n = origin[0] + place[1], origin[1] + place[0]
-        if n < d.shape[1]:
-            d[m, n] = self._finish(value, storage, place, n, vectors).to(d.element_type)
+    @property
+    def num_elements(self) -> int:
+        """Elements of D that a thread stores at most."""
+        return -(-self.tile.share // self.num_halves * self.tile.columns // self.tile.num_threads)
 
-    def _finish(self, value: Float32, storage: Any, place: Any, n: Int32, vectors: Any) -> Any:
-        """Return an element of D before it is rounded: here with the bias, which is read now."""
-        del storage, place
-        return value if vectors is None else value + vectors[n].to(Float32)
+    def _place(self, thread: Int32, e: int) -> tuple[Int32, Int32]:
+        """Return where a thread's e-th element of D lies in the CTA's share: its column of D, and its row."""
+        element, rows = thread + e * self.tile.num_threads, self.tile.share // self.num_halves
+        return element % rows, element // rows
+
+    def _finish(self, sums: Any, e: int, kept: Any, storage: Any, place: Any, n: Int32, vectors: Any) -> Any:
+        """Return an element of D before it is rounded: here with the bias, which is read now.
+
+        Args:
+            sums: of the element; with a gate the gate's and the linear one.
+            e: which of the thread's elements it is.
+            kept: what `_keep` has returned.
+            storage: the CTA's shared memory.
+            place: as `_place` returns it.
+            n: the element's column of D.
+            vectors: as in `__call__`.
+        """
+        del e, kept, storage, place
+        return sums[0] if vectors is None else sums[0] + vectors[n].to(Float32)
+
+
+@cute.jit
+def _add_up(parts: cute.Tensor, row: Int32, column: Int32) -> Any:
+    """Add up the parts of a sum, (row, column, part), in order."""
+    value = parts[row, column, 0]
+    for p in range_constexpr(1, cute.size(parts, mode=[2])):
+        value += parts[row, column, p]
+    return value
 
 
 def _received_barrier(storage: Any, tile: Tile) -> Any:

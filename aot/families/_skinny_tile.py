@@ -79,7 +79,7 @@ class Tile:
 
     @property
     def num_factors(self) -> int:
-        """Floats that a CTA keeps for finishing its share: none, a bias is read when it is needed."""
+        """Floats that a CTA keeps for finishing its share: none, a bias alone is read when it is needed."""
         return 0
 
     @property
@@ -102,6 +102,16 @@ class Tile:
     def has_room_for_sums(self) -> bool:
         """Whether a warp's sums fit where its stages of the weight were."""
         return 4 * (self.rows + PAD) * self.padded_columns <= self.rows * ROW_BYTES * self.num_stages
+
+
+@dataclass(frozen=True)
+class EpilogueTile(Tile):
+    """The same where there are more steps than a bias."""
+
+    @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for its share: the bias of each row of the weight."""
+        return self.share
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, E4M3_BF16, E4M3_BF16_FAST, E4M3_FP16, E4M3_FP32, FP16
-from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, ScaledTile, Tile
+from aot.families._epilogue import has_own_epilogue
+from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, EpilogueTile, ScaledTile, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
-
-ACTIVATIONS = (Epilogue.SILU, Epilogue.GELU_TANH)
-"""Epilogues that are built of types with scale factors alone."""
 
 ROWS = (16, 32, 48, 64, 112)
 """Rows of the weight that a cluster multiplies."""
@@ -54,7 +52,9 @@ RESERVED_SMEM_BYTES = 1024
 
 def _kind(operation: Operation) -> type[Tile]:
     """Return the class of an operation's tiles."""
-    return ScaledTile if operation.types.is_scaled else Tile
+    if operation.types.is_scaled:
+        return ScaledTile
+    return EpilogueTile if has_own_epilogue(operation) else Tile
 
 
 def _tile(candidate: Candidate, operation: Operation) -> Tile:
@@ -98,7 +98,7 @@ class ClusterSplitK:
     widens_fp8 = True
     prefetches_b = True
     types = (BF16, FP16, E4M3_BF16, E4M3_FP16, E4M3_FP32, E4M3_BF16_FAST)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS, *ACTIVATIONS)
+    epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -125,9 +125,6 @@ class ClusterSplitK:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on layout, epilogue, tile, registers and stages."""
         del target
-        if operation.epilogue in ACTIVATIONS and not operation.types.is_scaled:
-            text = f"{self.name} applies activations to sums with scale factors, {operation.tag} has none"
-            return Rejected(Reason.EPILOGUE, text)
         if operation.layout is not Layout.KK:
             text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
             return Rejected(Reason.LAYOUT, text)
@@ -138,6 +135,10 @@ class ClusterSplitK:
         if candidate.schedule not in SCHEDULES:
             text = f"{self.name} has the schedules {', '.join(SCHEDULES)}, got {candidate.schedule!r}"
             return Rejected(Reason.COMBINATION, text)
+        halves = operation.num_rows_of_b(1)
+        if candidate.tile_m % halves:
+            text = f"{operation.epilogue.value} takes rows of the weight by pairs, got a share of {candidate.tile_m}"
+            return Rejected(Reason.TILE, text)
         return _check_tile(_tile(candidate, operation))
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
@@ -167,11 +168,12 @@ class ClusterSplitK:
 
         tile, arguments = _tile(candidate, operation), signature(KernelKey(operation, candidate))
         configured = (cutlass_type(operation.a.element), tile, _blocks_per_sm(tile, target))
-        if operation.types.is_scaled:
-            from aot.families._skinny_entry import scaled_entry
-            from aot.families._skinny_scaled_kernel import ScaledSplitGemm
+        if has_own_epilogue(operation):
+            from aot.families._skinny_entry import skinny_epilogue_entry
+            from aot.families._skinny_epilogue_kernel import EpilogueSplitGemm, ScaledSplitGemm
 
-            return scaled_entry(ScaledSplitGemm(*configured, operation), arguments, operation)
+            kernel = ScaledSplitGemm if operation.types.is_scaled else EpilogueSplitGemm
+            return skinny_epilogue_entry(kernel(*configured, operation), arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
         from aot.families._skinny_kernel import SplitGemm
 

@@ -64,6 +64,9 @@ SCALE_GIVEN = 1
 INTERLEAVED = 2
 """Flag of a problem whose pairs lie side by side. Source: aot_gemm.h, AOT_ROWS_INTERLEAVED."""
 
+ROUND_NORM = 4
+"""Flag of a problem whose normalised rows are rounded to X's type. Source: aot_gemm.h, AOT_ROWS_ROUND_NORM."""
+
 
 def tensor_of(address: int, *strides: int) -> RowsTensorStruct:
     """Return a tensor as the library takes it; strides are in elements."""

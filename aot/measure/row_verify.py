@@ -15,7 +15,7 @@ from aot.core.row_operation import RowFunction, RowOperation, RowScale
 from aot.core.row_reference import RowParameters, Rows, row_reference
 from aot.core.row_signature import RowArgument
 from aot.core.types import SCALE_BLOCK
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, tensor_of
+from aot.measure.row_library import INTERLEAVED, ROUND_NORM, SCALE_GIVEN, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +125,8 @@ class _Run:
         self.problem.weight_offset = float(case.is_full and operation.function is RowFunction.RMS_NORM)
         is_paired = operation.is_pair or operation.function is RowFunction.ROTARY
         self.problem.flags = INTERLEAVED if case.is_full and is_paired else 0
+        if operation.function is RowFunction.RMS_NORM and case.is_full and case.rows > 1:
+            self.problem.flags |= ROUND_NORM
         if operation.function is RowFunction.ROTARY:
             self._add_heads()
         else:
@@ -200,7 +202,10 @@ class _Run:
             per_head = {x: np.repeat(values[x], HEADS, 0) for x in (RowArgument.COS, RowArgument.SIN)}
             values = {RowArgument.X: values[RowArgument.X], **per_head}
         parameters = RowParameters(
-            float(np.float32(self.problem.eps)), self.problem.weight_offset, bool(self.problem.flags & INTERLEAVED)
+            float(np.float32(self.problem.eps)),
+            self.problem.weight_offset,
+            bool(self.problem.flags & INTERLEAVED),
+            bool(self.problem.flags & ROUND_NORM),
         )
         scales = found.get(RowArgument.SCALE)
         written = Written(

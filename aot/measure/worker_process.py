@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aot.core.errors import DeviceError
 from aot.measure.conditions import make_conditions, read_state
@@ -70,7 +70,14 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def finish_worker(worker: Worker) -> int:
+class Runs(Protocol):
+    """What measures in a process."""
+
+    def run(self) -> None:
+        """Measure to the end."""
+
+
+def finish_worker(worker: Runs) -> int:
     """Run a worker to its end and give its process's exit code."""
     try:
         worker.run()
@@ -98,7 +105,7 @@ def work(options: Options) -> int:
     stop = deadline_stop(options.budget_s, is_interrupted)
     tuning = options.tuning_set()
     properties = read_properties()
-    check_arch(tuning, properties.compute_capability, properties.name)
+    check_arch(tuning.arch, properties.compute_capability, properties.name)
     gpu = CudaGpu(properties)
     kernels = KernelLibrary(options.bundle / LIBRARY_FILE)
     plan = plan_for(properties.l2_bytes, integrated=properties.integrated)
@@ -120,12 +127,12 @@ def work(options: Options) -> int:
     return 0 if code == EXIT_INTERRUPTED and not is_interrupted() else code
 
 
-def check_arch(tuning: TuningSet, capability: tuple[int, int], name: str) -> None:
-    """Compare a tuning's architecture with the device's.
+def check_arch(arch: str, capability: tuple[int, int], name: str) -> None:
+    """Compare the architecture of a tuning's kernels with the device's.
 
     Raises:
         DeviceError: they differ.
     """
     there = f"sm_{capability[0]}{capability[1]}"
-    if tuning.arch.rstrip("af") != there:
-        raise DeviceError(f"the kernels are for {tuning.arch}, {name} is {there}; make a bundle for this target")
+    if arch.rstrip("af") != there:
+        raise DeviceError(f"the kernels are for {arch}, {name} is {there}; make a bundle for this target")

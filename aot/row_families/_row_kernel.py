@@ -25,10 +25,11 @@ from aot.core.row_operation import RowFunction, RowOperation
 from aot.core.row_quantization import LEAST_SCALE
 from aot.core.row_signature import RowFlag
 from aot.families._epilogue import finish_gate
-from aot.families._epilogue_kernel import Registers
+from aot.families._epilogue_registers import Registers
 from aot.families._grid import along_x
 from aot.row_families import _space
 from aot.row_families._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
+from aot.row_families._quotient import divide
 
 GATES = {RowFunction.SILU_MUL: Step.SWIGLU, RowFunction.GELU_TANH_MUL: Step.GEGLU}
 
@@ -133,11 +134,11 @@ class RowKernel:
             if const_expr(self.operation.function is RowFunction.LAYER_NORM):
                 mean = self._reduce(self._sum(values), plus, shared, MEAN) * _inverse(cols)
             squares = self._reduce(self._squares(values, mean, place), plus, shared, SQUARES)
-            self._normalise(values, mean, self._deviation(squares, cols, operands), affine)
+            self._normalise(values, mean, self._deviation(squares, cols, operands), affine, operands)
         if const_expr(self.operation.is_quantized):
             magnitude = self._reduce(self._magnitude(values, place), maximum, shared, MAGNITUDE)
             scale = self._scale(magnitude, operands, place, piece)
-            self._divide(values, scale)
+            divide(values, scale, magnitude)
         self._write(values, operands, place)
 
     @cute.jit
@@ -145,11 +146,10 @@ class RowKernel:
         """Compute a row of any width, a part at a time."""
         cols = operands.y.shape[1]
         parts = cute.ceil_div(cols, self.candidate.columns)
-        mean, deviation, scale = Float32(0.0), Float32(1.0), Float32(1.0)
+        mean, deviation, scale, magnitude = Float32(0.0), Float32(1.0), Float32(1.0), Float32(0.0)
         if const_expr(self.operation.is_norm):
             mean, deviation = self._statistics(operands, place, shared, parts)
         if const_expr(self.operation.is_quantized):
-            magnitude = Float32(0.0)
             for part in cutlass.range(parts, unroll=1):
                 there = self._part(place, part)
                 values = self._finished(operands, there, mean, deviation)
@@ -160,7 +160,7 @@ class RowKernel:
             there = self._part(place, part)
             values = self._finished(operands, there, mean, deviation)
             if const_expr(self.operation.is_quantized):
-                self._divide(values, scale)
+                divide(values, scale, magnitude)
             self._write(values, operands, there)
 
     @cute.jit
@@ -195,7 +195,7 @@ class RowKernel:
         """Return a part's values before they are quantised."""
         values, affine = self._read(operands, place, is_first=False)
         if const_expr(self.operation.is_norm):
-            self._normalise(values, mean, deviation, affine)
+            self._normalise(values, mean, deviation, affine, operands)
         return values
 
     def _reduce(self, value: Any, combine: Any, shared: Any, which: int) -> Any:
@@ -305,11 +305,16 @@ class RowKernel:
         return cute.math.rsqrt(squares * _inverse(cols) + operands.eps, fastmath=True)
 
     @cute.jit
-    def _normalise(self, values: Any, mean: Float32, deviation: Float32, affine: Any) -> None:
+    def _normalise(self, values: Any, mean: Float32, deviation: Float32, affine: Any, operands: Any) -> None:
         """Make values the norm's, in place."""
+        is_rounded = has(operands.flags, RowFlag.ROUNDS_NORM)
         for i in range_constexpr(self.candidate.vectors_per_thread):
             for e in range_constexpr(self.candidate.vector_elements):
-                value = (values[e, i] - mean) * deviation * (affine.weight[e, i].to(Float32) + affine.offset)
+                value = (values[e, i] - mean) * deviation
+                if const_expr(self.operation.function is RowFunction.RMS_NORM):
+                    rounded = value.to(operands.x.element_type).to(Float32)
+                    value = cutlass.select_(is_rounded, rounded, value)
+                value *= affine.weight[e, i].to(Float32) + affine.offset
                 if const_expr(affine.bias is not None):
                     value += affine.bias[e, i].to(Float32)
                 values[e, i] = value
@@ -340,15 +345,6 @@ class RowKernel:
             if is_first & (place.limit > 0):
                 operands.scale[place.row, piece] = scale
         return scale
-
-    def _divide(self, values: Any, scale: Any) -> None:
-        """Divide values by a scale, in place, as torch does: times 1 / scale, ties would round otherwise."""
-        for i in range(cute.size(values)):
-            values[i] = cute.arch.inline_ptx(
-                "div.rn.f32 {$w0}, {$r0}, {$r1};",
-                write_only_types=[Float32],
-                read_only_args=[Float32(values[i]), Float32(scale)],
-            )
 
     @cute.jit
     def _write(self, values: Any, operands: Any, place: Any) -> None:

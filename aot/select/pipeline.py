@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +25,7 @@ from aot.select.diff import Difference, compare, quietly
 from aot.select.objective import KnownTimes, Objective
 from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
-from aot.select.selector import select_kernels
+from aot.select.selector import MIN_MEASURED, select_kernels
 from aot.select.table import Timed
 from aot.select.time_model import TimeModel
 from aot.select.times import measured_times, predicted_times, split, spreads
@@ -49,10 +52,17 @@ def imputable(operation: Operation, timed: Mapping[Operation, Collection[Candida
     return any(isinstance(check(x, operation, target), Accepted) for x in candidates)
 
 
+def _num_problems(path: Path) -> Counter[Operation]:
+    """Count the problems of each operation that a record has times of."""
+    return Counter(x.operation for x in {item.problem for item in read_record(path).measurements if item.ok})
+
+
 def records_for(operations: Sequence[Operation], target: Target, records: Path) -> dict[Path | None, list[Operation]]:
     """Part operations by the committed record that their kernels can be chosen by; None where there is none.
 
-    The target's own record comes first, then others of its name, such as `h200_quack`.
+    An operation's own times come first, then those of its equivalents in their order, where a record has enough of
+    them. For want of that it is the first record with kernels that can be built: the target's own, then others of its
+    name, such as `h200_quack`.
     """
     paths = [default_record(target, records), *sorted(records.glob(f"{target.name}_*.jsonl.gz"))]
     timed: dict[Path, dict[Operation, set[Candidate]]] = {}
@@ -60,10 +70,21 @@ def records_for(operations: Sequence[Operation], target: Target, records: Path) 
         if path is not None:
             for key in recorded_kernels(path):
                 timed.setdefault(path, {}).setdefault(key.operation, set()).add(key.candidate)
+    count = cache(_num_problems)
+
+    def record_for(operation: Operation) -> Path | None:
+        able = [x for x, kernels in timed.items() if imputable(operation, kernels, target)]
+        asked = product((operation, *operation.equivalents), able) if len(able) > 1 else ()
+        enough = (
+            x
+            for other, x in asked
+            if imputable(operation, {other: timed[x].get(other, ())}, target) and count(x)[other] >= MIN_MEASURED
+        )
+        return next(enough, able[0] if able else None)
+
     found: dict[Path | None, list[Operation]] = {}
     for operation in operations:
-        path = next((x for x, kernels in timed.items() if imputable(operation, kernels, target)), None)
-        found.setdefault(path, []).append(operation)
+        found.setdefault(record_for(operation), []).append(operation)
     return found
 
 

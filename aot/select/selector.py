@@ -49,6 +49,11 @@ of 5.0 percent there without, 3.5 with (docs/log/2026-11-21-selections.md)."""
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted on sampled ones."""
 
+MIN_SHARED = 0.5
+"""Least part of the kernels of the operation without an epilogue that must have it, so that it is chosen among them.
+Those that are left may be for few rows alone. Source: of the committed H200 selection's 96 for bf16, 2026-11-22, 15
+have a gate or a residual, all of `cluster_split_k`, and 52 have an activation."""
+
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""
 
@@ -127,8 +132,9 @@ def _choose(
     basis, known_times = measured.basis_of(operation), filled
     pool = _pool(operation, filled, measured, objective, found)
     able, timed = _legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
-    shared = tuple(x for x in pool.candidates if x in able) if able & timed else ()
-    if shared or basis is Basis.IMPUTED:
+    is_bound = able & timed and len(able) >= MIN_SHARED * len(pool.candidates)
+    shared = tuple(x for x in pool.candidates if x in able) if is_bound else ()
+    if shared or basis is Basis.IMPUTED or operation.epilogue.steps:
         filled = _within(filled, frozenset(shared) or _legal(timed, operation, target))
     if not filled:
         raise SelectionError(

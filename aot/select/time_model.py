@@ -139,16 +139,16 @@ class TimeModel:
     def fit(times: OperationTimes, target: Target) -> TimeModel:
         """Learn from times in microseconds by operation, problem and candidate. Equal times give equal answers.
 
-        Operations with an epilogue are learned from only where there is no other: they are measured on a few problems,
-        and what they add to the product is below what is learned.
+        Operations with an epilogue are learned from only where there is none without of such types: they are measured
+        on a few problems, and what they add to the product is below what is learned.
 
         Raises:
             ValueError: there are no times.
         """
         from sklearn.ensemble import HistGradientBoostingRegressor
 
-        plain = {x: rows for x, rows in times.items() if not x.epilogue.steps}
-        times = plain or times
+        plain = {x for x in times if not x.epilogue.steps}
+        times = {x: rows for x, rows in times.items() if x in plain or plain.isdisjoint((x.plain, *x.plain.twins))}
         known_candidates = {c for rows in times.values() for row in rows.values() for c in row}
         names = tuple(sorted({name for c in known_candidates for name in (c.family, c.schedule)}))
         features, residuals, weights = [], [], []

@@ -6,12 +6,16 @@ legality or of the family. Pure: counts results, and lays them out; `aot census`
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from zlib import crc32
 
-from aot.compile.artifact import Artifact, CompileFailure
-from aot.core.candidate import Accepted, KernelKey
+from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
+from aot.compile.kinds import AnyKey
+from aot.core.candidate import Accepted, KernelKey, Verdict
 from aot.core.constraints import (
     Arch,
     Count,
@@ -26,42 +30,32 @@ from aot.core.constraints import (
     Version,
 )
 from aot.core.errors import StoreError
-from aot.core.grouping import Grouping
+from aot.core.kernel import Kernel
 from aot.core.operation import Operation
+from aot.core.row_candidate import RowKernelKey
+from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
-from aot.core.types import BF16, FP16
 from aot.families import families_of
+from aot.row_families import row_families_for
 from aot.space.legality import check
+from aot.space.row_legality import check_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from aot.core.target import Target
-    from aot.families import Family
 
-    Lookup = Callable[[KernelKey], Artifact | CompileFailure | None]
+    Result = Artifact | RowArtifact | CompileFailure | None
+    Lookup = Callable[[AnyKey], Result]
 
 Figure = Annotated[float, Range(0, 1e12)]
 
-CENSUS_VERSION = 1
+CENSUS_VERSION = 2
 """Version of the file; a reader refuses any other."""
 
-OPERATIONS = tuple(
-    sorted(
-        (x for x in Operation if x.types in (BF16, FP16) and not x.steps and x.grouping is Grouping.DENSE),
-        key=lambda x: x.layout.code,
-    )
-)
-"""Those that a census counts by default: those with an epilogue are built of the same kernels.
-
-Batches and groups have kernels of their own, which a census is asked for by their tags.
-"""
-
-
-def _order(operation: Operation) -> tuple[bool, int, int]:
-    """Return the place of an operation's rows: those that are counted by default first."""
-    return operation not in OPERATIONS, operation.layout.code, operation.position
+OPERATIONS: tuple[Operation | RowOperation, ...] = (*Operation, *RowOperation)
+"""Those that a census counts by default: all that there are."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +73,8 @@ class Span:
 
 
 @dataclass(frozen=True)
-class CensusRow:
-    """One family's candidates of one operation.
+class Counts:
+    """What became of one family's candidates of one operation.
 
     Rejected are counts by reason. The figures are of what compiled and passed the gate: sizes in bytes, registers a
     thread, columns of tensor memory a block, and the compiler's CPU time in seconds a kernel. `num_spilling` have a
@@ -88,7 +82,6 @@ class CensusRow:
     whose object the gate refused, with the reason.
     """
 
-    operation: Operation
     family: FamilyName
     num_candidates: Count
     num_accepted: Count
@@ -111,14 +104,37 @@ class CensusRow:
 
 
 @dataclass(frozen=True)
+class CensusRow(Counts):
+    """One family's candidates of a product."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True)
+class RowCensusRow(Counts):
+    """One family's candidates of an operation on rows."""
+
+    operation: RowOperation
+
+
+@dataclass(frozen=True)
 class Census:
-    """A target's census."""
+    """A target's census: the families of products, and those of operations on rows."""
 
     version: Version
     target: TargetName
     arch: Arch
     toolchain: dict[Distribution, Release]
     rows: tuple[CensusRow, ...]
+    on_rows: tuple[RowCensusRow, ...]
+
+    @property
+    def all_rows(self) -> tuple[CensusRow | RowCensusRow, ...]:
+        """Return the rows of products, then those of operations on rows."""
+        return (*self.rows, *self.on_rows)
+
+
+AnyRow = TypeVar("AnyRow", CensusRow, RowCensusRow)
 
 
 def read_census(path: Path) -> Census:
@@ -133,54 +149,78 @@ def read_census(path: Path) -> Census:
         raise StoreError(f"cannot read the census {path}: {error}; make it again: aot census -o {path}") from error
 
 
-def legal_keys(operation: Operation, target: Target) -> list[KernelKey]:
-    """List what the census of an operation compiles: every legal candidate of every family, the fallback's too."""
-    return [
-        KernelKey(operation, candidate)
+def _judged(operation: Operation | RowOperation, target: Target) -> dict[str, list[tuple[AnyKey, Verdict]]]:
+    """Judge every candidate of every family that computes an operation, the fallback's too, by the family's name."""
+    if isinstance(operation, RowOperation):
+        on_rows = {family.name: family.candidates(operation) for family in row_families_for(target)}
+        judged: dict[str, list[tuple[AnyKey, Verdict]]] = {
+            name: [(RowKernelKey(operation, x), check_row(x, operation, target)) for x in candidates]
+            for name, candidates in on_rows.items()
+        }
+        return {name: found for name, found in judged.items() if found}
+    return {
+        family.name: [
+            (KernelKey(operation, x), check(x, operation, target)) for x in family.candidates(operation, target)
+        ]
         for family in families_of(operation, target)
-        for candidate in family.candidates(operation, target)
-        if isinstance(check(candidate, operation, target), Accepted)
+        if operation.types in family.types and operation.epilogue in family.epilogues
+    }
+
+
+def _drawn(key: AnyKey) -> int:
+    """Return a number that is as good as random, and always the same of a kernel."""
+    return crc32(key.name.encode())
+
+
+def legal_keys(
+    operations: Sequence[Operation | RowOperation], target: Target, sample: int | None = None
+) -> list[AnyKey]:
+    """List what a census compiles: every legal candidate of every family, the fallback's too.
+
+    They come in rounds, in each of which every family of every operation has one candidate, drawn at random: so what
+    has been compiled when a census is interrupted is a sample of all.
+
+    Args:
+        operations: whose candidates.
+        target: device and host.
+        sample: how many of a family and operation at most; by default all.
+    """
+    families = [
+        sorted((key for key, verdict in judged if isinstance(verdict, Accepted)), key=_drawn)[:sample]
+        for operation in operations
+        for judged in _judged(operation, target).values()
     ]
+    rounds = zip_longest(*families)
+    return [key for found in rounds for key in found if key is not None]
 
 
-def _count(
-    family: Family,
-    operation: Operation,
-    target: Target,
-    result: Callable[[KernelKey], Artifact | CompileFailure | None],
-) -> CensusRow:
-    rejected: dict[str, int] = {}
-    results, num_candidates, num_accepted = [], 0, 0
-    for candidate in family.candidates(operation, target):
-        num_candidates += 1
-        verdict = check(candidate, operation, target)
-        if isinstance(verdict, Accepted):
-            num_accepted += 1
-            results.append(result(KernelKey(operation, candidate)))
-        else:
-            rejected[verdict.reason.value] = rejected.get(verdict.reason.value, 0) + 1
-    kernels = [x.kernel for x in results if isinstance(x, Artifact)]
+def _counts(family: str, judged: Sequence[tuple[AnyKey, Verdict]], result: Lookup) -> dict[str, Any]:
+    """Count a family's candidates; return the fields of `Counts`."""
+    rejected = Counter(verdict.reason.value for _, verdict in judged if not isinstance(verdict, Accepted))
+    results = [result(key) for key, verdict in judged if isinstance(verdict, Accepted)]
+    kernels = [x.kernel for x in results if isinstance(x, Artifact | RowArtifact)]
     seconds = [x.cpu_s for x in results if x]
-    return CensusRow(
-        operation=operation,
-        family=family.name,
-        num_candidates=num_candidates,
-        num_accepted=num_accepted,
-        rejected=rejected,
-        num_compiled=len(kernels),
-        failures={x.name: x.reason for x in results if isinstance(x, CompileFailure)},
-        object_bytes=Span.of([x.object_bytes for x in kernels]),
-        smem_bytes=Span.of([x.smem_bytes for x in kernels]),
-        registers=Span.of([x.registers for x in kernels]),
-        tmem_columns=max((x.tmem_columns for x in kernels), default=0),
-        num_spilling=sum(x.spill_bytes > 0 for x in kernels),
-        spill_bytes=max((x.spill_bytes for x in kernels), default=0),
-        cpu_s=Span.of(seconds),
-        total_cpu_s=round(sum(seconds), 1),
-    )
+    return {
+        "family": family,
+        "num_candidates": len(judged),
+        "num_accepted": len(results),
+        "rejected": dict(rejected),
+        "num_compiled": len(kernels),
+        "failures": {x.name: x.reason for x in results if isinstance(x, CompileFailure)},
+        "object_bytes": Span.of([x.object_bytes for x in kernels]),
+        "smem_bytes": Span.of([x.smem_bytes for x in kernels]),
+        "registers": Span.of([x.registers for x in kernels]),
+        "tmem_columns": max((x.tmem_columns for x in kernels if isinstance(x, Kernel)), default=0),
+        "num_spilling": sum(x.spill_bytes > 0 for x in kernels),
+        "spill_bytes": max((x.spill_bytes for x in kernels), default=0),
+        "cpu_s": Span.of(seconds),
+        "total_cpu_s": round(sum(seconds), 1),
+    }
 
 
-def count(operations: Sequence[Operation], target: Target, toolchain: dict[str, str], result: Lookup) -> Census:
+def count(
+    operations: Sequence[Operation | RowOperation], target: Target, toolchain: dict[str, str], result: Lookup
+) -> Census:
     """Count what became of every candidate.
 
     Args:
@@ -189,12 +229,16 @@ def count(operations: Sequence[Operation], target: Target, toolchain: dict[str, 
         toolchain: versions of what compiled them.
         result: gives what compiling made of a kernel; None of one that was not compiled.
     """
-    rows = [
-        _count(family, operation, target, result)
-        for operation in operations
-        for family in families_of(operation, target)
-    ]
-    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, tuple(rows))
+    rows: list[CensusRow] = []
+    on_rows: list[RowCensusRow] = []
+    for operation in operations:
+        for family, judged in _judged(operation, target).items():
+            counts = _counts(family, judged, result)
+            if isinstance(operation, RowOperation):
+                on_rows.append(RowCensusRow(operation=operation, **counts))
+            else:
+                rows.append(CensusRow(operation=operation, **counts))
+    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, tuple(rows), tuple(on_rows))
 
 
 def merge(earlier: Census, later: Census) -> Census:
@@ -208,17 +252,27 @@ def merge(earlier: Census, later: Census) -> Census:
             f"the census there is of {earlier.target} with {earlier.toolchain}, this one of {later.target} with "
             f"{later.toolchain}; write to another file, or remove that one"
         )
-    again = {row.operation for row in later.rows}
-    rows = [*(row for row in earlier.rows if row.operation not in again), *later.rows]
-    return replace(later, rows=tuple(sorted(rows, key=lambda row: _order(row.operation))))
+    return replace(
+        later,
+        rows=_merged(earlier.rows, later.rows),
+        on_rows=_merged(earlier.on_rows, later.on_rows),
+    )
+
+
+def _merged(earlier: tuple[AnyRow, ...], later: tuple[AnyRow, ...]) -> tuple[AnyRow, ...]:
+    """Return the rows of both, in the catalogue's order; of an operation that both have, the later ones."""
+    again = {row.operation for row in later}
+    rows = [row for row in earlier if row.operation not in again]
+    rows += later
+    return tuple(sorted(rows, key=lambda row: row.operation.position))
 
 
 def _span(span: Span | None, unit: float = 1, digits: int = 0) -> str:
     return " / ".join(f"{x / unit:.{digits}f}" for x in (span.least, span.middle, span.most)) if span else "-"
 
 
-def _cells(row: CensusRow) -> Iterator[str]:
-    yield row.operation.tag
+def _cells(row: Counts, tag: str) -> Iterator[str]:
+    yield tag
     yield row.family
     yield f"{row.num_candidates:,}"
     yield ", ".join(f"{count:,} {reason}" for reason, count in sorted(row.rejected.items())) or "-"
@@ -252,7 +306,7 @@ HEADER = (
 
 def totals(census: Census) -> str:
     """Say in one line how many were judged, legal, compiled and failed, and what that took."""
-    rows = census.rows
+    rows = census.all_rows
     compiled = sum(row.num_compiled for row in rows)
     untried = sum(row.num_untried for row in rows)
     return (
@@ -274,8 +328,8 @@ def markdown(census: Census) -> str:
                 f"Made by `aot census --target {census.target}` with {made_by}; not to be edited.",
                 "A candidate that is legal was compiled for the target's device and host, and its object read:",
                 "architecture of both, shared memory and registers against the limits, stack. Figures with two",
-                "strokes: least / median / most. CPU time is the compiler's, on a build host. What is not compiled yet",
-                "is counted.",
+                "strokes: least / median / most. CPU time is the compiler's, on a build host. Where fewer are compiled",
+                "than are legal, those were drawn at random. A family is left out where it computes no such operation.",
             ]
         ),
         "",
@@ -283,7 +337,7 @@ def markdown(census: Census) -> str:
         "",
         f"| {' | '.join(HEADER)} |",
         f"|{'---|' * len(HEADER)}",
-        *(f"| {' | '.join(_cells(row))} |" for row in census.rows),
+        *(f"| {' | '.join(_cells(row, row.operation.tag))} |" for row in census.all_rows),
     ]
-    failures = [f"- `{name}`: {reason}" for row in census.rows for name, reason in sorted(row.failures.items())]
+    failures = [f"- `{name}`: {reason}" for row in census.all_rows for name, reason in sorted(row.failures.items())]
     return "\n".join([*lines, *(["", "Failed:", "", *failures] if failures else []), ""])

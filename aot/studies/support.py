@@ -133,8 +133,8 @@ def support(operation: Operation, target: str) -> Support:
     """Say what supports an operation on a target."""
     if operation in measured_operations(target):
         return Support(MEASURED)
-    if operation in shipped_operations(target):
-        nearest = next(x for x in operation.equivalents if x in measured_operations(target))
+    nearest = next((x for x in operation.equivalents if x in measured_operations(target)), None)
+    if operation in shipped_operations(target) and nearest:  # else its kernels are shipped by the cost model
         return Support(f"{SHIPPED} {nearest.tag}")
     if operation in proven_operations(target):
         return Support(PROVEN)

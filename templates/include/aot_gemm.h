@@ -214,7 +214,7 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem
                                                           aot_gemm_allocate_t allocate, void* context, void* stream);
 
 /* Operations on rows: what stands between products. Each row of Y (rows, cols) is made of a row of X, in float32, and each
- * result is rounded once. An operation's tag has the element types of X and, where it is another, of Y, then the function:
+ * result is rounded once, or as a flag says. An operation's tag has the element types of X and, where it is another, of Y, then the function:
  *
  *   rms_norm       z = x + residual, rounded to X's type; y = z / sqrt(mean(z^2) + eps) * (weight + weight_offset)
  *   layer_norm     z likewise; y = (z - mean(z)) / sqrt(mean((z - mean(z))^2) + eps) * weight + bias
@@ -231,9 +231,11 @@ typedef struct {
 
 /* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize.
  * AOT_ROWS_INTERLEAVED: gate 2j stands before linear 2j + 1, and a rotary embedding turns the elements 2j and 2j + 1; without
- * it those are j of two halves. */
+ * it those are j of two halves. AOT_ROWS_ROUND_NORM: of a rms_norm, a normalised row is rounded to X's type before it is
+ * multiplied with the weight. */
 #define AOT_ROWS_SCALE_GIVEN UINT64_C(1)
 #define AOT_ROWS_INTERLEAVED UINT64_C(2)
+#define AOT_ROWS_ROUND_NORM UINT64_C(4)
 
 /* One operation on rows. Operands are of X's element type, but for y and scale.
  *
@@ -257,7 +259,7 @@ typedef struct {
   int32_t operation;     /* what aot_rows_operation returned in this process */
   int32_t device;        /* CUDA ordinal of the operands' and the stream's device; -1: the thread's current device */
   int64_t rows, cols;    /* of Y; of a rotary embedding the tokens, and the elements of a head */
-  uint64_t flags;        /* of AOT_ROWS_SCALE_GIVEN and AOT_ROWS_INTERLEAVED; 0 for none */
+  uint64_t flags;        /* of AOT_ROWS_SCALE_GIVEN and the others; 0 for none */
   float eps;             /* of a norm */
   float weight_offset;   /* of a rms_norm: it is added to each weight; 0 for none */
   aot_rows_tensor_t x, y;

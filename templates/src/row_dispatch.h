@@ -36,6 +36,7 @@ enum RowFlag : int32_t {
   kHasResidualOut = 8,
   kScaleIsGiven = 16,
   kIsInterleaved = 32,
+  kRoundsNorm = 64,
 };
 
 // What a kernel asks of a problem: the twin of aot.core.row_candidate.RowLimits.

@@ -13,12 +13,13 @@ constexpr int64_t kMaxExtent = INT32_MAX;
 aot_gemm_status_t check_flags(const aot_rows_problem_t& problem, const RowOperation& operation) {
   const bool takes_scale = operation.scale == RowScale::kRow;
   const bool has_halves = operation.is_pair() || operation.is_rotary();
-  const uint64_t known = (takes_scale ? AOT_ROWS_SCALE_GIVEN : 0) | (has_halves ? AOT_ROWS_INTERLEAVED : 0);
+  const uint64_t known = (takes_scale ? AOT_ROWS_SCALE_GIVEN : 0) | (has_halves ? AOT_ROWS_INTERLEAVED : 0) |
+                         (operation.function == RowFunction::kRmsNorm ? AOT_ROWS_ROUND_NORM : 0);
   if ((problem.flags & ~known) == 0) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_ARGUMENT,
-              "flags are 0x%" PRIx64 "; %s takes of AOT_ROWS_SCALE_GIVEN (0x%" PRIx64 ") and AOT_ROWS_INTERLEAVED (0x%" PRIx64
-              ") those of 0x%" PRIx64,
-              problem.flags, operation.tag, AOT_ROWS_SCALE_GIVEN, AOT_ROWS_INTERLEAVED, known);
+              "flags are 0x%" PRIx64 "; %s takes of AOT_ROWS_SCALE_GIVEN (0x%" PRIx64 "), AOT_ROWS_INTERLEAVED (0x%" PRIx64
+              ") and AOT_ROWS_ROUND_NORM (0x%" PRIx64 ") those of 0x%" PRIx64,
+              problem.flags, operation.tag, AOT_ROWS_SCALE_GIVEN, AOT_ROWS_INTERLEAVED, AOT_ROWS_ROUND_NORM, known);
 }
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most = kMaxExtent) {
@@ -128,7 +129,8 @@ int32_t flags_of(const aot_rows_problem_t& problem) {
   return (problem.residual.data != nullptr ? kHasResidual : 0) | (problem.weight.data != nullptr ? kHasWeight : 0) |
          (problem.bias.data != nullptr ? kHasBias : 0) | (problem.residual_out.data != nullptr ? kHasResidualOut : 0) |
          ((problem.flags & AOT_ROWS_SCALE_GIVEN) != 0 ? kScaleIsGiven : 0) |
-         ((problem.flags & AOT_ROWS_INTERLEAVED) != 0 ? kIsInterleaved : 0);
+         ((problem.flags & AOT_ROWS_INTERLEAVED) != 0 ? kIsInterleaved : 0) |
+         ((problem.flags & AOT_ROWS_ROUND_NORM) != 0 ? kRoundsNorm : 0);
 }
 
 }  // namespace

@@ -277,7 +277,8 @@ int state_rows(Product product, const RowTensors& tensors, const RowResult& resu
   problem->device = tensors.x->device.device_id;
   problem->cols = result.extents[result.num_dims - 1];
   problem->flags = (tensors.others[kScale] != nullptr ? AOT_ROWS_SCALE_GIVEN : 0) |
-                   (options.is_interleaved ? AOT_ROWS_INTERLEAVED : 0);
+                   (options.is_interleaved ? AOT_ROWS_INTERLEAVED : 0) |
+                   (options.rounds_norm ? AOT_ROWS_ROUND_NORM : 0);
   problem->eps = options.eps;
   problem->weight_offset = options.weight_offset;
   if (result.computed_by().is_rotary()) return state_rotary(product, tensors, result, problem);

@@ -26,6 +26,7 @@ struct RowOptions {
   Element element = Element::kBfloat16;
   bool has_blocks = false;  // of quantize: a scale for each kScaleBlock columns
   bool is_interleaved = false;
+  bool rounds_norm = false;
   int64_t rotary_dim = -1;  // -1: by the shape of cos
   float eps = 0;
   float weight_offset = 0;

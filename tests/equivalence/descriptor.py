@@ -12,11 +12,12 @@ agree, neither of them CuTe DSL's encoder, whose output the decoder is to judge:
     0-7     address                                              yes     global_address: 8 bytes stored at 0
     8-11    word of small fields:
               bits 4-6    rank - 1                               yes     rank: mask 0x70 at 8
-              bits 7-10   element type, 6 float16, 10 bfloat16   yes     elemtype: 0x300 or 0x500 at 8
+              bits 7-10   element type: `DTYPES`                 yes     elemtype: 0x300 or 0x500 at 8
               bits 11-12  interleave: none, 16, 32 bytes         yes     interleave_layout: mask 0x1800 at 8
               bits 13-14  swizzle: none, 32, 64, 128 bytes       yes     swizzle_mode: mask 0x6000 at 8
               bit 15      NaN outside, instead of zero           yes     fill_mode: mask 0x8000 at 8
               bits 17-18  promotion in L2: none, 64, 128, 256 B  yes     -
+              bit 16      CuTe DSL sets it for loads of tf32     zero    -
               bits 19-20  swizzle atomicity, 0 for 16 bytes      zero    swizzle_atomicity: mask 0x180000 at 8
               bit 1       CuTe DSL sets it                       zero    -
               bit 21      CuTe DSL sets it from 128 KiB on       zero    -
@@ -42,7 +43,8 @@ from dataclasses import dataclass
 
 NUM_BYTES = 64
 MAX_RANK = 5
-DTYPES = {0: "uint8", 6: "float16", 10: "bfloat16"}
+DTYPES = {0: "uint8", 2: "uint32", 6: "float16", 7: "float32", 10: "bfloat16"}
+"""The codes of 8 and 32 bits are those of PTX ISA, tensormap.replace, elemtype, which the others are too."""
 STRIDE_UNIT_BYTES = 16
 
 
@@ -63,6 +65,8 @@ class TensorMap:
     nan_fill: bool
     bit_1: bool = True
     bit_21: bool = True
+    tf32: bool = False
+    atomicity: int = 0
 
 
 class _Bits:
@@ -120,6 +124,8 @@ def decode(content):
         nan_fill=bool(bits.take(8, 1, 15)),
         bit_1=bool(bits.take(8, 1, 1)),
         bit_21=bool(bits.take(8, 1, 21)),
+        tf32=bool(bits.take(8, 1, 16)),
+        atomicity=bits.take(8, 2, 19),
     )
     bits.end()
     return tensor_map

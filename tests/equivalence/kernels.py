@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from aot.cli import main as cli
-from aot.compile.compiler import compile_kernels
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.target import Target, load_target
 from aot.package.manifest import Manifest
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, manifest_of
-from tests.objects import STORE, parameter_sizes
+from tests.compiling import compile_kernels
+from tests.objects import parameter_sizes
 
 MACHINES = ("aarch64", "x86_64")
 
@@ -36,10 +37,24 @@ def wheel():
     return chosen[0]
 
 
-def _facets(key):
-    """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation."""
-    operation = key.operation
-    return {(key.candidate, operation.layout, operation.epilogue), (key.candidate.family, operation)}
+EVERY = "AOT_EVERY_CANDIDATE" in os.environ
+"""Whether each candidate is compiled, as `make walk` does, or enough of them to have each choice of a family once."""
+
+
+def facets(key, *, of_every=EVERY):
+    """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation.
+
+    Unless every candidate is asked for, a candidate counts by the values of its fields in its family, and by the groups
+    of fields that a grid is counted from.
+    """
+    operation, candidate, family = key.operation, key.candidate, key.candidate.family
+    found = {(family, operation), (family, operation.layout, operation.epilogue)}
+    if of_every:
+        return found | {(candidate, operation.layout, operation.epilogue)}
+    swaps = candidate.swap_ab
+    found |= {(family, name, value) for name, value in vars(candidate).items()}
+    found |= {(family, "split", candidate.split_k, candidate.split_k_mode, swaps), (family, candidate.schedule, swaps)}
+    return found | {(family, "cluster", candidate.cluster_m, candidate.cluster_n, swaps)}
 
 
 @cache
@@ -49,11 +64,11 @@ def selection():
     A candidate's kernels of two element types differ in the types that a descriptor and an entry name, which the
     family's other kernels show: it is enough to compile one.
     """
-    left = set().union(*map(_facets, wheel().kernels))
+    left = set().union(*map(facets, wheel().kernels))
     chosen = set()
     while left:
-        best = max(wheel().kernels, key=lambda key: len(_facets(key) & left))
-        left -= _facets(best)
+        best = max(wheel().kernels, key=lambda key: len(facets(key) & left))
+        left -= facets(best)
         chosen.add(best)
     keys = tuple(key for key in wheel().kernels if key in chosen)
     fallbacks = [(i, key.operation) for i, key in enumerate(keys) if key.candidate.family == "simt"]
@@ -85,7 +100,6 @@ class Compiled:
 def compiled(machine):
     """Compile the wheel's kernels for a host."""
     host = target(machine)
-    artifacts, failures = compile_kernels(selection().kernels, host, STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(selection().kernels, host)
     manifest = manifest_of([TableSource(selection(), host)], artifacts, DEFAULT_PACKAGE, "0")
     return Compiled(host, manifest, {x.kernel.name: x.path for x in artifacts})

@@ -37,18 +37,20 @@ class Answer:
     launches: tuple[Launch, ...]
 
 
-def _meaningful(parameter):
+def _meaningful(parameter, has_divisors):
     if len(parameter) == DESCRIPTOR_BYTES:
         return parameter[: descriptor.NUM_BYTES]
-    return parameter[:DIVISOR_USED] if len(parameter) == DIVISOR_BYTES else parameter
+    return parameter[:DIVISOR_USED] if has_divisors and len(parameter) == DIVISOR_BYTES else parameter
 
 
 class Reader:
     """Reads what replay.cc writes."""
 
-    def __init__(self, content):
+    def __init__(self, content, *, has_divisors=True):
+        """Read content; `has_divisors` says that 12 bytes are CuTe DSL's fast divisor, and not three extents."""
         self._content = memoryview(content)
         self._offset = 0
+        self._has_divisors = has_divisors
 
     @property
     def at_end(self):
@@ -66,7 +68,7 @@ class Reader:
         if count > len(ids):
             raise ValueError(f"{count} launch attributes; the recorder keeps {len(ids)}: widen it")
         attributes = {ids[i]: values[3 * i : 3 * i + ATTRIBUTE_WORDS[ids[i]]] for i in range(count)}
-        parameters = tuple(_meaningful(self._take(f"{size}s")[0]) for size in sizes)
+        parameters = tuple(_meaningful(self._take(f"{size}s")[0], self._has_divisors) for size in sizes)
         return Launch(grid, block, smem_bytes, stream, attributes, parameters)
 
     def answer(self, sizes):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
+from aot.measure.row_library import RowsProblemStruct
 from aot.package.build import read_templates, write
 from aot.package.render import render
 from tests import native
@@ -25,8 +26,8 @@ LINK_FLAGS = ["-Wl,-s"]
 # Differs, so that what a launch takes from the stack unwritten would differ too.
 STACK_BYTES = {"x86_64": 0x5A, "aarch64": 0xA5}
 SHAPE = 3  # AOT_GEMM_ERROR_SHAPE
-HEAD, TAIL = struct.Struct("<ii16s"), struct.Struct("<Q")
-"""The kernel and the number of its parameters, the tag of its operation, a `ProblemStruct`, the stream."""
+HEAD = struct.Struct("<iii60sQ")
+"""The kernel, the number of its parameters, whether it is of rows, the tag of its operation, and the stream."""
 
 
 def build(compiled, directory):
@@ -53,8 +54,14 @@ def _request(index, kernel, sizes, case):
     problem = ProblemStruct(
         ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, case.m, case.n, case.k, *tensors, B_CONSTANT
     )
-    head = HEAD.pack(index, len(sizes), kernel.operation.call.encode()) + bytes(problem) + TAIL.pack(case.stream)
-    return head + struct.pack(f"<{len(sizes)}i", *sizes)
+    return stated(index, kernel.operation.call, sizes, problem, case.stream)
+
+
+def stated(index, tag, sizes, problem, stream):
+    """Give the bytes of one request: a product or an operation on rows, as the struct that the C API takes."""
+    is_of_rows = isinstance(problem, RowsProblemStruct)
+    head = HEAD.pack(index, len(sizes), is_of_rows, tag.encode(), stream)
+    return head + bytes(problem) + struct.pack(f"<{len(sizes)}i", *sizes)
 
 
 def replay(program, target, requests):
@@ -65,12 +72,17 @@ def replay(program, target, requests):
         target: what it was built for.
         requests: (index of the kernel, kernel, sizes of its parameters, case) of each launch.
     """
+    return answers(program, target, [_request(*x) for x in requests], [sizes for _, _, sizes, _ in requests])
+
+
+def answers(program, target, requests, sizes, *, has_divisors=True):
+    """Send requests as `stated` makes them, and read the answers of kernels whose parameters have these sizes."""
     header = struct.pack("<3i", *target.compute_capability, STACK_BYTES[target.machine])
-    content = header + b"".join(_request(*request) for request in requests)
+    content = header + b"".join(requests)
     done = subprocess.run([*emulator(target.machine), program], input=content, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-4000:]
-    reader = Reader(done.stdout)
-    answers = [reader.answer(sizes) for _, _, sizes, _ in requests]
+    reader = Reader(done.stdout, has_divisors=has_divisors)
+    found = [reader.answer(x) for x in sizes]
     assert reader.at_end
-    assert {x.status for x in answers} <= {0, SHAPE}, done.stderr.decode()[-4000:]
-    return answers
+    assert {x.status for x in found} <= {0, SHAPE}, done.stderr.decode()[-4000:]
+    return found

@@ -12,8 +12,8 @@ namespace {
 struct Request {
   int32_t kernel;
   int32_t num_sizes;  // parameters of the kernel, whose sizes follow
-  char operation[16];  // its tag
-  aot_gemm_problem_t problem;
+  int32_t is_of_rows;  // whether an aot_rows_problem_t follows, and not an aot_gemm_problem_t
+  char operation[60];  // its tag
   void* stream;
 };
 
@@ -69,15 +69,24 @@ int main() {
   Header header;
   if (!read(&header)) return 1;
   Request request;
+  aot_gemm_problem_t problem;
+  aot_rows_problem_t of_rows;
   while (read(&request)) {
+    if (!(request.is_of_rows != 0 ? read(&of_rows) : read(&problem))) return 1;
     std::vector<int32_t> sizes(request.num_sizes);
     if (!read(sizes.data(), sizes.size())) return 1;
     recorder_reset();
     recorder_set_capability(header.major, header.minor);
     recorder_set_parameters(sizes.data(), request.num_sizes);
     fill_stack(header.stack_byte);
-    request.problem.operation = aot_gemm_operation(request.operation);
-    const int32_t status = aot_gemm_launch_kernel(request.kernel, &request.problem, nullptr, 0, request.stream);
+    int32_t status;
+    if (request.is_of_rows != 0) {
+      of_rows.operation = aot_rows_operation(request.operation);
+      status = aot_rows_launch_kernel(request.kernel, &of_rows, request.stream);
+    } else {
+      problem.operation = aot_gemm_operation(request.operation);
+      status = aot_gemm_launch_kernel(request.kernel, &problem, nullptr, 0, request.stream);
+    }
     if (status != 0) std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     write(&status);
     size_t num_bytes = 0;

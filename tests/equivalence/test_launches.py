@@ -1,7 +1,8 @@
 """The Thor wheel's host code, emulated, asks CUDA for what the same kernels ask on x86-64, and for the right thing.
 
-Every kernel of the wheel, each with hundreds of problems, through the C API into the recorder: on x86-64, and on
-AArch64 in qemu. The device code of the two is one, so that what is left to differ is what is compared here.
+Kernels of the wheel that have each choice of their families (`make walk`: every candidate), each with hundreds of
+problems, through the C API into the recorder: on x86-64, and on AArch64 in qemu. The device code of the two is one, so
+that what is left to differ is what is compared here.
 """
 
 from __future__ import annotations
@@ -106,9 +107,13 @@ def refuse(wrong):
 def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
     selected, shipped = kernels.selection().kernels, kernels.wheel().kernels
     for facet in (
-        lambda x: (x.candidate, x.operation.layout),
-        lambda x: (x.candidate, x.operation.epilogue),
+        lambda x: (x.candidate if kernels.EVERY else x.candidate.family, x.operation.layout, x.operation.epilogue),
         lambda x: (x.candidate.family, x.operation),
+        lambda x: (x.candidate.family, x.candidate.tile_m),
+        lambda x: (x.candidate.family, x.candidate.tile_n),
+        lambda x: (x.candidate.family, x.candidate.cluster_m, x.candidate.cluster_n, x.candidate.swap_ab),
+        lambda x: (x.candidate.family, x.candidate.schedule, x.candidate.swap_ab),
+        lambda x: (x.candidate.family, x.candidate.split_k, x.candidate.split_k_mode),
     ):
         assert set(map(facet, selected)) == set(map(facet, shipped))
     found = {}

@@ -287,7 +287,7 @@ def replaced(folder):
         *(mock.patch.object(x, "RECORDS", records) for x in (cli_build, cli_select, cli_tune)),
         *(mock.patch(f"aot.cli.{x}.RECORDS", records) for x in ("report", "selection", "wheel")),
         mock.patch("aot.cli.shapes.run_recorded", lambda command, folder: len(command)),
-        mock.patch("aot.studies.census.legal_keys", lambda operation, target: [fallback_key(operation, target)]),
+        mock.patch("aot.studies.census.legal_keys", lambda operations, target, _: [fallback_key(OPERATION, target)]),
         mock.patch("aot.studies.census.count", _count),
         mock.patch("aot.models.walk.is_installed", return_value=False),
         mock.patch("aot.cli.prior._checks", return_value=[]),
@@ -327,7 +327,7 @@ def _judged(operation, target, patterns):
 def _count(_operations, target, toolchain, _lookup):
     from aot.studies.census import CENSUS_VERSION, Census
 
-    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, ())
+    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, (), ())
 
 
 LADDERS = ("1", "1-256", "2,4,8", "333,500-5000", "1-2147483647")

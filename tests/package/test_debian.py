@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from aot.core.target import load_target
-from aot.package.build import build_wheel
 from aot.package.deb_file import to_bytes
 from aot.package.debian import packages_of
 from tests import native
-from tests.objects import small_manifest
+from tests.objects import small_wheel
 from tests.package.test_header import build_driver, check_example
 from tests.package.userland import aarch64_emulator
 
@@ -34,9 +33,8 @@ CMAKE = [sys.executable, "-m", "cmake"]
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheels")
-    return {name: build_wheel(*small_manifest(name), folder, load_target(name)) for name in TRIPLETS}
+def wheels():
+    return {name: small_wheel(name) for name in TRIPLETS}
 
 
 @pytest.fixture(scope="module")

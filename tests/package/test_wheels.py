@@ -20,7 +20,7 @@ from aot.core.errors import PackageError
 from aot.core.target import load_target
 from aot.package.build import build_library, build_wheel, read_templates
 from aot.package.contents import licence_of
-from tests.objects import small_manifest
+from tests.objects import small_manifest, small_wheel
 from tests.package.userland import aarch64_python
 
 pytestmark = pytest.mark.package
@@ -52,17 +52,9 @@ def target(request):
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    """Build each target's wheel at most once."""
-    built = {}
-
-    def wheel(target):
-        if target.name not in built:
-            manifest, objects = small_manifest(target.name)
-            built[target.name] = build_wheel(manifest, objects, tmp_path_factory.mktemp(target.name), target)
-        return built[target.name]
-
-    return wheel
+def wheels():
+    """Give a target's wheel, which is built at most once."""
+    return lambda target: small_wheel(target.name)
 
 
 def read_elf(wheel, name):

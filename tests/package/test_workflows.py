@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,4 +52,14 @@ def test_each_make_target_is_there():
     calls = [x for path in WORKFLOWS for x in re.findall(r"make ((?:[a-z]+ ?)+)$", path.read_text(), re.MULTILINE)]
     asked = {word for words in calls for word in words.split()}
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"test", "lint", "release", "reproduce", "offline"} <= asked <= targets
+    assert {"test", "lint", "walk", "release", "reproduce", "offline"} <= asked <= targets
+
+
+def test_every_folder_of_tests_is_run_by_one_of_the_targets():
+    paths = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
+    folders = {
+        f"tests/{path.parent.relative_to(ROOT / 'tests').parts[0]}" for path in (ROOT / "tests").rglob("*/test_*.py")
+    }
+    walk = subprocess.run(["make", "-n", "walk"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(paths) == folders - {"tests/walks"}
+    assert "pytest tests/walks " in walk

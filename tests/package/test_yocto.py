@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from aot.core.target import load_target
-from aot.package.build import build_wheel
 from aot.package.deb_file import to_bytes
 from aot.package.debian import packages_of
-from tests.objects import small_manifest
+from tests.objects import small_wheel
 
 pytestmark = [
     pytest.mark.package,
@@ -40,8 +38,7 @@ def expanded(text, values):
 def unpacked(tmp_path_factory):
     """Unpack what the recipe fetches, as BitBake does; the files are found by the names that SRC_URI has."""
     folder = tmp_path_factory.mktemp("yocto")
-    wheel = build_wheel(*small_manifest("thor"), folder, load_target("thor"))
-    for package in packages_of(wheel, "Ann Lee <ann@company.com>", EPOCH):
+    for package in packages_of(small_wheel("thor"), "Ann Lee <ann@company.com>", EPOCH):
         (folder / package.name).write_bytes(to_bytes(package, EPOCH))
     names = re.findall(r"file://(\S+?);subdir", expanded(variables()["SRC_URI"], {"AOT_VERSION": "0.1.0", "BP": "x"}))
     assert len(names) == 2

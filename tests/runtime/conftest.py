@@ -10,6 +10,7 @@ import pytest
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
+from tests.runtime.rows import with_rows
 from tests.runtime.stating import DENSE
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
@@ -80,8 +81,9 @@ def fresh_library(golden_path, tmp_path):
 
 @pytest.fixture(scope="session")
 def every_package(every_manifest, tmp_path_factory):
-    """Give a package that has every operation of the catalogue."""
-    return host.compile_package(replace(every_manifest, package="every-gemm"), tmp_path_factory.mktemp("every_package"))
+    """Give a package that has every operation of the catalogue, those on rows too."""
+    manifest = replace(with_rows(every_manifest), package="every-gemm")
+    return host.compile_package(manifest, tmp_path_factory.mktemp("every_package"))
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
+from tests.compiling import compile_kernels
 from tests.equivalence.descriptor import NUM_BYTES, decode
-from tests.objects import BF16, STORE, small_manifest
+from tests.objects import BF16, small_manifest
 from tests.runtime import test_operand_kernels as direct
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_real_kernels import (
@@ -37,19 +37,32 @@ TWO_CTAS = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=
 FOUR_CTAS = Candidate("cluster_split_k", 8, 32, 4, schedule="warps8", num_stages=3, **PLAIN)
 CANDIDATES = (ONE_ROW, TWO_CTAS, FOUR_CTAS)
 M, N, K = 35, 520, 264
+WHOLE = Candidate("cluster_split_k", 64, 64, schedule="warps4", num_stages=3, **PLAIN)
 SCALED = [
     KernelKey(Operation.E4M3_BF16_KK, ONE_ROW),
     KernelKey(Operation.E4M3_BF16_KK, TWO_CTAS),
     KernelKey(Operation.E4M3_FP32_KK, FOUR_CTAS),
     KernelKey(Operation.E4M3_BF16_KK_SILU, TWO_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK_SWIGLU, TWO_CTAS),
 ]
+FINISHED = [
+    KernelKey(Operation.BF16_KK_RELU, FOUR_CTAS),
+    KernelKey(Operation.FP16_KK_GELU, ONE_ROW),
+    KernelKey(Operation.BF16_KK_GELU_TANH, WHOLE),
+    KernelKey(Operation.FP16_KK_SILU, TWO_CTAS),
+    KernelKey(Operation.BF16_KK_RESIDUAL, WHOLE),
+    KernelKey(Operation.FP16_KK_RESIDUAL, TWO_CTAS),
+    KernelKey(Operation.BF16_KK_SWIGLU, ONE_ROW),
+    KernelKey(Operation.BF16_KK_SWIGLU, TWO_CTAS),
+    KernelKey(Operation.FP16_KK_GEGLU, FOUR_CTAS),
+]
+GATED = [x for x in SCALED + FINISHED if x.operation.gate is not None]
 
 
 def compile_beside_others(candidates):
     """Compile candidates; gives a manifest that has them after other kernels, and all objects by name."""
     keys = [KernelKey(BF16, x) for x in candidates]
-    artifacts, failures = compile_kernels(keys, load_target("h200"), STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(keys, load_target("h200"))
     manifest, objects = small_manifest("h200")
     manifest = replace(manifest, kernels=(*manifest.kernels, *(x.kernel for x in artifacts)))
     return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
@@ -103,49 +116,72 @@ def test_b_is_prefetched_only_where_it_is_constant(real, built, flags, expected)
 
 
 @pytest.fixture(scope="module")
-def scaled():
-    """Compile kernels of FP8, with a library over the recorder in which their entries are called."""
-    artifacts, failures = compile_kernels(SCALED, load_target("h200"), STORE, progress=False)
-    assert failures == []
+def finished():
+    """Compile kernels with epilogues, with a library over the recorder in which their entries are called."""
+    artifacts = compile_kernels(SCALED + FINISHED, load_target("h200"))
     return {x.kernel.key: direct.Compiled(x.kernel, x.path, 132) for x in artifacts}
 
 
 @pytest.fixture(scope="module")
-def entries(scaled, tmp_path_factory):
+def entries(finished, tmp_path_factory):
     manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in scaled.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("scaled"), paths))
+    paths = [*objects.values(), *(x.path for x in finished.values())]
+    return Library(compile_library(manifest, tmp_path_factory.mktemp("finished"), paths))
 
 
-@pytest.mark.parametrize("key", SCALED, ids=lambda x: x.name)
-def test_boxes_of_e4m3_have_twice_the_k(scaled, entries, key):
-    record, parameters = direct.launch(entries, scaled[key], direct.arguments(key.operation))
-    rows, columns = key.candidate.tile_m * key.candidate.cluster_m, key.candidate.tile_n
+def boxes(parameters):
+    """Give the extents, the box and the swizzle of each descriptor, by its address."""
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
-    assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
-        direct.A: ((direct.K, direct.M), (128, columns), 3),
-        direct.B: ((direct.K, direct.N), (128, rows), 3),
-    }
-    tiles = -(-direct.N // rows) * -(-direct.M // columns)
+    return {x.address: (x.extents, x.box, x.swizzle) for x in maps}
+
+
+@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+def test_boxes_are_of_both_halves_of_a_gate_and_of_128_bytes_of_k(finished, entries, key):
+    record, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation))
+    rows, columns = key.candidate.tile_m * key.candidate.cluster_m, key.candidate.tile_n
+    block_k = 128 // key.operation.b.element.num_bytes
+    weight = ((direct.K, direct.N), (block_k, rows), 3)
+    if key.operation.gate is not None:
+        weight = ((direct.K, 2, direct.N), (block_k, 2, rows // 2), 3)
+    assert boxes(parameters) == {direct.A: ((direct.K, direct.M), (block_k, columns), 3), direct.B: weight}
+    tiles = -(-key.operation.num_rows_of_b(direct.N) // rows) * -(-direct.M // columns)
     assert tuple(record.grid) == (tiles * key.candidate.cluster_m, 1, 1)
 
 
-@pytest.mark.parametrize("key", SCALED, ids=lambda x: x.name)
-def test_shared_memory_with_factors_is_what_the_family_counts_and_nothing_is_spilled(scaled, entries, key):
-    kernel = scaled[key].kernel
-    record, _ = direct.launch(entries, scaled[key], direct.arguments(key.operation))
+@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+def test_shared_memory_with_vectors_is_what_the_family_counts_and_nothing_is_spilled(finished, entries, key):
+    kernel = finished[key].kernel
+    record, _ = direct.launch(entries, finished[key], direct.arguments(key.operation))
     assert record.smem_bytes <= kernel.smem_bytes <= record.smem_bytes + 1024
     assert (kernel.spill_bytes, tuple(record.block)) == (0, (kernel.num_threads, 1, 1))
 
 
-@pytest.mark.parametrize("key", SCALED, ids=lambda x: x.name)
+@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
 @pytest.mark.parametrize("bias", [True, False])
-def test_factors_keep_their_strides_and_an_absent_bias_has_no_elements(scaled, entries, key, bias):
-    _, parameters = direct.launch(entries, scaled[key], direct.arguments(key.operation, bias=bias))
-    assert direct.vector(parameters, direct.SCALE_A) == (direct.M, (direct.STEP_A,))
-    assert direct.vector(parameters, direct.SCALE_B) == (direct.N, (direct.STEP_B,))
-    assert direct.vector(parameters, direct.BIAS if bias else 0) == (direct.N if bias else 0, ())
+def test_vectors_keep_their_strides_and_an_absent_bias_has_no_elements(finished, entries, key, bias):
+    _, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation, bias=bias))
+    pair = () if key.operation.gate is None else (direct.N, direct.STEP_B)
+    if key.operation.types.is_scaled:
+        assert direct.vector(parameters, direct.SCALE_A) == (direct.M, (direct.STEP_A,))
+        assert direct.vector(parameters, direct.SCALE_B) == (direct.N, pair or (direct.STEP_B,))
+    strides = (direct.N, 1) if pair and bias else (0, 1) if pair else ()
+    assert direct.vector(parameters, direct.BIAS if bias else 0) == (direct.N if bias else 0, strides)
     assert parameters[-1] == struct.pack("<i", 1)
+
+
+@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+def test_a_residual_is_passed_where_the_operation_adds_one(finished, entries, key):
+    _, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation))
+    residual = direct.struct_of(direct.RESIDUAL, (direct.M, direct.N), (direct.N,))
+    assert (residual in parameters) == key.operation.has_residual
+
+
+@pytest.mark.parametrize("key", GATED, ids=lambda x: x.name)
+def test_rows_of_a_gate_may_alternate(finished, entries, key):
+    _, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation, halves=False))
+    num_bytes = key.operation.b.element.num_bytes
+    assert direct.maps(parameters)[direct.B][1] == (direct.K * num_bytes, 2 * direct.K * num_bytes)
+    assert direct.vector(parameters, direct.BIAS) == (direct.N, (1, 2))
 
 
 COMPILE_FOR_THOR = """
@@ -172,7 +208,10 @@ print(inspect(Path(sys.argv[1]) / "kernel.o", name, thor, 128).spill_bytes)
 """
 
 
-@pytest.mark.parametrize("operation", [BF16, Operation.E4M3_BF16_KK])
+@pytest.mark.parametrize(
+    "operation",
+    [BF16, Operation.E4M3_BF16_KK, Operation.BF16_KK_RESIDUAL, Operation.FP16_KK_GELU, Operation.BF16_KK_SWIGLU],
+)
 def test_the_kernel_is_none_of_hopper_alone(tmp_path, operation):
     environment = os.environ | {"CUTE_DSL_ARCH": "sm_110a", "QUACK_ARCH": "sm_110a"}
     command = [sys.executable, "-c", COMPILE_FOR_THOR, str(tmp_path), operation.tag]

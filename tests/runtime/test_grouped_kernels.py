@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
 from aot.core.types import SCALE_BLOCK, Scale
-from tests.objects import STORE, small_manifest
+from tests.compiling import compile_kernels
+from tests.objects import small_manifest
 from tests.runtime.host import Library, compile_library
 from tests.runtime.test_operand_kernels import CLUSTER, PROGRAMMATIC, STREAM, Compiled, launch, maps, struct_of
 
@@ -68,8 +68,7 @@ def compiled():
     thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
     for arch, target in (("sm90", h200), ("sm100", thor)):
         keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
-        artifacts, failures = compile_kernels(keys, target, STORE, progress=False)
-        assert failures == []
+        artifacts = compile_kernels(keys, target)
         found |= {x.kernel.key: Compiled(x.kernel, x.path, target.num_sms) for x in artifacts}
     return found
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from aot.compile.compiler import compile_row_kernels
 from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
 from aot.select.rows import renumbered_rows, select_rows
-from tests.objects import STORE, parameter_sizes, small_manifest
+from tests.compiling import compile_kernels
+from tests.objects import parameter_sizes, small_manifest
 from tests.runtime.host import Library, compile_library
 from tests.runtime.rows import Rows, row_problem
 
@@ -35,8 +35,7 @@ def built():
     """Give a manifest of the products of the tests and what is selected of OPERATIONS, and its objects by name."""
     manifest, objects = small_manifest("h200")
     selection = select_rows(OPERATIONS, load_target("h200"))
-    artifacts, failures = compile_row_kernels(selection.kernels, load_target("h200"), STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(selection.kernels, load_target("h200"))
     numbers = {artifact.kernel.key: i for i, artifact in enumerate(artifacts)}
     table = replace(manifest.tables[0], row_table=renumbered_rows(selection, numbers))
     rows = tuple(artifact.kernel for artifact in artifacts)

@@ -14,6 +14,7 @@ from aot.core.row_operation import RowOperation, RowProblem
 from aot.core.row_signature import RowFlag
 from aot.measure.row_library import (
     INTERLEAVED,
+    ROUND_NORM,
     SCALE_GIVEN,
     RowLibrary,
     RowsProblemStruct,
@@ -182,6 +183,13 @@ def test_a_layer_norm_takes_a_bias(rows):
     assert got.flags == RowFlag.HAS_WEIGHT | RowFlag.HAS_BIAS
     assert rows.launch(norm(bias=(BIAS, (0, 1)))) == ARGUMENT
     assert rows.error().startswith("got a bias, which operation bf16_rms_norm does not take")
+
+
+def test_a_norm_is_rounded_before_the_weight_where_that_is_asked_for(rows):
+    assert rows.launch(norm(flags=ROUND_NORM)) == OK, rows.error()
+    assert rows.launches()[0].flags == RowFlag.HAS_WEIGHT | RowFlag.ROUNDS_NORM
+    assert rows.launch(norm(RowOperation.FP16_LAYER_NORM, flags=ROUND_NORM)) == ARGUMENT
+    assert rows.error().startswith("flags are 0x4; fp16_layer_norm takes of")
 
 
 def test_a_pair_has_twice_the_columns(rows):

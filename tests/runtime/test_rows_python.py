@@ -59,6 +59,8 @@ def test_a_residual_is_added_and_given_back(package, rows, tensor):
     assert {x.residual.data for x in got} == {residual.address}
     assert {x.flags for x in got} == {RowFlag.HAS_RESIDUAL | RowFlag.HAS_RESIDUAL_OUT}
     assert (got[0].eps, got[0].weight_offset) == (0.5, 1.0)
+    package.rms_norm(x, round_norm=True)
+    assert rows.launches()[-1].flags == RowFlag.ROUNDS_NORM
 
 
 def test_a_layer_norm_has_a_bias(package, manifest, rows, tensor):

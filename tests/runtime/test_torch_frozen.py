@@ -373,3 +373,16 @@ def test_a_gate_is_fused_where_the_table_says_that_it_is_faster(
         assert report.unfused == {
             "": "silu in the product of gate and up: by the table's times it is slower at every number of rows"
         }
+
+
+def test_the_end_of_an_owner_leaves_the_promise_of_the_next_at_its_address(every_package, calls):
+    promises, weight = every_package._torch_promises, random_tensor(16, 32)
+    one, two = nn.Linear(1, 1), nn.Linear(1, 1)
+    promises.promise(weight, (weight,), one)
+    promises.promise(weight, (weight,), two)
+    del one
+    gc.collect()
+    assert promises.promised(weight).tensor is weight
+    del two
+    gc.collect()
+    assert promises.promised(weight) is weight

@@ -97,6 +97,21 @@ def grouped_linear(
     return values if out is not None else values.to(out_dtype or x.dtype)
 
 
+def rms_norm(x, weight=None, *, eps=1e-6, residual=None, weight_offset=0.0, round_norm=False, **_):
+    z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    normed = functional.rms_norm(z.float(), (x.shape[-1],), None, eps)
+    normed = normed.to(x.dtype).float() if round_norm else normed
+    y = (normed if weight is None else normed * (weight.float() + weight_offset)).to(x.dtype)
+    return y if residual is None else (y, z)
+
+
+def layer_norm(x, weight=None, bias=None, *, eps=1e-5, residual=None, **_):
+    z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    wide_weight, wide_bias = (None if y is None else y.float() for y in (weight, bias))
+    y = functional.layer_norm(z.float(), (x.shape[-1],), wide_weight, wide_bias, eps).to(x.dtype)
+    return y if residual is None else (y, z)
+
+
 PROMISED = []
 """Of each call of a package that `stand_in` stands in for, whether its weight was promised to be constant."""
 
@@ -122,8 +137,17 @@ def stand_in(package, monkeypatch):
     monkeypatch.setattr(package._torch_patch, "time_us", lambda *_: math.inf)  # those of the tests' tables are drawn
     monkeypatch.setattr(package._operations, "constant", lambda weight: constant(weight, weight.data_ptr()))
 
+    def norm(name):
+        def function(*operands, **options):
+            names.append(name)
+            return globals()[name](*operands, **options)
+
+        return function
+
     for name in ("linear", "gated_linear", "matmul", "grouped_linear"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
+    for name in ("rms_norm", "layer_norm"):
+        monkeypatch.setattr(package._rows, name, norm(name))
     monkeypatch.setattr(package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
     monkeypatch.setattr(package._torch_modules, "DEVICES", ["cpu"])
     monkeypatch.setattr(package._torch_modules, "_why_not_here", lambda device: None)

@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from aot.cli.main import main
-from aot.core.candidate import Candidate
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.target import load_target
 from aot.measure.tuning_set import TuningSet, read_tuning_set
 from aot.tune import bundle
+from tests.compiling import compile_kernels
+from tests.objects import BF16
 from tests.simulated import device as simulated
+from tests.unit.accepted import named
 
 CANDIDATES = (
     "sm100_persistent_64x32_c1x1_static",
@@ -75,6 +78,7 @@ def tuning(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning")
     shapes = folder / "small.toml"
     shapes.write_text(SHAPES)
+    compile_kernels([KernelKey(BF16, named(name, TARGET.name)) for name in CANDIDATES], TARGET)
     done = tune("--shapes", shapes, "--bundle", folder / "bundle")
     assert done.exit_code == 0, done.output
     assert "not compiled" not in done.output

@@ -13,7 +13,7 @@ import pytest
 
 from aot.core.errors import DeviceError
 from aot.select.record import read_record
-from tests.equivalence.kernels import STORE
+from tests.compiling import STORE
 from tests.simulated.conftest import CANDIDATES
 
 ROOT = Path(__file__).parents[2]

@@ -26,6 +26,7 @@ CONSTANTS = {
     "shape set": "VERSION",
     "calibration": "CALIBRATION_VERSION",
     "results of measuring": "SCHEMA_VERSION",
+    "results of row operations": "ROW_RESULTS_VERSION",
     "bundle": "TUNING_SET_VERSION",
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 from . import _products, errors
 from ._dtypes import dtype_number
 
-INTERLEAVED, BLOCKS = 1, 2
+INTERLEAVED, BLOCKS, ROUNDS_NORM = 1, 2, 4
 """Bits of the flags, which row_call.cc has too."""
 GRANULARITIES = ("row", "tensor", "block")
 
@@ -31,6 +31,7 @@ def rms_norm(
     eps: float = 1e-6,
     residual: Any = None,
     weight_offset: float = 0.0,
+    round_norm: bool = False,
     out: Any = None,
     out_dtype: Any = None,
     scale: Any = None,
@@ -39,9 +40,10 @@ def rms_norm(
 ) -> Any:
     """Compute z / sqrt(mean(z^2) + eps) * (weight + weight_offset) of each row z, as torch.nn.functional.rms_norm.
 
-    All is done in float32, and each result is rounded once. With a residual z is x + residual, rounded to x's type, as
-    in a transformer's layers; without, it is x. Work goes to the current stream of x's framework, where a CUDA graph
-    may capture it. Which types there are kernels for depends on what the wheel was built for; `plan_rows` says so.
+    All is done in float32, and each result is rounded once, or as `round_norm` says. With a residual z is x + residual,
+    rounded to x's type, as in a transformer's layers; without, it is x. Work goes to the current stream of x's
+    framework, where a CUDA graph may capture it. Which types there are kernels for depends on what the wheel was built
+    for; `plan_rows` says so.
 
     Args:
         x: (..., cols) in GPU memory, bfloat16 or float16. Where leading dimensions do not join into rows of one stride,
@@ -50,6 +52,8 @@ def rms_norm(
         eps: added to the mean of the squares.
         residual: (..., cols), of x's type.
         weight_offset: added to each weight, as Gemma has it: 1.0.
+        round_norm: whether a normalised row is rounded to x's type before it is multiplied with the weight, as Llama of
+            transformers has it, and most of its models.
         out: (..., cols), written to; allocated where it is not given. It may be x itself where it is of x's type.
         out_dtype: type of the result, as torch, NumPy or JAX have it or by name; by default that of `out`, or x's.
             float8_e4m3fn is divided by scales before it is rounded.
@@ -78,7 +82,8 @@ def rms_norm(
     """
     tensors = (weight, None, residual, None, None, scale, out, residual_out, scale_out)
     numbers = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
-    return _products.rms_norm(x, tensors, (_element("rms_norm", out_dtype), 0, -1, *numbers))
+    flags = ROUNDS_NORM if round_norm else 0
+    return _products.rms_norm(x, tensors, (_element("rms_norm", out_dtype), flags, -1, *numbers))
 
 
 def layer_norm(

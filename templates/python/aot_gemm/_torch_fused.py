@@ -64,33 +64,45 @@ class Fused:
                 return is_faster
         return self.aot_faster[-1]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle by the class that was there before, since this one is made where it is needed."""
-        return _restored, (type(self).__mro__[2],), self.__dict__
-
 
 @cache
-def fused_class(kind: type) -> type:
-    """Return a class of modules with `Fused` in front of it."""
-    names = {"__module__": __name__, "__doc__": Fused.__doc__, "__qualname__": f"Fused{kind.__name__}"}
-    return type(f"Fused{kind.__name__}", (Fused, kind), names)
+def fronted(first: type, kind: type) -> type:
+    """Return a class of modules with another in front of it."""
+    name = f"{first.__name__}{kind.__name__}"
+    names = {"__module__": __name__, "__doc__": first.__doc__, "__qualname__": name, "__reduce_ex__": _reduce}
+    return type(name, (first, kind), names)
 
 
-def _restored(kind: type) -> Any:
-    cls = fused_class(kind)
+def _reduce(module: Any, protocol: Any) -> Any:
+    """Pickle by the classes that it is made of, since it is made where it is needed."""
+    del protocol
+    return _restored, type(module).__mro__[1:3], module.__dict__
+
+
+def _restored(first: type, kind: type) -> Any:
+    cls = fronted(first, kind)
     return cls.__new__(cls)
+
+
+def front(module: Any, first: type, **values: Any) -> None:
+    """Put a class in front of a module's, with values that it needs, which are no submodules."""
+    for name, value in values.items():
+        object.__setattr__(module, name, value)
+    module.__class__ = fronted(first, type(module))
+
+
+def unfront(module: Any, names: tuple[str, ...]) -> None:
+    """Give a module the class that it had, without values of these names."""
+    module.__class__ = type(module).__mro__[2]
+    for name in names:
+        vars(module).pop(name, None)
 
 
 def fuse(module: Any, tail: Tail, joined: Joined, faster: tuple[bool, ...]) -> None:
     """Give a module the class that fuses, where that is faster."""
-    object.__setattr__(module, "aot_faster", faster)
-    object.__setattr__(module, "aot_tail", tail)
-    object.__setattr__(module, "aot_joined", joined)
-    module.__class__ = fused_class(type(module))
+    front(module, Fused, aot_faster=faster, aot_tail=tail, aot_joined=joined)
 
 
 def unfuse(module: Any) -> None:
     """Give a module the class that it had."""
-    module.__class__ = type(module).__mro__[2]
-    for name in ("aot_tail", "aot_joined", "aot_faster"):
-        vars(module).pop(name, None)
+    unfront(module, ("aot_tail", "aot_joined", "aot_faster"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,61 +13,17 @@ from . import errors
 from ._torch_frozen import QUANTISED, FrozenLinear, Joined
 from ._torch_fused import Fused, fuse, unfuse
 from ._torch_modules import ROWS, Linear, num_padded, why_left, why_not_planned
+from ._torch_norms import Normed, restore_norm, swap_norms
 from ._torch_patterns import shared_inputs, tail
+from ._torch_report import PatchReport
+from ._torch_sums import Summed, join_sums, restore_sums
 from ._torch_times import STEP_US, bandwidth, is_for_few_rows, time_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+_FRONTS = (Fused, Normed, Summed)
 _EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
-
-
-@dataclass(frozen=True)
-class PatchReport:
-    """What `patch` did, by the names of modules."""
-
-    swapped: tuple[str, ...]
-    """Those that have their forward through the package since this call."""
-    already: tuple[str, ...]
-    """Those that had it before."""
-    left: dict[str, str]
-    """The other nn.Linear's, and why each was left as it is."""
-    fused: dict[str, str] = field(default_factory=dict)
-    """The modules in which something is computed as one, and what."""
-    unfused: dict[str, str] = field(default_factory=dict)
-    """Those in which it could be, and why it is not."""
-    is_frozen: bool = False
-    """Whether the parameters of those swapped were frozen: they require no gradient, and their weights are promised to
-    be constant."""
-    others: dict[str, str] = field(default_factory=dict)
-    """Modules that hold batches of matrices, as of experts, in no nn.Linear, which is all that is swapped."""
-    padded: tuple[str, ...] = ()
-    """Those whose weights have rows of zeros behind them, since theirs are no multiple of 16 bytes of a result."""
-    quantised: str | None = None
-    """What the weights of those swapped are quantised to."""
-    gain: dict[int, float] = field(default_factory=dict)
-    """By rows of x: the time of the products one by one over that of those fused, by the wheel's own table.
-
-    It is predicted from the table's times, and not measured here; only modules count whose every time the table has.
-    """
-
-    def __str__(self) -> str:
-        """Write one line of numbers, and one for each module that was fused or left."""
-        head = f"{len(self.swapped)} swapped, {len(self.already)} were already, {len(self.left)} left"
-        lines = [head + (f", {len(self.fused)} modules fused" if self.fused else "")]
-        if self.is_frozen:
-            lines.append("their parameters are frozen: no gradients, and nobody may write them but by load_state_dict")
-        if self.quantised:
-            lines.append(f"their weights are held a second time, as {self.quantised} by rows; results differ by that")
-        if self.padded:
-            lines.append(f"with rows of zeros: {', '.join(self.padded)}")
-        if self.gain:
-            speeds = ", ".join(f"{gain:.2f}x at {m} rows" for m, gain in self.gain.items())
-            lines.append(f"fused products over the same one by one, predicted from the table's times: {speeds}")
-        lines += [f"  {name or 'the model itself'}: fused: {what}" for name, what in self.fused.items()]
-        lines += [f"  {name or 'the model itself'}: not fused: {why}" for name, why in self.unfused.items()]
-        reasons = {**self.left, **self.others}
-        return "\n".join([*lines, *(f"  {name or 'the model itself'}: {reason}" for name, reason in reasons.items())])
 
 
 def patch(
@@ -77,6 +32,8 @@ def patch(
     where: Callable[[str, Any], bool] | None = None,
     frozen: bool | None = None,
     quantise: str | None = None,
+    norms: bool = True,
+    sums: bool = True,
 ) -> PatchReport:
     """Have every nn.Linear of a model that this wheel has tuned kernels for compute by `linear`, fused where that goes.
 
@@ -94,8 +51,13 @@ def patch(
     - act(gate(x)) * up(x), and the activation behind a Linear, in modules that torch.fx can trace, at the numbers of
       rows at which the table's times say that it is faster.
 
-    A Linear of 7 or 50 rows gets rows of zeros behind them, and with them a tuned kernel. Residuals are not fused: they
-    are added outside of the modules that compute them, where torch.compile joins them with the norm that follows.
+    - Norms over the last dimension, of any class: each is tried on rows of numbers, and swapped where it rounds as
+      `rms_norm` or `layer_norm` does. Where a gradient may be recorded, torch computes them.
+    - residual + x and the norm that follows, in one kernel, in layers whose source shows that: within a layer, and from
+      one layer of a list to the next. Results have the bits that the sum and the norm would have alone. An epilogue of
+      the product in front would spare the norm's kernel one read, but few kernels for few rows have it.
+
+    A Linear of 7 or 50 rows gets rows of zeros behind them, and with them a tuned kernel.
 
     Args:
         model: an nn.Module whose weights are in GPU memory.
@@ -103,6 +65,8 @@ def patch(
         frozen: whether to freeze what is swapped; by default where the model is in evaluation mode.
         quantise: "fp8" or "int8" for products of such elements: weights by rows, once, and inputs by rows with each
             call. The weights themselves stay, for state dicts and unpatch. Asks for a frozen model.
+        norms: whether to swap norms too.
+        sums: whether to compute sums with the norms that follow them, which takes swapped ones.
 
     Returns:
         Which modules were swapped, fused and left, and why.
@@ -134,6 +98,9 @@ def patch(
     fusion = _Fusion(swapped, quantise)
     if frozen:
         fusion.freeze(model)
+    swapped_norms, norms_left = swap_norms(model, where) if frozen and norms else ((), {})
+    if frozen and sums:
+        fusion.note_all(*join_sums(model))
     return PatchReport(
         tuple(swapped),
         already,
@@ -144,6 +111,8 @@ def patch(
         {name: text for name, text in _batches(model) if text},
         tuple(fusion.padded),
         quantise if swapped else None,
+        swapped_norms,
+        norms_left,
         fusion.gains(),
     )
 
@@ -158,7 +127,7 @@ def unpatch(model: Any) -> tuple[str, ...]:
     """
     _check_model("unpatch", model)
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear)]
-    _restore([*(module for _, module in found), *(x for x in model.modules() if isinstance(x, Fused))])
+    _restore([*(module for _, module in found), *(x for x in model.modules() if isinstance(x, _FRONTS))])
     return tuple(name for name, _ in found)
 
 
@@ -169,27 +138,33 @@ def patched(
     where: Callable[[str, Any], bool] | None = None,
     frozen: bool | None = None,
     quantise: str | None = None,
+    norms: bool = True,
+    sums: bool = True,
 ) -> Iterator[PatchReport]:
     """Patch a model for a block of code; behind it, what this call swapped is as it was.
 
     Arguments and errors are those of `patch`, whose report the block gets.
     """
-    report = patch(model, where=where, frozen=frozen, quantise=quantise)
-    names = {*report.swapped, *report.fused}
+    report = patch(model, where=where, frozen=frozen, quantise=quantise, norms=norms, sums=sums)
+    names = {*report.swapped, *report.fused, *report.norms}
     modules = [module for name, module in model.named_modules() if name in names]
     try:
         yield report
     finally:
-        _restore([x for x in modules if isinstance(x, (Linear, Fused))])
+        _restore([x for x in modules if isinstance(x, (Linear, *_FRONTS))])
 
 
 def _restore(modules: Iterable[Any]) -> None:
     for module in modules:
-        if isinstance(module, Fused):
+        if isinstance(module, Summed):
+            restore_sums(module)
+        if isinstance(module, Normed):
+            restore_norm(module)
+        elif isinstance(module, Fused):
             unfuse(module)
         elif isinstance(module, FrozenLinear):
             module.aot_thaw()
-        else:
+        elif isinstance(module, Linear):
             module.__class__ = nn.Linear
 
 
@@ -270,6 +245,12 @@ class _Fusion:
 
     def _own(self, members: Iterable[Any]) -> list[str]:
         return [self.names[id(x)].rpartition(".")[2] for x in members]
+
+    def note_all(self, fused: dict[str, str], unfused: dict[str, str]) -> None:
+        """Note what is computed as one in modules, and what is not and why."""
+        for notes, texts in ((self.fused, fused), (self.unfused, unfused)):
+            for name, text in texts.items():
+                self._note(notes, name, text)
 
     @staticmethod
     def _note(notes: dict[str, str], name: str, text: str) -> None:

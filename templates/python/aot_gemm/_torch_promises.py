@@ -15,15 +15,16 @@ from . import _operations
 class Promise:
     """The promise of one weight, which may be made of the memory of several parameters."""
 
-    __slots__ = ("_address", "_versions", "constant")
+    __slots__ = ("_address", "_versions", "constant", "owner")
 
-    def __init__(self, weight: Any, parameters: tuple[Any, ...]) -> None:
+    def __init__(self, weight: Any, parameters: tuple[Any, ...], owner: Any) -> None:
         """Wait until the weight is complete, and note how often torch has counted writes of its parameters.
 
         Raises:
             AotGemmError: the weight is none that `linear` takes, or its stream is being captured.
         """
         self.constant = _operations.constant(weight)
+        self.owner = weakref.ref(owner)
         self._address = weight.data_ptr()
         self._versions = tuple((x, x._version) for x in parameters)  # noqa: SLF001 - torch's documented counter
 
@@ -47,9 +48,17 @@ def promise(weight: Any, parameters: tuple[Any, ...], owner: Any) -> None:
     if any(x.is_inference() for x in (weight, *parameters)):
         return
     key = weight.data_ptr(), weight.shape
-    if key not in _KNOWN:
-        weakref.finalize(owner, _KNOWN.pop, key, None)
-    _KNOWN[key] = Promise(weight, parameters)
+    known = _KNOWN.get(key)
+    if known is None or known.owner() is not owner:
+        weakref.finalize(owner, _end, key)
+    _KNOWN[key] = Promise(weight, parameters, owner)
+
+
+def _end(key: tuple[int, Any]) -> None:
+    """Forget the promise of an owner that is gone, and not that of another whose weight lies there since."""
+    found = _KNOWN.get(key)
+    if found is not None and found.owner() is None:
+        del _KNOWN[key]
 
 
 def release(weight: Any) -> None:

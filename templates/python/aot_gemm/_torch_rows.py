@@ -19,7 +19,8 @@ from ._torch_row_result import RowCall, results_of
 _NORM = "Tensor? residual=None, Tensor? scale=None, *, float eps={eps}, ScalarType? out_dtype=None"
 _GATE = "(Tensor x, Tensor? scale=None, *, bool interleaved=False, ScalarType? out_dtype=None) -> Tensor[]"
 SCHEMAS = {
-    "rms_norm": f"(Tensor x, Tensor? weight=None, {_NORM.format(eps=1e-6)}, float weight_offset=0.0) -> Tensor[]",
+    "rms_norm": f"(Tensor x, Tensor? weight=None, {_NORM.format(eps=1e-6)}, float weight_offset=0.0, "
+    "bool round_norm=False) -> Tensor[]",
     "layer_norm": f"(Tensor x, Tensor? weight=None, Tensor? bias=None, {_NORM.format(eps=1e-5)}) -> Tensor[]",
     "silu_mul": _GATE,
     "gelu_tanh_mul": _GATE,
@@ -137,6 +138,7 @@ def rms_norm(
     eps: float = 1e-6,
     residual: Any = None,
     weight_offset: float = 0.0,
+    round_norm: bool = False,
     out: Any = None,
     out_dtype: Any = None,
     scale: Any = None,
@@ -150,7 +152,7 @@ def rms_norm(
     functions below.
     """
     tensors = {"x": x, "weight": weight, "residual": residual, "scale": scale}
-    options = {"eps": eps, "out_dtype": out_dtype, "weight_offset": weight_offset}
+    options = {"eps": eps, "out_dtype": out_dtype, "weight_offset": weight_offset, "round_norm": round_norm}
     return _dispatch("rms_norm", tensors, _written(out, residual_out, scale_out), options)
 
 

@@ -13,7 +13,7 @@ STEP_US = 2.5
 """What a small kernel between two products costs beside the bytes that it moves. Source: an H200, 2026-11-21: 2.5 to
 5.7 us between products of this package, back to back in a CUDA graph."""
 FEW_ROWS = "cluster_split_k"
-"""Part of the names of kernels for few rows, in which a cluster shares k; none of them computes a gate."""
+"""Part of the names of kernels for few rows, in which a cluster shares k."""
 
 
 def bandwidth(m: int, n: int, k: int, options: dict[str, Any]) -> float:

@@ -12,28 +12,37 @@ MAX_GROUP = 8
 """Clusters that are neighbours in the order of tiles."""
 
 
-def _divisor(divisor):
+def divisor(divisor):
     """Give multiplier, shift and divisor: exact for numbers below 2^31; a multiplier of 0 stands for a divisor of 1."""
     shift = max((divisor - 1).bit_length() - 1, 0)
     return ints(-(-(1 << (32 + shift)) // divisor) & 0xFFFFFFFF, shift, divisor)
+
+
+def num_in_group(clusters):
+    """Give how many clusters are neighbours in the order of tiles, of so many along the faster side."""
+    return min(MAX_GROUP, clusters)
+
+
+def schedule(clusters, num_products=1):
+    """Give the parameters by which quack numbers the tiles, of so many clusters along M and N."""
+    groups = [ceil(x / MAX_GROUP) for x in clusters]
+    along_n = groups[1] <= groups[0]
+    fast, slow = clusters[::-1] if along_n else clusters
+    group = num_in_group(fast)
+    return (
+        *ints(*clusters, num_products, along_n),
+        *divisor(clusters[0] * clusters[1]),
+        *ints(fast // group),
+        *divisor(group),
+        *divisor(fast % group or 1),
+        *divisor(group * slow),
+    )
 
 
 def launch(kernel, case, num_sms):
     product, tile = product_of(kernel, case), Tile.of(kernel.candidate)
     clusters, (cluster_m, cluster_n) = tile.clusters(product.z), tile.cluster
     num_clusters = clusters[0] * clusters[1]
-    groups = [ceil(x / MAX_GROUP) for x in clusters]
-    along_n = groups[1] <= groups[0]
-    fast, slow = clusters[::-1] if along_n else clusters
-    group = min(MAX_GROUP, fast)
-    schedule = (
-        *ints(*clusters, 1, along_n),
-        *_divisor(num_clusters),
-        *ints(fast // group),
-        *_divisor(group),
-        *_divisor(fast % group or 1),
-        *_divisor(group * slow),
-    )
     if kernel.candidate.schedule == "clc":
         grid = num_clusters * cluster_m, cluster_n, 1
     else:
@@ -43,5 +52,5 @@ def launch(kernel, case, num_sms):
         (THREADS, 1, 1),
         case.stream,
         attributes(cluster=tile.cluster, programmatic=1),
-        (tile.mma, *tile.load_parameters(product), *tile.store_parameters(product), *schedule),
+        (tile.mma, *tile.load_parameters(product), *tile.store_parameters(product), *schedule(clusters)),
     )

@@ -210,6 +210,12 @@ def test_compile_prints_failures_and_exits_with_one(monkeypatch):
     monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))
     result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "failed: k: why")
+    result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*", "--json")
+    found, kernel = json.loads(result.stdout), made[0].kernel
+    assert (result.exit_code, found["failures"]) == (1, {"k": "why"})
+    assert [(x["name"], x["object_bytes"], x["registers"]) for x in found["kernels"]] == [
+        (kernel.name, kernel.object_bytes, kernel.registers)
+    ]
 
 
 def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_path):
@@ -221,6 +227,17 @@ def test_a_measuring_that_ends_early_gives_the_runners_code(monkeypatch, tmp_pat
     assert (result.exit_code, result.stderr) == (75, "not compiled: k: why\n")
     text = succeed("tune", "--bundle", "b")
     assert text.splitlines()[-1] == f"on the device: python {tmp_path.name}/run.py --out results.sqlite"
+    assert json.loads(succeed("tune", "--bundle", "b", "--json")) == {
+        "command": f"python {tmp_path.name}/run.py --out results.sqlite",
+        "bundle": str(tmp_path),
+        "num_bytes": 2**20,
+        "not_compiled": {"k": "why"},
+    }
+    monkeypatch.setattr("aot.cli.tune.measure_here", lambda *_arguments, **_options: 0)
+    results = Path("build/tuning/thor/results.sqlite")
+    assert json.loads(succeed("tune", "--shapes", "shapes.toml", "--json"))["results"] == str(results)
+    text = succeed("tune", "--shapes", "shapes.toml")
+    assert text.endswith(f"measured into {results}; next: aot import {results}\n")
 
 
 NO_GPU = Machine("x86_64", "3.12.3", "2.39", True, "", "", None, [], 8, None, "", None, 0, False, "", "no driver")

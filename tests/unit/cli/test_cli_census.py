@@ -18,14 +18,14 @@ FAMILIES = tuple(family for family in families_for(load_target("thor")) if famil
 @pytest.fixture
 def one_family(monkeypatch, tmp_path):
     """Leave the fallback alone in the space, and run in a fresh folder."""
-    monkeypatch.setattr(census, "families_for", lambda target: [x for x in FAMILIES if target.arch in x.archs])
+    monkeypatch.setattr(census, "families_of", lambda _, target: [x for x in FAMILIES if target.arch in x.archs])
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_family")
 def test_compiles_counts_and_writes(tmp_path):
-    words = ["census", "--dtype", "bfloat16", "--layout", "kk"]
+    words = ["census", "--operations", "bf16_kk"]
     before = CliRunner().invoke(main, [*words, "--count-only"])
     assert before.exit_code == 0, before.output
     assert "1 legal, 0 compiled and passed the gate, 0 failed, 1 not compiled" in before.output
@@ -45,7 +45,7 @@ def test_a_surprise_ends_with_an_error(monkeypatch):
     def refuse(keys, *args, **kwargs):
         del keys, args, kwargs
 
-    monkeypatch.setattr("aot.cli.census.compile_all", refuse)
+    monkeypatch.setattr("aot.cli.census.compile_all_kinds", refuse)
     real = census.count
 
     def failing(*args):
@@ -54,7 +54,7 @@ def test_a_surprise_ends_with_an_error(monkeypatch):
         return replace(found, rows=rows)
 
     monkeypatch.setattr(census, "count", failing)
-    done = CliRunner().invoke(main, ["census", "--dtype", "bfloat16", "--layout", "kk"])
+    done = CliRunner().invoke(main, ["census", "--operations", "bf16_kk"])
     assert done.exit_code == CompileError.exit_code
     assert "aot: error: 1 legal candidates did not compile or were refused, k among them" in done.output
     assert "- `k`: CompileError: too large" in done.output
@@ -64,10 +64,10 @@ def test_a_surprise_ends_with_an_error(monkeypatch):
     ("content", "message"),
     [
         ("{", "cannot read the census"),
-        (json.dumps({"version": 1}), "Census needs the key arch, which is missing"),
+        (json.dumps({"version": 2}), "Census needs the key arch, which is missing"),
         (
-            json.dumps({"version": 9, "target": "t", "arch": "a", "toolchain": {}, "rows": []}),
-            "version: expected 1, got 9; make it again: aot census -o ",
+            json.dumps({"version": 9, "target": "t", "arch": "a", "toolchain": {}, "rows": [], "on_rows": []}),
+            "version: expected 2, got 9; make it again: aot census -o ",
         ),
     ],
 )

@@ -150,13 +150,13 @@ def workplace(tmp_path, monkeypatch):
             for command in ("compile", "tune", "space", "explain 1 1 1")
             for option in ("--dtype float16", "--layout kn", "--epilogue bias")
         ),
-        ("census --operations bf16_kk --dtype float16", "--dtype means nothing with --operations; leave it out"),
         ("select --target h200 --operations bf16_kk --epilogue bias", "--epilogue means nothing with --operations"),
         ("prior --operations bf16_kk --part points", "--part means nothing with --operations; leave it out, or use it"),
         ("build --selection s.json --operations bf16_kk", "--operations means nothing with --selection; leave it out"),
         ("build --target h200 --shapes x", f"--shapes means nothing {COMMITTED}; leave it out, or use it {DATA}"),
         ("explain 1 1 1 --target h200 --operations fp8", "--operations names e4m3_bf16_kk, e4m3_bf16_block_kk, "),
         ("space --list --explain", "--explain means nothing with --list; leave it out, or use it without --list"),
+        ("census --count-only --sample 3", "--sample means nothing with --count-only; leave it out, or use it without"),
         ("census --count-only --jobs 1", "--jobs means nothing with --count-only; leave it out"),
         ("smem --stages 2", "--stages means nothing without --tile; leave it out, or use it with --tile"),
         ("smem --two-cta", "--two-cta means nothing without --tile"),

@@ -105,6 +105,16 @@ def test_one_command_goes_from_a_configuration_to_the_line_that_installs(road):
     assert any(x.split()[:1] == ["all"] and x.endswith(" s") for x in result.stdout.splitlines())
 
 
+def test_its_facts_are_json(road, monkeypatch):
+    monkeypatch.setattr(wheel, "built_facts", lambda built, coverages: {"wheel": built.path, "of": list(coverages)})
+    result = aot(*WORDS, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["wheel"], found["of"]) == ("dist/x.whl", ["h200"])
+    assert found["selection"]["kernels"] == [x.name for x in SELECTION.kernels]
+    assert list(found["seconds"]) == [x.split("] ")[1] for x in result.stderr.splitlines() if x.startswith("[")]
+
+
 def test_what_is_done_is_not_done_again(road):
     aot(*WORDS)
     assert aot(*WORDS).exit_code == 0

@@ -124,7 +124,11 @@ def test_types_of_equal_sizes_and_rates_are_twins():
         Operation.E4M3E5M2_BF16_KK,
     )
     assert Operation.BF16_KK_SILU.twins == (Operation.FP16_KK_SILU,)
-    assert Operation.BF16_KK_SILU.equivalents == (Operation.FP16_KK_SILU, Operation.BF16_KK, Operation.FP16_KK)
+    assert Operation.BF16_KK_SILU.equivalents == (Operation.BF16_KK, Operation.FP16_KK)
+    assert [x.tag for x in Operation.FP16_KK_GEGLU.equivalents] == [
+        *("bf16_kk_geglu", "fp16_kk_swiglu", "bf16_kk_swiglu"),
+        *("fp16_kk", "bf16_kk"),
+    ]
     assert Operation.E4M3_BF16_FAST_KK.twins == Operation.E4M3_BF16_BLOCK_KK.twins == Operation.TF32_KK.twins == ()
 
 
@@ -133,9 +137,9 @@ def test_a_bias_is_a_step_of_its_own():
     assert (operation.tag, operation.call) == ("bf16_kk_bias", "bf16_bias")
     assert (operation.has_bias, operation.can_exchange) == (True, False)
     assert operation.layouts == (operation,)
-    assert operation.equivalents == (Operation.FP16_KK_BIAS, Operation.BF16_KK, Operation.FP16_KK)
-    assert Operation.FP16_KK_GATHERED_SWIGLU.equivalents[0] is Operation.BF16_KK_GATHERED_SWIGLU
+    assert operation.equivalents == (Operation.BF16_KK, Operation.FP16_KK)
     assert Operation.BF16_KK.equivalents == (Operation.FP16_KK,)
+    assert Operation.FP16_KK_GATHERED_SWIGLU.equivalents[0] is Operation.BF16_KK_GATHERED_SWIGLU
     assert operation.num_bytes(2, 3, 5) == 2 * (2 * 5 + 3 * 5 + 2 * 3 + 3)
 
 

@@ -96,6 +96,21 @@ def test_the_sum_with_the_residual_is_rounded_as_torch_rounds_it(operation):
     assert np.array_equal(got, (x + residual).double().numpy())
 
 
+@pytest.mark.parametrize("operation", [RowOperation.BF16_RMS_NORM, RowOperation.FP16_RMS_NORM])
+def test_a_norm_that_is_rounded_before_the_weight_is_that_of_llama(operation):
+    rows, dtype = rows_of(operation), TORCH[operation.x]
+    x, residual, weight = (torch.tensor(rows[argument]).to(dtype) for argument in (X, RESIDUAL, WEIGHT))
+    z = (x + residual).float()
+    llama = weight * (z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + EPS)).to(dtype)
+    found, once = (row_reference(operation, rows, RowParameters(EPS, 0.0, False, x)).values for x in (True, False))
+    ends = (found.values - found.radius, found.values + found.radius)
+    low, high = (decode(operation.x, encode(operation.x, end.astype(np.float32))) for end in ends)
+    assert ((low <= llama.double().numpy()) & (llama.double().numpy() <= high)).all()
+    assert (low == high).mean() > 0.95
+    rounded_once = decode(operation.x, encode(operation.x, once.values.astype(np.float32)))
+    assert 0.1 < (llama.double().numpy() != rounded_once).mean() < 0.6
+
+
 def special(operation, value):
     rows = rows_of(operation)
     rows[X][1, 3] = value

@@ -31,4 +31,5 @@ def test_flags_are_those_of_the_runtime():
         "HAS_RESIDUAL_OUT": 8,
         "SCALE_IS_GIVEN": 16,
         "IS_INTERLEAVED": 32,
+        "ROUNDS_NORM": 64,
     }

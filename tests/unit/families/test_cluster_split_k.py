@@ -54,7 +54,32 @@ def test_a_stage_of_e4m3_has_twice_the_k_and_factors_have_their_place(name, smem
     assert resources(name, "h200", FP8) == (smem_bytes, stages, threads, 0)
 
 
-@pytest.mark.parametrize("operation", [BF16, FP8])
+@pytest.mark.parametrize(
+    ("name", "smem_bytes"),
+    [
+        # As without an epilogue, and the bias of 16 rows; 73 barriers, one float and 16 more, rounded to 16 bytes.
+        ("cluster_split_k_16x1_c1x1_warps8_st9_direct_swap", 72 * 24 * 128 + 592 + 16 * 4),
+        # 24 rows are a CTA's share of the 48, with a gate 12 of each half.
+        (NAME, 32 * 56 * 128 + 272 + 48 * 8 * 4 + 24 * 4),
+    ],
+)
+@pytest.mark.parametrize("operation", [Operation.BF16_KK_RESIDUAL, Operation.FP16_KK_GELU, Operation.BF16_KK_SWIGLU])
+def test_a_bias_has_its_place_where_more_steps_follow(name, smem_bytes, operation):
+    assert resources(name, "h200", operation)[0] == smem_bytes
+    assert resources(name, "h200", Operation.BF16_KK_BIAS) == resources(name, "h200", BF16)
+
+
+def test_a_gate_takes_rows_by_pairs_and_counts_those_of_both_halves():
+    odd = replace(TILE, tile_m=3, cluster_m=16)
+    message = "swiglu takes rows of the weight by pairs, got a share of 3"
+    assert FAMILY.check(odd, Operation.BF16_KK_SWIGLU, H200) == Rejected(Reason.TILE, message)
+    assert FAMILY.check(odd, Operation.BF16_KK_RESIDUAL, H200) is None
+    # 48 rows of the weight make 24 of the 14336 columns of D: two CTAs for each of 598 clusters.
+    (count,) = Operands.of([TILE], [Problem(Operation.BF16_KK_SWIGLU, 8, 14336, 4096)]).num_ctas().ravel()
+    assert count == 2 * 598
+
+
+@pytest.mark.parametrize("operation", [BF16, FP8, Operation.BF16_KK_SWIGLU])
 @pytest.mark.parametrize("rows", [16, 32, 48])
 def test_stages_fill_an_sm_with_one_cta_and_with_two(rows, operation):
     candidates = [x for x in FAMILY.candidates(operation, H200) if (x.tile_m, x.tile_n, x.cluster_m) == (rows, 8, 1)]
@@ -79,7 +104,8 @@ def test_the_device_is_filled_from_n_1024_to_n_14336():
     "operation",
     [
         *(BF16, FP8, Operation.E4M3_FP16_KK, Operation.E4M3_FP32_KK, Operation.E4M3_BF16_FAST_KK),
-        *(Operation.E4M3_BF16_KK_SILU, Operation.E4M3_BF16_KK_GELU_TANH),
+        *(Operation.E4M3_BF16_KK_SILU, Operation.E4M3_BF16_KK_GELU_TANH, Operation.E4M3_BF16_KK_SWIGLU),
+        *(Operation.BF16_KK_RELU, Operation.FP16_KK_GELU, Operation.BF16_KK_RESIDUAL, Operation.FP16_KK_SWIGLU),
     ],
 )
 @pytest.mark.parametrize(("target", "count"), [("h200", 120), ("thor", 80)])
@@ -141,19 +167,6 @@ def test_both_operands_must_be_contiguous_along_k():
 @pytest.mark.parametrize(
     ("operation", "why", "message"),
     [
-        (
-            Operation.BF16_KK_SILU,
-            Reason.EPILOGUE,
-            "cluster_split_k applies activations to sums with scale factors, bf16_kk_silu has none",
-        ),
-        (
-            Operation.E4M3_BF16_KK_SWIGLU,
-            Reason.EPILOGUE,
-            (
-                f"{NAME}: cluster_split_k builds the epilogues none, bias, silu, gelu_tanh, "
-                "e4m3_bf16_kk_swiglu needs swiglu"
-            ),
-        ),
         (
             Operation.E5M2E4M3_BF16_KK,
             Reason.TYPES,

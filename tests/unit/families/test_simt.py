@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from aot.compile.compiler import compile_kernels
 from aot.core.candidate import Accepted, KernelKey, Reason, Workspace
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families.simt import FAMILY
 from aot.space.legality import check
-from tests.objects import STORE, parameter_sizes
+from tests.compiling import compile_kernels
+from tests.objects import parameter_sizes
 from tests.unit.accepted import named, reason, resources
 
 NAME = "simt_64x64_c1x1_direct"
@@ -64,7 +64,6 @@ PARAMETERS = {
 def test_kernels_compile_without_spills_and_take_what_their_operation_has(target):
     device = load_target(target)
     keys = [KernelKey(operation, named(NAME, target)) for operation in PARAMETERS]
-    artifacts, failures = compile_kernels(keys, device, STORE, progress=False)
-    assert failures == []
+    artifacts = compile_kernels(keys, device)
     assert {x.kernel.operation: x.kernel.spill_bytes for x in artifacts} == dict.fromkeys(PARAMETERS, 0)
     assert {x.kernel.operation: parameter_sizes(x.path) for x in artifacts} == PARAMETERS

@@ -10,7 +10,7 @@ from aot.core.row_candidate import RowLimits
 from aot.core.row_operation import RowFunction, RowOperation, RowScale
 from aot.core.row_reference import RowParameters, expected_scales, row_reference, scaled
 from aot.core.row_signature import RowArgument
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, RowLibrary, RowsProblemStruct
+from aot.measure.row_library import INTERLEAVED, ROUND_NORM, SCALE_GIVEN, RowLibrary, RowsProblemStruct
 from aot.measure.row_verify import HEADS, RowVerifier, row_cases
 from tests.unit.twins import TwinGpu, memory
 
@@ -56,7 +56,9 @@ class TwinRows:
             if tensor.data:
                 count = rows if argument is RowArgument.RESIDUAL else 1
                 values[argument] = decode(op.x, view(tensor, count, cols, op.x))
-        parameters = RowParameters(problem.eps, problem.weight_offset, bool(problem.flags & INTERLEAVED))
+        parameters = RowParameters(
+            problem.eps, problem.weight_offset, bool(problem.flags & INTERLEAVED), bool(problem.flags & ROUND_NORM)
+        )
         expected = row_reference(op, values, parameters)
         y = expected.values
         if op.is_quantized:

@@ -9,10 +9,10 @@ TUNING = TuningSet("h200", "sm_90a", KERNELS, PROBLEMS)
 
 
 def test_architecture_must_be_the_kernels():
-    check_arch(TUNING, (9, 0), "H200")
-    check_arch(TuningSet("thor", "sm_110a", KERNELS, PROBLEMS), (11, 0), "Thor")
+    check_arch(TUNING.arch, (9, 0), "H200")
+    check_arch("sm_110a", (11, 0), "Thor")
     with pytest.raises(DeviceError, match="the kernels are for sm_90a, B200 is sm_100"):
-        check_arch(TUNING, (10, 0), "B200")
+        check_arch(TUNING.arch, (10, 0), "B200")
 
 
 def test_steps_and_warnings_are_lines(capfd):

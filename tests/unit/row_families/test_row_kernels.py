@@ -1,8 +1,6 @@
 """Row kernels, compiled without a GPU: what they take, and what they would launch."""
 
 import ctypes
-import subprocess
-import sys
 
 import pytest
 
@@ -12,10 +10,10 @@ from aot.core.row_candidate import RowKernelKey
 from aot.core.row_operation import RowFunction, RowOperation
 from aot.core.row_signature import RowArgument, row_signature_of
 from aot.core.target import load_target
-from aot.row_families import row_family_of
+from aot.row_families import row_families, row_family_of
 from tests import native
+from tests.compiling import compile_kernels
 from tests.objects import parameter_sizes
-from tests.unit.row_families.compile_rows import candidate_of
 
 KERNELS = {
     "bf16_rms_norm": "row_registers_256x1_v8x2",
@@ -66,16 +64,16 @@ class Launch(ctypes.Structure):
 
 
 def key_of(tag):
-    return RowKernelKey(RowOperation(tag), candidate_of(RowOperation(tag), KERNELS[tag]))
+    operation = RowOperation(tag)
+    found = (x for family in row_families().values() for x in family.candidates(operation) if x.name == KERNELS[tag])
+    return RowKernelKey(operation, next(found))
 
 
 @pytest.fixture(scope="module", params=["h200", "thor"])
-def objects(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    words = [word for pair in KERNELS.items() for word in pair]
-    module = "tests.unit.row_families.compile_rows"
-    subprocess.run([sys.executable, "-m", module, request.param, str(folder), *words], cwd=native.ROOT, check=True)
-    return load_target(request.param), {tag: folder / f"{key_of(tag).name}.o" for tag in KERNELS}
+def objects(request):
+    target = load_target(request.param)
+    artifacts = compile_kernels([key_of(tag) for tag in KERNELS], target)
+    return target, {tag: found.path for tag, found in zip(KERNELS, artifacts, strict=True)}
 
 
 @pytest.mark.slow

@@ -437,6 +437,23 @@ def test_what_no_tuned_kernel_computes_is_left_to_the_fallback(record_path, monk
 
 
 @pytest.mark.usefixtures("built")
+def test_an_operation_is_chosen_by_the_record_that_has_enough_of_its_own_times(tmp_path, monkeypatch):
+    first, other, silu = tmp_path / "h200.jsonl.gz", tmp_path / "h200_operands.jsonl.gz", Operation.BF16_KK_SILU
+    write_record(first, RECORD)
+    own = [
+        replace(x, kernel=replace(x.kernel, operation=silu), problem=replace(x.problem, operation=silu))
+        for x in RECORD.measurements
+        if x.ok
+    ]
+    write_record(other, replace(RECORD, measurements=tuple(own)))
+    problems = len({x.problem for x in own})
+    for enough, path in ((problems, other), (problems + 1, first)):
+        monkeypatch.setattr(pipeline, "MIN_MEASURED", enough)
+        assert records_for([silu], H200, tmp_path) == {path: [silu]}
+        assert records_for([BF16], H200, tmp_path) == {first: [BF16]}
+
+
+@pytest.mark.usefixtures("built")
 def test_an_operation_is_chosen_by_the_first_record_with_kernels_that_can_be_built_for_it(tmp_path, monkeypatch):
     own, other = tmp_path / "h200.jsonl.gz", tmp_path / "h200_quack.jsonl.gz"
     write_record(other, RECORD)

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from aot.core.candidate import KernelKey
+from aot.core.candidate import KernelKey, Reason, Rejected
 from aot.core.dispatch import Column, Grid
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
@@ -24,6 +24,7 @@ from aot.select.selection import AgainstReference, parse_selection
 from aot.select.selector import UNTRIED, fallback_key, select_kernels
 from aot.select.table import Timed, renamed
 from aot.select.times import measured_times, spreads
+from aot.space.legality import check
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
@@ -457,6 +458,23 @@ def test_without_the_plain_operation_an_epilogue_gets_some_of_the_incumbents_ker
     # Of what it has, nothing was timed here.
     found = selected(rows_of((10, 0, 12), (10, 0, 9)), Objective(incumbent=only_b, operations=(SILU,)))
     assert shipped(found, SILU) == "AC"
+
+
+@pytest.mark.usefixtures("built")
+def test_the_plain_operations_kernels_do_not_bound_an_epilogue_that_few_of_them_have(monkeypatch):
+    plain = selected(FIRST, Objective(SelectionLimits(3)))
+    assert sorted(shipped(plain, BF16)) == ["A", "B", "C"]
+    more = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+    times = rows_of((10, 12, 14, 9), (12, 10, 14, 9), (14, 14.5, 13.9, 15), kernels=(A, B, C, more))
+
+    def silu_of(lacking):
+        real, refused = check, Rejected(Reason.EPILOGUE, "lacking")
+        monkeypatch.setattr(select, "check", lambda c, *rest: refused if c in lacking else real(c, *rest))
+        found = selected(times, Objective(incumbent=plain, operations=(SILU,)))
+        return {x.candidate for x in found.kernels if x.candidate.family == "sm90_quack"}
+
+    assert silu_of([A]) == {B, C}
+    assert silu_of([A, B]) == {C, more}
 
 
 @pytest.mark.usefixtures("built")

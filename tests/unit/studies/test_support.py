@@ -10,6 +10,7 @@ from aot.core.target import load_target, target_names
 from aot.families import families, families_for
 from aot.space.enumeration import has_tuned_kernels
 from aot.studies import support as module
+from aot.studies.census import read_census
 from aot.studies.support import (
     BEGIN,
     END,
@@ -113,3 +114,13 @@ def test_an_operation_on_rows_is_right_where_all_of_its_kernels_were(tmp_path, m
     module.proven_rows.cache_clear()
     assert module.proven_rows("h100") == {RowOperation.BF16_RMS_NORM}
     module.proven_rows.cache_clear()
+
+
+@pytest.mark.slow
+def test_what_is_said_to_compile_for_a_thor_has_compiled():
+    census = read_census(ROOT / "docs" / "thor-census.json")
+    compiled = {x.operation.tag for x in census.all_rows if x.num_compiled and x.family not in ("simt", "row_scalar")}
+    column = target_names().index("thor")
+    assert {tag for tag, cells in rows().items() if cells[column] == "compiles, not run"} == compiled
+    fallbacks = {x.operation.tag for x in census.all_rows if x.num_compiled and x.family in ("simt", "row_scalar")}
+    assert set(rows()) == fallbacks

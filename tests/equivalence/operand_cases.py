@@ -1,0 +1,226 @@
+"""Problems of any operation as the C API takes them, at random, the same every time."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import zlib
+from math import ceil
+
+from aot.core.grouping import Grouping
+from aot.core.row_operation import RowFunction, RowScale
+from aot.core.types import Scale
+from aot.measure.kernel_library import (
+    B_CONSTANT,
+    CURRENT_DEVICE,
+    GATE_INTERLEAVED,
+    OFFSETS_START,
+    GroupStrides,
+    ProblemStruct,
+    TensorStruct,
+)
+from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, RowsProblemStruct, RowsTensorStruct
+
+COUNT = 40
+"""Problems for each kernel."""
+ALIGNMENT = 16
+MAX_EXTENT = 60000
+BLOCK = 128
+"""Columns that a factor of a block serves."""
+BASES = {
+    name: place << 43
+    for place, name in enumerate(
+        ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "offsets", "index"), 1
+    )
+}
+"""Further apart than any operand of the problems reaches."""
+
+
+def rng_of(name):
+    return random.Random(zlib.crc32(name.encode()))
+
+
+def _address(rng, name, alignment):
+    return BASES[name] + alignment * rng.randrange(2**24)
+
+
+def _extent(rng, step=1):
+    count = rng.choice((1, 2, 3, rng.randrange(1, 40), rng.randrange(1, 600), rng.randrange(1, 5000)))
+    return step * min(count, MAX_EXTENT // step)
+
+
+def _leading(rng, inner, step):
+    """Give a stride of a multiple of `step` elements: packed, padded a little, or far apart."""
+    packed = ceil(inner / step) * step
+    return packed + step * rng.choice((0, 0, 1, rng.randrange(1, 70), rng.randrange(1, 2**14)))
+
+
+class _Maker:
+    """Makes the operands of one problem; those of a fast kernel are aligned."""
+
+    def __init__(self, rng, *, is_aligned):
+        self.rng, self.is_aligned = rng, is_aligned
+
+    def matrix(self, name, rows, columns, num_bytes, *, row_major):
+        """Give a matrix's tensor, and the elements from one of a stack to the next."""
+        rng, step = self.rng, ALIGNMENT // num_bytes if self.is_aligned else 1
+        outer, inner = (rows, columns) if row_major else (columns, rows)
+        unit = 1 if self.is_aligned or name == "d" else rng.choice((1, 1, 2, 5))
+        leading = _leading(rng, inner * unit, step)
+        between = ceil(outer * leading / step) * step + step * rng.choice((0, 0, 3, rng.randrange(1, 999)))
+        strides = (leading, unit) if row_major else (unit, leading)
+        return TensorStruct(_address(rng, name, ALIGNMENT if self.is_aligned else num_bytes), strides), between
+
+    def factors(self, name, extent):
+        """Give a vector of factors, or one that serves all."""
+        return TensorStruct(_address(self.rng, name, 4), (self.rng.randrange(2), self.rng.randrange(3))), extent
+
+
+def _extents(rng, operation):
+    """Give m, n, k and the groups: n of whole pieces of 16 bytes of D and of B, and of blocks where they are scaled."""
+    is_grouped = operation.grouping.has_offsets
+    n = _extent(rng, BLOCK if operation.types.scale is Scale.BLOCK and is_grouped else 16)
+    m = _extent(rng) + (operation.grouping is not Grouping.DENSE)
+    k = (
+        _extent(rng, 16 if operation.gate is not None or is_grouped else 1)
+        + 1
+        - (is_grouped or operation.gate is not None)
+    )
+    if operation.types.scale is Scale.BLOCK and is_grouped:
+        k = ceil(k / BLOCK) * BLOCK
+    groups = 0 if operation.grouping is Grouping.DENSE else rng.choice((2, 3, 8, 65))
+    return m, n, max(k, 1), groups
+
+
+def _scaled(make, operation, problem, height, rows):
+    """Give a problem its factors."""
+    if operation.types.scale is Scale.VECTOR:
+        problem.scale_a, _ = make.factors("scale_a", height)
+        problem.scale_b, problem.group_strides.scale_b = make.factors("scale_b", rows)
+    if operation.types.scale is Scale.BLOCK:
+        rng, blocks = make.rng, ceil(problem.k / BLOCK)
+        any_strides = _Maker(rng, is_aligned=False)
+        of_b = any_strides.matrix("scale_b", ceil(rows / BLOCK), blocks, 4, row_major=True)
+        problem.scale_a, _ = any_strides.matrix("scale_a", height, blocks, 4, row_major=rng.randrange(2) == 1)
+        problem.scale_b, problem.group_strides.scale_b = of_b
+    if operation.types.scales_d:
+        problem.scale_d = TensorStruct(_address(make.rng, "scale_d", 4), (0, 0))
+
+
+def _added(make, operation, problem, rows):
+    """Give a problem what is added to its sums."""
+    rng = make.rng
+    if operation.has_bias and rng.randrange(3):
+        problem.bias = TensorStruct(_address(rng, "bias", ALIGNMENT), (rng.randrange(9), 1))
+        problem.group_strides.bias = rows + rng.randrange(5)
+    if operation.has_residual:
+        num_bytes = operation.types.d.num_bytes
+        problem.residual, _ = make.matrix("residual", problem.m, problem.n, num_bytes, row_major=True)
+
+
+def _flags(rng, operation):
+    """Give flags that mean something for an operation, or not."""
+    flags = rng.choice((0, B_CONSTANT))
+    if operation.gate is not None and not operation.grouping.has_offsets:
+        flags |= rng.choice((0, GATE_INTERLEAVED))
+    return flags | (rng.choice((0, OFFSETS_START)) if operation.grouping.has_offsets else 0)
+
+
+def product(rng, operation, *, is_aligned):
+    """State one problem of an operation."""
+    make, types, steps = _Maker(rng, is_aligned=is_aligned), operation.types, GroupStrides()
+    m, n, k, groups = _extents(rng, operation)
+    rows, height = operation.num_rows_of_b(n), m
+    problem = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, m, n, k, flags=_flags(rng, operation))
+    if operation.grouping is Grouping.GATHERED:
+        problem.rows_of_a = height = _extent(rng)
+        problem.index = TensorStruct(_address(rng, "index", 4), (1, 0))
+    problem.a, steps.a = make.matrix("a", height, k, types.a.num_bytes, row_major=operation.layout.a_k_major)
+    problem.b, steps.b = make.matrix("b", rows, k, types.b.num_bytes, row_major=operation.layout.b_k_major)
+    problem.d, steps.d = make.matrix("d", m, n, types.d.num_bytes, row_major=True)
+    if operation.grouping is Grouping.BATCHED:
+        steps.a, steps.b = (rng.choice((0, x, x)) for x in (steps.a, steps.b))
+    problem.group_strides = steps
+    _scaled(make, operation, problem, height, rows)
+    _added(make, operation, problem, rows)
+    if operation.grouping.has_offsets:
+        problem.offsets = TensorStruct(_address(rng, "offsets", 4), (1, 0))
+    problem.num_groups = groups
+    if not groups:
+        problem.group_strides = GroupStrides()
+    return problem
+
+
+def products(kernel):
+    """State the problems of a kernel of products, each with a stream."""
+    rng = rng_of(kernel.name)
+    is_aligned = kernel.num_strides == 1
+    return [(product(rng, kernel.operation, is_aligned=is_aligned), rng.randrange(2**47)) for _ in range(COUNT)]
+
+
+def _strides(rng, extents, step, *, has_last):
+    """Give strides of a tensor whose runs lie apart by multiples of `step` elements."""
+    unit = rng.choice((1, 1, 3)) if has_last else 1
+    strides = [unit]
+    for extent in extents[:0:-1]:
+        strides.insert(0, _leading(rng, extent * strides[0], step))
+    return strides
+
+
+def of_rows(rng, operation, limits):
+    """State one problem of an operation on rows, of what a kernel with these limits takes."""
+    is_rotary, has_last = operation.function is RowFunction.ROTARY, limits.has_last_stride
+    multiple = limits.cols_multiple
+    cols = min(_extent(rng, max(multiple, 2) * (2 if is_rotary else 1)), limits.max_cols // multiple * multiple)
+    rows = _extent(rng)
+    problem = RowsProblemStruct(ctypes.sizeof(RowsProblemStruct), 0, CURRENT_DEVICE, rows, cols)
+    step = max(limits.alignment_bytes // operation.x.num_bytes, 1)
+
+    def tensor(name, extents, num_bytes):
+        address = (list(RowsProblemStruct.__dict__).index(name) << 40) + num_bytes * step * rng.randrange(2**24)
+        strides = _strides(rng, extents, step, has_last=has_last and name not in ("weight", "bias"))
+        setattr(problem, name, RowsTensorStruct(address, (*strides, *(0,) * (3 - len(strides)))))
+
+    if is_rotary:
+        problem.heads, problem.positions = rng.randrange(1, 70), rng.randrange(1, 5000)
+        problem.rotary_dim = cols
+        for name in ("cos", "sin"):
+            tensor(name, (problem.positions, cols // 2), operation.x.num_bytes)
+    middle = (problem.heads,) if is_rotary else ()
+    tensor("x", (rows, *middle, operation.num_columns_of_x(cols)), operation.x.num_bytes)
+    tensor("y", (rows, *middle, cols), operation.y.num_bytes)
+    if operation.is_norm:
+        problem.eps = rng.random()
+        _norm_operands(rng, operation, problem, tensor)
+    if operation.is_quantized:
+        blocks = ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
+        scale = (list(RowsProblemStruct.__dict__).index("scale") << 40) + 4 * rng.randrange(2**24)
+        problem.scale = RowsTensorStruct(scale, (*_strides(rng, (rows, blocks), 1, has_last=True), 0))
+        if operation.scale is RowScale.ROW and rng.randrange(2):
+            problem.flags |= SCALE_GIVEN
+            problem.scale.strides[0] *= rng.randrange(2)
+    if (is_rotary or operation.is_pair) and rng.randrange(2):
+        problem.flags |= INTERLEAVED
+    return problem
+
+
+def _norm_operands(rng, operation, problem, tensor):
+    """Give a norm those of its operands that it may be left without, or not."""
+    rows, cols, num_bytes = problem.rows, problem.cols, operation.x.num_bytes
+    kind = rng.randrange(3)
+    if kind:
+        tensor("residual", (rows, cols), num_bytes)
+    if kind == 1:
+        tensor("residual_out", (rows, cols), num_bytes)
+    if rng.randrange(3):
+        tensor("weight", (1, cols), num_bytes)
+    if operation.function is RowFunction.RMS_NORM:
+        problem.weight_offset = rng.choice((0.0, 1.0))
+    if operation.has_bias and rng.randrange(3):
+        tensor("bias", (1, cols), num_bytes)
+
+
+def problems_of_rows(kernel):
+    """State the problems of a row kernel, each with a stream."""
+    rng = rng_of(kernel.name)
+    return [(of_rows(rng, kernel.operation, kernel.limits), rng.randrange(2**47)) for _ in range(COUNT)]

@@ -1,0 +1,137 @@
+"""Kernels of every kind of operation beside the plain product, whose launches are looked at.
+
+Host code depends on the family, and on which operands there are, of which sizes of elements, strides and ranks. So
+there is a kernel of each family for each kind of operands that it takes. Those for sm_90a are kernels of tests/runtime
+where it has one, so that they are compiled once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
+from aot.compile.compiler import compile_any
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.dispatch import Column, DispatchTable, Grid, Section
+from aot.core.operation import Operation as Op
+from aot.core.row_candidate import RowKernelKey
+from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.core.row_operation import RowOperation as Row
+from aot.core.target import Target, load_target
+from aot.families.simt import FAMILY as FALLBACK
+from aot.package.manifest import Manifest, device_table, from_json, to_json
+from aot.row_families import row_families
+from tests.golden.manifest import golden_manifest, with_table
+from tests.objects import STORE, parameter_sizes
+from tests.runtime import test_grouped_kernels as groups
+from tests.runtime import test_operand_kernels as operands
+
+SKINNY = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
+PAIR = {"cluster_m": 2, "use_2cta": True}
+KERNELS = {
+    "thor": [
+        (Op.E4M3_BF16_KK, operands.sm100(128, 256, **PAIR)),
+        (Op.E4M3_E4M3_KK, operands.sm100(128, 64)),
+        (Op.INT8_INT32_KK, operands.sm100(256, 256, **PAIR)),
+        (Op.INT8_FP16_KK, operands.sm100(64, 32, swap_ab=True)),
+        (Op.TF32_KK, operands.sm100(256, 192, swap_ab=True, **PAIR)),
+        (Op.BF16_KK_RESIDUAL, operands.sm100(128, 160, swap_ab=True)),
+        (Op.E4M3_BF16_KK_SWIGLU, operands.sm100(128, 256)),
+        (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
+        (Op.BF16_MN_BATCHED, operands.sm100(64, 64, "static", swap_ab=True)),
+        (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
+        (Op.BF16_KN_GROUPED, groups.sm100(128, 128)),
+        (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm100(128, 128)),
+        (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
+        (Op.E4M3_BF16_KK, SKINNY),
+    ],
+    "h200": [
+        (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
+        (Op.E4M3_BF16_KK, operands.early(64, 8, swap_ab=True)),
+        (Op.E4M3_E4M3_KK, operands.sm90(64, 192, "cooperative")),
+        (Op.INT8_INT32_KK, operands.sm90(64, 16, swap_ab=True)),
+        (Op.TF32_KK, operands.sm90(192, 192, "cooperative", cluster_m=2)),
+        (Op.BF16_KK_RESIDUAL, operands.sm90(128, 128, cluster_n=2)),
+        (Op.E4M3_BF16_KK_SWIGLU, operands.sm90(64, 64)),
+        (Op.E4M3_BF16_BLOCK_KK, operands.sm90_block(128, 128, "cooperative")),
+        (Op.BF16_KK_BATCHED, operands.sm90(128, 64)),
+        (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
+        (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm90(128, 128, "cooperative")),
+        (Op.BF16_MN_KGROUPED, groups.sm90(128, 128)),
+        (Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, groups.block(64, 128)),
+        (Op.E4M3_BF16_KK, SKINNY),
+    ],
+}
+"""A kernel of each family for each kind of operands; each operation of these has the fallback too."""
+FALLBACKS = (Op.E4M3_BF16_BLOCK_KK, Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU)
+"""Of which every target has the fallback, and a Thor nothing else."""
+ROWS = {
+    Row.BF16_RMS_NORM: ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
+    Row.BF16_E4M3_LAYER_NORM: ("row_registers_128x2_v8x4",),
+    Row.BF16_SILU_MUL: ("row_registers_128x1_v8x2",),
+    Row.FP16_ROTARY: ("row_rotary_8x16_v8x1",),
+    Row.BF16_E4M3_BLOCK_QUANTIZE: ("row_registers_16x8_v8x1",),
+}
+"""Candidates of operations on rows, beside the fallback of each."""
+
+
+def keys(target):
+    """List the kernels of a target, with the fallback of each operation."""
+    device = load_target(target)
+    operations = dict.fromkeys((*(x for x, _ in KERNELS[target]), *FALLBACKS))
+    fallbacks = [KernelKey(x, next(iter(FALLBACK.candidates(x, device)))) for x in operations]
+    return [*(KernelKey(*x) for x in KERNELS[target]), *fallbacks]
+
+
+def row_keys():
+    """List the kernels of operations on rows, a fallback of each operation in front; every target has the same."""
+    found = []
+    for operation, names in ROWS.items():
+        candidates = [x for family in row_families().values() for x in family.candidates(operation)]
+        fallback = next(x for x in candidates if x.family == "row_scalar")
+        found += [RowKernelKey(operation, x) for x in (fallback, *(x for x in candidates if x.name in names))]
+    return found
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A library's content for one host."""
+
+    target: Target
+    manifest: Manifest
+    objects: dict[str, Path]
+
+    @property
+    def sizes(self):
+        """Give the sizes of each kernel's parameters."""
+        return {name: parameter_sizes(path) for name, path in self.objects.items()}
+
+
+def _sections(kernels):
+    """Make the table of products: their fallbacks."""
+    fallbacks = sorted((x.operation.position, x.operation, i) for i, x in enumerate(kernels) if x.num_strides == 2)
+    return tuple(Section(x, (), Grid((1,), (1,), (Column((1,), (i,)),)), i) for _, x, i in fallbacks)
+
+
+def _row_sections(kernels):
+    """Make the table of operations on rows: their fallbacks."""
+    found = [(x.operation, i) for i, x in enumerate(kernels) if x.candidate.family == "row_scalar"]
+    found.sort(key=lambda x: x[0].position)
+    return tuple(RowSection(x, (RowColumn(1, (RowStep(1, i, 0.0, "predicted"),)),), i) for x, i in found)
+
+
+@cache
+def compiled(target):
+    """Compile the kernels of a target."""
+    host = load_target(target)
+    artifacts = compile_any([*keys(target), *row_keys()], host, STORE, progress=False)
+    assert [x for x in artifacts if isinstance(x, CompileFailure)] == []
+    kernels = tuple(x.kernel for x in artifacts if isinstance(x, Artifact))
+    on_rows = tuple(x.kernel for x in artifacts if isinstance(x, RowArtifact))
+    device = vars(device_table(host, DispatchTable(_sections(kernels))))
+    manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
+    table = replace(manifest.tables[0], row_table=RowTable(_row_sections(on_rows)))
+    manifest = replace(manifest, arch=host.arch, platform_tag=host.platform_tag, row_kernels=on_rows, tables=(table,))
+    return Compiled(host, from_json(to_json(manifest)), {x.kernel.name: x.path for x in artifacts})

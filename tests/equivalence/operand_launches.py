@@ -1,0 +1,381 @@
+"""What the parameters of a launch must be, of any operation: derived from the problem that the C API was given, alone.
+
+A kernel's parameters are, in this order: on Blackwell the tiled MMA, which is types only; of each operand a descriptor
+and the extents that are known at run time; the vectors of the epilogue; what the groups are found by; and how the tiles
+are numbered. Tensors without a descriptor are an address, int32 extents and int64 strides, as CuTe DSL exports them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from aot.core.grouping import Grouping
+from aot.core.types import Scale
+from aot.measure.kernel_library import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
+from tests.equivalence.descriptor import TensorMap
+from tests.equivalence.expected import LARGE_BYTES
+from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule
+
+ALIGNMENT, BLOCK = 16, 128
+ROW_BYTES = 128
+"""Of k, in a row of shared memory."""
+FAR, NO_END = 2**30, 2**31 - 1
+"""Extents of a descriptor whose rows are a group's: the group's end is moved to the last of so many rows, and what is
+added to the address for that is taken off by a further mode. Source: quack copy_utils.py,
+`create_ragged_tensor_for_tma`."""
+ADDRESS_BITS, SPAN_BITS = 57, 64
+"""Of a descriptor's address, which is computed modulo 2^64; of the sum of strides that is to wrap around."""
+DTYPES = {
+    "bf16": {"bfloat16"},
+    "fp16": {"float16"},
+    "e4m3": {"uint8"},
+    "e5m2": {"uint8"},
+    "int8": {"uint8"},
+    "int32": {"uint32", "float32"},
+    "fp32": {"float32"},
+    "tf32": {"float32"},
+}
+"""What a descriptor may say of an element type: its width counts, and that tf32 is rounded on the way, by bit 16."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """A descriptor's content but for its box: modes fastest first, strides in bytes."""
+
+    dtypes: frozenset[str]
+    address: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_bytes: int
+    is_tf32: bool = False
+    box: tuple[int, ...] | None = None
+    """Where it is known: of what is loaded."""
+
+    def differences(self, found):
+        """Say how a decoded descriptor is another; empty where it is not."""
+        inner = found.box[0] * self.element_bytes
+        wanted = TensorMap(
+            dtype=found.dtype if found.dtype in self.dtypes else str(set(self.dtypes)),
+            address=self.address % 2**ADDRESS_BITS,
+            extents=self.extents,
+            strides=self.strides,
+            box=self.box or found.box,
+            element_strides=(1,) * len(self.extents),
+            interleave=0,
+            swizzle={32: 1, 64: 2, 128: 3}.get(inner),
+            l2_promotion=2,
+            nan_fill=False,
+            bit_1=True,
+            bit_21=self.span >= LARGE_BYTES,
+            tf32=self.is_tf32,
+            atomicity=found.atomicity if self.is_stored_by_words else 0,
+        )
+        return [(x, vars(found)[x], vars(wanted)[x]) for x in vars(wanted) if vars(found)[x] != vars(wanted)[x]]
+
+    @property
+    def is_stored_by_words(self):
+        """Say whether it is a D of 32 bits, of whole numbers or not, swizzled by 16 bytes or by 32."""
+        return self.box is None and self.element_bytes == 4
+
+    @property
+    def span(self):
+        """Give the bytes from the first element to past the last, in 64 bits, around which a group's rows wrap."""
+        steps = (self.element_bytes, *self.strides)
+        reach = sum((x - 1) * y for x, y in zip(self.extents, steps, strict=True))
+        return (reach + self.element_bytes) % 2**SPAN_BITS
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A parameter's bytes; those of a tensor with an odd number of extents have four among them that mean nothing."""
+
+    content: bytes
+    num_extents: int = 0
+
+    def differences(self, found):
+        """Say how a parameter is another; empty where it is not."""
+        if self.num_extents % 2:
+            end = 8 + 4 * self.num_extents
+            found = found[:end] + bytes(4) + found[end + 4 :]
+        return [] if found == self.content else [(found.hex(" ", 4), self.content.hex(" ", 4))]
+
+
+def tensor(address, extents, strides):
+    """Give a tensor without a descriptor."""
+    content = struct.pack(f"<Q{len(extents)}i", address or 0, *extents)
+    content += bytes(-len(content) % 8) + struct.pack(f"<{len(strides)}q", *strides)
+    return Plain(content, len(extents))
+
+
+def integer(value):
+    return Plain(struct.pack("<I", value & 0xFFFFFFFF))
+
+
+class Operands:
+    """The operands of a problem as kernels see them."""
+
+    def __init__(self, kernel, problem):
+        self.kernel, self.operation, self.problem = kernel, kernel.operation, problem
+        self.is_interleaved = bool(problem.flags & GATE_INTERLEAVED)
+        self.grouping, self.steps = kernel.operation.grouping, problem.group_strides
+        self.groups = problem.num_groups
+        self.offsets_count = self.groups + bool(problem.flags & OFFSETS_START)
+
+    def _leading(self, name, rows, columns, element, *, row_major):
+        """Give the stride that counts: where there is a single run, of its own length in pieces of 16 bytes."""
+        outer, inner = (rows, columns) if row_major else (columns, rows)
+        step = ALIGNMENT // element.num_bytes
+        return getattr(self.problem, name).strides[not row_major] if outer > 1 else ceil(inner / step) * step
+
+    @property
+    def height(self):
+        """Give the rows of A."""
+        return self.problem.rows_of_a if self.grouping is Grouping.GATHERED else self.problem.m
+
+    @property
+    def leading_of_a(self):
+        """Give the stride from row to row of a row-major A."""
+        return self._leading("a", self.height, self.problem.k, self.operation.types.a, row_major=True)
+
+    def _matrix(self, name):
+        """Give rows, columns, element type, whether rows are contiguous, and whether there is one for each group."""
+        p, operation, is_k = self.problem, self.operation, self.grouping is Grouping.K_GROUPED
+        is_batched = self.grouping is Grouping.BATCHED
+        return {
+            "a": (self.height, p.k, operation.types.a, operation.layout.a_k_major, is_batched),
+            "b": (p.n, p.k, operation.types.b, operation.layout.b_k_major, is_batched or self.grouping.groups_rows),
+            "d": (p.m, p.n, operation.types.d, True, is_batched or is_k),
+            "residual": (p.m, p.n, operation.types.d, True, False),
+        }[name]
+
+    def _gate(self, leading):
+        """Give the strides from gate to linear half and from row to row of one of the halves."""
+        return (leading, 2 * leading) if self.is_interleaved else (self.problem.n * leading, leading)
+
+    def descriptor(self, name, box=None):
+        """Give an operand's descriptor, and the extents beside it."""
+        rows, columns, element, row_major, is_stack = self._matrix(name)
+        size, leading = element.num_bytes, self._leading(name, rows, columns, element, row_major=row_major)
+        inner, outer = (columns, rows) if row_major else (rows, columns)
+        extents, strides = [inner, outer], [leading]
+        if name == "b" and self.operation.gate is not None:
+            leading = self.problem.b.strides[0]
+            extents, strides = [inner, 2, outer], list(self._gate(leading))
+        if is_stack:
+            extents.append(self.groups)
+            strides.append(getattr(self.steps, name))
+        address, shape = getattr(self.problem, name).data, [rows, columns, *([self.groups] if is_stack else [])]
+        if (name == "d" and self.grouping.groups_rows) or (name in "ab" and self.grouping is Grouping.K_GROUPED):
+            shape = [columns] if name == "d" else [rows]
+            extents, strides = [inner, FAR, NO_END], [leading, leading]
+            if name == "d":
+                address -= FAR * leading * size
+            else:
+                extents, strides = [*extents, NO_END], [leading, 2**SPAN_BITS // FAR - leading, leading]
+        map_ = Map(
+            frozenset(DTYPES[element.tag]), address % 2**SPAN_BITS, tuple(extents), tuple(x * size for x in strides),
+            size, element.tag == "tf32" and name in "ab", box,
+        )  # fmt: skip
+        return [map_, tuple(shape)]
+
+    def plain(self, name):
+        """Give an operand without a descriptor, for the fallback, which takes all strides."""
+        rows, columns, _, _, is_stack = self._matrix(name)
+        given, extents = getattr(self.problem, name), [rows, columns]
+        strides = list(given.strides)
+        if name == "b" and self.operation.gate is not None:
+            extents, strides = [2, *extents], [*self._gate(strides[0]), strides[1]]
+        if is_stack:
+            extents, strides = [self.groups, *extents], [getattr(self.steps, name), *strides]
+        return tensor(given.data, extents, strides)
+
+    def factors(self, name):
+        """Give the factors of A's or of B's rows."""
+        given, p = getattr(self.problem, name), self.problem
+        rows = self.height if name == "scale_a" else self.operation.num_rows_of_b(p.n)
+        extents, strides = [rows], [given.strides[0] if rows > 1 else 0]
+        if self.operation.types.scale is Scale.BLOCK:
+            rows = rows if name == "scale_a" else ceil(rows / BLOCK)
+            extents, strides = [rows, ceil(p.k / BLOCK)], list(given.strides)
+        elif name == "scale_b" and self.operation.gate is not None:
+            extents, strides = self._halves(p.n, given.strides[0])
+        if name == "scale_b" and self.grouping.groups_rows:
+            extents, strides = [self.groups, *extents], [self.steps.scale_b, *strides]
+        return tensor(given.data, extents, strides)
+
+    def _halves(self, n, stride):
+        """Give extents and strides of a vector with a gate: a fast kernel has two halves of its columns' modes."""
+        extents = [2, n] if self.kernel.num_strides == 2 else [n]
+        return extents, list(self._gate(stride)) if n else self._gate_of_none()
+
+    def _gate_of_none(self):
+        return [1, 2] if self.is_interleaved else [self.problem.n, 1]
+
+    def bias(self):
+        """Give the bias; one that is left away has no elements."""
+        given, n = self.problem.bias, self.problem.n if self.problem.bias.data else 0
+        extents, strides = [n], []
+        if self.operation.gate is not None:
+            extents, strides = self._halves(n, 1)
+        if self.grouping.groups_rows:
+            steps = self.steps.bias if given.data else 0
+            strides = strides or [1]
+            extents, strides = [self.groups, *extents], [steps, *strides]
+        return tensor(given.data, extents, strides)
+
+    def starts(self):
+        """Give what the groups are found by: the offsets, how many groups there are, and what is grouped."""
+        p = self.problem
+        extent = p.k if self.grouping is Grouping.K_GROUPED else p.m
+        return [tensor(p.offsets.data, [self.offsets_count], []), integer(self.groups), integer(extent)]
+
+    def index(self):
+        """Give the index, where rows are gathered."""
+        p = self.problem
+        return [tensor(p.index.data, [p.m], [])] if self.grouping is Grouping.GATHERED else []
+
+    def scale_d(self):
+        return [tensor(self.problem.scale_d.data, [1], [])] if self.operation.types.scales_d else []
+
+
+def _row(count):
+    """Give the widest swizzled row of 16-bit elements that an extent is made of."""
+    return next(x for x in (64, 32, 16) if count % x == 0)
+
+
+def _boxes(o):
+    """Give the boxes by which a CTA loads its shares of X and Y, which a row or column of a cluster has together."""
+    candidate, operation = o.kernel.candidate, o.operation
+    pair = 2 if candidate.use_2cta else 1
+    row = ROW_BYTES // operation.types.a.num_bytes
+    layout = operation.layout.a_k_major, operation.layout.b_k_major
+    parts = (candidate.tile_m // pair, candidate.cluster_n), (candidate.tile_n // pair, candidate.cluster_m // pair)
+    for (rows, shared), row_major in zip(parts, layout[::-1] if candidate.swap_ab else layout, strict=True):
+        yield (row, rows // shared) if row_major else (_row(rows), row // shared)
+
+
+def _loads(o):
+    """Give the parameters of X and Y."""
+    names = "ba" if o.kernel.candidate.swap_ab else "ab"
+    for name, (inner, outer) in zip(names, _boxes(o), strict=True):
+        box = inner, outer
+        if name == "a" and o.grouping is Grouping.GATHERED:
+            if o.kernel.candidate.family.startswith("sm90"):
+                yield tensor(o.problem.a.data, [o.height, o.problem.k], [o.leading_of_a])
+                continue
+            box = inner, 1
+        if name == "b" and o.operation.gate is not None:
+            box = inner, 2, outer // 2
+        found, shape = o.descriptor(name)
+        yield replace(found, box=(*box, *(1,) * (len(found.extents) - len(box))))
+        yield Plain(struct.pack(f"<{len(shape)}i", *shape))
+
+
+def _stored(o, name):
+    """Give the parameters of D or of a residual, which an exchanged kernel sees as their transpose."""
+    found, shape = o.descriptor(name)
+    shape = (*shape[1::-1], *shape[2:]) if o.kernel.candidate.swap_ab else shape
+    return [found, Plain(struct.pack(f"<{len(shape)}i", *shape))]
+
+
+def _vectors(o):
+    """Give the vectors that an epilogue loads: of the kernel's rows, of its columns, the bias and D's factor."""
+    found = [o.bias()] if o.operation.has_bias else []
+    if o.operation.types.scale is Scale.VECTOR:
+        scales = [o.factors("scale_a"), o.factors("scale_b")]
+        found = [*(scales[::-1] if o.kernel.candidate.swap_ab else scales), *found]
+    return [*found, *o.scale_d()]
+
+
+def _clusters(o):
+    """Count the clusters along M and N: of a group's rows as many as groups of any sizes may have."""
+    candidate, p = o.kernel.candidate, o.problem
+    rows = candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m
+    extents = p.m, o.operation.num_rows_of_b(p.n)
+    height, width = extents[::-1] if candidate.swap_ab else extents
+    if o.grouping.groups_rows:
+        height = (height + o.groups * (rows - 1)) // rows * rows
+    return ceil(height / rows), ceil(width / (candidate.tile_n * candidate.cluster_n))
+
+
+def _group_schedule(o):
+    """Give the parameters by which quack numbers the tiles of groups of rows, whose columns come first."""
+    _, columns = _clusters(o)
+    group = num_in_group(columns)
+    divisors = *divisor(group), *divisor(columns % group or 1)
+    return [integer(columns), *o.starts()[1:], *o.starts(), integer(group), *map(Plain, divisors)]
+
+
+def _ragged(o):
+    """Give what loads the last rows of a matrix by smaller boxes: their descriptors, the extents, and the promise."""
+    family, names = o.kernel.candidate.family, "ba" if o.kernel.candidate.swap_ab else "ab"
+    if family not in ("sm90_prefetch_b", "sm90_block_scale"):
+        return []
+    tile = {"sm90_prefetch_b": (4, 1), "sm90_block_scale": (8, 8)}[family]
+    maps = [o.descriptor(name)[0] for name, count in zip(names, tile, strict=True) for _ in range(count)]
+    extents = (o.problem.n, o.problem.m) if names == "ba" else (o.problem.m, o.problem.n)
+    promise = [integer(o.problem.flags & B_CONSTANT)] if family == "sm90_prefetch_b" else []
+    return [*maps, *map(integer, extents), *promise]
+
+
+def _quack(o):
+    """Give the parameters of quack's kernels, and of ours that are made of them."""
+    is_block = o.operation.types.scale is Scale.BLOCK
+    has_gate = o.operation.gate is not None
+    mma = bytes(32 * (2 if o.kernel.candidate.use_2cta else 1)) if "sm100" in o.kernel.candidate.family else bytes(1)
+    found = [Plain(mma), *_loads(o)]
+    found += [] if has_gate else _stored(o, "d")
+    found += _stored(o, "residual") if o.operation.has_residual else []
+    found += _vectors(o)
+    found += _stored(o, "d") if has_gate else []
+    if is_block:
+        found += [o.factors("scale_a"), o.factors("scale_b")]
+        found += [*o.starts(), *o.index()] if o.grouping.has_offsets else []
+    found += [*o.starts(), *o.index()] if o.grouping.has_offsets else []
+    found += _ragged(o)
+    if o.grouping.groups_rows:
+        return [*found, *_group_schedule(o)]
+    return [*found, *map(Plain, schedule(_clusters(o), max(o.groups, 1)))]
+
+
+def _skinny(o):
+    """Give the parameters of our own kernel for few rows: D is stored without a descriptor."""
+    candidate, p, row = o.kernel.candidate, o.problem, ROW_BYTES // o.operation.types.a.num_bytes
+    found = []
+    for name, rows in (("a", candidate.tile_n), ("b", candidate.tile_m * candidate.cluster_m)):
+        map_, shape = o.descriptor(name, (row, rows))
+        found += [map_, Plain(struct.pack("<2i", *shape))]
+    leading = p.d.strides[0] if p.m > 1 else ceil(p.n / 8) * 8
+    d = tensor(p.d.data, [p.m, p.n], [leading])
+    return [*found, d, o.factors("scale_a"), o.factors("scale_b"), o.bias(), integer(p.flags & B_CONSTANT)]
+
+
+def _fallback(o):
+    """Give the parameters of the fallback: the operands as they were stated."""
+    operation, found = o.operation, [o.plain(x) for x in "abd"]
+    scales = [o.factors(x) for x in ("scale_a", "scale_b")] if operation.types.is_scaled else []
+    bias = [o.bias()] if operation.has_bias else []
+    if o.grouping.has_offsets:
+        return [*found, *scales, *bias, *o.scale_d(), o.starts()[0], *o.index()]
+    residual = [o.plain("residual")] if operation.has_residual else []
+    return [*found, *bias, *scales, *residual, *o.scale_d()]
+
+
+PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny}
+
+
+def parameters(kernel, problem):
+    """List what each parameter of a launch must be."""
+    return PARAMETERS.get(kernel.candidate.family, _quack)(Operands(kernel, problem))
+
+
+def grid(kernel, problem):
+    """Give the CTAs of a launch along x, y and z, of one of quack's kernels."""
+    o, candidate = Operands(kernel, problem), kernel.candidate
+    cluster, products = candidate.cluster_m * candidate.cluster_n, 1 if o.grouping.groups_rows else max(o.groups, 1)
+    count = prod(_clusters(o))
+    if candidate.schedule == "clc":
+        return count * candidate.cluster_m, candidate.cluster_n, products
+    return candidate.cluster_m, candidate.cluster_n, min(count * products, kernel.num_sms // cluster)

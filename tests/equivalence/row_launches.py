@@ -1,0 +1,76 @@
+"""What the parameters of a launch of a row kernel must be: derived from the problem that the C API was given, alone."""
+
+from __future__ import annotations
+
+import struct
+from math import ceil
+
+from aot.core.row_operation import RowFunction, RowScale
+from aot.core.row_signature import RowArgument, RowFlag, row_signature_of
+from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN
+from tests.equivalence.operand_cases import BLOCK
+from tests.equivalence.operand_launches import Plain, integer, tensor
+
+
+def _extents(operation, problem, argument):
+    """Give the extents of a tensor."""
+    rows, cols, heads = problem.rows, problem.cols, problem.heads
+    middle = (heads,) if operation.function is RowFunction.ROTARY else ()
+    blocks = ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
+    angles = problem.positions, problem.rotary_dim // 2
+    known = {
+        RowArgument.X: (rows, *middle, 2 * cols if operation.is_pair else cols),
+        RowArgument.Y: (rows, *middle, cols),
+        RowArgument.COS: angles,
+        RowArgument.SIN: angles,
+        RowArgument.SCALE: (rows, blocks),
+        RowArgument.WEIGHT: (cols,),
+        RowArgument.BIAS: (cols,),
+    }
+    return known.get(argument, (rows, cols))
+
+
+def flags(problem):
+    """Say which operands there are, and how they lie, as the kernels take it."""
+    return (
+        (RowFlag.HAS_RESIDUAL if problem.residual.data else 0)
+        | (RowFlag.HAS_WEIGHT if problem.weight.data else 0)
+        | (RowFlag.HAS_BIAS if problem.bias.data else 0)
+        | (RowFlag.HAS_RESIDUAL_OUT if problem.residual_out.data else 0)
+        | (RowFlag.SCALE_IS_GIVEN if problem.flags & SCALE_GIVEN else 0)
+        | (RowFlag.IS_INTERLEAVED if problem.flags & INTERLEAVED else 0)
+    )
+
+
+def _strides(kernel, given, argument, count):
+    """Give the strides that a tensor is passed with: a vector none, a fast kernel's matrix all but the last."""
+    if argument in (RowArgument.WEIGHT, RowArgument.BIAS):
+        return []
+    has_last = kernel.limits.has_last_stride or argument is RowArgument.SCALE
+    return given.strides[: count if has_last else count - 1]
+
+
+def parameters(kernel, problem):
+    """List what each parameter of a launch must be."""
+    found = []
+    for argument in row_signature_of(kernel.operation):
+        match argument:
+            case RowArgument.STREAM:
+                continue
+            case RowArgument.EPS | RowArgument.WEIGHT_OFFSET:
+                found.append(Plain(struct.pack("<f", getattr(problem, argument.value))))
+            case RowArgument.FLAGS:
+                found.append(integer(flags(problem)))
+            case _:
+                given, extents = getattr(problem, argument.value), _extents(kernel.operation, problem, argument)
+                found.append(tensor(given.data, extents, _strides(kernel, given, argument, len(extents))))
+    return found
+
+
+def grid(kernel, problem):
+    """Give the CTAs along x: one for so many rows, and where rows may be cut, for so many columns."""
+    operation, candidate = kernel.operation, kernel.candidate
+    is_rotary = operation.function is RowFunction.ROTARY
+    rows = problem.rows * (problem.heads if is_rotary else 1)
+    is_cut = not operation.reduces_rows and not is_rotary
+    return ceil(rows / candidate.rows_per_cta) * (ceil(problem.cols / candidate.columns) if is_cut else 1)

@@ -1,0 +1,176 @@
+"""What the runtime tells the kernels of every operation, for a Thor and an H200: derived independently, value by value.
+
+The kernels' own host code encodes the descriptors, on AArch64 in qemu for a Thor. Of each launch every parameter is
+compared, but for the boxes by which D is stored, which the tile alone decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+
+from aot.core.target import load_target
+from aot.measure.kernel_library import GATE_INTERLEAVED, OFFSETS_START
+from tests.equivalence import descriptor, operand_cases, operand_kernels, operand_launches, programs, row_launches
+from tests.equivalence.launch import DESCRIPTOR_BYTES
+
+PROGRAMMATIC, CLUSTER = 6, 4  # cudaLaunchAttributeID
+MIN_RARE = 20
+STEP = 7
+"""One in so many bits is flipped."""
+BOX = slice(55, 60)
+WORDS = (*range(71, 75), 83, 84)
+"""Bytes of a descriptor's box, and bits of its element type and of the swizzle's atoms: see `descriptor`."""
+
+
+@pytest.fixture(scope="module", params=["thor", "h200"])
+def replayed(request, tmp_path_factory):
+    """Launch every kernel's problems; gives (kernel, problem, stream, sizes of its parameters, answer) of each."""
+    target = load_target(request.param)
+    programs.emulator(target.machine)  # skips here, before anything is compiled
+    compiled = operand_kernels.compiled(request.param)
+    sizes = compiled.sizes
+    asked = [
+        (index, kernel, problem, stream)
+        for kernels, problems in (
+            (compiled.manifest.kernels, operand_cases.products),
+            (compiled.manifest.row_kernels, operand_cases.problems_of_rows),
+        )
+        for index, kernel in enumerate(kernels)
+        for problem, stream in problems(kernel)
+    ]
+    requests = [
+        programs.stated(index, getattr(kernel.operation, "call", kernel.operation.tag), sizes[kernel.name], *stated)
+        for index, kernel, *stated in asked
+    ]
+    program = programs.build(compiled, tmp_path_factory.mktemp(request.param))
+    each = [sizes[kernel.name] for _, kernel, _, _ in asked]
+    answers = programs.answers(program, target, requests, each, has_divisors=False)
+    return [(*x[1:], y, z) for x, y, z in zip(asked, each, answers, strict=True)]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launch, and what was asked for."""
+
+    kernel: object
+    problem: object
+    stream: int
+    sizes: list[int]
+    launch: object
+
+    @property
+    def is_of_rows(self):
+        return not hasattr(self.kernel.operation, "call")
+
+    @property
+    def decoded(self):
+        """Give the parameters, descriptors decoded."""
+        pairs = zip(self.launch.parameters, self.sizes, strict=True)
+        return [descriptor.decode(x) if size == DESCRIPTOR_BYTES else x for x, size in pairs]
+
+    @property
+    def differences(self):
+        """List the parameters that are not as derived: their number, and what differs."""
+        module = row_launches if self.is_of_rows else operand_launches
+        return differences(self.decoded, module.parameters(self.kernel, self.problem))
+
+
+@pytest.fixture(scope="module")
+def launches(replayed):
+    """Give every launch; none is refused."""
+    assert [x[0].name for x in replayed if x[-1].status or len(x[-1].launches) != 1] == []
+    return [Launched(*x, answer.launches[0]) for *x, answer in replayed]
+
+
+def differences(found, wanted):
+    """List the parameters that are not as wanted."""
+    if len(found) != len(wanted):
+        return [f"{len(found)} parameters; expected {len(wanted)}"]
+    wrong = []
+    for number, (value, expected) in enumerate(zip(found, wanted, strict=True)):
+        if isinstance(value, descriptor.TensorMap) != isinstance(expected, operand_launches.Map):
+            wrong.append(f"parameter {number} is {value}; expected {expected}")
+        else:
+            wrong += [f"parameter {number}: {x}" for x in expected.differences(value)]
+    return wrong
+
+
+def test_every_parameter_is_what_the_problem_asks_for(launches):
+    wrong = {x.kernel.name: x.differences for x in launches if x.differences}
+    assert wrong == {}
+
+
+def test_every_kernel_is_launched(launches):
+    assert set(Counter(x.kernel.name for x in launches).values()) == {operand_cases.COUNT}
+    families = {x.kernel.candidate.family for x in launches}
+    assert families >= {"simt", "cluster_split_k", "row_registers", "row_looped", "row_rotary", "row_scalar"}
+    assert families & {"sm100_quack", "sm90_quack"}
+    assert families & {"sm100_grouped", "sm90_grouped"}
+
+
+def test_a_launch_is_of_the_tiles_programmatic_and_on_the_callers_stream(launches):
+    for x in launches:
+        kernel, launch = x.kernel, x.launch
+        family = kernel.candidate.family
+        assert (launch.block, launch.stream) == ((kernel.num_threads, 1, 1), x.stream)
+        assert launch.attributes[PROGRAMMATIC][0] == (family != "simt")
+        assert launch.smem_bytes <= kernel.smem_bytes
+        if x.is_of_rows:
+            assert launch.grid == (row_launches.grid(kernel, x.problem), 1, 1), kernel.name
+            continue
+        cluster = (kernel.candidate.cluster_m, kernel.candidate.cluster_n, 1)
+        assert launch.attributes.get(CLUSTER, (1, 1, 1)) == cluster
+        if family not in operand_launches.PARAMETERS:
+            assert launch.grid == operand_launches.grid(kernel, x.problem), kernel.name
+
+
+def test_the_problems_reach_what_is_rare(launches):
+    products = [x.problem for x in launches if not x.is_of_rows]
+    rare = {
+        "one row": [x for x in products if x.m == 1],
+        "a factor for all rows": [x for x in products if x.scale_a.data and not x.scale_a.strides[0]],
+        "a factor for each row": [x for x in products if x.scale_a.data and x.scale_a.strides[0] == 1],
+        "no bias": [x for x in products if not x.bias.data],
+        "a bias": [x for x in products if x.bias.data],
+        "pairs of a gate in turn": [x for x in products if x.flags & GATE_INTERLEAVED],
+        "a shared B": [x for x in products if x.num_groups and not x.group_strides.b],
+        "where the first group starts": [x for x in products if x.flags & OFFSETS_START],
+        "fewer rows of A than of D": [x for x in products if x.index.data and x.rows_of_a < x.m],
+        "descriptors of less than 128 KiB": [x for x in products if x.m * max(x.a.strides) < 2**16],
+    }
+    assert {name: len(found) for name, found in rare.items() if len(found) < MIN_RARE} == {}
+
+
+def _flipped(x, index, bit):
+    content = bytearray(x.launch.parameters[index])
+    content[bit // 8] ^= 1 << bit % 8
+    found = list(x.launch.parameters)
+    found[index] = bytes(content)
+    return replace(x, launch=replace(x.launch, parameters=tuple(found)))
+
+
+def _means_nothing(x, index, bit):
+    """Say whether a bit is one that is not looked at: behind an odd number of extents, or of what D is stored by."""
+    wanted = (row_launches if x.is_of_rows else operand_launches).parameters(x.kernel, x.problem)[index]
+    if isinstance(wanted, operand_launches.Plain):
+        end = 8 + 4 * wanted.num_extents
+        return wanted.num_extents % 2 == 1 and end <= bit // 8 < end + 4
+    is_of_box = wanted.box is None and BOX.start <= bit // 8 < BOX.stop
+    return is_of_box or (wanted.is_stored_by_words and bit in WORDS)
+
+
+def test_a_flipped_bit_of_any_parameter_is_found(launches):
+    one_each = {x.kernel.name: x for x in launches}
+    for x in one_each.values():
+        assert not x.differences
+        for index, content in enumerate(x.launch.parameters):
+            for bit in range(0, len(content) * 8, STEP):
+                if _means_nothing(x, index, bit):
+                    continue
+                try:
+                    assert _flipped(x, index, bit).differences, (x.kernel.name, index, bit)
+                except ValueError:
+                    continue

@@ -1,0 +1,408 @@
+"""Norms of patched models: which are found and what they round, the sums in front of them, and what ends it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.torch_reference import random_tensor
+
+BF16, F16 = torch.bfloat16, torch.float16
+WIDTH = 64
+
+
+class LlamaNorm(nn.Module):
+    def __init__(self, eps=1e-6, dtype=BF16, width=WIDTH):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width, dtype=dtype))
+        self.variance_epsilon = eps
+
+    def forward(self, x):
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(x.dtype)
+
+
+class OnceNorm(LlamaNorm):
+    def forward(self, x):
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.weight * wide).to(x.dtype)
+
+
+class GemmaNorm(LlamaNorm):
+    def forward(self, x):
+        wide = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (wide * (1.0 + self.weight.float())).type_as(x)
+
+
+class MaxNorm(LlamaNorm):
+    """No norm that there is a kernel of."""
+
+    def forward(self, x):
+        return self.weight * (x / x.abs().amax(-1, keepdim=True))
+
+
+class FirstNorm(LlamaNorm):
+    """A norm over the first dimension."""
+
+    def forward(self, x):
+        return self.weight * (x / x.pow(2).mean(0, keepdim=True).sqrt())
+
+
+FOUND = {
+    "Llama": (LlamaNorm, {"eps": 1e-6, "round_norm": True}),
+    "Llama of another eps": (lambda: LlamaNorm(1e-5), {"eps": 1e-5, "round_norm": True}),
+    "Llama of fp16": (lambda: LlamaNorm(dtype=F16), {"eps": 1e-6, "round_norm": True}),
+    "rounded once": (OnceNorm, {"eps": 1e-6}),
+    "Gemma": (GemmaNorm, {"eps": 1e-6, "weight_offset": 1.0}),
+    "nn.RMSNorm": (lambda: nn.RMSNorm(WIDTH, 1e-5, dtype=BF16), {"eps": 1e-5}),
+    "nn.LayerNorm": (lambda: nn.LayerNorm(WIDTH, 1e-6, dtype=BF16), {"eps": 1e-6, "has_mean": True}),
+    "nn.LayerNorm without a bias": (
+        lambda: nn.LayerNorm(WIDTH, bias=False, dtype=BF16),
+        {"eps": 1e-5, "has_mean": True},
+    ),
+}
+
+
+def drawn(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            scale = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 1.0
+            parameter.normal_(std=scale)
+    return model.eval()
+
+
+@pytest.fixture(autouse=True)
+def plain_gradients():
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_a_norm_is_found_by_what_it_computes(module, every_package, calls, case):
+    make, options = FOUND[case]
+    model = nn.ModuleDict({"norm": drawn(make())})
+    norm = model["norm"]
+    x = random_tensor(3, 5, WIDTH, dtype=norm.weight.dtype)
+    expected, kind = norm(x), type(norm)
+    report = module.patch(model.eval())
+    assert (report.norms, report.norms_left) == (("norm",), {})
+    assert norm.aot_kind == every_package._torch_norms.NormKind(**options)
+    got = norm(x)
+    assert calls == ["layer_norm" if options.get("has_mean") else "rms_norm"]
+    assert (got != expected).float().mean() < 0.02
+    torch.testing.assert_close(got, expected, rtol=2**-7, atol=1e-3)
+    module.unpatch(model)
+    assert type(norm) is kind
+    assert not any(name.startswith("aot_") for name in vars(norm))
+
+
+def test_rounding_before_the_weight_is_told_from_rounding_once(every_package):
+    norms = every_package._torch_norms
+    x, weight = random_tensor(64, WIDTH), random_tensor(WIDTH)
+    once, twice = (norms.NormKind(1e-6, round_norm=y).expected(x, weight, None) for y in (False, True))
+    assert 0.1 < float((once != twice).float().mean()) < 0.5
+
+
+LEFT = {
+    "another norm": (MaxNorm, "it computes no norm that there are kernels of"),
+    "over the first dimension": (FirstNorm, "it computes no norm that there are kernels of"),
+    "groups": (lambda: nn.GroupNorm(4, WIDTH, dtype=BF16), "it computes no norm that there are kernels of"),
+    "float32": (lambda: LlamaNorm(dtype=torch.float32), "its parameters are torch.float32; expected torch.bfloat16"),
+    "columns": (lambda: LlamaNorm(width=65), "rms_norm of 65 columns gets the fallback"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_a_norm_is_left_for_a_reason(module, calls, case):
+    make, reason = LEFT[case]
+    model = nn.ModuleDict({"norm": make()}).eval()
+    kind = type(model["norm"])
+    report = module.patch(model)
+    assert report.norms == ()
+    assert reason in report.norms_left["norm"]
+    assert reason in str(report)
+    assert type(model["norm"]) is kind
+
+
+class Layer(nn.Module):
+    """A decoder layer as Llama's."""
+
+    def __init__(self, norm=LlamaNorm):
+        super().__init__()
+        self.first, self.second = norm(), norm()
+        self.attention, self.down = (nn.Linear(WIDTH, WIDTH, bias=False, dtype=BF16) for _ in range(2))
+
+    def forward(self, x, scale: float | None = 1.0, *, shift: int = 0):
+        residual = x
+        x = self.first(x)
+        x = self.attention(x) * scale + shift
+        x = residual + x
+        residual = x
+        x = self.second(x)
+        x = self.down(x)
+        x = residual + x
+        return x  # noqa: RET504 - as transformers has it
+
+
+class Model(nn.Module):
+    def __init__(self, layer=Layer, norm=LlamaNorm):
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(3))
+        self.norm = norm()
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+def sums_of(model):
+    """Give the norms of the sums of each layer; the first adds `shift`, and no norm follows it."""
+    assert all(layer.aot_norms[0] is None for layer in model.layers)
+    return [layer.aot_norms[1:] for layer in model.layers]
+
+
+@pytest.mark.parametrize("norm", [LlamaNorm, GemmaNorm, lambda: nn.LayerNorm(WIDTH, dtype=BF16)])
+def test_sums_are_computed_with_the_norm_that_follows(module, calls, norm):
+    model, x = drawn(Model(lambda: Layer(norm), norm)), random_tensor(2, 5, WIDTH)
+    expected, classes = model(x), [type(y) for y in model.modules()]
+    apart = module.patch(model, sums=False)
+    alone = model(x)
+    assert calls.count("rms_norm") + calls.count("layer_norm") == len(apart.norms) == 7
+    module.unpatch(model)
+    calls.clear()
+    report = module.patch(model)
+    assert (
+        report.fused["layers.0"] == "the sum in front of layers.0.second and layers.1.first in the kernel of that norm"
+    )
+    assert report.fused["layers.2"] == "the sum in front of layers.2.second and norm in the kernel of that norm"
+    one, two, three = model.layers
+    assert sums_of(model) == [(one.second, two.first), (two.second, three.first), (three.second, model.norm)]
+    got = model(x)
+    assert torch.equal(got, alone)
+    assert calls.count("rms_norm") + calls.count("layer_norm") == 7
+    torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
+    assert list(model.state_dict()) == list(Model(lambda: Layer(norm), norm).state_dict())
+    assert module.patch(model).norms == ()
+    module.unpatch(model)
+    assert [type(y) for y in model.modules()] == classes
+    assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_norm_of_a_sum_is_computed_once(module, calls, monkeypatch, every_package, mode):
+    model, x = drawn(Model()), random_tensor(4, WIDTH)
+    module.patch(model)
+    given = []
+    rms_norm = every_package._rows.rms_norm
+    monkeypatch.setattr(
+        every_package._rows,
+        "rms_norm",
+        lambda *x, **y: given.append(y.get("residual") is not None) or rms_norm(*x, **y),
+    )
+    with mode():
+        model(x)
+    assert given == [False] + [True] * 6
+    assert all(y.aot_ready.last is None for y in model.modules() if hasattr(y, "aot_ready"))
+
+
+class Written(Layer):
+    """Writes its sum in place before the norm."""
+
+    def forward(self, x):
+        residual = x
+        x = self.first(x)
+        x = self.attention(x)
+        x = residual + x
+        x.mul_(2)
+        residual = x
+        x = self.second(x)
+        x = self.down(x)
+        return residual + x
+
+
+class Augmented(Layer):
+    def forward(self, x):
+        residual = x
+        x = self.attention(self.first(x))
+        x = residual + x
+        x += 0.5 * residual
+        return x + self.down(self.second(x))
+
+
+class Called(Layer):
+    """Gives its sum to something before the norm."""
+
+    def twice(self, x):
+        x.mul_(2)
+
+    def forward(self, x):
+        residual = x
+        x = self.first(x)
+        x = self.attention(x)
+        x = residual + x
+        self.twice(x)
+        residual = x
+        x = self.second(x)
+        x = self.down(x)
+        x = residual + x
+        self.twice(x)
+        return x
+
+
+class Branching(Layer):
+    """Does not compute the norm that its source has next."""
+
+    def forward(self, x, skip=True):
+        residual = x
+        x = self.first(x)
+        x = self.attention(x)
+        x = residual + x
+        if skip:
+            return x
+        residual = x
+        x = self.second(x)
+        x = self.down(x)
+        return residual + x
+
+
+class Inner(Model):
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            x[..., :3] = 1
+        return self.norm(x)
+
+
+class Between(Model):
+    def change(self, x):
+        return x.mul_(2)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            self.change(x)
+        self.change(x)
+        return self.norm(x)
+
+
+class Skipping(Model):
+    def forward(self, x):
+        for layer in self.layers[::2]:
+            x = layer(x)
+        return self.norm(x)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "make", [*(lambda x=x: Model(x) for x in (Written, Augmented, Called, Branching)), Inner, Between, Skipping]
+)
+def test_what_is_written_or_skipped_in_between_changes_no_result(module, calls, make, mode):
+    model, x = drawn(make()), random_tensor(2, 5, WIDTH)
+    expected = model(x.clone())
+    module.patch(model)
+    for _ in range(2):
+        with mode():
+            got = model(x.clone())
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
+    if mode is torch.no_grad:
+        got = torch.compile(model, backend="aot_eager")(x.clone())
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
+
+
+def test_a_layer_whose_sums_are_left_is_told(module, calls):
+    model = drawn(nn.ModuleDict({"layer": Called()}))
+    report = module.patch(model)
+    assert report.fused == {}
+    reason = "sums in front of norms: its source calls something between each sum and the norm behind it"
+    assert report.unfused == {"layer": reason}
+    assert f"layer: not fused: {reason}" in str(report)
+    assert type(model["layer"]) is Called
+
+
+def test_a_compiler_gets_sums_with_norms_and_leaves_norms_alone_to_itself(module, calls):
+    model, x = drawn(Model()), random_tensor(4, WIDTH)
+    module.patch(model)
+    expected = model(x)
+    calls.clear()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected, rtol=0.03, atol=0.05)
+    assert (calls.count("rms_norm"), calls.count("linear")) == (6, 6)
+
+
+def test_where_a_gradient_is_recorded_torch_computes(module, calls):
+    model, x = drawn(Model()), random_tensor(4, WIDTH)
+    stock = copy.deepcopy(model)
+    module.patch(model)
+    with torch.enable_grad():
+        loss, expected = (y(x).float().square().mean() for y in (model, stock))
+        loss.backward()
+        expected.backward()
+    assert "rms_norm" not in calls
+    torch.testing.assert_close(model.norm.weight.grad, stock.norm.weight.grad, rtol=0.05, atol=0.01)
+
+
+def test_other_types_autocasts_and_strides_are_torchs(module, calls):
+    model = drawn(nn.ModuleDict({"norm": LlamaNorm()}))
+    module.patch(model)
+    norm = model["norm"]
+    stock = LlamaNorm()
+    stock.load_state_dict(norm.state_dict())
+    wide, strided = torch.randn(3, WIDTH), random_tensor(3, 2, 2 * WIDTH)[..., :WIDTH]
+    for x in (wide, strided.transpose(0, 1), random_tensor(WIDTH, WIDTH).t()):
+        torch.testing.assert_close(norm(x), stock(x), rtol=0, atol=0)
+    with torch.autocast("cpu", dtype=BF16):
+        x = random_tensor(3, WIDTH)
+        torch.testing.assert_close(norm(x), stock(x), rtol=0, atol=0)
+    assert calls == []
+    norm(strided[:, 0])
+    assert calls == ["rms_norm"]
+    calls.clear()
+    norm.to(F16)(random_tensor(3, WIDTH, dtype=F16))  # of which there may be no kernel
+    assert calls == []
+
+
+def test_copies_and_pickles_compute_the_same(module, calls):
+    model, x = drawn(Model()), random_tensor(4, WIDTH)
+    module.patch(model)
+    expected = model(x)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.layers[0].aot_norms[1:] == (other.layers[0].second, other.layers[1].first)
+        calls.clear()
+        assert torch.equal(other(x), expected)
+        assert calls.count("rms_norm") == 7
+
+
+def test_a_block_of_code_and_a_choice_of_modules(module, calls):
+    model = drawn(Model())
+    kinds = [type(x) for x in model.modules()]
+    with module.patched(model, where=lambda name, _: "second" in name) as report:
+        assert report.norms == tuple(f"layers.{i}.second" for i in range(3))
+        assert sums_of(model) == [(layer.second, None) for layer in model.layers]
+    assert [type(x) for x in model.modules()] == kinds
+    with module.patched(model, norms=False) as report:
+        assert (report.norms, report.fused) == ((), {})
+
+
+def test_a_state_dict_is_loaded_into_swapped_norms(module, calls):
+    model, other, x = drawn(Model()), drawn(Model()), random_tensor(4, WIDTH)
+    module.patch(model)
+    model.load_state_dict(other.state_dict())
+    module.patch(other)
+    assert torch.equal(model(x), other(x))
+
+
+def test_arguments_of_a_layer_are_as_they_were(module, calls):
+    model, x = drawn(Model()), random_tensor(4, WIDTH)
+    layer = model.layers[0]
+    expected = layer(x, 0.5, shift=2)
+    module.patch(model)
+    torch.testing.assert_close(layer(x, 0.5, shift=2).float(), expected.float(), rtol=0.03, atol=0.05)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+        layer(x, other=1)
