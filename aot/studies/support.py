@@ -134,7 +134,7 @@ def support(operation: Operation, target: str) -> Support:
     if operation in measured_operations(target):
         return Support(MEASURED)
     nearest = next((x for x in operation.equivalents if x in measured_operations(target)), None)
-    if operation in shipped_operations(target) and nearest:  # else its kernels are shipped by the cost model
+    if nearest and operation in shipped_operations(target):
         return Support(f"{SHIPPED} {nearest.tag}")
     if operation in proven_operations(target):
         return Support(PROVEN)
