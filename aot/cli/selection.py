@@ -127,7 +127,7 @@ def _select_anew(
 def selection_with(
     context: click.Context, device: Target, operations: tuple[Operation, ...], *, is_predicted: bool
 ) -> Selection:
-    """Make the selection of some operations: what the committed one has of them, and what is selected for the others.
+    """Make the selection of some operations: what the committed ones have of them, and what is selected for the others.
 
     The others get kernels by the target's record where an equivalent operation was measured, else by the cost model.
 
@@ -135,21 +135,23 @@ def selection_with(
         context: of a command with the option --shapes.
         device: the target.
         operations: what the selection is to have.
-        is_predicted: whether to leave the committed selection and the record aside.
+        is_predicted: whether to leave the committed selections and the records aside.
 
     Raises:
         AotError: see aot.select.pipeline.
     """
     if is_predicted:
         return _select_anew(context, device, None, operations)
-    path = pipeline.committed_selection(device)
-    committed = read_selection(path) if path else None
-    known = [x for x in operations if committed and x in operations_of(committed)]
-    others = tuple(x for x in operations if x not in known)
-    kept = restricted(committed, known) if committed and known else None
-    if kept is not None and not others:
-        return kept
-    parts = [] if kept is None else [kept]
+    parts: list[Selection] = []
+    others = operations
+    for path in pipeline.committed_selections(device):
+        if not others:
+            break
+        committed = read_selection(path)
+        known = [x for x in others if x in operations_of(committed)]
+        others = tuple(x for x in others if x not in known)
+        if known:
+            parts.append(restricted(committed, known))
     for record, asked in pipeline.records_for(others, device, RECORDS).items():
         click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
         parts.append(_select_anew(context, device, record, tuple(asked)))

@@ -106,6 +106,15 @@ def committed_selection(target: Target) -> Path | None:
     return path if path.exists() else None
 
 
+def committed_selections(target: Target) -> list[Path]:
+    """Return all committed selections of a target: that of a default wheel, and those of operations that are asked for.
+
+    The latter are `NAME.*.json.gz` beside the first, `NAME.json.gz`.
+    """
+    first = committed_selection(target)
+    return ([] if first is None else [first]) + sorted(COMMITTED.glob(f"{target.name}.*.json.gz"))
+
+
 def compiled_bytes(keys: Collection[KernelKey], target: Target, artifacts: Path = ARTIFACTS) -> dict[KernelKey, int]:
     """Return the compressed bytes of those kernels that are compiled here."""
     store = ArtifactStore(artifacts)

@@ -21,7 +21,7 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     selection = read_selection(path)
     target = load_target(selection.target)
     rows = [
-        (Problem(section.operation, m, ladder.n, ladder.k), row)
+        (Problem(section.operation, m, ladder.n, ladder.k, section.num_groups), row)
         for section in selection.table.sections
         for ladder in section.ladders
         for m, row in zip(ladder.m_edges, ladder.rows, strict=True)

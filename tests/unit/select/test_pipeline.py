@@ -27,6 +27,7 @@ from aot.select.objective import Objective, SelectionLimits
 from aot.select.pipeline import (
     check_heldout,
     committed_selection,
+    committed_selections,
     compare_selections,
     compiled_bytes,
     coverage_text,
@@ -267,6 +268,11 @@ def test_a_target_has_a_committed_selection_or_none(tmp_path, monkeypatch):
     assert committed_selection(H200) is None
     (tmp_path / "h200.json.gz").write_bytes(b"")
     assert (committed_selection(H200), committed_selection(THOR)) == (tmp_path / "h200.json.gz", None)
+    for name in ("h200.operands.json.gz", "h200.groups.json.gz", "h200_6sm.json.gz", "h20.json.gz"):
+        (tmp_path / name).write_bytes(b"")
+    names = ["h200.json.gz", "h200.groups.json.gz", "h200.operands.json.gz"]
+    assert [x.name for x in committed_selections(H200)] == names
+    assert committed_selections(THOR) == []
 
 
 GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
