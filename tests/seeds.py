@@ -255,7 +255,7 @@ def committed_selection():
     section = found["table"]["sections"][0]
     ladders = [{**x, "m_edges": x["m_edges"][:2], "rows": x["rows"][:2]} for x in section["ladders"][:2]]
     grid = {key: parts[:1] for key, parts in section["grid"].items()}
-    grid["columns"] = [{key: steps[:2] for key, steps in x.items()} for x in grid["columns"]]
+    grid["columns"] = [{key: steps and steps[:2] for key, steps in x.items()} for x in grid["columns"]]
     rows, named = [row for ladder in ladders for row in ladder["rows"]], grid["columns"][0]["kernels"]
     kernels = (row[key] for row in rows for key in ("kernel", "general", "runner_up"))
     used = sorted({section["fallback"], *named, *kernels})

@@ -7,6 +7,8 @@ import math
 import random
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 RIGHT, ERROR, EITHER, ARITY = "right", "error", "either", "arity"
 """What a call must give: the product; a typed error; one of the two; a typed error or Python's own TypeError."""
 
@@ -71,6 +73,14 @@ class Operand:
     view: View
 
 
+def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a batch that two broadcast to; empty where they do not."""
+    try:
+        return tuple(np.broadcast_shapes(first, second))
+    except ValueError:
+        return ()
+
+
 @dataclass(frozen=True)
 class Case:
     """One call."""
@@ -90,9 +100,17 @@ class Case:
     expected: str = RIGHT
 
     @property
+    def is_batched(self) -> bool:
+        """Whether it is a matmul by a batch that the left operand's leading dimensions fit."""
+        right = self.right.view.shape
+        return self.product == "matmul" and len(right) > 2 and bool(_broadcast(self.left.view.shape[:-2], right[:-2]))
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The result's shape."""
-        right = self.right.view.shape
+        left, right = self.left.view.shape, self.right.view.shape
+        if self.is_batched:
+            return (*_broadcast(left[:-2], right[:-2]), *left[-2:-1], right[-1])
         return self.left.view.shape[:-1] + (right[:1] if self.product == "linear" else right[1:])
 
 
@@ -209,6 +227,9 @@ def _draw_illegal(rng: random.Random, case: Case, num_gpus: int) -> Case:
         side, operand = "right", replace(case.right, view=draw_view(rng, (2, *case.right.view.shape[-2:])))
         if len(operand.view.shape) < 3:
             return replace(case, expected=worse(case.expected, EITHER))
+        batched = replace(case, right=operand)
+        if batched.is_batched:
+            return replace(batched, expected=worse(case.expected, EITHER))
     elif kind == "other_gpu" and num_gpus < 2:
         operand = replace(operand, kind="cpu")
     elif kind == "handle" and side == "right":

@@ -157,6 +157,7 @@ def arguments(operation, *, halves=True, bias=True):
         Argument.SCALE_D: struct_of(SCALE_D, (1,), ()),
         Argument.WORKSPACE: struct_of(WORKSPACE, (2**20,), ()),
         Argument.PREFETCH_B: struct.pack("<i", 1),
+        Argument.TILE_ORDER: struct.pack("<i", 0),
     }
 
 
