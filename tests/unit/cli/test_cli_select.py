@@ -256,6 +256,7 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
         return {None: list(operations)}
 
     monkeypatch.setattr(pipeline, "records_for", records_for)
+    monkeypatch.setattr(pipeline, "committed_selections", lambda _: [pipeline.COMMITTED / "h200.json.gz"])
     monkeypatch.setattr(families()["sm90_quack"], "epilogues", tuple(Epilogue))
     monkeypatch.setattr(families()["simt"], "epilogues", tuple(Epilogue))
     for name, edges in (("FINE_M", (16, 8192)), ("FINE_GRID_M", (16, 8192)), ("FINE_N", (512,)), ("FINE_K", (512,))):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
@@ -11,6 +12,10 @@ from aot.space.roofline import roofline
 
 MEASURED_LEAST = 0.94
 """Least measured time over the roofline: the rates in a target's file were measured, and a kernel may exceed them."""
+
+MULTIPLIED = (Grouping.DENSE, Grouping.BATCHED)
+"""Of these a roofline is a bound. Groups are timed on skewed loads too, which leave some empty: their weights are not
+read, and the roofline of the rows expected of each counts them."""
 
 ROUNDING_US = 0.0005
 """A row's times have three decimals."""
@@ -23,6 +28,7 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     rows = [
         (Problem(section.operation, m, ladder.n, ladder.k, section.num_groups), row)
         for section in selection.table.sections
+        if section.operation.grouping in MULTIPLIED
         for ladder in section.ladders
         for m, row in zip(ladder.m_edges, ladder.rows, strict=True)
     ]
