@@ -43,7 +43,7 @@ def _columns(grid: dict[str, Any], is_able: list[bool]) -> list[dict[str, Any]]:
     for i in range(count):
         kernels = [x["kernel"] if is_able[x["kernel"]] else x["general"] for x in grid["cells"][i::count]]
         steps = [(m, x) for m, x, y in zip(grid["m_edges"], kernels, [*kernels[1:], None], strict=True) if x != y]
-        found.append({"m_edges": [m for m, _ in steps], "kernels": [x for _, x in steps]})
+        found.append({"m_edges": [m for m, _ in steps], "kernels": [x for _, x in steps], "tile_orders": None})
     return found
 
 

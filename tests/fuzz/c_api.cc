@@ -176,13 +176,17 @@ void count_launches() {
   int32_t launch[256];  // which begins with the kernel
   for (int32_t i = 0; i < recorder_num_fake(); ++i) {
     recorder_fake(i, launch);
-    ++launches_of[static_cast<size_t>(aot::kKernels[launch[0]].operation)];
+    const auto operation = static_cast<size_t>(aot::kKernels[launch[0]].operation);
+    if (operation < launches_of.size()) ++launches_of[operation];
   }
 }
 
 }  // namespace
 
 int main(int, char** arguments) {
-  launches_of.resize(static_cast<size_t>(aot::kNumOperations));
+  // Batches and groups, behind the others, ask for operands that are seldom drawn whole here; tests/device draws theirs.
+  int32_t num_plain = 0;
+  while (num_plain < aot::kNumOperations && aot::kOperations[num_plain].grouping == aot::Grouping::kDense) ++num_plain;
+  launches_of.resize(static_cast<size_t>(num_plain));
   return drive(arguments, 10, &call, &count_launches, &recorder_reset, launches_of);
 }

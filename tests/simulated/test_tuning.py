@@ -64,7 +64,7 @@ def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, 
         HANG: f"{first}: hung: no progress for 30 s",
     }
     with open_store(out) as store:
-        quarantined = {store._kernels()[i].candidate.name: reason for i, reason in store.quarantined().items()}
+        quarantined = {store._kernels()[i][0].candidate.name: reason for i, reason in store.quarantined().items()}
     assert set(quarantined) == set(reasons), done.stderr
     for name, reason in reasons.items():
         assert quarantined[name].startswith(reason.replace("{}", tuning.name_of(name))), quarantined[name]
