@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_c_api_takes_anything(folder):
-    run = c_api.run_c(folder.parents[1], 50_000, 7)
+    run = c_api.run_c(folder.parents[1], 100_000, 7)
     assert run.outcomes.keys() >= STATUSES
     assert sum(run.outcomes.values()) == run.calls
     assert run.launches > run.calls / 50
