@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from tests.runtime.torch_reference import random_tensor
 
@@ -220,7 +221,7 @@ class Written(Layer):
         x = self.first(x)
         x = self.attention(x)
         x = residual + x
-        x.mul_(2)
+        x.add_(3)
         residual = x
         x = self.second(x)
         x = self.down(x)
@@ -240,7 +241,7 @@ class Called(Layer):
     """Gives its sum to something before the norm."""
 
     def twice(self, x):
-        x.mul_(2)
+        x.add_(3)
 
     def forward(self, x):
         residual = x
@@ -282,7 +283,7 @@ class Inner(Model):
 
 class Between(Model):
     def change(self, x):
-        return x.mul_(2)
+        return x.add_(3)
 
     def forward(self, x):
         for layer in self.layers:
@@ -314,6 +315,44 @@ def test_what_is_written_or_skipped_in_between_changes_no_result(module, calls, 
     if mode is torch.no_grad:
         got = torch.compile(model, backend="aot_eager")(x.clone())
         torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
+
+
+def written_result(_module, _inputs, result):
+    result[..., ::2] = 3
+
+
+def written_input(_module, inputs):
+    inputs[0][..., ::2] = 3
+
+
+HOOKS = {
+    "behind a layer": lambda model: model.layers[0].register_forward_hook(written_result),
+    "in front of a layer": lambda model: model.layers[1].register_forward_pre_hook(written_input),
+    "in front of a layer's norm": lambda model: model.layers[1].second.register_forward_pre_hook(written_input),
+    "in front of the last norm": lambda model: model.norm.register_forward_pre_hook(written_input),
+    "behind every module": lambda _: register_module_forward_hook(
+        lambda module, _inputs, result: written_result(module, _inputs, result) if isinstance(module, Layer) else None
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("place", HOOKS)
+def test_a_hook_that_writes_a_sum_changes_the_norm_as_without_patch(module, calls, place, mode):
+    model, x = drawn(Model()), random_tensor(2, 5, WIDTH)
+    handle = HOOKS[place](model)
+    try:
+        with torch.no_grad():
+            expected = model(x.clone())
+        module.patch(model)
+        with mode():
+            got = model(x.clone())
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
+        if mode is torch.no_grad and place != "behind every module":
+            got = torch.compile(model, backend="aot_eager")(x.clone())
+            torch.testing.assert_close(got.float(), expected.float(), rtol=0.03, atol=0.05)
+    finally:
+        handle.remove()
 
 
 def test_a_layer_whose_sums_are_left_is_told(module, calls):

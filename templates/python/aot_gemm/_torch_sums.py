@@ -2,8 +2,9 @@
 
 The forward of a layer is read as source, and compiled anew with `residual + x` given to the norm that is called next.
 That gives the sum, which the layer goes on with, and keeps its norm until it is asked for the norm of that very tensor.
-So a wrong guess of which norm follows costs time and never a result, as long as nobody writes the sum in between, which
-the source says: torch counts no writes of inference tensors and of those that a compiler traces.
+So a wrong guess of which norm follows costs time and never a result, as long as nobody writes the sum in between: torch
+counts no writes of inference tensors and of those that a compiler traces. The source says that no layer does. A hook is
+not in the source, so that where one stands between a sum and its norm, the two are computed apart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from ._torch_fused import front, fronted, unfront
 from ._torch_norms import Normed
@@ -51,6 +53,8 @@ class _Layer:
     events: list[_Event]
     targets: list[Any]
     """By sum: the norm that follows it, or None."""
+    next: Any = None
+    """The module whose call lies between the last sum and its norm, where that is another layer's."""
 
     @property
     def sums(self) -> list[_Event]:
@@ -256,10 +260,10 @@ def _chain(model: Any, layers: dict[int, _Layer]) -> None:
         after = [x for x in _events(tree, owner) if x.norm and x.start > _end(loop) and x.names[0] in names]
         is_next = bool(after) and not _calls_between(tree, _end(loop), after[0].start)
         behind = getattr(owner, after[0].norm) if is_next and after[0].norm else None
-        following = [*(x and x.first for x in found[1:]), behind]
-        for layer, norm in zip(found, following, strict=True):
+        following = [*((x and x.first, x and x.module) for x in found[1:]), (behind, None)]
+        for layer, (norm, other) in zip(found, following, strict=True):
             if layer is not None and norm is not None and _is_passed_on(layer):
-                layer.targets[-1] = norm
+                layer.targets[-1], layer.next = norm, other
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -308,6 +312,9 @@ class Summed:
     aot_norms: tuple[Any, ...]
     """By sum: the norm that follows it, or None."""
 
+    aot_next: tuple[Any, ...]
+    """The layer that the last sum is given to, where its norm is that layer's; else nothing."""
+
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Compute the layer's forward, with sums and the norms behind them in one kernel."""
         forward = type(self).aot_forward
@@ -318,7 +325,14 @@ class Summed:
     def aot_sum(self, place: int, left: Any, right: Any) -> Any:
         """Return left + right, by the norm that follows it."""
         norm = self.aot_norms[place]
-        return left + right if norm is None else norm.aot_sum(left, right)
+        return left + right if norm is None or self._aot_is_hooked(norm) else norm.aot_sum(left, right)
+
+    def _aot_is_hooked(self, norm: Any) -> bool:
+        """Say whether a hook may see a sum before the norm that follows it does, and write it."""
+        if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:  # noqa: SLF001
+            return True
+        before = (norm, *self.aot_next)
+        return bool(self._forward_hooks) or any(x._forward_pre_hooks for x in before)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def join_sums(model: Any) -> tuple[dict[str, str], dict[str, str]]:
@@ -342,7 +356,8 @@ def join_sums(model: Any) -> tuple[dict[str, str], dict[str, str]]:
         if cls.aot_forward is None:
             left[layer.name] = "sums in front of norms: its forward cannot be compiled anew"
             continue
-        front(layer.module, Summed, aot_norms=tuple(layer.targets))
+        others = () if layer.next is None else (layer.next,)
+        front(layer.module, Summed, aot_norms=tuple(layer.targets), aot_next=others)
         followers = " and ".join(names[id(x)] for x in layer.targets if x is not None)
         joined[layer.name] = f"the sum in front of {followers} in the kernel of that norm"
     return joined, left
@@ -350,4 +365,4 @@ def join_sums(model: Any) -> tuple[dict[str, str], dict[str, str]]:
 
 def restore_sums(module: Any) -> None:
     """Give a layer the class that it had."""
-    unfront(module, ("aot_norms",))
+    unfront(module, ("aot_norms", "aot_next"))
