@@ -38,6 +38,11 @@ def exit_code() -> int:
     return 128 + (_seen[0] if _seen else signal.SIGINT)
 
 
+def was_interrupted() -> bool:
+    """Say whether a signal has come that ends the command."""
+    return bool(_seen)
+
+
 def say_interrupted() -> None:
     """Say on standard error, if it is still there, that the command was interrupted."""
     with suppress(OSError):

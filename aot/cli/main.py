@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from aot.cli.interrupt import INTERRUPTED, exit_code
+from aot.cli.interrupt import INTERRUPTED, exit_code, was_interrupted
 from aot.core.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
 
 if TYPE_CHECKING:
@@ -131,6 +131,13 @@ class _Group(click.Group):
         sys.exit(_run(lambda: super(_Group, self).main(*arguments, **extra)))
 
 
+def _interrupted() -> int:
+    """Say that the command was interrupted; return its exit code."""
+    with suppress(OSError):
+        click.echo(INTERRUPTED, err=True, nl=False)
+    return exit_code()
+
+
 def _run(command: Callable[[], Any]) -> int:
     """Run a command; return its exit code, after printing its error."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # it may have been closed by the caller
@@ -143,15 +150,15 @@ def _run(command: Callable[[], Any]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        with suppress(OSError):
-            click.echo(INTERRUPTED, err=True, nl=False)
-        return exit_code()
+        return _interrupted()
     except BrokenPipeError:
         # What is buffered still cannot be written, and the interpreter will try once more.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last net: no input may give a traceback
+        if was_interrupted():  # a package's native code that is being imported makes an ImportError of it
+            return _interrupted()
         ours = error if isinstance(error, AotError) else _typed(error)
         text = f"error: {printable(str(ours))}" if ours else _internal_error(error)
         with suppress(OSError):

@@ -128,7 +128,8 @@ def check_many(library, manifest, num_shapes):
     calls = list(dict.fromkeys(x.call for x in sorted(operations, key=lambda x: x.position)))
     for number, section in enumerate(manifest.tables[0].table.sections):
         operation = section.operation
-        assert library.c.chooser_find_section(calls.index(operation.call), operation.layout.code) == number
+        if section.scope is None:  # others are looked up by the number of groups; see test_python_groups.py
+            assert library.c.chooser_find_section(calls.index(operation.call), operation.layout.code) == number
         shapes = random_shapes(rng, section, count)
         choices = library.choose(number, shapes)
         for (m, n, k, aligned), found in zip(shapes.tolist(), choices.tolist(), strict=True):
@@ -219,14 +220,10 @@ def check_selection(selection, directory):
 COMMITTED = {path.name.removesuffix(".json.gz"): path for path in sorted(pipeline.COMMITTED.glob("*.json.gz"))}
 
 
-WHOLE = [name for name in COMMITTED if "." not in name]
-"""Those of default wheels."""
-
-
-@pytest.mark.parametrize("target", WHOLE)
-def test_equals_reference_in_the_table_that_is_shipped(target, tmp_path):
-    assert pipeline.committed_selection(load_target(target)) == COMMITTED[target]
-    check_selection(read_selection(COMMITTED[target]), tmp_path)
+@pytest.mark.parametrize("name", COMMITTED)
+def test_equals_reference_in_the_table_that_is_shipped(name, tmp_path):
+    assert COMMITTED[name] in pipeline.committed_selections(load_target(name.partition(".")[0]))
+    check_selection(read_selection(COMMITTED[name]), tmp_path)
 
 
 def test_equals_reference_in_a_predicted_table(tmp_path):

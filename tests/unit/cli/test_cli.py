@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from aot.cli import interrupt
 from aot.cli import space as cli_space
 from aot.cli.main import COMMANDS
 from aot.compile import compiler as compile_module
@@ -417,6 +419,18 @@ def test_an_interrupt_says_that_what_was_done_is_kept(monkeypatch):
     result = aot("targets")
     assert result.exit_code == 130
     assert result.stderr == "\naot: interrupted; what was done is kept, and the same command carries on\n"
+
+
+def test_what_an_interrupt_became_in_native_code_is_no_error_of_its_own(monkeypatch):
+    def imported():
+        raise ImportError("initialization failed")
+
+    monkeypatch.setattr(cli_space, "target_names", imported)
+    error = aot("targets")
+    assert error.stderr.startswith("aot: error: cannot import a package: initialization failed")
+    monkeypatch.setattr(interrupt, "_seen", [signal.SIGTERM])
+    result = aot("targets")
+    assert (result.exit_code, result.stderr) == (128 + signal.SIGTERM, interrupt.INTERRUPTED)
 
 
 def test_an_unexpected_error_is_one_line_and_a_file(monkeypatch, tmp_path):
