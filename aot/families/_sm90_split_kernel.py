@@ -7,6 +7,8 @@ to the thread of the same number, so that the sums stay in the registers' order 
 
 Two tiles may lie in a cluster, one beside the other. Then each CTA loads half of what both tiles read, for both.
 
+The clusters of a batch's products follow each other.
+
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
@@ -23,8 +25,11 @@ from quack import copy_utils
 from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
-from aot.families._sm90_split_store import WARP_ROWS, StoreSplitSm90
-from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, GROUP, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
+from aot.families._sm90_split_store import StoreSplitSm90
+from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
+
+MODES_OF_A_BATCH = 3
+"""Modes of an operand of a batch: products, rows, and k or columns."""
 
 
 @dataclass(frozen=True)
@@ -33,39 +38,49 @@ class SplitGemmSm90(StoreSplitSm90):
 
     num_sms: int
     """SMs of the device."""
+    are_k_major: tuple[bool, bool]
+    """Whether the operand of the tile's rows is contiguous along k, and whether that of its columns is."""
 
     def __call__(
         self,
         a: cute.Tensor,
         b: cute.Tensor,
         d: cute.Tensor,
-        bias: cute.Tensor | None,
+        vectors: Any,
         prefetch_b: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing."""
+        """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing.
+
+        Of a batch A, B and D have its products in front; with a gate B is ((2, n), k). `vectors` is what the epilogue
+        reads: the bias (n), or None.
+        """
         tile = self.tile
+        counts = [d.shape[0]] if cute.rank(d) == MODES_OF_A_BATCH else []
         operands = (b, a) if self.swap_ab else (a, b)
-        atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
-        layouts, loads, clusters = [], [], []
-        for operand, extent, sharing in zip(operands, (tile.rows, tile.columns), tile.sharing, strict=True):
-            layout = cute.tile_to_shape(atom, (extent, BLOCK_K, tile.num_stages), order=(0, 1, 2))
+        layouts, loads = [], []
+        for operand, extent, sharing, is_k_major in zip(
+            operands, (tile.rows, tile.columns), tile.sharing, self.are_k_major, strict=True
+        ):
+            view = _products_last(operand)
+            layout = self._stages(extent, is_k_major=is_k_major)
             box = cute.slice_(layout, (None, None, 0))
             copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-            loads.append(cpasync.make_tiled_tma_atom(copy, operand, box, (extent, BLOCK_K), num_multicast=sharing))
+            loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, BLOCK_K), num_multicast=sharing))
             layouts.append(layout)
-            clusters.append(cute.ceil_div(operand.shape[0], extent * tile.num_tiles // sharing))
+            counts.append(cute.ceil_div(cute.size(view, mode=[0]), extent * tile.num_tiles // sharing))
+        major_r, major_c = (OperandMajorMode.K if x else OperandMajorMode.MN for x in self.are_k_major)
         mma = make_trivial_tiled_mma(
             self.element,
             self.element,
-            OperandMajorMode.K,
-            OperandMajorMode.K,
+            major_r,
+            major_c,
             Float32,
             atom_layout_mnk=(tile.num_warpgroups, 1, 1),
             tiler_mn=(MMA_M, tile.columns),
         )
-        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, bias, prefetch_b).launch(
-            grid=along_x(*clusters, tile.num_ctas),
+        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b).launch(
+            grid=along_x(*counts, tile.num_ctas),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.num_ctas, 1, 1),
             stream=stream,
@@ -73,6 +88,13 @@ class SplitGemmSm90(StoreSplitSm90):
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
             use_pdl=True,
         )
+
+    def _stages(self, extent: int, *, is_k_major: bool) -> Any:
+        """Lay the stages of an operand's tile out: rows of 128 bytes along k, or along the tile's extent."""
+        kind = warpgroup.SmemLayoutAtomKind.K_SW128 if is_k_major else warpgroup.SmemLayoutAtomKind.MN_SW128
+        atom = warpgroup.make_smem_layout_atom(kind, self.element)
+        order = (0, 1, 2) if is_k_major else (1, 0, 2)
+        return cute.tile_to_shape(atom, (extent, BLOCK_K, self.tile.num_stages), order=order)
 
     def _shared_memory(self) -> Any:
         """Describe a CTA's shared memory: the stages, what the cluster sends, and the barriers."""
@@ -98,7 +120,7 @@ class SplitGemmSm90(StoreSplitSm90):
         load_columns: Any,
         layouts: Any,
         d: cute.Tensor,
-        bias: cute.Tensor | None,
+        vectors: Any,
         prefetch_b: Int32,
     ) -> None:
         """Compute a share of a tile of D: see the module."""
@@ -119,7 +141,14 @@ class SplitGemmSm90(StoreSplitSm90):
             memory.get_tensor(layout.outer, swizzle=layout.inner)
             for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
         ]
-        clusters_r = cute.ceil_div(load_rows[1].shape[0], tile.rows * tile.cluster_m)
+        clusters_r = cute.ceil_div(cute.size(load_rows[1], mode=[0]), tile.rows * tile.cluster_m)
+        if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
+            clusters = clusters_r * cute.ceil_div(cute.size(load_columns[1], mode=[0]), tile.columns * tile.cluster_n)
+            product, index = index // clusters, index % clusters
+            load_rows, load_columns = (
+                (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
+            )
+            d = d[product, None, None]
         tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
         tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
         num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
@@ -132,8 +161,10 @@ class SplitGemmSm90(StoreSplitSm90):
                 cute.arch.cluster_wait()  # the others' barriers are there
             self._load(copies, storage, warp, rank, num_k_blocks, prefetch_b)
         if warp < tile.num_multiplying // 32:
+            fetched = self.fetch(vectors, warp, rank, (tile_r, tile_c))
             sums = self._multiply(mma, stages, storage, warp, rank, num_k_blocks)
-            self._finish(sums, storage, warp, (rank, peer), (tile_r * tile.rows, tile_c * tile.columns), d, bias)
+            corner = (tile_r * tile.rows, tile_c * tile.columns)
+            self._finish(sums, fetched, storage, warp, (rank, peer), corner, d, vectors)
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
 
@@ -255,46 +286,32 @@ class SplitGemmSm90(StoreSplitSm90):
     def _finish(
         self,
         sums: cute.Tensor,
+        fetched: Any,
         storage: Any,
         warp: Int32,
         place: Any,
-        origin: Any,
+        corner: Any,
         d: cute.Tensor,
-        bias: cute.Tensor | None,
+        vectors: Any,
     ) -> None:
         """Exchange the sums, add up and store this CTA's columns of the tile, in each multiplying warp."""
         tile, (rank, peer) = self.tile, place
         thread, _, _ = cute.arch.thread_idx()
         received = storage.received.get_tensor(
-            cute.make_layout((4, tile.num_multiplying, tile.num_vectors, tile.splits - 1))
+            cute.make_layout((4, tile.num_multiplying, tile.num_vectors, max(tile.splits - 1, 1)))
         )
         cute.arch.griddepcontrol_wait()
         cute.arch.cluster_wait()
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_arrive_relaxed()
         own = self._exchange(sums, received, storage, thread, rank, peer)
-        row = origin[0] + warp // 4 * MMA_M + warp % 4 * WARP_ROWS
+        origin = (self.row(warp, corner), corner[1])
         first = rank * tile.share
-        offsets = None
-        if const_expr(bias is not None):
-            offsets = self._load_bias(bias, row, origin[1] + first * GROUP)
-        cute.arch.mbarrier_wait(_barriers(storage, tile)[2], 0)
-        for slot in range_constexpr(tile.splits - 1):
-            for v in range_constexpr(tile.num_vectors):
-                part = cute.make_rmem_tensor(4, Float32)
-                cute.autovec_copy(received[None, thread, v, slot], part)
-                for e in range_constexpr(4):
-                    own[e, v] += part[e]
-        if const_expr(bias is not None):
-            for v in range_constexpr(tile.num_vectors):
-                for e in range_constexpr(4):
-                    own[e, v] += offsets[e // 2, v // tile.share] if self.swap_ab else offsets[e % 2, v % tile.share]
-        cute.arch.sync_warp()  # all of the warp's sums are read: their place is free
+        fetched = self.fetch_late(fetched, vectors, first, origin)
+        self._add_received(own, received, storage, thread)
         memory = cute.recast_ptr(storage.received.data_ptr(), dtype=self.element)
-        if const_expr(self.swap_ab):
-            self.store_transposed(own, memory, warp, first, (row, origin[1]), d)
-        else:
-            self.store(own, memory, warp, first, (row, origin[1]), d)
+        results = self.complete(own, fetched, memory, warp)
+        self.store(results, memory, warp, first, origin, d)
 
     @cute.jit
     def _exchange(
@@ -310,10 +327,10 @@ class SplitGemmSm90(StoreSplitSm90):
         for owner in range_constexpr(tile.splits):
             first = owner * tile.share
             vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
-            if rank == owner:
-                for j, i in vectors:
-                    for e in range_constexpr(4):
-                        own[e, j + tile.share * i] = values[e, first + j, i]
+            if const_expr(tile.splits == 1):  # noqa: SIM114 - known while tracing, the next is not
+                _keep(own, values, first, vectors, tile.share)
+            elif rank == owner:
+                _keep(own, values, first, vectors, tile.share)
             else:
                 slot = rank
                 if rank > owner:
@@ -325,21 +342,30 @@ class SplitGemmSm90(StoreSplitSm90):
         return own
 
     @cute.jit
-    def _load_bias(self, bias: cute.Tensor, row: Int32, column: Int32) -> Any:
-        """Load the bias of a thread's sums: of two rows of each step, or of two columns of each group."""
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        count = tile.num_steps if self.swap_ab else tile.share
-        offsets = cute.make_rmem_tensor((2, count), Float32)
-        offsets.fill(0.0)
-        for i in range_constexpr(count):
-            for e in range_constexpr(2):
-                n = column + i * GROUP + lane % 4 * 2 + e
-                if const_expr(self.swap_ab):
-                    n = row + i * MMA_M * tile.num_warpgroups + lane // 4 + 8 * e
-                if n < bias.shape[0]:
-                    offsets[e, i] = bias[n].to(Float32)
-        return offsets
+    def _add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
+        """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
+        if const_expr(self.tile.splits > 1):
+            cute.arch.mbarrier_wait(_barriers(storage, self.tile)[2], 0)
+        for slot in range_constexpr(self.tile.splits - 1):
+            for v in range_constexpr(self.tile.num_vectors):
+                part = cute.make_rmem_tensor(4, Float32)
+                cute.autovec_copy(received[None, thread, v, slot], part)
+                for e in range_constexpr(4):
+                    own[e, v] += part[e]
+
+
+def _keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[int, int]], share: int) -> None:
+    """Take a CTA's own columns, from the group `first` on, of a thread's sums."""
+    for j, i in vectors:
+        for e in range(4):
+            own[e, j + share * i] = values[e, first + j, i]
+
+
+def _products_last(operand: cute.Tensor) -> Any:
+    """View an operand with the products of a batch, if it is one, behind its rows and k, as TMA's tiles expect."""
+    if cute.rank(operand) < MODES_OF_A_BATCH:
+        return operand
+    return cute.make_tensor(operand.iterator, cute.select(operand.layout, [1, 2, 0]))
 
 
 def _barriers(storage: Any, tile: Tile) -> Any:

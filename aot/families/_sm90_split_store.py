@@ -1,4 +1,4 @@
-"""How `SplitGemmSm90` stores a warp's sums: by way of shared memory, in pieces of 16 bytes. Imports CUTLASS.
+"""How `SplitGemmSm90` ends: with a bias, and stored by way of shared memory, in pieces of 16 bytes. Imports CUTLASS.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -6,7 +6,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Int32, cute, range_constexpr
+from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
 
 from aot.families._sm90_split_tile import GROUP, MMA_M, VECTOR_BYTES, Tile
 
@@ -19,7 +19,12 @@ CHUNK = 8
 
 @dataclass(frozen=True)
 class StoreSplitSm90:
-    """What stores the columns of a tile that a CTA has added up."""
+    """What completes and stores the columns of a tile that a CTA has added up.
+
+    A warp's part of them passes through shared memory, where lanes write what they hold of D, and from where they store
+    chunks of neighbouring elements. `first` is the first group of columns that the CTA stores of its tile; `origin` is
+    the row of the product at which the warp's part begins, and the column at which the tile does.
+    """
 
     element: Any
     """CUTLASS's type of A, B, D and the bias."""
@@ -27,73 +32,178 @@ class StoreSplitSm90:
     swap_ab: bool
     """Whether the tile's rows are rows of B, so that it is the transpose of a tile of D."""
 
+    @property
+    def num_halves(self) -> int:
+        """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
+        return 1
+
+    def fetch(self, vectors: Any, warp: Int32, rank: Int32, place: Any) -> Any:
+        """Read before the multiplication what `complete` needs, by the tile's place among the tiles: nothing."""
+        del vectors, warp, rank, place
+
     @cute.jit
-    def store(self, own: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
-        """Store a warp's sums, 16 rows of each step, by way of shared memory in which a row of a group is a chunk.
+    def fetch_late(self, fetched: Any, vectors: Any, first: Int32, origin: Any) -> Any:
+        """Read the bias, if there is one, while the other CTAs' sums arrive."""
+        del fetched
+        offsets = None
+        if const_expr(vectors is not None):
+            offsets = self.load_bias(vectors, origin[0], origin[1] + first * GROUP, range(self.num_pairs))
+        return offsets
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of elements of a bias that a thread's sums need: of two rows of each step, or columns of each group."""
+        return self.tile.num_steps if self.swap_ab else self.tile.share
+
+    @cute.jit
+    def load_bias(self, bias: cute.Tensor, row: Int32, column: Int32, pairs: Constexpr[range]) -> Any:
+        """Load pairs of elements of the bias of a thread's sums, zero where the bias ends before them."""
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        offsets = cute.make_rmem_tensor((2, len(pairs)), Float32)
+        offsets.fill(0.0)
+        for i in range_constexpr(len(pairs)):
+            for e in range_constexpr(2):
+                n = column + pairs[i] * GROUP + lane % 4 * 2 + e
+                if const_expr(self.swap_ab):
+                    n = row + pairs[i] * MMA_M * tile.num_warpgroups + lane // 4 + 8 * e
+                if n < cute.size(bias):
+                    offsets[e, i] = bias[n].to(Float32)
+        return offsets
+
+    @cute.jit
+    def complete(self, own: cute.Tensor, offsets: Any, memory: Any, warp: Int32) -> Any:
+        """Return what is to be rounded of a thread's sums: here the sums with the bias, if there is one."""
+        del memory, warp
+        if const_expr(offsets is not None):
+            self.add_bias(own, offsets, range(self.num_pairs))
+        return own
+
+    @cute.jit
+    def add_bias(self, own: cute.Tensor, offsets: cute.Tensor, pairs: Constexpr[range]) -> None:
+        """Add pairs of elements of the bias to a thread's sums."""
+        tile = self.tile
+        for v in range_constexpr(tile.num_vectors):
+            pair = v // tile.share if self.swap_ab else v % tile.share
+            if const_expr(pair in pairs):
+                for e in range_constexpr(4):
+                    own[e, v] += offsets[e // 2 if self.swap_ab else e % 2, pair - pairs[0]]
+
+    @cute.jit
+    def store(self, results: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
+        """Round and store a warp's results, (results of a vector, vectors) in each lane, 16 rows of each step."""
+        cute.arch.sync_warp()  # all of the warp's sums are read: their place is free
+        lane = cute.arch.lane_idx()
+        for v in range_constexpr(self.tile.num_vectors):
+            for i in range_constexpr(cute.size(results, mode=[0]) // self.run):
+                run = cute.make_rmem_tensor(self.run, self.element)
+                for e in range_constexpr(self.run):
+                    run[e] = results[self.run * i + e, v].to(self.element)
+                cute.autovec_copy(run, self.place_of_run(memory, warp, lane, v, i))
+        cute.arch.sync_warp()
+        target = self.chunks_of(d)
+        for q in range_constexpr(self.num_turns):
+            index = lane + 32 * q
+            inner, v = self.split_number(index)
+            group, m, n = self.find_chunk(inner, v, first, origin)
+            if index < self.num_chunks and group < self.tile.num_groups and m < d.shape[0] and n < d.shape[1]:
+                chunk = cute.make_rmem_tensor(self.chunk_size, self.element)
+                cute.autovec_copy(self.place_of_chunk(memory, warp, v, inner), chunk)
+                cute.autovec_copy(chunk, target[None, n // self.chunk_size, m])
+
+    def row(self, warp: Int32, corner: Any) -> Any:
+        """Return the first row of a warp's part of the tile that begins at a corner."""
+        return corner[0] + warp // 4 * MMA_M + warp % 4 * WARP_ROWS
+
+    @property
+    def run(self) -> int:
+        """Neighbouring elements of a row of D that a lane holds."""
+        return 1 if self.swap_ab else 2 // self.num_halves
+
+    @property
+    def chunk_size(self) -> int:
+        """Elements that a lane stores at once: of a group's row those that there are."""
+        return CHUNK if self.swap_ab else GROUP // self.num_halves
+
+    @property
+    def num_chunks_of_vector(self) -> int:
+        """Chunks of a warp's part of a group: its rows, or twice its columns where these are rows of D."""
+        return WARP_ROWS // self.num_halves if self.swap_ab else WARP_ROWS
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that a warp stores."""
+        return self.tile.num_vectors * self.num_chunks_of_vector
+
+    @property
+    def num_turns(self) -> int:
+        """Turns in which a warp's lanes store them."""
+        return -(-self.num_chunks // 32)
+
+    def split_number(self, index: Int32) -> Any:
+        """Return which chunk of a vector has a number, and of which vector.
+
+        Neighbouring lanes have neighbouring chunks of a row of D.
+        """
+        if self.swap_ab:
+            per_column = self.num_chunks_of_vector // GROUP
+            return (index % per_column, index // per_column % GROUP), index // self.num_chunks_of_vector
+        v, row = index % self.tile.num_vectors, index // self.tile.num_vectors
+        return row, v
+
+    def find_chunk(self, inner: Any, v: Any, first: Int32, origin: Any) -> Any:
+        """Return a chunk's group of columns of the tile, and its row and column of D."""
+        tile = self.tile
+        rows = MMA_M * tile.num_warpgroups
+        group = first + v % tile.share
+        if self.swap_ab:
+            half, column = inner
+            m = origin[1] + group * GROUP + column
+            return group, m, self.column_of_d(origin[0] + v // tile.share * rows) + half * CHUNK
+        m = origin[0] + v // tile.share * rows + inner
+        return group, m, self.column_of_d(origin[1] + group * GROUP)
+
+    def column_of_d(self, row_of_b: Any) -> Any:
+        """Return the column of D that a row of B belongs to."""
+        return row_of_b if self.num_halves == 1 else row_of_b // self.num_halves
+
+    def locate_chunk(self, v: Any, inner: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """Return in what shape a vector lies in the warp's part of shared memory, and where in it a chunk does.
 
         The rows of a group are rotated by the group, so that neighbouring lanes meet different banks both ways.
         """
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        num_vectors = tile.num_vectors
-        pairs = _of_warp(memory, tile, (2, 4, WARP_ROWS))
-        for v in range_constexpr(num_vectors):
-            for half in range_constexpr(2):
-                pair = cute.make_rmem_tensor(2, self.element)
-                for e in range_constexpr(2):
-                    pair[e] = own[2 * half + e, v].to(self.element)
-                cute.autovec_copy(pair, pairs[None, lane % 4, 8 * half + (lane // 4 + v) % 8, warp, v])
-        cute.arch.sync_warp()
-        chunks = _of_warp(memory, tile, (CHUNK, WARP_ROWS))
-        target = _chunks_of(d)
-        for q in range_constexpr(-(-num_vectors * WARP_ROWS // 32)):
-            index = lane + 32 * q
-            v, row = index % num_vectors, index // num_vectors
-            group = first + v % tile.share
-            m = origin[0] + v // tile.share * (MMA_M * tile.num_warpgroups) + row
-            n = origin[1] + group * GROUP
-            if index < num_vectors * WARP_ROWS and group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                chunk = cute.make_rmem_tensor(CHUNK, self.element)
-                cute.autovec_copy(chunks[None, row // 8 * 8 + (row + v) % 8, warp, v], chunk)
-                cute.autovec_copy(chunk, target[None, n // CHUNK, m])
+        if self.swap_ab:
+            return (CHUNK, self.num_chunks_of_vector // GROUP, GROUP), (None, *inner)
+        return (self.chunk_size, WARP_ROWS), (None, inner // 8 * 8 + (inner + v) % 8)
 
-    @cute.jit
-    def store_transposed(
-        self, own: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor
-    ) -> None:
-        """Store a warp's sums likewise where columns of the tile are rows of D: a column of a group is two chunks."""
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        num_chunks = tile.num_vectors * WARP_ROWS
-        elements = _of_warp(memory, tile, (WARP_ROWS, GROUP))
-        for v in range_constexpr(tile.num_vectors):
-            for e in range_constexpr(4):
-                elements[lane // 4 + e // 2 * 8, lane % 4 * 2 + e % 2, warp, v] = own[e, v].to(self.element)
-        cute.arch.sync_warp()
-        chunks = _of_warp(memory, tile, (CHUNK, 2, GROUP))
-        target = _chunks_of(d)
-        for q in range_constexpr(-(-num_chunks // 32)):
-            index = lane + 32 * q
-            half, column, v = index % 2, index // 2 % GROUP, index // WARP_ROWS
-            group = first + v % tile.share
-            m = origin[1] + group * GROUP + column
-            n = origin[0] + v // tile.share * (MMA_M * tile.num_warpgroups) + half * CHUNK
-            if index < num_chunks and group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                chunk = cute.make_rmem_tensor(CHUNK, self.element)
-                cute.autovec_copy(chunks[None, half, column, warp, v], chunk)
-                cute.autovec_copy(chunk, target[None, n // CHUNK, m])
+    def locate_run(self, lane: Any, v: int, i: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """Return the same of a lane's i-th run of elements of a vector."""
+        if self.swap_ab:
+            row = lane // 4 + i // 2 * 8 if self.num_halves == 1 else lane // 8 + lane // 4 % 2 * 4
+            return (1, WARP_ROWS // self.num_halves, GROUP), (None, row, lane % 4 * 2 + i % 2)
+        return (self.run, 4, WARP_ROWS), (None, lane % 4, 8 * i + (lane // 4 + v) % 8)
+
+    def place_of_chunk(self, memory: Any, warp: Int32, v: Any, inner: Any) -> Any:
+        """View a chunk of a vector in the warp's part of shared memory."""
+        shape, place = self.locate_chunk(v, inner)
+        return _of_warp(memory, self.tile, shape)[(*place, warp, v)]
+
+    def place_of_run(self, memory: Any, warp: Int32, lane: Int32, v: int, i: int) -> Any:
+        """View a lane's i-th run of elements of a vector in the warp's part of shared memory."""
+        shape, place = self.locate_run(lane, v, i)
+        return _of_warp(memory, self.tile, shape)[(*place, warp, v)]
+
+    def chunks_of(self, matrix: cute.Tensor) -> Any:
+        """View D or a residual as (elements of a chunk, chunks of a row, rows)."""
+        size = self.chunk_size
+        shape = (size, matrix.shape[1] // size, matrix.shape[0])
+        return cute.make_tensor(matrix.iterator, cute.make_layout(shape, stride=(1, size, matrix.stride[0])))
 
 
 def _of_warp(memory: Any, tile: Tile, shape: tuple[int, ...]) -> Any:
-    """View, as 128 elements of a shape, the places of the sums that a warp received first: (*shape, warp, vector)."""
+    """View, as elements of a shape, the places of the sums that a warp received first: (*shape, warp, vector)."""
     count = 32 * VECTOR_BYTES // 2
     strides = tuple(cute.size(shape[:i]) if i else 1 for i in range(len(shape)))
     num_warps = tile.num_multiplying // 32
     layout = cute.make_layout((*shape, num_warps, tile.num_vectors), stride=(*strides, count, count * num_warps))
     return cute.make_tensor(memory, layout)
-
-
-def _chunks_of(d: cute.Tensor) -> Any:
-    """View D as (elements of a chunk, chunks of a row, rows)."""
-    shape = (CHUNK, d.shape[1] // CHUNK, d.shape[0])
-    return cute.make_tensor(d.iterator, cute.make_layout(shape, stride=(1, CHUNK, d.stride[0])))

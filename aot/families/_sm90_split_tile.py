@@ -9,6 +9,9 @@ BLOCK_K = 64
 
 ROW_BYTES = 2 * BLOCK_K
 
+SWIZZLED = 64
+"""Elements of a swizzled row along the tile, where an operand is not contiguous along k: 128 bytes, as along k."""
+
 MMA_M = 64
 """Rows that a warpgroup multiplies at once. Source: PTX ISA, wgmma."""
 
@@ -104,8 +107,8 @@ class Tile:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that a CTA has room for from the others of its tile."""
-        return (self.splits - 1) * self.num_vectors * self.num_multiplying * VECTOR_BYTES
+        """Bytes that a CTA has room for from the others of its tile, and in any case for its own sums, to be stored."""
+        return max(self.splits - 1, 1) * self.num_vectors * self.num_multiplying * VECTOR_BYTES
 
     @property
     def num_barriers(self) -> int:

@@ -2,8 +2,11 @@
 
 Where tiles that suit the tensor cores are too few for the device's SMs, 2, 4 or 8 CTAs take one tile, each every
 second, fourth or eighth block of k, and add their sums through distributed shared memory in a fixed order: no
-workspace, no flags and no second kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count
-the tiles of a cluster.
+workspace, no flags and no second kernel. Where the tiles fill one wave, a CTA may take a tile alone, without the
+scheduler of a persistent kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles
+of a cluster. The products of a batch each have their own tiles, one product's behind the other's.
+
+Every epilogue of 16 bits is computed of the sums that a CTA has added up, before they are rounded once.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
-from aot.core.operation import Layout
 from aot.core.types import BF16, FP16
-from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, Tile
+from aot.families._epilogue import has_own_epilogue
+from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +34,16 @@ WARPGROUPS = {64: 1, 128: 2, 192: 3, 256: 2}
 TILE_N = tuple(range(16, 257, 16))
 
 MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
-"""Accumulator registers of a thread that leave room for addresses, by warpgroups: 384 registers a thread of one
-warpgroup, 204 of two and 146 of three are a CTA's share of 65,536, and a tile has at most 256 columns."""
+"""Accumulator registers of a thread that leave room for addresses, by warpgroups. Source: a thread gets 255, 168 and
+128 registers of one, two and three warpgroups, nvidia-cutlass-dsl 4.8.1; a tile has at most 256 columns."""
+
+EPILOGUE_ACCUMULATORS = {1: 96, 2: 88, 3: 64}
+"""The same where an epilogue is more than a bias. Source: with 128, 96 and 80 kernels with a residual spill,
+nvidia-cutlass-dsl 4.8.1, 2026-11-22."""
+
+EPILOGUE_SUMS = {1: 80, 2: 64, 3: 40}
+"""Most sums that a thread has to itself then, of those that it multiplied, by warpgroups: they lie beside a residual
+and a bias. Source: as above; with 96, 88 and 48 some spill."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
@@ -53,11 +64,16 @@ def _clusters(target: Target) -> list[tuple[int, int, int]]:
     """List (tiles along m, tiles along n, splits of k) of a target's clusters: of one tile or two neighbours."""
     most = max(m * n for m, n in target.clusters)
     tiles = [(1, 1), (2, 1), (1, 2)]
-    return [(m, n, splits) for m, n in tiles for splits in (2, 4, 8) if m * n * splits <= most]
+    return [(m, n, splits) for m, n in tiles for splits in (1, 2, 4, 8) if m * n * splits <= most]
+
+
+def _mode(splits: int) -> SplitK:
+    """Return the mode of a number of CTAs that share a tile's k."""
+    return SplitK.CLUSTER if splits > 1 else SplitK.NONE
 
 
 def _check_tile(tile: Tile) -> Rejected | None:
-    """Apply the limits of the instruction, of the exchange and of the registers."""
+    """Apply the limits of the instruction, of the exchange and of the stages."""
     name = f"{tile.rows}x{tile.columns}"
     if tile.rows not in WARPGROUPS or tile.columns % GROUP or not GROUP <= tile.columns <= 256:
         text = f"a tile has {', '.join(map(str, WARPGROUPS))} rows and up to 256 columns in steps of {GROUP}"
@@ -68,13 +84,38 @@ def _check_tile(tile: Tile) -> Rejected | None:
     if any(extent % (GROUP * sharing) for extent, sharing in zip((tile.rows, tile.columns), tile.sharing, strict=True)):
         text = f"{max(tile.sharing)} tiles cannot share a load in parts of whole groups of {GROUP}"
         return Rejected(Reason.TILE, f"{name}: {text}")
-    fit = MAX_ACCUMULATORS[tile.num_warpgroups]
-    if tile.num_accumulators > fit:
-        text = f"{name} needs {tile.num_accumulators} accumulator registers a thread; {fit} fit"
-        return Rejected(Reason.REGISTERS, text)
     if tile.num_stages < MIN_STAGES:
         text = f"{tile.num_stages} stages, expected 0 for as many as fit or at least {MIN_STAGES}"
         return Rejected(Reason.COMBINATION, text)
+    return None
+
+
+def _check_registers(tile: Tile, *, has_epilogue: bool) -> Rejected | None:
+    """Ask that a thread has registers for its sums, and for those that it finishes beside what an epilogue reads."""
+    name = f"{tile.rows}x{tile.columns}"
+    fit = (EPILOGUE_ACCUMULATORS if has_epilogue else MAX_ACCUMULATORS)[tile.num_warpgroups]
+    if tile.num_accumulators > fit:
+        text = f"{name} needs {tile.num_accumulators} accumulator registers a thread; {fit} fit"
+        return Rejected(Reason.REGISTERS, text)
+    own, fit = 4 * tile.num_vectors, EPILOGUE_SUMS[tile.num_warpgroups]
+    if has_epilogue and own > fit:
+        text = f"{name} leaves a thread {own} sums for the epilogue; {fit} fit; split k over more CTAs"
+        return Rejected(Reason.REGISTERS, text)
+    return None
+
+
+def _are_k_major(candidate: Candidate, operation: Operation) -> tuple[bool, bool]:
+    """Say whether the operand of a tile's rows is contiguous along k, and whether that of its columns is."""
+    a, b = operation.a.is_k_major, operation.b.is_k_major
+    return (b, a) if candidate.swap_ab else (a, b)
+
+
+def _check_layout(tile: Tile, are_k_major: tuple[bool, bool]) -> Rejected | None:
+    """Ask for whole swizzled rows: what is not contiguous along k lies in rows along its side of the tile."""
+    extents = zip((tile.rows, tile.columns), are_k_major, strict=True)
+    if any(not is_k_major and extent % SWIZZLED for extent, is_k_major in extents):
+        text = f"an operand that is not contiguous along k takes a side of a multiple of {SWIZZLED}"
+        return Rejected(Reason.LAYOUT, f"{text}, got {tile.rows}x{tile.columns}")
     return None
 
 
@@ -90,8 +131,8 @@ class Sm90ClusterSplitK:
     prefetches_b = True
     orders_tiles = False
     types = (BF16, FP16)
-    epilogues = (Epilogue.NONE, Epilogue.BIAS)
-    groupings = (Grouping.DENSE,)
+    epilogues = tuple(Epilogue)
+    groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""
@@ -109,19 +150,16 @@ class Sm90ClusterSplitK:
                             swap_ab=swap_ab,
                             use_tma_store=False,
                             split_k=splits,
-                            split_k_mode=SplitK.CLUSTER,
+                            split_k_mode=_mode(splits),
                         )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on layout, cluster, tile, registers and stages."""
-        if operation.layout is not Layout.KK:
-            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
-            return Rejected(Reason.LAYOUT, text)
         if (
             candidate.use_2cta
             or candidate.use_tma_store
             or candidate.schedule
-            or SplitK(candidate.split_k_mode) is not SplitK.CLUSTER
+            or SplitK(candidate.split_k_mode) is not _mode(candidate.split_k)
         ):
             text = f"{self.name} splits k over the CTAs of a cluster and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
@@ -130,7 +168,10 @@ class Sm90ClusterSplitK:
             allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
-        return _check_tile(_tile(candidate, target))
+        tile = _tile(candidate, target)
+        fault = _check_tile(tile)
+        registers = _check_registers(tile, has_epilogue=has_own_epilogue(operation)) if fault is None else None
+        return fault or registers or _check_layout(tile, _are_k_major(candidate, operation))
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count the stages, the sums that a CTA receives, and the barriers."""
@@ -156,12 +197,19 @@ class Sm90ClusterSplitK:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
+
+        arguments, are_k_major = signature(KernelKey(operation, candidate)), _are_k_major(candidate, operation)
+        tile = _tile(candidate, target)
+        configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, are_k_major)
+        if has_own_epilogue(operation):
+            from aot.families._skinny_entry import skinny_epilogue_entry
+            from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
+
+            return skinny_epilogue_entry(EpilogueSplitGemmSm90(*configured, operation), arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
         from aot.families._sm90_split_kernel import SplitGemmSm90
 
-        element, tile = cutlass_type(operation.d), _tile(candidate, target)
-        gemm = SplitGemmSm90(element, tile, candidate.swap_ab, target.num_sms)
-        return prefetch_entry(gemm, signature(KernelKey(operation, candidate)), operation)
+        return prefetch_entry(SplitGemmSm90(*configured), arguments, operation)
 
 
 FAMILY = Sm90ClusterSplitK()

@@ -30,7 +30,9 @@ SWAPPED = Candidate("sm90_cluster_split_k", 128, 64, split_k=4, swap_ab=True, **
 TWO_STEPS = Candidate("sm90_cluster_split_k", 256, 128, split_k=2, num_stages=2, swap_ab=True, **PLAIN)
 SHARED_COLUMNS = Candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **PLAIN)
 SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
-CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS)
+ONE_CTA = Candidate("sm90_cluster_split_k", 192, 80, use_tma_store=False)
+SHARED_ALONE = Candidate("sm90_cluster_split_k", 64, 144, 2, 1, swap_ab=True, use_tma_store=False)
+CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, SHARED_ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_a_cluster_takes_each_tile(real, built, candidate):
     num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
     assert tuple(record.grid) == (clusters * num_ctas, 1, 1)
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
-    assert attributes(record)[CLUSTER] == (num_ctas, 1, 1)
+    assert attributes(record).get(CLUSTER, (1, 1, 1)) == (num_ctas, 1, 1)
     assert attributes(record)[PROGRAMMATIC][0] == 1
 
 

@@ -5,10 +5,13 @@ import pytest
 from aot.core.candidate import Accepted, Reason, Workspace
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families._sm90_split_tile import Tile
 from aot.families.sm90_cluster_split_k import FAMILY
+from aot.space.cost import Operands
 from aot.space.legality import check
 from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16
@@ -17,7 +20,7 @@ H200 = load_target("h200")
 NAME = "sm90_cluster_split_k_128x128_c1x1_direct_cluster2"
 TILE = named(NAME, "h200")
 COMBINATION = "sm90_cluster_split_k splits k over the CTAs of a cluster and stores without TMA"
-CLUSTERS = "expected 1x1 in 2, 1x1 in 4, 2x1 in 2, 1x2 in 2"
+CLUSTERS = "expected 1x1 in 1, 1x1 in 2, 1x1 in 4, 2x1 in 1, 2x1 in 2, 1x2 in 1, 1x2 in 2"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,8 @@ CLUSTERS = "expected 1x1 in 2, 1x1 in 4, 2x1 in 2, 1x2 in 2"
         ("sm90_cluster_split_k_128x144_c1x1_direct_cluster4", 4 * 272 * 128 + 3 * 128 * 40 * 4 + 80, 4, 320),
         # 4 stages of 320 rows; a quarter of 64 by 256 floats from each of three CTAs.
         ("sm90_cluster_split_k_64x256_c1x1_direct_cluster4", 4 * 320 * 128 + 3 * 64 * 64 * 4 + 80, 4, 192),
+        # 8 stages of 192 rows; room for 64 by 128 floats, to be stored; 17 barriers, rounded.
+        ("sm90_cluster_split_k_64x128_c2x1_direct", 8 * 192 * 128 + 64 * 128 * 4 + 144, 8, 192),
     ],
 )
 def test_resources(name, smem_bytes, stages, threads):
@@ -63,7 +68,7 @@ def test_each_cta_stores_whole_groups_of_columns(columns, cluster, shares):
 def test_registers_of_all_threads_fit_an_sm():
     """A thread has its sums, what is its own to store, and at least 16 addresses, within its share of 65,536."""
     found = [x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)]
-    assert len(found) == 400
+    assert len(found) == 706
     for candidate in found:
         threads = FAMILY.resources(candidate, BF16, H200).num_threads
         accumulators = candidate.tile_m * candidate.tile_n // (threads - 64)
@@ -97,7 +102,6 @@ def test_registers_of_all_threads_fit_an_sm():
         ({"num_stages": 1}, Reason.COMBINATION, "1 stages, expected 0 for as many as fit or at least 2"),
         ({"split_k": 3}, Reason.CLUSTER, f"1x1 tiles whose k is split in 3 are not a cluster; {CLUSTERS}"),
         ({"split_k": 16}, Reason.CLUSTER, f"1x1 tiles whose k is split in 16 are not a cluster; {CLUSTERS}"),
-        ({"split_k": 1, "split_k_mode": "none"}, Reason.COMBINATION, COMBINATION),
         ({"split_k_mode": "serial"}, Reason.COMBINATION, COMBINATION),
         (
             {"cluster_m": 2, "split_k": 8},
@@ -121,14 +125,94 @@ def test_stages_that_do_not_fit_are_refused():
     assert reason(replace(TILE, num_stages=7), "h200")[0] is Reason.SMEM
 
 
-def test_both_operands_must_be_contiguous_along_k():
-    operation = Operation.of(ElementType.FLOAT16, Layout.MK)
-    message = "sm90_cluster_split_k takes A and B contiguous along k, got mk"
-    assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
+@pytest.mark.parametrize(
+    ("layout", "change"),
+    [
+        (Layout.KN, {}),
+        (Layout.KN, {"tile_n": 96, "swap_ab": True}),  # B has the tile's 128 rows
+        (Layout.MK, {"tile_n": 96}),
+        (Layout.MN, {"cluster_m": 2, "tile_n": 64}),
+        (Layout.MN, {"cluster_n": 2}),
+    ],
+)
+@pytest.mark.parametrize("grouping", [Grouping.DENSE, Grouping.BATCHED])
+def test_an_operand_may_be_contiguous_along_its_side_of_the_tile(layout, change, grouping):
+    (operation,) = [
+        x for x in Operation if (x.dense or x) is Operation.of(ElementType.FLOAT16, layout) and x.grouping is grouping
+    ]
+    assert isinstance(check(replace(TILE, **change), operation, H200), Accepted)
 
 
-@pytest.mark.parametrize("epilogue", [Epilogue.NONE, Epilogue.BIAS])
+@pytest.mark.parametrize(
+    ("layout", "change", "tile"),
+    [
+        (Layout.KN, {"tile_n": 96}, "128x96"),
+        (Layout.MK, {"tile_n": 96, "swap_ab": True}, "128x96"),
+        (Layout.MN, {"tile_n": 80}, "128x80"),
+    ],
+)
+def test_its_side_is_then_a_multiple_of_64(layout, change, tile):
+    operation = Operation.of(ElementType.FLOAT16, layout)
+    message = f"an operand that is not contiguous along k takes a side of a multiple of 64, got {tile}"
+    assert reason(replace(TILE, **change), "h200", operation) == (Reason.LAYOUT, message)
+
+
+def test_multiples_of_64_are_asked_only_of_what_is_not_contiguous_along_k():
+    """With A (m, k) and B (k, n) it is the side of n: the tile's rows where operands are exchanged."""
+    legal = {x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)}
+    operation = Operation.of(ElementType.BFLOAT16, Layout.KN)
+    found = {x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)}
+    assert found == {x for x in legal if (x.tile_m if x.swap_ab else x.tile_n) % 64 == 0}
+    assert {x.swap_ab for x in found} == {False, True}
+    assert found != legal
+
+
+@pytest.mark.parametrize("epilogue", list(Epilogue))
 def test_takes_all_sizes_without_a_workspace(epilogue):
     operation = Operation.of(ElementType.FLOAT16, Layout.KK, epilogue)
     assert isinstance(check(TILE, operation, H200), Accepted)
+    assert FAMILY.resources(TILE, operation, H200) == FAMILY.resources(TILE, BF16, H200)
     assert (FAMILY.multiples(TILE), FAMILY.workspace(TILE)) == ((1, 1), Workspace())
+
+
+@pytest.mark.parametrize("epilogue", [x for x in Epilogue if x not in (Epilogue.NONE, Epilogue.BIAS)])
+def test_an_epilogue_takes_registers_of_the_sums(epilogue):
+    """Beside a thread's sums lie a residual, a bias and addresses; beside the plain product's, addresses alone."""
+    operation = Operation.of(ElementType.BFLOAT16, Layout.KK, epilogue)
+    found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
+    assert len(found) == 434
+    most = {192: 96, 320: 88, 448: 64}
+    own = {192: 80, 320: 64, 448: 40}
+    for candidate in found:
+        threads = FAMILY.resources(candidate, operation, H200).num_threads
+        sums = candidate.tile_m * candidate.tile_n // (threads - 64)
+        assert sums <= most[threads]
+        assert sums / candidate.split_k <= own[threads]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tile_m": 256, "tile_n": 112}, "256x112 needs 112 accumulator registers a thread; 88 fit"),
+        ({"tile_m": 192}, None),
+        ({"tile_m": 192, "tile_n": 144}, "192x144 needs 72 accumulator registers a thread; 64 fit"),
+        (
+            {"tile_n": 144, "split_k": 1, "split_k_mode": "none"},
+            "128x144 leaves a thread 72 sums for the epilogue; 64 fit; split k over more CTAs",
+        ),
+    ],
+)
+def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
+    candidate = replace(TILE, **change)
+    assert isinstance(check(candidate, Operation.BF16_KK_BIAS, H200), Accepted)
+    if message is None:
+        assert isinstance(check(candidate, Operation.BF16_KK_RESIDUAL, H200), Accepted)
+    else:
+        assert reason(candidate, "h200", Operation.BF16_KK_RESIDUAL) == (Reason.REGISTERS, message)
+
+
+def test_a_gate_counts_rows_of_both_halves():
+    """64 rows of B are 32 of the 4096 columns of D, so that there are 3 by 128 tiles."""
+    candidate = replace(TILE, tile_m=64, tile_n=64)
+    (count,) = Operands.of([candidate], [Problem(Operation.BF16_KK_SWIGLU, 192, 4096, 4096)]).num_ctas().ravel()
+    assert count == 3 * 128

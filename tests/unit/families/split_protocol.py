@@ -1,0 +1,127 @@
+"""All states of the loads of `sm90_cluster_split_k` where two CTAs of a cluster share an operand.
+
+Each CTA has two loading warps and one that multiplies. A loading warp takes a block of k where its own `empty` barrier
+of the stage says so; one of the two announces the bytes of both operands. Of the shared operand each CTA loads half,
+for both CTAs. What is on its way, bytes or an arrival at the other CTA's barrier, comes at any time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+CTAS = (0, 1)
+UNITS = 4
+"""Bytes of a stage: two units of each operand, of which a half is one."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How many stages and blocks of k there are, and what differs from the kernel."""
+
+    num_stages: int
+    num_blocks: int
+    announces_shared: bool
+    """Whether the warp that announces loads the shared operand."""
+    arrivals: int = 2
+    """Arrivals that free a stage: one of each CTA that reads what is loaded."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where all warps are; barriers by CTA and stage."""
+
+    blocks: tuple[int, ...] = (0,) * 6
+    """Next block of k, of a CTA's announcing warp, its other loading warp, and the one that multiplies."""
+    full: tuple[tuple[int, bool, int], ...] = ()
+    """Phase, whether the announcement is there, and units that are still to come."""
+    empty: tuple[tuple[int, int], ...] = ()
+    """Phase, and arrivals that are still to come."""
+    flights: tuple[tuple[int, int, int, int], ...] = ()
+    """Receiving CTA, stage, block and units; an arrival at `empty` has 0 units."""
+    loaded: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """(Block, units) that lie in a stage."""
+
+
+class FaultError(Exception):
+    """What must not happen."""
+
+
+def _set(items: tuple, index: int, value: object) -> tuple:
+    return (*items[:index], value, *items[index + 1 :])
+
+
+def _completed(full: tuple[int, bool, int]) -> tuple[int, bool, int]:
+    phase, is_announced, units = full
+    return (phase + 1, False, 0) if is_announced and units == 0 else full
+
+
+def _loads(state: State, protocol: Protocol) -> Iterator[State]:
+    for cta in CTAS:
+        for warp in (0, 1):
+            block = state.blocks[3 * cta + warp]
+            turn, stage = divmod(block, protocol.num_stages)
+            place = cta * protocol.num_stages + stage
+            if block == protocol.num_blocks or state.empty[place][0] % 2 == 1 - turn % 2:
+                continue
+            full = state.full
+            if warp == 0:
+                phase, _, units = full[place]
+                full = _set(full, place, _completed((phase, True, units + UNITS)))
+            is_shared = protocol.announces_shared == (warp == 0)
+            flights = [(x, stage, block, 1) for x in CTAS] if is_shared else [(cta, stage, block, 2)]
+            blocks = _set(state.blocks, 3 * cta + warp, block + 1)
+            yield replace(state, blocks=blocks, full=full, flights=tuple(sorted([*state.flights, *flights])))
+
+
+def _multiplies(state: State, protocol: Protocol) -> Iterator[State]:
+    for cta in CTAS:
+        block = state.blocks[3 * cta + 2]
+        turn, stage = divmod(block, protocol.num_stages)
+        place = cta * protocol.num_stages + stage
+        if block == protocol.num_blocks or state.full[place][0] % 2 == turn % 2:
+            continue
+        if sum(units for x, units in state.loaded[place] if x == block) != UNITS:
+            raise FaultError("a stage is read before it is loaded")
+        flights = state.flights
+        if block >= 1 and block + protocol.num_stages - 1 < protocol.num_blocks:
+            freed = (block - 1) % protocol.num_stages
+            flights = tuple(sorted([*flights, *((x, freed, -1, 0) for x in CTAS)]))
+        yield replace(state, blocks=_set(state.blocks, 3 * cta + 2, block + 1), flights=flights)
+
+
+def _arrivals(state: State, protocol: Protocol) -> Iterator[State]:
+    for flight in dict.fromkeys(state.flights):
+        cta, stage, block, units = flight
+        index = state.flights.index(flight)
+        left = replace(state, flights=(*state.flights[:index], *state.flights[index + 1 :]))
+        place = cta * protocol.num_stages + stage
+        if not units:
+            phase, count = state.empty[place]
+            freed = (phase + 1, protocol.arrivals) if count == 1 else (phase, count - 1)
+            yield replace(left, empty=_set(state.empty, place, freed))
+            continue
+        if block >= protocol.num_stages and state.blocks[3 * cta + 2] < block - protocol.num_stages + 2:
+            raise FaultError("a stage is overwritten while it is read")
+        phase, is_announced, pending = state.full[place]
+        full = _set(state.full, place, _completed((phase, is_announced, pending - units)))
+        kept = [x for x in state.loaded[place] if x[0] == block]
+        yield replace(left, full=full, loaded=_set(state.loaded, place, tuple(sorted([*kept, (block, units)]))))
+
+
+def explore(protocol: Protocol) -> int:
+    """Go through all states and return their number.
+
+    Raises:
+        FaultError: a stage is read before it is loaded or overwritten while it is read, or all warps wait for ever.
+    """
+    places = 2 * protocol.num_stages
+    first = State(full=((0, False, 0),) * places, empty=((0, protocol.arrivals),) * places, loaded=((),) * places)
+    seen, todo = {first}, [first]
+    while todo:
+        state = todo.pop()
+        following = [x for step in (_loads, _multiplies, _arrivals) for x in step(state, protocol)]
+        if not following and state.blocks != (protocol.num_blocks,) * 6:
+            raise FaultError("all warps wait for ever")
+        new = {x for x in following if x not in seen}
+        seen |= new
+        todo += new
+    return len(seen)
