@@ -89,15 +89,18 @@ def cubin(path):
     return content[: max(start + size for start, size in tables)]
 
 
-def parameter_sizes(path):
+def parameter_sizes(path, *, of_places=False):
     """Read the sizes in bytes of a kernel's parameters, in order, from the cubin inside its object.
 
-    Where there are several kernels, of the one that has most: a GEMM has more than what clears or reduces for it.
+    Where there are several kernels, of the one that has most: a GEMM has more than what clears or reduces for it. What
+    writes the places of groups does not count, as they are its parameters; `of_places` asks for that one.
     """
     elf = ELFFile(BytesIO(cubin(path)))
     found = []
     for section in elf.iter_sections():
         sizes = {}
+        if ("write_places" in section.name) != of_places:
+            continue
         data = section.data() if section.name.startswith(".nv.info.") else b""
         offset = 0
         while offset + 4 <= len(data):

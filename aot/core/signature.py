@@ -35,6 +35,11 @@ class Argument(Word):
     """int32 vector (num_groups): where each group ends, in rows or in k, ascending, as torch._grouped_mm has them."""
     INDEX = "index"
     """int32 vector (m), contiguous: the row of A that each row of the groups is."""
+    B_OF_GROUPS = "b_of_groups"
+    """int64 vector (num_groups) in host memory: the address of each group's B, where they are no one stack; a multiple
+    of B's first stride behind B's own address. Of 0 elements where group i's is matrix i of B."""
+    PLACES = "places"
+    """int32 vector (num_groups), of 0 elements as `B_OF_GROUPS`: the entry has written to it which matrix each is."""
     WORKSPACE = "workspace"
     """Float32 tensor, one-dimensional, as `Workspace` sizes it."""
     PREFETCH_B = "prefetch_b"
@@ -60,6 +65,8 @@ def signature_of(
         Argument.SCALE_D: operation.types.scales_d,
         Argument.OFFSETS: operation.grouping.has_offsets,
         Argument.INDEX: operation.grouping is Grouping.GATHERED,
+        Argument.B_OF_GROUPS: operation.grouping.groups_rows,
+        Argument.PLACES: operation.grouping.groups_rows,
         Argument.WORKSPACE: has_workspace,
         Argument.PREFETCH_B: prefetches_b,
         Argument.TILE_ORDER: orders_tiles,

@@ -83,15 +83,17 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         index: Any = None
         column_bias: Any = None
         product: Any = None
+        places: Any = None
 
     def arguments(self, *, starts: Any, index: Any, **operands: Any) -> Any:  # type: ignore[override]
         """Name an operation's operands as the kernel does; each None where there is none."""
         scale_a, scale_b, bias, product = (operands[x] for x in ("scale_a", "scale_b", "bias", "product"))
-        return self.EpilogueArguments(scale_a, scale_b, starts, index, bias, product)
+        return self.EpilogueArguments(scale_a, scale_b, starts, index, bias, product, operands["places"])
 
     def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
         """Return the kernel's parameters."""
         del loc, ip
+        self.places = args.places
         self.rounding_mode = RoundingMode.RN
         parameters = self._epi_ops_to_params_dict(args)
         parameters |= {name: getattr(args, name) for name, _, _ in self._extra_param_fields}

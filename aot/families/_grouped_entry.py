@@ -17,6 +17,7 @@ from aot.families import Entry, signature
 from aot.families._arguments import matrix_argument, strided_argument, vector_argument
 from aot.families._epilogue_registers import paired
 from aot.families._group_starts import Starts
+from aot.families._places import addresses_argument, num_groups_of, write_places
 from aot.families._quack import MAX_SWIZZLE
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
         Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
         Argument.OFFSETS: vector_of_int32,
         Argument.INDEX: vector_of_int32,
+        Argument.B_OF_GROUPS: addresses_argument,
+        Argument.PLACES: vector_of_int32,
         Argument.STREAM: cute.runtime.make_fake_stream,
     }
     return tuple(make() if argument in signature else None for argument, make in made.items())
@@ -84,6 +87,8 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
         scale_d: cute.Tensor | None,
         offsets: cute.Tensor,
         index: cute.Tensor | None,
+        b_of_groups: cute.Tensor | None,
+        places: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         scheduler = TileSchedulerOptions(
@@ -98,13 +103,21 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
                 scale_b = paired(scale_b, stacked=1)
         product = d if const_expr(has_gate) else None
         if const_expr(groups_rows):
-            starts = Starts(offsets, b.shape[0], d.shape[0])
+            write_places(b_of_groups, b, places, stream, is_dependent=True)
+            starts = Starts(offsets, num_groups_of(b, places), d.shape[0])
             lengths = VarlenArguments(mCuSeqlensM=starts, mAIdx=index)
         else:
             starts = Starts(offsets, d.shape[0], a.shape[1])
             lengths = VarlenArguments(mCuSeqlensK=starts)
         epilogue = gemm.arguments(
-            scale_a=scale_a, scale_b=scale_b, bias=bias, scale_d=scale_d, product=product, starts=starts, index=index
+            scale_a=scale_a,
+            scale_b=scale_b,
+            bias=bias,
+            scale_d=scale_d,
+            product=product,
+            starts=starts,
+            index=index,
+            places=places,
         )
         gemm(a, gemm.view_b(b), target, None, epilogue, scheduler, lengths, stream)
 

@@ -10,11 +10,13 @@ where a release of quack changes it.
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Boolean, Int32, const_expr, cute
+from cutlass.cute.tensor import _Tensor as TensorValue
 from quack import copy_utils
+from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import EpiContext, TileStore
 
 from aot.families._epilogue_kernel import (
@@ -27,6 +29,10 @@ from aot.families._epilogue_kernel import (
     _Vector,
 )
 from aot.families._group_rows import DepthScheduler, RowScheduler
+from aot.families._places import place_of
+
+PARAMETERS = ("tiled_mma", "tma_atom_a", "mA_mkl", "tma_atom_b", "mB_nkl")
+"""The first parameters of quack's kernels."""
 
 REPLACED = {
     "_make_gather_A_copy": ["self", "mA_mkl", "sA", "varlen_manager", "tile_coord_mnkl", "batch_idx"],
@@ -74,6 +80,30 @@ def gather_rows(copy: Any, a: cute.Tensor, shared: cute.Tensor, index: cute.Tens
     return copy_tile
 
 
+class PlacedB(TensorValue):
+    """B of groups, (n, k, places), of which a kernel takes that of a group by its place."""
+
+    def __init__(self, tensor: Any, places: Any) -> None:
+        """Keep B and the table of places."""
+        super().__init__(tensor.value, dtype=tensor.element_type)
+        self.tensor, self.places = tensor, places
+
+    def __getitem__(self, position: Any, **_: Any) -> Any:
+        """Return a group's (n, k)."""
+        *inside, group = position
+        return self.tensor[(*inside, place_of(self.places, group))]
+
+    def __extract_mlir_values__(self) -> list[Any]:
+        """Return the values of which it is made, as CuTe DSL asks for."""
+        return [*cutlass.extract_mlir_values(self.tensor), *cutlass.extract_mlir_values(self.places)]
+
+    def __new_from_mlir_values__(self, values: list[Any]) -> "PlacedB":
+        """Make it of other values of the same kinds, as CuTe DSL asks for."""
+        size = len(cutlass.extract_mlir_values(self.tensor))
+        made = cutlass.new_from_mlir_values(self.tensor, values[:size])
+        return PlacedB(made, cutlass.new_from_mlir_values(self.places, values[size:]))
+
+
 class GroupVector(_Vector):
     """A vector of a group: of columns (groups, n), of which a group has one of its own; of rows, those that it has."""
 
@@ -119,11 +149,43 @@ class GroupedMixin(EpilogueMixin):
         TileStore("product", gated=True),
     )
 
-    def arguments(self, *, scale_a: Any, scale_b: Any, bias: Any, scale_d: Any, product: Any, **_: Any) -> Any:
+    @mlir_namedtuple
+    class EpilogueArguments(NamedTuple):
+        """`EpilogueMixin`'s without a bias of rows, and the places of B; each None where there is none."""
+
+        row_scale: Any = None
+        column_scale: Any = None
+        column_bias: Any = None
+        scale_d: Any = None
+        product: Any = None
+        split_k_semaphore: Any = None
+        split_k_workspace: Any = None
+        places: Any = None
+
+    def arguments(
+        self, *, scale_a: Any, scale_b: Any, bias: Any, scale_d: Any, product: Any, places: Any, **_: Any
+    ) -> Any:
         """Name an operation's operands as the kernel's epilogue does; each None where there is none."""
         return self.EpilogueArguments(
-            row_scale=scale_a, column_scale=scale_b, column_bias=bias, scale_d=scale_d, product=product
+            row_scale=scale_a,
+            column_scale=scale_b,
+            column_bias=bias,
+            scale_d=scale_d,
+            product=product,
+            places=places,
         )
+
+    def kernel(self, *args: Any) -> Any:
+        """Return the launch of quack's kernel, which finds a group's B by its place."""
+        if self.places is None:
+            return super().kernel(*args)
+        b = PARAMETERS.index("mB_nkl")
+        return super().kernel(*args[:b], PlacedB(args[b], self.places), *args[b + 1 :])
+
+    def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
+        """Return the kernel's parameters, and keep the places, which are not the epilogue's."""
+        self.places = args.places
+        return super().epi_to_underlying_arguments(args, loc=loc, ip=ip)
 
     def get_scheduler_class(self, varlen_m: bool = False) -> Any:
         """Return the order of the tiles."""

@@ -20,6 +20,7 @@ from aot.core.types import SCALE_BLOCK, Scale
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._group_starts import Starts
+from aot.families._places import addresses_argument, num_groups_of, place_of, write_places
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument
@@ -102,13 +103,13 @@ def _find_rows(starts: Any, num_groups: Int32, tile: Int32) -> Any:
 
 
 @cute.jit
-def _part_of_rows(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor) -> Part:
+def _part_of_rows(a: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor, groups: Int32) -> Part:
     """Find the part of a block where rows are grouped."""
     block, _, _ = cute.arch.block_idx()
     tiles_n = cute.ceil_div(d.shape[1], TILE)
-    group, first_m, end_m = _find_rows(Starts(offsets, b.shape[0], d.shape[0]), b.shape[0], block // tiles_n)
-    depth = cutlass.select_(group < b.shape[0], Int32(a.shape[1]), Int32(0))
-    return Part(cutlass.min(group, b.shape[0] - 1), first_m, end_m, block % tiles_n * TILE, Int32(0), depth)
+    group, first_m, end_m = _find_rows(Starts(offsets, groups, d.shape[0]), groups, block // tiles_n)
+    depth = cutlass.select_(group < groups, Int32(a.shape[1]), Int32(0))
+    return Part(cutlass.min(group, groups - 1), first_m, end_m, block % tiles_n * TILE, Int32(0), depth)
 
 
 @cute.jit
@@ -150,14 +151,17 @@ def _kernel(
     scale_d: cute.Tensor | None,
     offsets: cute.Tensor,
     index: cute.Tensor | None,
+    places: cute.Tensor | None,
     operation: Constexpr[Operation],
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
     groups_rows = const_expr(operation.grouping.groups_rows)
-    part = _part_of_rows(a, b, d, offsets) if const_expr(groups_rows) else _part_of_depth(a, d, offsets)
     if const_expr(groups_rows):
-        b, scale_b, bias = [_of_group(x, part.group) for x in (b, scale_b, bias)]
+        part = _part_of_rows(a, d, offsets, num_groups_of(b, places))
+        b = _of_group(b, place_of(places, part.group))
+        scale_b, bias = [_of_group(x, part.group) for x in (scale_b, bias)]
     else:
+        part = _part_of_depth(a, d, offsets)
         d = _of_group(d, part.group)
     halves = const_expr(num_halves(operation))
     halves_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
@@ -213,14 +217,17 @@ def make_entry(operation: Operation) -> Any:
         scale_d: cute.Tensor | None,
         offsets: cute.Tensor,
         index: cute.Tensor | None,
+        b_of_groups: cute.Tensor | None,
+        places: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(groups_rows):
-            tiles_m = (d.shape[0] + b.shape[0] * (TILE - 1)) // TILE
+            write_places(b_of_groups, b, places, stream, is_dependent=False)
+            tiles_m = (d.shape[0] + num_groups_of(b, places) * (TILE - 1)) // TILE
             blocks = tiles_m * cute.ceil_div(d.shape[1], TILE)
         else:
             blocks = d.shape[0] * cute.ceil_div(d.shape[1], TILE) * cute.ceil_div(d.shape[2], TILE)
-        _kernel(a, b, d, scale_a, scale_b, bias, scale_d, offsets, index, operation).launch(
+        _kernel(a, b, d, scale_a, scale_b, bias, scale_d, offsets, index, places, operation).launch(
             grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream
         )
 
@@ -243,6 +250,8 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.SCALE_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
         Argument.OFFSETS: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
         Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
+        Argument.B_OF_GROUPS: addresses_argument,
+        Argument.PLACES: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
     }
     arguments = (make() if argument in signature else None for argument, make in made.items())
     return (*arguments, cute.runtime.make_fake_stream())

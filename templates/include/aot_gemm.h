@@ -125,6 +125,12 @@ typedef struct {
  *                  (rows_of_a, k). An index that is not one of its rows, such as -1, reads a row of zeros, whose factor
  *                  is 0.
  *
+ *   b_of_groups    of "..._grouped" and "..._gathered", where the groups' B are no one stack: the device addresses of
+ *                  `num_groups` of them, an array in host memory that is read before the call returns. All have b.strides;
+ *                  b.data and group_strides.b are then 0. Where the addresses have one step, this costs nothing; elsewhere
+ *                  a small kernel is launched in front, which writes where each B is to the workspace: 4 bytes for each
+ *                  group, so that one is asked for with the addresses themselves. A CUDA graph keeps those of its capture.
+ *
  * Offsets that do not lie within what is grouped count as its nearest end, and a group that ends before it starts is
  * empty. Rows of D that are in no group are not written; those of a group without k, of "..._kgrouped", are zeros. Where
  * offsets descend, rows may be in several groups: each then holds what one of them gives.
@@ -161,6 +167,7 @@ typedef struct {
   aot_gemm_tensor_t offsets; /* this and below: all 0 where the operation has none */
   aot_gemm_tensor_t index;
   int64_t rows_of_a; /* of "..._gathered": the rows that A has, which need not be m; 0 elsewhere */
+  const void* const* b_of_groups; /* null where the groups' B are one stack, of all else too */
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as

@@ -218,6 +218,39 @@ class Problem {
     return with([scale](aot_gemm_problem_t& x) { x.scale_d = {const_cast<float*>(scale), {0, 0}}; });
   }
 
+  // Groups of rows, of which each has a B of its own, `step` elements behind the one before it; the problem's is the first.
+  // `offsets` are int32 on the device: where each ends.
+  Problem with_groups(int64_t count, const int32_t* offsets, int64_t step) const {
+    return with([=](aot_gemm_problem_t& x) {
+      x.num_groups = count;
+      x.offsets = {const_cast<int32_t*>(offsets), {1, 1}};
+      x.group_strides.b = step;
+    });
+  }
+  // The same where each group's B has an address of its own, and the strides of the problem's B, which itself is not read.
+  // The addresses, as many, are in host memory, and must be there at each call.
+  Problem with_groups(int64_t count, const int32_t* offsets, const void* const* b_of_groups) const {
+    return with_groups(count, offsets, int64_t{0}).with([b_of_groups](aot_gemm_problem_t& x) {
+      x.b.data = nullptr;
+      x.b_of_groups = b_of_groups;
+    });
+  }
+  // Steps from group to group of a bias, and of the factors of B.
+  Problem with_group_steps(int64_t bias, int64_t scale_b = 0) const {
+    return with([=](aot_gemm_problem_t& x) {
+      x.group_strides.bias = bias;
+      x.group_strides.scale_b = scale_b;
+    });
+  }
+  // Row i of the groups is the row index[i] of `a`, int32 on the device, of an operation that gathers rows.
+  Problem with_index(const int32_t* index, ConstMatrix a) const {
+    return with([index, &a](aot_gemm_problem_t& x) {
+      x.index = {const_cast<int32_t*>(index), {1, 1}};
+      x.a = tensor_of(a);
+      x.rows_of_a = a.rows();
+    });
+  }
+
   int64_t m() const { return problem_.m; }
   int64_t n() const { return problem_.n; }
   int64_t k() const { return problem_.k; }

@@ -28,6 +28,7 @@
 #include "refusal.h"
 #include "row_binding.h"
 #include "runtime.h"
+#include "weights.h"
 
 namespace aot {
 
@@ -64,7 +65,24 @@ struct Capsules {
   HeldTensor out;
   HeldTensor extras[kNumExtraTensors];
   Options options;
+  WeightList weights;
 };
+
+// Reads the weights of groups, where each is a tensor of its own.
+bool read_weights(const State& state, PyObject* extras, const DLTensor& first, WeightList* list) {
+  Py_ssize_t count = 0;
+  PyObject* weights = weights_of(extras, &count);
+  if (weights == nullptr) return true;
+  bool is_listed = list->begin(count, first) == 0;
+  for (Py_ssize_t i = 0; i < count && is_listed; ++i) {
+    HeldTensor weight;
+    PyObject* capsule = PyTuple_GetItem(weights, i);
+    if (capsule == nullptr || !read_capsule(state, "a weight of a group", capsule, &weight)) return false;
+    is_listed = list->add(*weight.view()) == 0;
+  }
+  if (!is_listed) raise_refusal(state);
+  return is_listed;
+}
 
 // Reads left, right, bias (or None) and extras (or None), which hold capsules that the caller keeps.
 bool read_capsules(const State& state, Product product, PyObject* const* arguments, PyObject* extras, Capsules* held) {
@@ -78,21 +96,25 @@ bool read_capsules(const State& state, Product product, PyObject* const* argumen
     if (capsule == nullptr) return false;
     if (!is_none(capsule) && !read_capsule(state, "a factor or the residual", capsule, &held->extras[i])) return false;
   }
-  return true;
+  return read_weights(state, extras, *held->right.view(), &held->weights);
 }
 
 Operands operands_of(const Capsules& held) {
-  return {held.left.view(),      held.right.view(),     held.bias.view(),      held.out.view(),   held.extras[0].view(),
+  const DLTensor* stack = held.weights.view();
+  const DLTensor* right = stack != nullptr ? stack : held.right.view();
+  return {held.left.view(),      right,                 held.bias.view(),      held.out.view(),   held.extras[0].view(),
           held.extras[1].view(), held.extras[2].view(), held.extras[3].view(),
-          held.extras[4].view(), held.extras[5].view(), held.options};
+          held.extras[4].view(), held.extras[5].view(), held.options,          held.weights.addresses()};
 }
 
 // States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
-// is the address that the right one is promised to be constant at, or 0, the sixth the extras, or None.
-bool state_capsules(const State& state, Product product, PyObject* const* arguments, Problems* problems) {
+// is the address that the right one is promised to be constant at, or 0, the sixth the extras, or None. What is stated may
+// point into `capsules`.
+bool state_capsules(const State& state, Product product, PyObject* const* arguments, Capsules* capsules,
+                    Problems* problems) {
   const void* promised = PyLong_AsVoidPtr(arguments[4]);
   if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
-  Capsules held;
+  Capsules& held = *capsules;
   if (!read_capsules(state, product, arguments, arguments[5], &held)) return false;
   if (!read_capsule(state, "out", arguments[3], &held.out)) return false;
   if (held.out.is_read_only()) {
@@ -131,8 +153,10 @@ PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t
 template <Product product>
 PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
+  Capsules held;
   Problems problems;
-  if (!has_arguments(state, num_arguments, 8) || !state_capsules(state, product, arguments, &problems)) return nullptr;
+  if (!has_arguments(state, num_arguments, 8)) return nullptr;
+  if (!state_capsules(state, product, arguments, &held, &problems)) return nullptr;
   HeldTensor workspace;
   void* data = nullptr;
   size_t num_bytes = 0;
@@ -163,8 +187,10 @@ PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
 template <Product product>
 PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
+  Capsules held;
   Problems problems;
-  if (!has_arguments(state, num_arguments, 6) || !state_capsules(state, product, arguments, &problems)) return nullptr;
+  if (!has_arguments(state, num_arguments, 6)) return nullptr;
+  if (!state_capsules(state, product, arguments, &held, &problems)) return nullptr;
   size_t num_bytes = 0;
   aot_gemm_status_t status = AOT_GEMM_OK;
   for (int64_t i = 0; i < problems.count && status == AOT_GEMM_OK; ++i) {
@@ -234,6 +260,9 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
     problem.group_strides.b = n * k;
     problem.group_strides.d = m * n;
   }
+  problem.offsets = problem.index = {nullptr, {1, 1}};
+  int32_t index = 0;
+  if (find_operation(problem.operation, &index) == AOT_GEMM_OK && kOperations[index].gathers()) problem.rows_of_a = m;
   aot_gemm_selection_t found;
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);

@@ -8,6 +8,7 @@
 #include "reading.h"
 #include "refusal.h"
 #include "runtime.h"
+#include "weights.h"
 
 namespace aot {
 
@@ -23,6 +24,7 @@ struct Extras {
   Operand offsets;
   Operand index;
   Options options;
+  WeightList weights;
 
   Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out, &offsets, &index};
 };
@@ -41,7 +43,7 @@ class Call : private Reader {
     if (left_.type.api == nullptr) {
       return call_route(state_.run, product_, left, right, bias, out, extras_ == nullptr ? nullptr : extras_->tuple);
     }
-    if (read_left() != 0 || read_right() != 0 || compact_product() != 0) return nullptr;
+    if (read_left() != 0 || read_right() != 0 || read_weights() != 0 || compact_product() != 0) return nullptr;
     if (!is_none(bias)) {
       bias_.object = bias;
       if (read_other(&bias_) != 0) return nullptr;
@@ -54,6 +56,7 @@ class Call : private Reader {
     }
     Problems problems;
     if (state_problems_of(&problems) != 0 || launch(problems) != 0 || release(right_) != 0) return nullptr;
+    if (release_weights() != 0) return nullptr;
     if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
     if (extras_ != nullptr && release_extras() != 0) return nullptr;
     if (allocates) return out_.tensor.hand_on(*left_.type.api);
@@ -103,6 +106,39 @@ class Call : private Reader {
     return is_written < 0 ? -1 : 0;
   }
 
+  // Reads the weights of groups, where each is a tensor of its own: the right operand is the first.
+  int read_weights() {
+    Py_ssize_t count = 0;
+    PyObject* weights = extras_ == nullptr ? nullptr : weights_of(extras_->tuple, &count);
+    if (weights == nullptr) return 0;
+    WeightList& list = extras_->weights;
+    if (list.begin(count, *right_.view()) != 0 || list.add(*right_.view()) != 0) return refused();
+    for (Py_ssize_t i = 1; i < count; ++i) {
+      Operand weight;
+      weight.object = PyTuple_GetItem(weights, i);
+      if (weight.object == nullptr || read_other(&weight) != 0) return -1;
+      if (weight.type.api != right_.type.api) {
+        refuse("OperandError", "grouped_linear: the weights are tensors of several frameworks; expected those of one");
+        return refused();
+      }
+      if (list.add(*weight.view()) != 0) return refused();
+    }
+    return 0;
+  }
+
+  // Has the framework of weights without an exchange API hear of each: others know streams, which the first one's was told.
+  int release_weights() {
+    Py_ssize_t count = 0;
+    PyObject* weights = extras_ == nullptr ? nullptr : weights_of(extras_->tuple, &count);
+    if (weights == nullptr || right_.type.api != nullptr) return 0;
+    for (Py_ssize_t i = 1; i < count; ++i) {
+      Operand weight;
+      weight.object = PyTuple_GetItem(weights, i);
+      if (weight.object == nullptr || release(weight) != 0) return -1;
+    }
+    return 0;
+  }
+
   // Says whether torch has counted a write of a promised tensor: 1 or 0, or -1 with a Python error set.
   int has_new_version(PyObject* handle) {
     PyObject* before = PyObject_GetAttr(handle, state_.version_name.get());
@@ -149,6 +185,8 @@ class Call : private Reader {
       operands.offsets = extras_->offsets.view();
       operands.index = extras_->index.view();
       operands.options = extras_->options;
+      if (extras_->weights.view() != nullptr) operands.right = extras_->weights.view();
+      operands.weights = extras_->weights.addresses();
     }
     if (left_.type.is_of_torch && kHasVaryingKernels && !operands.options.is_deterministic &&
         state_.torch.find_deterministic(&operands.options.is_deterministic) != 0) {
@@ -212,7 +250,7 @@ class Call : private Reader {
 PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out,
                        PyObject* extras) {
   if (extras == nullptr) return Call(state, product, nullptr).run(left, right, bias, out);
-  Extras held = {extras, {}, {}, {}, {}, {}, {}, {}};
+  Extras held = {extras, {}, {}, {}, {}, {}, {}, {}, {}};
   return Call(state, product, &held).run(left, right, bias, out);
 }
 

@@ -20,6 +20,14 @@ constexpr long kLastElement = static_cast<long>(Element::kInt32);
 
 }  // namespace
 
+PyObject* weights_of(PyObject* extras, Py_ssize_t* count) {
+  constexpr Py_ssize_t kPlace = kNumExtraTensors + 3;
+  if (PyTuple_Size(extras) <= kPlace) return nullptr;
+  PyObject* weights = PyTuple_GetItem(extras, kPlace);
+  *count = PyTuple_Size(weights);
+  return weights;
+}
+
 int read_options(const State& state, Product product, PyObject* extras, Options* options) {
   long values[3];
   for (Py_ssize_t i = 0; i < 3; ++i) {

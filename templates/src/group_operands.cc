@@ -198,6 +198,11 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
   problem->d = {d.data, {d.strides[0], d.strides[1]}};
   problem->num_groups = weight.shape[0];
   problem->group_strides.b = stride_of(weight, 0);
+  if (operands.weights != nullptr) {
+    problem->b.data = nullptr;
+    problem->group_strides.b = 0;
+    problem->b_of_groups = operands.weights;
+  }
   problem->offsets = {data_of(*operands.offsets), {1, 1}};
   if (operands.offsets->shape[0] > weight.shape[0]) problem->flags |= AOT_GEMM_OFFSETS_START;
   if (operands.index != nullptr) {

@@ -43,6 +43,37 @@ aot_gemm_status_t check_offsets(const aot_gemm_problem_t& problem, const Operati
   return status;
 }
 
+// Steps of a tensor map are below 2^40 bytes. Source: CUDA driver API, cuTensorMapEncodeTiled.
+constexpr uintptr_t kStepLimitBytes = uintptr_t{1} << 40;
+// The largest step between places: any power of two that leaves 31 bits for a place.
+constexpr uintptr_t kLargestStep = uintptr_t{1} << 30;
+
+// How addresses lie: from the least one on, each a multiple of a step behind it.
+struct Spacing {
+  uintptr_t base;
+  uintptr_t step;
+  uintptr_t reach;   // of the largest address behind the base
+  bool is_regular;   // address i is i steps behind the first one
+};
+
+Spacing find_spacing(const void* const* addresses, int64_t count) {
+  const auto address = [addresses](int64_t i) { return reinterpret_cast<uintptr_t>(addresses[i]); };
+  const uintptr_t first = address(0);
+  const uintptr_t step = count > 1 ? address(1) - first : 0;
+  uintptr_t base = first;
+  uintptr_t last = first;
+  bool is_regular = step < kStepLimitBytes;
+  for (int64_t i = 1; i < count; ++i) {
+    is_regular = is_regular && address(i) - address(i - 1) == step;
+    base = std::min(base, address(i));
+    last = std::max(last, address(i));
+  }
+  if (is_regular) return {base, step, last - base, true};
+  uintptr_t bits = kLargestStep;
+  for (int64_t i = 0; i < count; ++i) bits |= address(i) - base;
+  return {base, bits & -bits, last - base, false};
+}
+
 // From the first byte to past the last of a stack of matrices, or of vectors.
 struct Bytes {
   uintptr_t begin;
@@ -152,6 +183,34 @@ aot_gemm_status_t check_of_groups(const aot_gemm_problem_t& problem, const Opera
   return d.check_apart("scale_b", problem.scale_b, groups, steps.scale_b, rows, columns, kFactorBytes);
 }
 
+// Checks the B of groups that have an address each.
+aot_gemm_status_t check_b_of_groups(const aot_gemm_problem_t& problem, const Operation& operation,
+                                    const GroupedResult& d) {
+  const int64_t groups = num_groups_of(problem);
+  const int64_t element_bytes = bytes_of(operation.b);
+  if (problem.b.data != nullptr || problem.group_strides.b != 0) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "b_of_groups is given, and b.data is %p and group_strides.b %" PRId64 "; expected null and 0: the groups' B are "
+                "a stack or have an address each",
+                problem.b.data, problem.group_strides.b);
+  }
+  for (int64_t i = 0; i < groups; ++i) {
+    const aot_gemm_tensor_t b = {const_cast<void*>(problem.b_of_groups[i]),
+                                 {problem.b.strides[0], problem.b.strides[1]}};
+    aot_gemm_status_t status = check_address("B of a group", b.data, element_bytes);
+    if (status == AOT_GEMM_OK) {
+      status = d.check_apart("B of a group", b, 1, 0, rows_of_b(problem, operation), problem.k, element_bytes);
+    }
+    if (status != AOT_GEMM_OK) return status;
+  }
+  const Spacing spacing = find_spacing(problem.b_of_groups, groups);
+  if (spacing.is_regular || spacing.reach / spacing.step < INT32_MAX) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "the groups' B lie up to %" PRIuPTR " bytes apart, at multiples of %" PRIuPTR " bytes; expected less than 2^31 "
+              "such steps; allocate each at a multiple of 256 bytes, or copy them into one stack",
+              spacing.reach, spacing.step);
+}
+
 // Checks the offsets and the index.
 aot_gemm_status_t check_vectors(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
   const aot_gemm_tensor_t offsets = {problem.offsets.data, {1, 1}};
@@ -175,8 +234,18 @@ aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operatio
   const int64_t count_b = operation.groups_rows() ? num_groups_of(problem) : 1;
   status = d.check_apart("A", problem.a, 1, 0, rows_a, problem.k, bytes_of(operation.a));
   if (status != AOT_GEMM_OK) return status;
+  if (problem.b_of_groups != nullptr) return check_b_of_groups(problem, operation, d);
   const int64_t rows_b = rows_of_b(problem, operation);
   return d.check_apart("B", problem.b, count_b, problem.group_strides.b, rows_b, problem.k, bytes_of(operation.b));
+}
+
+aot_gemm_problem_t stack_of_groups(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_problem_t stack = problem;
+  const Spacing spacing = find_spacing(problem.b_of_groups, num_groups_of(problem));
+  stack.b.data = reinterpret_cast<void*>(spacing.base);
+  stack.group_strides.b = static_cast<int64_t>(spacing.step) / bytes_of(operation.b);
+  if (spacing.is_regular || problem.k == 0) stack.b_of_groups = nullptr;
+  return stack;
 }
 
 }  // namespace aot

@@ -11,6 +11,11 @@ namespace aot {
 // elements are its own.
 aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operation& operation);
 
+// States groups whose B have an address each by a stack: one of a step that leads to each of them, where they are those
+// that `b_of_groups` names; or of the step that they have, or where k is 0 and none is read, and then it names none. The
+// problem has been checked.
+aot_gemm_problem_t stack_of_groups(const aot_gemm_problem_t& problem, const Operation& operation);
+
 }  // namespace aot
 
 #endif  // AOT_GEMM_GROUPS_H_

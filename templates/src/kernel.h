@@ -24,12 +24,14 @@ enum class Argument : int32_t {
   kScaleD,     // Vector of one float32
   kOffsets,    // Vector of int32
   kIndex,      // Vector of int32
+  kBOfGroups,  // Addresses
+  kPlaces,     // Vector of int32, which the entry has written
   kWorkspace,  // Vector of float32
   kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
   kTileOrder,  // int32_t: of aot/core/tile_order.py
   kStream,     // void*
 };
-constexpr int32_t kMaxArguments = 15;
+constexpr int32_t kMaxArguments = 17;
 
 // The float32 region that a kernel needs beside its operands: the twin of aot.core.candidate.Workspace.
 struct Workspace {

@@ -9,6 +9,7 @@
 #include "devices.h"
 #include "dispatch.h"
 #include "error.h"
+#include "groups.h"
 #include "kernel.h"
 #include "runtime.h"
 
@@ -42,7 +43,11 @@ aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operat
   if (status == AOT_GEMM_OK && operation.has_offsets()) status = check_offsets(problem, operation);
   const bool reads_a = problem.k > 0 && (!operation.gathers() || problem.rows_of_a > 0);
   if (status == AOT_GEMM_OK && reads_a) status = check_argument(problem.a.data, "a.data");
-  if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.b.data, "b.data");
+  if (status != AOT_GEMM_OK || problem.k == 0) return status;
+  if (problem.b_of_groups == nullptr) return check_argument(problem.b.data, "b.data");
+  for (int64_t i = 0; i < num_groups_of(problem) && status == AOT_GEMM_OK; ++i) {
+    status = check_argument(problem.b_of_groups[i], "b_of_groups[i]");
+  }
   return status;
 }
 
@@ -50,7 +55,7 @@ aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operat
 constexpr uint32_t kAsStated = 0;
 
 aot_gemm_status_t measure_workspace(Plan* plan) {
-  const int64_t num_bytes = workspace_bytes(kKernels[plan->kernel].workspace, plan->problem.m, plan->problem.n);
+  const int64_t num_bytes = workspace_bytes(kKernels[plan->kernel], plan->problem);
   plan->workspace_bytes = num_bytes;
   if (num_bytes / 4 <= INT32_MAX) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_SHAPE,
@@ -100,6 +105,10 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
   asked->operation = operation;
   asked->num_launches = 1;
   const Operation& own = kOperations[operation];
+  if (problem.b_of_groups != nullptr && !is_empty(problem)) {
+    asked->storage = stack_of_groups(problem, own);
+    asked->problem = &asked->storage;
+  }
   if (!is_batch(problem, own) || own.grouping == Grouping::kBatched || is_empty(problem)) return;
   const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
   if (fold(problem, own, &asked->storage)) {
@@ -234,7 +243,9 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
                 kOperations[kernel.operation].tag, kOperations[operation].tag);
   }
   plan->kernel = index;
-  canonicalise(problem, kOperations[operation], kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
+  const bool has_places = problem.b_of_groups != nullptr && !is_empty(problem);
+  const aot_gemm_problem_t stated = has_places ? stack_of_groups(problem, kOperations[operation]) : problem;
+  canonicalise(stated, kOperations[operation], kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
   if (kernel.num_strides == 2 || is_empty(problem)) return measure_workspace(plan);
   const Canonical& canonical = plan->problem;
   if (!canonical.aligned) {

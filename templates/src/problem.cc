@@ -158,6 +158,8 @@ void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operati
 void write_groups(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides,
                   Canonical* canonical) {
   const int64_t count = num_groups_of(problem);
+  // Where each group has a place of its own in the stack, the stack has as many as there can be.
+  const int64_t count_of_b = problem.b_of_groups == nullptr ? count : INT32_MAX;
   const int64_t n = problem.n;
   const int64_t k = problem.k;
   canonical->a = make_tensor(problem.a.data, rows_of_a(problem, operation), k, strides.a);
@@ -167,12 +169,14 @@ void write_groups(const aot_gemm_problem_t& problem, const Operation& operation,
   } else if (operation.has_gate()) {
     const Parts rows = parts_of(problem, strides.b[0]);
     canonical->b.stack_of_parts = {problem.b.data,
-                                   {static_cast<int32_t>(count), 2, static_cast<int32_t>(n), static_cast<int32_t>(k)},
+                                   {static_cast<int32_t>(count_of_b), 2, static_cast<int32_t>(n), static_cast<int32_t>(k)},
                                    {problem.group_strides.b, rows.part, rows.row, strides.b[1]}};
   } else {
-    canonical->b.stack = make_stack(problem.b.data, count, problem.group_strides.b, n, k, strides.b);
+    canonical->b.stack = make_stack(problem.b.data, count_of_b, problem.group_strides.b, n, k, strides.b);
   }
   if (operation.groups_rows()) write_of_groups(problem, operation, canonical);
+  const bool has_places = problem.b_of_groups != nullptr;
+  canonical->b_of_groups = {problem.b_of_groups, {has_places ? static_cast<int32_t>(count) : 0}};
   canonical->offsets = {problem.offsets.data, {static_cast<int32_t>(num_offsets(problem))}};
   canonical->index = {problem.index.data, {static_cast<int32_t>(problem.m)}};
 }

@@ -39,6 +39,12 @@ struct Vector {
   int32_t shape[1];
 };
 
+// The addresses of the B of groups that are no one stack, in host memory.
+struct Addresses {
+  const void* const* data;
+  int32_t shape[1];
+};
+
 // A vector of factors: adjacent, or with a stride of 0 one for all.
 struct StridedVector {
   void* data;
@@ -97,6 +103,7 @@ struct Canonical {
   Batch batch;
   Vector offsets;
   Vector index;
+  Addresses b_of_groups;  // of 0 elements where they are one stack
 };
 
 // Bytes of a factor of A, B or D: float32.

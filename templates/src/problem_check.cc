@@ -65,6 +65,10 @@ aot_gemm_status_t check_absent(const aot_gemm_problem_t& problem, const Operatio
   if (status == AOT_GEMM_OK && !operation.scales_d) status = check_absent("scale_d", problem.scale_d, operation);
   if (status == AOT_GEMM_OK && !operation.has_offsets()) status = check_absent("offsets", problem.offsets, operation);
   if (status == AOT_GEMM_OK && !operation.gathers()) status = check_absent("an index", problem.index, operation);
+  if (status == AOT_GEMM_OK && !operation.groups_rows() && problem.b_of_groups != nullptr) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got b_of_groups, which operation %s does not take; expected null, or an operation of "
+                "groups of rows", operation.tag);
+  }
   if (status != AOT_GEMM_OK || operation.gathers() || problem.rows_of_a == 0) return status;
   return fail(AOT_GEMM_ERROR_ARGUMENT,
               "rows_of_a is %" PRId64 ", which operation %s does not take; expected 0, or an operation that gathers rows",

@@ -57,6 +57,7 @@ AOT_GEMM_OF_PYTHON double PyFloat_AsDouble(PyObject* object);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_Pack(Py_ssize_t count, ...);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_New(Py_ssize_t count);
 AOT_GEMM_OF_PYTHON int PyTuple_SetItem(PyObject* tuple, Py_ssize_t index, PyObject* item);
+AOT_GEMM_OF_PYTHON Py_ssize_t PyTuple_Size(PyObject* tuple);
 AOT_GEMM_OF_PYTHON PyObject* PyTuple_GetItem(PyObject* tuple, Py_ssize_t index);
 AOT_GEMM_OF_PYTHON PyObject* PyDict_New();
 AOT_GEMM_OF_PYTHON int PyDict_SetItemString(PyObject* dictionary, const char* key, PyObject* item);

@@ -90,6 +90,12 @@ int64_t num_tail_regions(const Workspace& workspace, int64_t m, int64_t n) {
   return tail * (tail_splits(tail, workspace.num_clusters, workspace.split_k) - 1) * cluster;
 }
 
+// Bytes that the places of groups take of a workspace, behind what the kernel has.
+int64_t place_bytes(const Canonical& problem) {
+  const int64_t num_bytes = int64_t{problem.b_of_groups.shape[0]} * 4;
+  return ceil_div(num_bytes, kWorkspaceAlignment) * kWorkspaceAlignment;
+}
+
 aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const Canonical& problem, int32_t device) {
   if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
   const Grid3 grid = refused_grid();
@@ -161,6 +167,11 @@ int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   return 0;
 }
 
+int64_t workspace_bytes(const Kernel& kernel, const Canonical& problem) {
+  const int64_t own = workspace_bytes(kernel.workspace, problem.m, problem.n);
+  return takes(kernel, Argument::kPlaces) ? add(own, place_bytes(problem)) : own;
+}
+
 int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   if (workspace.mode == SplitK::kSerial) return flag_bytes(workspace, m, n);
   return workspace.mode == SplitK::kParallel ? workspace_bytes(workspace, m, n) : 0;
@@ -217,7 +228,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   const Canonical& problem = *operands;
   const Kernel& kernel = kKernels[index];
   Vector scratch = {workspace, {0}};
-  const int64_t needed = workspace_bytes(kernel.workspace, problem.m, problem.n);
+  const int64_t needed = workspace_bytes(kernel, problem);
   if (needed > 0) {
     const aot_gemm_status_t status = check_workspace(kernel, problem, workspace, num_bytes, needed);
     if (status != AOT_GEMM_OK) return status;
@@ -242,6 +253,11 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
     b = stack_of(problem.b.matrix, batch.num_products, batch.b);
   }
   if (is_d_stacked) d = stack_of(problem.d, batch.num_products, batch.d);
+  Vector places = {nullptr, {0}};
+  if (takes(kernel, Argument::kPlaces) && problem.b_of_groups.shape[0] > 0) {
+    const int64_t own = workspace_bytes(kernel.workspace, problem.m, problem.n);
+    places = {static_cast<char*>(workspace) + own, {problem.b_of_groups.shape[0]}};
+  }
   int32_t may_prefetch_b = problem.b_constant && kPrefetches;
   int32_t result = 0;
   // By Argument.
@@ -251,6 +267,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
                           &operands->scale_a,
                           &operands->scale_b,  &operands->bias,    &operands->residual,
                           &operands->scale_d,  &operands->offsets, &operands->index,
+                          &operands->b_of_groups, &places,
                           &scratch,            &may_prefetch_b,    &tile_order,         &stream};
   void* arguments[kMaxArguments + 1];
   int32_t count = 0;
@@ -262,6 +279,17 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   kernel.entry(arguments, count);
   return result == 0 ? AOT_GEMM_OK : fail_launch(result, kernel.name, problem, device);
 }
+
+namespace {
+
+// Nothing captures the legacy stream, and a question about it is an error while other streams are captured.
+cuda::Error find_capture(void* stream, bool* is_captured) {
+  constexpr uintptr_t kLegacyStream = 1;  // by its other name. Source: driver_types.h, cudaStreamLegacy
+  if (stream == nullptr || reinterpret_cast<uintptr_t>(stream) == kLegacyStream) return 0;
+  return cuda::is_capturing(stream, is_captured);
+}
+
+}  // namespace
 
 aot_gemm_status_t synchronize(void* stream, int32_t device) {
   bool is_capturing = false;
@@ -276,7 +304,16 @@ aot_gemm_status_t synchronize(void* stream, int32_t device) {
 }
 
 aot_gemm_status_t order(void* first, void* second, int32_t device) {
-  const cuda::Error error = first == second ? 0 : cuda::order(first, second);
+  if (first == second) return AOT_GEMM_OK;
+  bool is_first_captured = false, is_second_captured = false;
+  cuda::Error error = find_capture(first, &is_first_captured);
+  if (error == 0) error = find_capture(second, &is_second_captured);
+  if (error == 0 && is_first_captured != is_second_captured) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT,
+                "cannot order the streams of two frameworks while one of them is captured into a CUDA graph and the "
+                "other is not; let both work on the stream that is captured, or copy the operand before the capture");
+  }
+  if (error == 0) error = cuda::order(first, second);
   return error == 0 ? AOT_GEMM_OK : fail_cuda(error, "ordering two streams of", "the operands' frameworks", device);
 }
 

@@ -14,6 +14,9 @@ namespace aot {
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n);
 int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n);
 
+// Bytes of workspace that a kernel needs for a problem: those, and the places of groups.
+int64_t workspace_bytes(const Kernel& kernel, const Canonical& problem);
+
 // Makes a device current for a scope, where it is not already. `device` of -1 is the current one; which that is may be
 // known, else -1.
 class DeviceScope {
@@ -49,7 +52,7 @@ aot_gemm_status_t launch(int32_t kernel, int32_t tile_order, Canonical* problem,
 aot_gemm_status_t synchronize(void* stream, int32_t device);
 
 // Has what is enqueued on the second stream from now on wait for what is enqueued on the first one so far. Both are of
-// the current device.
+// the current device. Where one of them alone is being captured, that is refused, and the capture is left whole.
 aot_gemm_status_t order(void* first, void* second, int32_t device);
 
 }  // namespace aot

@@ -222,6 +222,10 @@ const char* find_disagreement(const Kernel& kernel, const Operation& operation) 
   const bool has_offsets = operation.grouping != Grouping::kDense && operation.grouping != Grouping::kBatched;
   if (takes(kernel, Argument::kOffsets) != has_offsets) return "offsets";
   if (takes(kernel, Argument::kIndex) != (operation.grouping == Grouping::kGathered)) return "an index";
+  const bool groups_rows = operation.groups_rows();
+  if (takes(kernel, Argument::kBOfGroups) != groups_rows || takes(kernel, Argument::kPlaces) != groups_rows) {
+    return "the places of groups";
+  }
   return takes(kernel, Argument::kScaleD) != operation.scales_d ? "scale_d" : nullptr;
 }
 

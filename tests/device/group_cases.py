@@ -34,15 +34,17 @@ class Kind:
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.bfloat16, torch.float16)
     is_gathered: bool = False
     is_gated: bool = False
+    is_listed: bool = False
+    """Whether each weight is an allocation of its own."""
     scales: str | None = None
     """`rows`: a factor for each row of x and of a weight; `blocks`: for each 128 of k, and of n of a weight."""
 
 
 FP8 = (torch.float8_e4m3fn,)
 GROUPED = tuple(
-    Kind(" ".join((name, *added)), dtypes, "gathered" in added, "gated" in added, scales)
+    Kind(" ".join((name, *added)), dtypes, "gathered" in added, "gated" in added, "listed" in added, scales)
     for name, dtypes, scales in (("rows", Kind.dtypes, None), ("fp8 rows", FP8, "rows"), ("fp8 blocks", FP8, "blocks"))
-    for added in ((), ("gated",), ("gathered",), ("gathered", "gated"))
+    for added in ((), ("gated",), ("gathered",), ("gathered", "gated"), ("listed",), ("gathered", "gated", "listed"))
 )
 
 
@@ -163,6 +165,16 @@ def _scaled(kind: Kind, values: torch.Tensor, rows_of_block: int) -> tuple[torch
     return scale, values.double() * spread[..., :rows, :]
 
 
+def scattered(rng: random.Random, stack: torch.Tensor) -> list[torch.Tensor]:
+    """Return the matrices of a stack as allocations of their own, in no order and at no one step."""
+    order = rng.sample(range(len(stack)), len(stack))
+    kept, spacers = {}, []
+    for i in order:
+        spacers.append(torch.empty(rng.randrange(1, 6000), dtype=torch.uint8, device=stack.device))
+        kept[i] = stack[i].clone()
+    return [kept[i] for i in range(len(stack))]
+
+
 def grouped_case(kind: Kind, rng: random.Random, device: str) -> Case:
     """Draw a call of `grouped_linear` for groups of rows."""
     cuts, dtype = rng.choice(CUTS), rng.choice(kind.dtypes)
@@ -193,6 +205,7 @@ def grouped_case(kind: Kind, rng: random.Random, device: str) -> Case:
         y, missed = _gated(y, missed) if kind.is_gated else (y, missed)
         result[start:end, :n], radius[start:end, :n] = y, missed + ROUNDING[element] * y.abs()
     text = f"{kind.name} {dtype} n {n} k {k} {cuts} {groups}"
+    weight = scattered(rng, weight) if kind.is_listed else weight
     return Case(text, (x, weight, groups.offsets(device)), keywords, Expected(result, radius), whole)
 
 

@@ -151,11 +151,23 @@ def product(rng, operation, *, is_aligned):
     return problem
 
 
+def separated(rng, problem, alignment):
+    """Give a problem's groups a B each, at addresses that do not ascend by one step."""
+    found = sorted(_address(rng, "b", alignment) for _ in range(problem.num_groups))[::-1]
+    problem.b.data, problem.group_strides.b = None, 0
+    problem.b_of_groups = (ctypes.c_void_p * len(found))(*found)
+    return problem
+
+
 def products(kernel):
-    """State the problems of a kernel of products, each with a stream."""
-    rng = rng_of(kernel.name)
-    is_aligned = kernel.num_strides == 1
-    return [(product(rng, kernel.operation, is_aligned=is_aligned), rng.randrange(2**47)) for _ in range(COUNT)]
+    """State the problems of a kernel of products, each with a stream; of groups of rows some have separate B."""
+    rng, of_lists = rng_of(kernel.name), rng_of(f"separate {kernel.name}")
+    is_aligned, operation = kernel.num_strides == 1, kernel.operation
+    found = [(product(rng, operation, is_aligned=is_aligned), rng.randrange(2**47)) for _ in range(COUNT)]
+    if operation.grouping.groups_rows:
+        for problem, _ in found[::3]:
+            separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
+    return found
 
 
 def _strides(rng, extents, step, *, has_last):

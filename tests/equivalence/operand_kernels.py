@@ -29,6 +29,7 @@ from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
 
 SKINNY = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
+SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
 PAIR = {"cluster_m": 2, "use_2cta": True}
 KERNELS = {
     "thor": [
@@ -57,6 +58,15 @@ KERNELS = {
         (Op.E4M3_BF16_KK_SWIGLU, operands.sm90(64, 64)),
         (Op.E4M3_BF16_BLOCK_KK, operands.sm90_block(128, 128, "cooperative")),
         (Op.BF16_KK_BATCHED, operands.sm90(128, 64)),
+        (Op.BF16_KK_BATCHED, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
+        (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 128, 128, 2, split_k=2, **SHARED_K)),
+        (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 64, 128, 1, 2, use_tma_store=False)),
+        (Op.BF16_MN_BATCHED, Candidate("sm90_cluster_split_k", 64, 64, split_k=4, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
+        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
+        (Op.FP16_KK_GELU, Candidate("sm90_cluster_split_k", 192, 64, split_k=4, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
+        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 64, 80, split_k=2, swap_ab=True, **SHARED_K)),
         (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm90(128, 128, "cooperative")),
         (Op.BF16_MN_KGROUPED, groups.sm90(128, 128)),

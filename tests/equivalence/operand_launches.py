@@ -25,6 +25,10 @@ FAR, NO_END = 2**30, 2**31 - 1
 """Extents of a descriptor whose rows are a group's: the group's end is moved to the last of so many rows, and what is
 added to the address for that is taken off by a further mode. Source: quack copy_utils.py,
 `create_ragged_tensor_for_tma`."""
+PLACES = 1 << 46
+"""Where the places of groups are to be written; replay.cc has it too."""
+LARGEST_STEP = 1 << 30
+"""Between places, in bytes."""
 ADDRESS_BITS, SPAN_BITS = 57, 64
 """Of a descriptor's address, which is computed modulo 2^64; of the sum of strides that is to wrap around."""
 DTYPES = {
@@ -123,6 +127,27 @@ class Operands:
         self.groups = problem.num_groups
         self.offsets_count = self.groups + bool(problem.flags & OFFSETS_START)
 
+    @property
+    def separate(self):
+        """Give the addresses of separate B; none where they are one stack."""
+        return self.problem.b_of_groups[: self.groups] if self.problem.b_of_groups else []
+
+    @property
+    def stack_of_b(self):
+        """Give address, count and step in elements of the stack that the groups' B are seen as."""
+        if not self.separate:
+            return self.problem.b.data, self.groups, self.steps.b
+        least, bits = min(self.separate), LARGEST_STEP
+        for address in self.separate:
+            bits |= address - least
+        return least, NO_END, (bits & -bits) // self.operation.types.b.num_bytes
+
+    def places(self):
+        """Give the table of the places of groups, of groups of rows."""
+        if not self.grouping.groups_rows:
+            return []
+        return [tensor(PLACES if self.separate else 0, [len(self.separate)], [])]
+
     def _leading(self, name, rows, columns, element, *, row_major):
         """Give the stride that counts: where there is a single run, of its own length in pieces of 16 bytes."""
         outer, inner = (rows, columns) if row_major else (columns, rows)
@@ -163,10 +188,13 @@ class Operands:
         if name == "b" and self.operation.gate is not None:
             leading = self.problem.b.strides[0]
             extents, strides = [inner, 2, outer], list(self._gate(leading))
+        address, count, step = getattr(self.problem, name).data, self.groups, getattr(self.steps, name, 0)
+        if name == "b":
+            address, count, step = self.stack_of_b
         if is_stack:
-            extents.append(self.groups)
-            strides.append(getattr(self.steps, name))
-        address, shape = getattr(self.problem, name).data, [rows, columns, *([self.groups] if is_stack else [])]
+            extents.append(count)
+            strides.append(step)
+        shape = [rows, columns, *([count] if is_stack else [])]
         if (name == "d" and self.grouping.groups_rows) or (name in "ab" and self.grouping is Grouping.K_GROUPED):
             shape = [columns] if name == "d" else [rows]
             extents, strides = [inner, FAR, NO_END], [leading, leading]
@@ -187,9 +215,12 @@ class Operands:
         strides = list(given.strides)
         if name == "b" and self.operation.gate is not None:
             extents, strides = [2, *extents], [*self._gate(strides[0]), strides[1]]
+        address, count, step = given.data, self.groups, getattr(self.steps, name, 0)
+        if name == "b":
+            address, count, step = self.stack_of_b
         if is_stack:
-            extents, strides = [self.groups, *extents], [getattr(self.steps, name), *strides]
-        return tensor(given.data, extents, strides)
+            extents, strides = [count, *extents], [step, *strides]
+        return tensor(address, extents, strides)
 
     def factors(self, name):
         """Give the factors of A's or of B's rows."""
@@ -271,6 +302,8 @@ def _loads(o):
         found, shape = o.descriptor(name)
         yield replace(found, box=(*box, *(1,) * (len(found.extents) - len(box))))
         yield Plain(struct.pack(f"<{len(shape)}i", *shape))
+        if name == "b":
+            yield from o.places()
 
 
 def _stored(o, name):
@@ -340,16 +373,30 @@ def _quack(o):
     return [*found, *map(Plain, schedule(_clusters(o), max(o.groups, 1)))]
 
 
+def _d(o, name="d"):
+    """Give D as our own kernels store it, or a residual as they read it, without a descriptor."""
+    p, given = o.problem, getattr(o.problem, name)
+    extents, strides = [p.m, p.n], [given.strides[0] if p.m > 1 else ceil(p.n / 8) * 8]
+    if o.grouping is Grouping.BATCHED:
+        extents, strides = [o.groups, *extents], [o.steps.d, *strides]
+    return tensor(given.data, extents, strides)
+
+
 def _skinny(o):
-    """Give the parameters of our own kernel for few rows: D is stored without a descriptor."""
-    candidate, p, row = o.kernel.candidate, o.problem, ROW_BYTES // o.operation.types.a.num_bytes
-    found = []
+    """Give the parameters of our own kernel for few rows."""
+    candidate, found = o.kernel.candidate, []
     for name, rows in (("a", candidate.tile_n), ("b", candidate.tile_m * candidate.cluster_m)):
-        map_, shape = o.descriptor(name, (row, rows))
+        map_, shape = o.descriptor(name, (ROW_BYTES // o.operation.types.a.num_bytes, rows))
         found += [map_, Plain(struct.pack("<2i", *shape))]
-    leading = p.d.strides[0] if p.m > 1 else ceil(p.n / 8) * 8
-    d = tensor(p.d.data, [p.m, p.n], [leading])
-    return [*found, d, o.factors("scale_a"), o.factors("scale_b"), o.bias(), integer(p.flags & B_CONSTANT)]
+    factors = o.factors("scale_a"), o.factors("scale_b")
+    return [*found, _d(o), *factors, o.bias(), integer(o.problem.flags & B_CONSTANT)]
+
+
+def _shared_k(o):
+    """Give the parameters of our own kernel whose clusters share the k of a tile."""
+    bias = [o.bias()] if o.operation.has_bias else []
+    residual = [_d(o, "residual")] if o.operation.has_residual else []
+    return [Plain(bytes(1)), *_loads(o), _d(o), *bias, *residual, integer(o.problem.flags & B_CONSTANT)]
 
 
 def _fallback(o):
@@ -358,12 +405,13 @@ def _fallback(o):
     scales = [o.factors(x) for x in ("scale_a", "scale_b")] if operation.types.is_scaled else []
     bias = [o.bias()] if operation.has_bias else []
     if o.grouping.has_offsets:
-        return [*found, *scales, *bias, *o.scale_d(), o.starts()[0], *o.index()]
+        return [*found, *scales, *bias, *o.scale_d(), o.starts()[0], *o.index(), *o.places()]
     residual = [o.plain("residual")] if operation.has_residual else []
     return [*found, *bias, *scales, *residual, *o.scale_d()]
 
 
-PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny}
+SHARED_K = "sm90_cluster_split_k"
+PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny, SHARED_K: _shared_k}
 
 
 def parameters(kernel, problem):
@@ -371,11 +419,19 @@ def parameters(kernel, problem):
     return PARAMETERS.get(kernel.candidate.family, _quack)(Operands(kernel, problem))
 
 
+def cluster(kernel):
+    """Give the CTAs of a cluster along x, y and z."""
+    along_m, along_n, splits = (getattr(kernel.candidate, x) for x in ("cluster_m", "cluster_n", "split_k"))
+    is_along_x = kernel.candidate.family == SHARED_K
+    return (along_m * along_n * splits, 1, 1) if is_along_x else (along_m, along_n, 1)
+
+
 def grid(kernel, problem):
-    """Give the CTAs of a launch along x, y and z, of one of quack's kernels."""
-    o, candidate = Operands(kernel, problem), kernel.candidate
-    cluster, products = candidate.cluster_m * candidate.cluster_n, 1 if o.grouping.groups_rows else max(o.groups, 1)
-    count = prod(_clusters(o))
+    """Give the CTAs of a launch along x, y and z, of quack's kernels and of those whose clusters share k."""
+    o, candidate, (x, y, _) = Operands(kernel, problem), kernel.candidate, cluster(kernel)
+    count, products = prod(_clusters(o)), 1 if o.grouping.groups_rows else max(o.groups, 1)
+    if candidate.family == SHARED_K:
+        return x * count * products, 1, 1
     if candidate.schedule == "clc":
-        return count * candidate.cluster_m, candidate.cluster_n, products
-    return candidate.cluster_m, candidate.cluster_n, min(count * products, kernel.num_sms // cluster)
+        return count * x, y, products
+    return x, y, min(count * products, kernel.num_sms // (x * y))

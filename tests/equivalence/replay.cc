@@ -18,6 +18,10 @@ struct Request {
   int64_t tile_order;
 };
 
+// What is given where the places of groups are to be written; operand_launches.py has it too.
+constexpr uintptr_t kWorkspace = uintptr_t{1} << 46;
+constexpr size_t kWorkspaceBytes = 4096;
+
 struct Header {
   int32_t major;  // of the compute capability, which the runtime asks for before it loads
   int32_t minor;
@@ -76,7 +80,14 @@ int main() {
     if (!(request.is_of_rows != 0 ? read(&of_rows) : read(&problem))) return 1;
     std::vector<int32_t> sizes(request.num_sizes);
     if (!read(sizes.data(), sizes.size())) return 1;
+    // The addresses of separate B, whose own here are another process's, follow; a launch for each 128 is in front.
+    const bool is_separate = request.is_of_rows == 0 && problem.b_of_groups != nullptr;
+    std::vector<const void*> separate(is_separate ? static_cast<size_t>(problem.num_groups) : 0);
+    if (!read(separate.data(), separate.size())) return 1;
+    if (is_separate) problem.b_of_groups = separate.data();
+    void* const workspace = is_separate ? reinterpret_cast<void*>(kWorkspace) : nullptr;
     recorder_reset();
+    recorder_leave_parameters(static_cast<int32_t>((separate.size() + 127) / 128));
     recorder_set_capability(header.major, header.minor);
     recorder_set_parameters(sizes.data(), request.num_sizes);
     fill_stack(header.stack_byte);
@@ -86,8 +97,8 @@ int main() {
       status = aot_rows_launch_kernel(request.kernel, &of_rows, request.stream);
     } else {
       problem.operation = aot_gemm_operation(request.operation);
-      status = aot_gemm_launch_kernel_in_order(request.kernel, static_cast<int32_t>(request.tile_order), &problem, nullptr,
-                                               0, request.stream);
+      status = aot_gemm_launch_kernel_in_order(request.kernel, static_cast<int32_t>(request.tile_order), &problem, workspace,
+                                               is_separate ? kWorkspaceBytes : 0, request.stream);
     }
     if (status != 0) std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     write(&status);

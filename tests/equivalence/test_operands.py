@@ -81,8 +81,20 @@ class Launched:
 @pytest.fixture(scope="module")
 def launches(replayed):
     """Give every launch; none is refused."""
-    assert [x[0].name for x in replayed if x[-1].status or len(x[-1].launches) != 1] == []
-    return [Launched(*x, answer.launches[0]) for *x, answer in replayed]
+    assert [x[0].name for x in replayed if x[-1].status or len(x[-1].launches) != 1 + num_writes(x[1])] == []
+    return [Launched(*x, answer.launches[-1]) for *x, answer in replayed]
+
+
+def num_writes(problem):
+    """Count the launches that write the places of groups: of 128 each, where their B are separate."""
+    return -(-problem.num_groups // 128) if getattr(problem, "b_of_groups", None) else 0
+
+
+def test_places_are_written_by_one_block_on_the_callers_stream(replayed):
+    writes = [(x, stream) for _, problem, stream, _, answer in replayed for x in answer.launches[: num_writes(problem)]]
+    assert len(writes) >= MIN_RARE
+    for x, stream in writes:
+        assert (x.grid, x.block, x.smem_bytes, x.stream) == ((1, 1, 1), (128, 1, 1), 0, stream)
 
 
 def differences(found, wanted):
@@ -108,6 +120,7 @@ def test_every_kernel_is_launched(launches):
     families = {x.kernel.candidate.family for x in launches}
     assert families >= {"simt", "cluster_split_k", "row_registers", "row_looped", "row_rotary", "row_scalar"}
     assert families & {"sm100_quack", "sm90_quack"}
+    assert ("sm90_cluster_split_k" in families) == ("sm90_quack" in families)
     assert families & {"sm100_grouped", "sm90_grouped"}
 
 
@@ -121,9 +134,8 @@ def test_a_launch_is_of_the_tiles_programmatic_and_on_the_callers_stream(launche
         if x.is_of_rows:
             assert launch.grid == (row_launches.grid(kernel, x.problem), 1, 1), kernel.name
             continue
-        cluster = (kernel.candidate.cluster_m, kernel.candidate.cluster_n, 1)
-        assert launch.attributes.get(CLUSTER, (1, 1, 1)) == cluster
-        if family not in operand_launches.PARAMETERS:
+        assert launch.attributes.get(CLUSTER, (1, 1, 1)) == operand_launches.cluster(kernel)
+        if family not in {"simt", "cluster_split_k"}:
             assert launch.grid == operand_launches.grid(kernel, x.problem), kernel.name
 
 
@@ -137,6 +149,7 @@ def test_the_problems_reach_what_is_rare(launches):
         "a bias": [x for x in products if x.bias.data],
         "pairs of a gate in turn": [x for x in products if x.flags & GATE_INTERLEAVED],
         "a shared B": [x for x in products if x.num_groups and not x.group_strides.b],
+        "separate B": [x for x in products if x.b_of_groups],
         "where the first group starts": [x for x in products if x.flags & OFFSETS_START],
         "fewer rows of A than of D": [x for x in products if x.index.data and x.rows_of_a < x.m],
         "descriptors of less than 128 KiB": [x for x in products if x.m * max(x.a.strides) < 2**16],

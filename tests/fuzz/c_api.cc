@@ -65,13 +65,23 @@ void draw_batch(aot_gemm_problem_t* problem) {
   if (one_in(200)) problem->offsets = {draw_address(), {1, 1}};
 }
 
+// Draws what groups have besides: mostly few of them, and whole.
+void draw_groups(const aot::Operation& operation, aot_gemm_problem_t* problem) {
+  draw_batch(problem);
+  problem->num_groups = one_in(12) ? problem->num_groups : static_cast<int64_t>(draw(9)) + 1;
+  problem->group_strides.d = one_in(6) ? draw_stride(8) : static_cast<int64_t>(draw(64)) << 40;
+  problem->offsets = {draw_address(), {1, 1}};
+  if (operation.gathers() != one_in(40)) problem->index = {draw_address(), {one_in(20) ? draw_stride(2) : 1, 1}};
+  if (operation.gathers() != one_in(40)) problem->rows_of_a = draw_extent();
+}
+
 // A problem in memory of just the bytes that it claims, so that a sanitizer sees any that is read beyond.
 class Problem {
  public:
   Problem() {
     aot_gemm_problem_t problem{};
     constexpr uint64_t kSizes[] = {0,   1,   8,   111, 112, 119,  120,  121,  143,        144,       145,
-                                   168, 192, 216, 240, 351, 353, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
+                                   168, 192, 216, 240, 351, 360, 367, 369, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
     problem.struct_bytes = one_in(6) ? (one_in(4) ? draw(UINT64_MAX) : pick(kSizes)) : sizeof(problem);
     operation_ = static_cast<int32_t>(draw(static_cast<uint64_t>(aot::kNumOperations) - 1));
     const aot::Operation& operation = aot::kOperations[operation_];
@@ -81,15 +91,24 @@ class Problem {
     problem.n = draw_extent();
     problem.k = draw_extent();
     draw_operands(operation, &problem);
-    if (one_in(3)) draw_batch(&problem);
+    if (operation.has_offsets() && !one_in(30)) {
+      draw_groups(operation, &problem);
+    } else if (one_in(3)) {
+      draw_batch(&problem);
+    }
+    if (one_in(operation.groups_rows() ? 3 : 60)) draw_addresses(&problem);
     problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1) | (one_in(8) ? draw(3) << 2 : 0);
+    if (operation.has_offsets() && one_in(3)) problem.flags |= AOT_GEMM_OFFSETS_START;
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
     bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
     std::memset(bytes_, 0, num_bytes);
     std::memcpy(bytes_, &problem, std::min(num_bytes, sizeof(problem)));
     if (num_bytes > sizeof(problem) && one_in(2)) bytes_[num_bytes - 1] = 1;
   }
-  ~Problem() { std::free(bytes_); }
+  ~Problem() {
+    std::free(bytes_);
+    std::free(addresses_);
+  }
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
@@ -100,8 +119,24 @@ class Problem {
   }
 
  private:
+  // Draws an address for each group's B: in memory of just as many, where they are not too many to have.
+  void draw_addresses(aot_gemm_problem_t* problem) {
+    const int64_t count = std::max<int64_t>(problem->num_groups, 1);
+    if (count > 64) return;
+    addresses_ = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
+    const bool has_step = one_in(3);
+    for (int64_t i = 0; i < count; ++i) {
+      addresses_[i] = has_step ? reinterpret_cast<void*>(static_cast<uintptr_t>(i + 1) << 20) : draw_address();
+    }
+    problem->b_of_groups = addresses_;
+    if (one_in(20)) return;
+    problem->b.data = nullptr;
+    problem->group_strides.b = 0;
+  }
+
   int32_t operation_;  // its index, where the problem is of one
   unsigned char* bytes_;
+  const void** addresses_ = nullptr;
 };
 
 // Draws the index of a kernel: mostly of an operation, if there is one.
@@ -184,9 +219,6 @@ void count_launches() {
 }  // namespace
 
 int main(int, char** arguments) {
-  // Batches and groups, behind the others, ask for operands that are seldom drawn whole here; tests/device draws theirs.
-  int32_t num_plain = 0;
-  while (num_plain < aot::kNumOperations && aot::kOperations[num_plain].grouping == aot::Grouping::kDense) ++num_plain;
-  launches_of.resize(static_cast<size_t>(num_plain));
+  launches_of.resize(static_cast<size_t>(aot::kNumOperations));
   return drive(arguments, 10, &call, &count_launches, &recorder_reset, launches_of);
 }

@@ -32,7 +32,7 @@ ROW_RECORDER = Path(__file__).with_name("row_recorder.cc")
 BINDING_SOURCES = {
     *("binding", "call", "capsules", "exchange", "extras", "group_operands", "matrix", "operands", "products"),
     *("python_state", "reading", "refusal", "request", "row_binding", "row_call", "row_tensors", "scales"),
-    *("torch_guard", "xla_call"),
+    *("torch_guard", "weights", "xla_call"),
 }
 REPLACED_SOURCES = {"cuda_entry"}
 """What a library over something other than CUDA is not compiled of."""

@@ -56,6 +56,8 @@ struct FakeLaunch {
   aot::Vector scale_d;
   aot::Vector offsets;
   aot::Vector index;
+  aot::Vector b_of_groups;  // int64, in host memory
+  aot::Vector places;
 };
 
 struct Clear {
@@ -103,10 +105,12 @@ std::vector<RealLaunch> real_launches;
 std::vector<Clear> clears;
 std::vector<Order> orders;
 bool is_capturing = false;
+void* captured = nullptr;  // the one stream that is
 int32_t launch_us = 0;  // how long a launch takes, as with a full queue
 std::vector<Setting> settings;
 std::vector<int32_t> parameter_sizes;
-int32_t num_unread = 0;  // launches whose parameters are not those of `parameter_sizes`
+int32_t num_unread = 0;  // launches whose parameters are not those of `parameter_sizes`, but of the first ones
+std::vector<int32_t> first_sizes;
 int32_t counts[kNumCalls];
 int32_t faults[kNumCalls];
 int32_t capability[2] = {9, 0};
@@ -137,8 +141,10 @@ void recorder_reset() {
   clears.clear();
   orders.clear();
   is_capturing = false;
+  captured = nullptr;
   launch_us = 0;
   settings.clear();
+  first_sizes.clear();
   std::fill(counts, counts + kNumCalls, 0);
   std::fill(faults, faults + kNumCalls, 0);
   loads_outside_relaxed_mode = 0;
@@ -160,12 +166,14 @@ void recorder_set_device(int32_t device, const char* name, int32_t num_sms, int6
 }
 void recorder_set_parameters(const int32_t* sizes, int32_t count) { parameter_sizes.assign(sizes, sizes + count); }
 void recorder_leave_parameters(int32_t num_launches) { num_unread = num_launches; }
+void recorder_set_first_parameters(const int32_t* sizes, int32_t count) { first_sizes.assign(sizes, sizes + count); }
 int32_t recorder_count(int32_t call) { return counts[call]; }
 int32_t recorder_loads_outside_relaxed_mode() { return loads_outside_relaxed_mode; }
 int32_t recorder_current_device() { return current_device; }
 int32_t recorder_num_fake() { return static_cast<int32_t>(fake_launches.size()); }
 int32_t recorder_num_real() { return static_cast<int32_t>(real_launches.size()); }
 void recorder_set_capturing(bool capturing) { is_capturing = capturing; }
+void recorder_capture(void* stream) { captured = stream; }
 void recorder_set_launch_us(int32_t microseconds) { launch_us = microseconds; }
 int32_t recorder_num_orders() { return static_cast<int32_t>(orders.size()); }
 void recorder_order(int32_t index, Order* order) { *order = orders[index]; }
@@ -218,6 +226,8 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
     if (is("scale_d")) launch.scale_d = *static_cast<const aot::Vector*>(value);
     if (is("offsets")) launch.offsets = *static_cast<const aot::Vector*>(value);
     if (is("index")) launch.index = *static_cast<const aot::Vector*>(value);
+    if (is("b_of_groups")) std::memcpy(&launch.b_of_groups, value, sizeof(launch.b_of_groups));
+    if (is("places")) launch.places = *static_cast<const aot::Vector*>(value);
     if (is("workspace")) {
       launch.workspace = static_cast<const aot::Vector*>(value)->data;
       launch.workspace_floats = static_cast<const aot::Vector*>(value)->shape[0];
@@ -263,9 +273,10 @@ int32_t _cudaLaunchKernelEx(const LaunchConfig* config, const void* kernel, void
     std::memcpy(launch.attribute_values[i], config->attributes[i].value, sizeof(launch.attribute_values[i]));
   }
   size_t used = 0;
-  for (size_t i = 0; num_unread == 0 && i < parameter_sizes.size(); ++i) {
-    std::memcpy(launch.parameters + used, arguments[i], static_cast<size_t>(parameter_sizes[i]));
-    used += static_cast<size_t>(parameter_sizes[i]);
+  const std::vector<int32_t>& sizes = num_unread == 0 ? parameter_sizes : first_sizes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    std::memcpy(launch.parameters + used, arguments[i], static_cast<size_t>(sizes[i]));
+    used += static_cast<size_t>(sizes[i]);
   }
   if (num_unread > 0) --num_unread;
   const int32_t error = answer(kLaunch);
@@ -333,8 +344,8 @@ Error clear(void* data, size_t num_bytes, void* stream) {
 
 Error synchronize(void*) { return answer(kSynchronize); }
 
-Error is_capturing(void*, bool* capturing) {
-  *capturing = ::is_capturing;
+Error is_capturing(void* stream, bool* capturing) {
+  *capturing = ::is_capturing || (captured != nullptr && stream == captured);
   return answer(kIsCapturing);
 }
 

@@ -68,6 +68,8 @@ class FakeLaunch(ctypes.Structure):
         ("scale_d", Vector),
         ("offsets", Vector),
         ("index", Vector),
+        ("b_of_groups", Vector),
+        ("places", Vector),
     )
 
 

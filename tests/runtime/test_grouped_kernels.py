@@ -5,6 +5,7 @@ Objects for sm_110a are compiled for this host here, so that their entries run; 
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import replace
 
@@ -19,10 +20,19 @@ from aot.core.types import SCALE_BLOCK, Scale
 from tests.compiling import compile_kernels
 from tests.objects import small_manifest
 from tests.runtime.host import Library, compile_library
-from tests.runtime.test_operand_kernels import CLUSTER, PROGRAMMATIC, STREAM, Compiled, launch, maps, struct_of
+from tests.runtime.test_operand_kernels import (
+    CLUSTER,
+    PROGRAMMATIC,
+    STREAM,
+    Compiled,
+    launch,
+    launches,
+    maps,
+    struct_of,
+)
 
 ROWS, ROWS_OF_A, N, K, GROUPS = 304, 100, 256, 384, 6
-A, B, D, SCALE_A, SCALE_B, BIAS, OFFSETS, INDEX, SCALE_D = (0x7F0000000000 + i * 2**40 for i in range(1, 10))
+A, B, D, SCALE_A, SCALE_B, BIAS, OFFSETS, INDEX, SCALE_D, PLACES = (0x7F0000000000 + i * 2**40 for i in range(1, 11))
 FAR = 2**30
 """Rows of D as its descriptor has them: so many that a group's end can be moved to the last one. Source: quack
 copy_utils.py, `create_ragged_tensor_for_tma`."""
@@ -107,6 +117,8 @@ def arguments(operation):
         Argument.SCALE_D: struct_of(SCALE_D, (1,), ()),
         Argument.OFFSETS: struct_of(OFFSETS, (GROUPS,), ()),
         Argument.INDEX: struct_of(INDEX, (ROWS,), ()),
+        Argument.B_OF_GROUPS: struct_of(0, (0,), ()),
+        Argument.PLACES: struct_of(0, (0,), ()),
     }
 
 
@@ -173,3 +185,33 @@ def test_what_is_on_the_device_is_passed_by_address(each, library):
     assert OFFSETS in starts
     assert (INDEX in starts) == (operation.grouping is Grouping.GATHERED)
     assert (SCALE_A in starts) == (SCALE_B in starts) == operation.types.is_scaled
+
+
+def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library):
+    """300 addresses, so that three launches write the table, each at most 128 places of it."""
+    operation = each.kernel.operation
+    if not operation.grouping.groups_rows:
+        return
+    count, step = 300, 4096
+    places = [(i * 37 + 5) % 1009 for i in range(count)]
+    addresses = (ctypes.c_int64 * count)(*(B + x * step for x in places))
+    given = arguments(operation)
+    extents, strides = ((N, K), (K,)) if operation.layout.b_k_major else ((N, K), (N,))
+    pair = ((2, *extents), (N * K, *strides)) if operation.gate is not None else (extents, strides)
+    element = operation.b.element.num_bytes
+    given[Argument.B] = struct_of(B, (2**31 - 1, *pair[0]), (step // element, *pair[1]))
+    given[Argument.B_OF_GROUPS] = struct_of(ctypes.addressof(addresses), (count,), ())
+    given[Argument.PLACES] = struct_of(PLACES, (count,), ())
+    *writes, (_, parameters) = launches(library, each, given, num_before=3)
+    written = {}
+    for write, (table, first, *values) in writes:
+        assert struct.unpack_from("<Q", table)[0] == PLACES
+        assert (tuple(write.grid), tuple(write.block), write.stream) == ((1, 1, 1), (128, 1, 1), STREAM)
+        assert PROGRAMMATIC in write.attribute_ids[: write.num_attributes]
+        (start,) = struct.unpack("<i", first)
+        written |= {start + i: struct.unpack("<i", x)[0] for i, x in enumerate(values) if start + i < count}
+    assert [written[i] for i in range(count)] == places
+    found = maps(parameters)[B]
+    assert found[0][-1] == 2**31 - 1
+    assert found[1][-1] == step
+    assert PLACES in [struct.unpack_from("<Q", x)[0] for x in parameters if len(x) >= 8]

@@ -213,3 +213,100 @@ def test_groups_are_looked_up_by_the_rows_that_are_expected_of_one(library):
     many = library.select(state(library, Operation.BF16_KK_GROUPED, m=10 * GROUPS))[1]
     one = library.select(state(library, Operation.BF16_KK_GROUPED, m=46))[1]
     assert (many.kernel, many.index, many.tier) == (one.kernel, one.index, one.tier)
+
+
+PLACED = [x for x in GROUPED if x.grouping.groups_rows]
+WORKSPACE = 0x900000
+MIB = 1 << 20
+
+
+def listed(library, operation, addresses, **changes):
+    """State groups whose B have an address each."""
+    stated = state(library, operation, **changes)
+    stated.b.data = None
+    stated.group_strides.b = 0
+    stated.b_of_groups = (ctypes.c_void_p * len(addresses))(*addresses)
+    return stated
+
+
+def b_of(launch, operation):
+    """Return the address, the number and the step of the stack that a kernel takes for B."""
+    b = launch.b.stack if operation.gate is None else launch.b.stack_of_parts
+    return b.data, b.shape[0], b.strides[0]
+
+
+@pytest.mark.parametrize("operation", PLACED, ids=lambda x: x.tag)
+def test_groups_of_separate_b_are_one_stack_with_a_place_each(library, operation):
+    addresses = [ADDRESSES["b"] + x * MIB for x in (7, 3, 1, 19, 3)]
+    of_kernel = library.workspace_bytes(state(library, operation))
+    stated = listed(library, operation, addresses)
+    assert library.workspace_bytes(stated) == of_kernel + 32  # five int32, to 16 bytes
+    launch = launched(library, stated)
+    element = operation.b.element.num_bytes
+    assert b_of(launch, operation) == (ADDRESSES["b"] + MIB, 2**31 - 1, 2 * MIB // element)
+    assert (launch.places.data, launch.places.shape[0]) == (WORKSPACE + of_kernel, GROUPS)
+    assert launch.b_of_groups.shape[0] == GROUPS
+    assert launch.b_of_groups.data == ctypes.cast(stated.b_of_groups, ctypes.c_void_p).value
+
+
+@pytest.mark.parametrize("step", [0, 512, 3 * MIB])
+def test_addresses_of_one_step_are_a_stack_without_places(library, step):
+    operation = Operation.BF16_KK_GROUPED
+    stated = listed(library, operation, [ADDRESSES["b"] + i * step for i in range(GROUPS)])
+    assert library.workspace_bytes(stated) == library.workspace_bytes(state(library, operation))
+    launch = launched(library, stated)
+    assert b_of(launch, operation) == (ADDRESSES["b"], GROUPS, step // 2)
+    assert (launch.places.shape[0], launch.b_of_groups.shape[0]) == (0, 0)
+
+
+def test_groups_whose_addresses_descend_have_places(library):
+    operation = Operation.BF16_KK_GROUPED
+    stated = listed(library, operation, [ADDRESSES["b"] + (GROUPS - i) * 512 for i in range(GROUPS)])
+    launch = launched(library, stated)
+    assert b_of(launch, operation) == (ADDRESSES["b"] + 512, 2**31 - 1, 256)
+    assert launch.places.shape[0] == GROUPS
+
+
+def test_steps_of_places_stay_below_what_a_tensor_map_takes(library):
+    operation = Operation.BF16_KK_GROUPED
+    far = [ADDRESSES["b"] + x * 2**41 for x in (0, 1, 2, 3, 4)]
+    assert b_of(launched(library, listed(library, operation, far)), operation) == (ADDRESSES["b"], 2**31 - 1, 2**29)
+
+
+@pytest.mark.parametrize(
+    ("operation", "addresses", "changes", "status", "text"),
+    [
+        (Operation.BF16_KK_GROUPED, [512, 0, 1024, 2048, 4096], {}, ARGUMENT, "`b_of_groups[i]` is null"),
+        (Operation.BF16_KK_GROUPED, [513, 1024, 2048, 4096, 5120], {}, STRIDE, "B of a group is at address 0x201"),
+        (Operation.BF16_KK_GROUPED, [0x100, 0x110, 1 << 40, 4096, 5120], {}, STRIDE, "at multiples of 16 bytes"),
+        (Operation.BF16_KK_GROUPED, [ADDRESSES["d"], 512, 5120, 4096, 8192], {}, STRIDE, "D at address"),
+        (Operation.BF16_KK_GROUPED, [2**64 - 512, 512, 5120, 4096, 8192], {}, STRIDE, "past the end of the address"),
+        (
+            Operation.BF16_MN_KGROUPED,
+            [512] * GROUPS,
+            {},
+            ARGUMENT,
+            "got b_of_groups, which operation bf16_kgrouped does not take",
+        ),
+        (Operation.BF16_KK_GROUPED, [512] * GROUPS, {"b": (ADDRESSES["b"], (K, 1))}, ARGUMENT, "expected null and 0"),
+    ],
+)
+def test_b_of_groups_that_no_kernel_takes_are_refused(library, operation, addresses, changes, status, text):
+    stated = listed(library, operation, addresses)
+    for name, value in changes.items():
+        setattr(stated, name, TensorStruct(*value))
+    assert library.launch(stated, WORKSPACE, 64, STREAM) == status
+    assert text in library.error()
+    assert not library.fake_launches()
+
+
+def test_places_need_the_workspace_that_was_asked_for(library):
+    stated = listed(library, Operation.BF16_KK_GROUPED, [512, 2048, 1024, 4096, 8192])
+    needed = library.workspace_bytes(stated)
+    assert library.launch(stated, WORKSPACE, needed - 1, STREAM) == 8  # AOT_GEMM_ERROR_WORKSPACE
+    assert f"needs a workspace of {needed} bytes" in library.error()
+
+
+def test_no_b_of_groups_is_read_where_k_is_0(library):
+    stated = listed(library, Operation.BF16_KK_GROUPED, [1, 0, 7, 3, 5], k=0)
+    assert launched(library, stated).places.shape[0] == 0

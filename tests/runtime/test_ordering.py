@@ -21,7 +21,7 @@ def operands(*kinds):
 
 
 def orders(library):
-    return [(x.first, x.second, x.num_launches) for x in library.orders()]
+    return [(x.first or 0, x.second or 0, x.num_launches) for x in library.orders()]
 
 
 class Progress(threading.Thread):
@@ -158,20 +158,56 @@ def test_a_launch_that_fails_leaves_no_order_behind_it(package, library):
     assert library.fake_launches() == []
 
 
-def test_cupy_beside_a_framework_is_told_the_stream_and_waits(package, library, monkeypatch):
-    """Its capsule is asked for with the stream of the launch, on which CuPy puts its own event."""
+NOT_ORDERED = [-1]
+"""What a framework whose stream is known is told: it need not order it."""
+
+
+def test_cupy_beside_a_framework_waits_and_is_waited_for(package, library, monkeypatch):
     cupy, framework = install_cupy(monkeypatch, B_STREAM), Framework(stream=A_STREAM)
     x, weight, out = operands(framework.Tensor, cupy.ndarray, cupy.ndarray)
     package.linear(x, weight, out=out)
-    assert (weight.streams, out.streams) == ([A_STREAM], [A_STREAM])
-    assert orders(library) == [(A_STREAM, B_STREAM, 1), (A_STREAM, B_STREAM, 1)]
+    assert (weight.streams, out.streams) == (NOT_ORDERED, NOT_ORDERED)
+    assert orders(library) == [(B_STREAM, A_STREAM, 0)] * 2 + [(A_STREAM, B_STREAM, 1)] * 2
 
 
-def test_the_legacy_stream_has_the_number_that_dlpack_gives_it(package, library, monkeypatch):
-    cupy, framework = install_cupy(monkeypatch, B_STREAM), Framework(stream=0)
+@pytest.mark.parametrize(("stream", "told"), [(0, 1), (A_STREAM, A_STREAM)])
+def test_a_framework_of_unknown_streams_is_told_the_launchs(package, library, stream, told):
+    """The legacy stream by the number that DLPack gives it."""
+    framework = Framework(stream=stream)
+    x, weight, out = operands(framework.Tensor, FakeTensor, framework.Tensor)
+    package.linear(x, weight, out=out)
+    assert weight.streams == [told]
+    assert orders(library) == ([(0, A_STREAM, 0)] if stream else [])
+
+
+@pytest.mark.parametrize("captured", [A_STREAM, B_STREAM])
+@pytest.mark.parametrize("kinds", ["api", "cupy", "cupy first", "other"])
+def test_a_stream_that_is_captured_is_not_ordered_with_one_that_is_not(package, library, monkeypatch, kinds, captured):
+    """An attempt would spoil the capture, whose end then fails in place of the call: so nobody is asked."""
+    a, b, cupy = Framework(stream=A_STREAM), Framework(stream=B_STREAM), install_cupy(monkeypatch, B_STREAM)
+    left, right = {
+        "api": (a.Tensor, b.Tensor),
+        "cupy": (a.Tensor, cupy.ndarray),
+        "cupy first": (cupy.ndarray, install_old_torch(monkeypatch, A_STREAM).Tensor),
+        "other": (a.Tensor, FakeTensor),
+    }[kinds]
+    x, weight, out = operands(left, right, left)
+    library.c.recorder_capture(captured)
+    if kinds == "other" and captured == B_STREAM:  # which is no stream of this call
+        package.linear(x, weight, out=out)
+        assert len(library.fake_launches()) == 1
+        return
+    with pytest.raises(package.AotGemmError, match="while one of them is captured into a CUDA graph"):
+        package.linear(x, weight, out=out)
+    assert (weight.streams, orders(library), library.fake_launches()) == ([], [], [])
+
+
+def test_what_works_on_the_stream_that_is_captured_is_captured(package, library, monkeypatch):
+    cupy, framework = install_cupy(monkeypatch, A_STREAM), Framework(stream=A_STREAM)
+    library.c.recorder_capture(A_STREAM)
     x, weight, out = operands(framework.Tensor, cupy.ndarray, framework.Tensor)
     package.linear(x, weight, out=out)
-    assert weight.streams == [1]
+    assert (orders(library), len(library.fake_launches())) == ([], 1)
 
 
 def test_an_older_torch_hears_that_out_was_written(package, library, fresh_binding, monkeypatch):
@@ -188,7 +224,7 @@ def test_an_out_of_an_older_torch_beside_another_framework_was_written(package, 
     x, weight, out = operands(framework.Tensor, framework.Tensor, torch.Tensor)
     package.linear(x, weight, out=out)
     assert torch.written == [out]
-    assert (out.streams, orders(library)) == ([A_STREAM], [(A_STREAM, B_STREAM, 1)])
+    assert (out.streams, orders(library)) == (NOT_ORDERED, [(B_STREAM, A_STREAM, 0), (A_STREAM, B_STREAM, 1)])
 
 
 class WithoutShape(Framework):

@@ -122,6 +122,23 @@ void try_products() {
   recorder_reset();
 }
 
+void try_groups() {
+  const auto* offsets = static_cast<const int32_t*>(address(0x60));
+  const auto* index = static_cast<const int32_t*>(address(0x70));
+  const void* const separate[] = {kB, kA, kD};
+  const auto plain = *stated("bf16", 64, 128, 256);
+  const auto print_groups = [&](const char* what, const aot_gemm::Problem& problem) {
+    const aot_gemm_problem_t& c = problem.c();
+    std::printf("%s: %d groups, offsets %" PRIx64 " %d, b %" PRIx64 " step %d, separate %d, index %" PRIx64 " of %d, steps %d %d\n",
+                what, static_cast<int>(c.num_groups), number(c.offsets.data), static_cast<int>(c.offsets.strides[0]),
+                number(c.b.data), static_cast<int>(c.group_strides.b), c.b_of_groups == separate, number(c.index.data),
+                static_cast<int>(c.rows_of_a), static_cast<int>(c.group_strides.bias), static_cast<int>(c.group_strides.scale_b));
+  };
+  print_groups("stack", plain.with_groups(3, offsets, 32768).with_group_steps(128, 7));
+  print_groups("separate", plain.with_groups(3, offsets, separate));
+  print_groups("gathered", plain.with_groups(3, offsets, int64_t{0}).with_index(index, aot_gemm::row_major<const void>(kA, 9, 256)));
+}
+
 // Finds a problem whose kernel needs a workspace.
 aot_gemm::Problem split() {
   for (const int64_t n : {64, 4096, 5120}) {
@@ -208,6 +225,7 @@ static_assert(std::is_nothrow_move_constructible_v<aot_gemm::Workspace<Memory>>)
 
 int main() {
   try_products();
+  try_groups();
   try_workspaces();
   try_errors();
   return 0;

@@ -21,7 +21,7 @@ def test_arguments_stand_in_one_order():
 
 def test_groups_have_offsets_and_a_permutation_an_index():
     assert words(Operation.BF16_KK_BATCHED) == "a b d tile_order stream"
-    assert words(Operation.BF16_KK_GROUPED, family="sm90_grouped") == "a b d offsets stream"
+    assert words(Operation.BF16_KK_GROUPED, family="sm90_grouped") == "a b d offsets b_of_groups places stream"
     assert words(Operation.BF16_MN_KGROUPED, family="sm90_grouped") == "a b d offsets stream"
     gathered = words(Operation.E4M3_BF16_KK_GATHERED, family="sm90_grouped")
-    assert gathered == "a b d scale_a scale_b bias offsets index stream"
+    assert gathered == "a b d scale_a scale_b bias offsets index b_of_groups places stream"

@@ -1,11 +1,14 @@
 """The spaces and limits of the families over groups, and what of quack they stand on."""
 
 import inspect
+import re
 from dataclasses import replace
 
 import pytest
 from quack.gemm_sm90 import GemmSm90
+from quack.gemm_sm100 import GemmSm100
 from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
+from quack.varlen_utils import VarlenManager
 
 from aot.core.candidate import Accepted, Reason, Rejected, Workspace
 from aot.core.grouping import Grouping
@@ -171,3 +174,19 @@ def parameters(function):
 )
 def test_what_is_replaced_of_quack_is_as_it_was(owner, module, name):
     assert parameters(getattr(owner, name)) == module.REPLACED[name]
+
+
+@pytest.mark.parametrize("gemm", [GemmSm90, GemmSm100])
+def test_quacks_kernels_take_b_where_places_are_put_in_front_of_it(gemm):
+    begin = ["self", *_grouped_kernel.PARAMETERS]
+    assert parameters(gemm.kernel)[: len(begin)] == begin
+
+
+def test_quack_finds_the_b_of_a_group_by_an_index_alone():
+    """What `PlacedB` stands for: were B read in another way too, its place would be left out."""
+    source = inspect.getsource(VarlenManager.offset_batch_B)
+    assert "mB_nk = mB_nkl[None, None, batch_idx]" in source
+    for gemm in (GemmSm90, GemmSm100):
+        uses = re.findall(r"mB_nkl\b(?!:)", inspect.getsource(gemm.kernel))
+        in_extents = re.findall(r"cute\.size\(mB_nkl, mode=", inspect.getsource(gemm.kernel))
+        assert len(uses) == len(in_extents) + 1

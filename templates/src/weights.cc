@@ -1,0 +1,79 @@
+#include "weights.h"
+
+#include <cinttypes>
+#include <cstdlib>
+
+#include "matrix.h"
+#include "refusal.h"
+
+namespace aot {
+
+namespace {
+
+// Strides of extents of 1 or less, which nothing reads, do not count.
+bool have_strides(const DLTensor& weight, const int64_t* strides) {
+  for (int32_t i = 0; i < 2; ++i) {
+    if (weight.shape[i] > 1 && stride_of(weight, i) != strides[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+WeightList::~WeightList() {
+  if (addresses_ != own_) std::free(addresses_);
+}
+
+int WeightList::begin(int64_t count, const DLTensor& first) {
+  if (first.ndim != 2 || first.shape == nullptr) {
+    return refuse("ShapeError", "grouped_linear: weight 0 of %" PRId64 " has %d dimensions; expected matrices (n, k), or with a "
+                  "gate (2 n, k), one for each group", count, first.ndim);
+  }
+  addresses_ = own_;
+  if (count > kNumOwn) addresses_ = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
+  if (addresses_ == nullptr) return refuse("AotGemmError", "no memory for the addresses of %" PRId64 " weights", count);
+  stack_ = first;
+  shape_[0] = count;
+  for (int32_t i = 0; i < 2; ++i) {
+    shape_[i + 1] = first.shape[i];
+    strides_[i + 1] = stride_of(first, i);
+  }
+  stack_.ndim = 3;
+  stack_.shape = shape_;
+  stack_.strides = strides_;
+  return 0;
+}
+
+int WeightList::add(const DLTensor& weight) {
+  const int64_t number = num_added_;
+  const DLTensor& first = stack_;
+  const bool has_type = weight.dtype.code == first.dtype.code && weight.dtype.bits == first.dtype.bits &&
+                        weight.dtype.lanes == first.dtype.lanes;
+  if (!has_type) {
+    return refuse("DtypeError", "grouped_linear: weight %" PRId64 " is of another element type than weight 0; expected one "
+                  "element type; convert it", number);
+  }
+  const bool is_beside =
+      weight.device.device_type == first.device.device_type && weight.device.device_id == first.device.device_id;
+  if (!is_beside) {
+    return refuse("DeviceError", "grouped_linear: weight %" PRId64 " is on GPU %d, weight 0 on GPU %d; expected one GPU", number,
+                  weight.device.device_id, first.device.device_id);
+  }
+  const bool has_shape = weight.ndim == 2 && weight.shape[0] == shape_[1] && weight.shape[1] == shape_[2];
+  if (!has_shape) {
+    return refuse("ShapeError", "grouped_linear: weight %" PRId64 " has shape %s; expected that of weight 0, %s", number,
+                  shape_text(weight).characters, Text(shape_ + 1, 2).characters);
+  }
+  if (!have_strides(weight, strides_ + 1)) {
+    return refuse("StrideError", "grouped_linear: weight %" PRId64 " has the strides %s; expected those of weight 0, %s; make "
+                  "them contiguous", number, stride_text(weight).characters, Text(strides_ + 1, 2).characters);
+  }
+  if (weight.data == nullptr && shape_[1] != 0 && shape_[2] != 0) {
+    return refuse("OperandError", "grouped_linear: weight %" PRId64 " has no memory of its own (its address is null); expected "
+                  "a tensor in GPU memory; pass the tensor that it stands for", number);
+  }
+  addresses_[num_added_++] = data_of(weight);
+  return 0;
+}
+
+}  // namespace aot
