@@ -11,8 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import inf
+from operator import lt
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 from aot.core.constraints import Extent, Index, Microseconds, Range
@@ -233,7 +234,7 @@ def _rows_fault(place: str, rows: Sequence[Row], operation: Operation, kernels: 
 
 
 def _ascends(edges: Sequence[int]) -> bool:
-    return bool(edges) and edges[0] >= 1 and all(low < high for low, high in pairwise(edges))
+    return bool(edges) and edges[0] >= 1 and all(map(lt, edges, edges[1:]))
 
 
 def _ladder_fault(ladder: Ladder, operation: Operation, kernels: Sequence[TableKernel]) -> str:
@@ -251,7 +252,17 @@ def takes_aligned(kernel: TableKernel) -> bool:
     return kernel.m_multiple == 1 and aligned % kernel.n_multiple == 0
 
 
-def _column_fault(column: Column, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+def _step_fault(kernel: TableKernel, operation: Operation) -> str:
+    """Say why no step of an operation's grid may name a kernel; empty if one may."""
+    if kernel.operation != operation:
+        return f"is for {kernel.operation.tag}"
+    if not takes_aligned(kernel):
+        m, n = kernel.m_multiple, kernel.n_multiple
+        return f"takes only multiples of {m} in m and {n} in n; it must take all aligned shapes"
+    return ""
+
+
+def _column_fault(column: Column, step_faults: Sequence[str], kernels: Sequence[TableKernel]) -> str:
     if not _ascends(column.m_edges):
         return "its edges in m must ascend from 1 or more, and not be empty"
     if len(column.m_edges) != len(column.kernels):
@@ -259,11 +270,8 @@ def _column_fault(column: Column, operation: Operation, kernels: Sequence[TableK
     for index in sorted(set(column.kernels)):
         if not 0 <= index < len(kernels):
             return f"it names kernel {index}; there are {len(kernels)} kernels"
-        if kernels[index].operation != operation:
-            return f"its kernel {index} is for {kernels[index].operation.tag}"
-        if not takes_aligned(kernels[index]):
-            m, n = kernels[index].m_multiple, kernels[index].n_multiple
-            return f"its kernel {index} takes only multiples of {m} in m and {n} in n; it must take all aligned shapes"
+        if step_faults[index]:
+            return f"its kernel {index} {step_faults[index]}"
     return _orders_fault(column, kernels)
 
 
@@ -288,7 +296,8 @@ def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]
         return f"the grid has {len(grid.columns)} columns, its edges give {count}"
     if len(kernels) > MAX_STEP_KERNELS:
         return f"there are {len(kernels)} kernels; a grid tells {MAX_STEP_KERNELS} apart"
-    faults = ((i, _column_fault(column, operation, kernels)) for i, column in enumerate(grid.columns))
+    step_faults = [_step_fault(kernel, operation) for kernel in kernels]
+    faults = ((i, _column_fault(column, step_faults, kernels)) for i, column in enumerate(grid.columns))
     return next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
 
 

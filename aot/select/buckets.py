@@ -49,6 +49,33 @@ steps of 512 past m 2048, m 2049 at n 4096, k 4096 took 24 percent longer than i
 that weights have; k by steps of at most a third, since how a product is split depends on it."""
 
 
+LEARNED_M = _steps((1, 2, 1), (4, 64, 4), (72, 256, 8), (272, 2048, 16), (2080, 4096, 32), (4160, 16384, 64))
+LEARNED_N = _steps(
+    (32, 512, 32),
+    (576, 4096, 64),
+    (4224, 8192, 128),
+    (8448, 16384, 256),
+    (16896, 32768, 512),
+    (34816, 65536, 2048),
+    (131072, 131072, 1),
+)
+"""The same of m (a ladder's and a grid's) and of n, where many problems were timed. Tiles come in steps of 8, and which
+of them fills its waves changes with a few rows of m: on the H200's record, choosing at the steps above instead of at
+the problem itself took the share of held-out problems below 0.98 of torch from 10.5% to 15.8%, most of it by m, and k
+added nothing. On 1,200 random shapes rounding loses 1.1% by the trees with the steps above and 0.45% with these
+(docs/log/2026-11-22-choice.md)."""
+
+
+def breadths(edges: Sequence[int]) -> Array:
+    """Return what each step of m weighs when steps are merged, 1 in the mean: the root of its octaves.
+
+    By octaves alone many steps of large m would count for little, and by their number those of small m.
+    """
+    roots: Array = np.sqrt(np.log2(np.array(edges) / np.array([0.5, *edges[:-1]])))
+    mean: float = roots.mean()
+    return roots / mean
+
+
 def coarsen(
     losses: Array,
     edges: Sequence[int],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aot.core.dispatch import Section
     from aot.select.selection import Selection
-    from aot.select.table import Timed
+    from aot.select.timed import Timed
 
 
 BATCH = 2000

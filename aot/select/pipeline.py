@@ -27,8 +27,8 @@ from aot.select.orders import OrderedTimes
 from aot.select.record import read_record, recorded_kernels
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
-from aot.select.table import Timed
 from aot.select.time_model import TimeModel
+from aot.select.timed import Timed
 from aot.select.times import measured_times, predicted_times, split, spreads
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.errors import CandidateError, SelectionError
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
-from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content, write_json
 from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.select.coverage import Coverage
@@ -226,6 +225,6 @@ def write_selection(path: Path, selection: Selection) -> None:
     Raises:
         SelectionError: it is none that could be read again.
     """
-    content = (json.dumps(asdict(selection), indent=1, sort_keys=True) + "\n").encode()
+    content = write_json(selection).encode()
     parse_selection(content, f"the selection for {path}")
     write_whole(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.candidate import Accepted, Candidate, KernelKey
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
@@ -23,6 +23,7 @@ from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
 from aot.select.invariance import prices
 from aot.select.objective import Basis, KnownTimes, Objective
 from aot.select.orders import OrderedTimes, Orders
+from aot.select.pool import Chosen, legal, pool_of, within
 from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.sampled import sampled_problems
 from aot.select.selection import (
@@ -32,12 +33,12 @@ from aot.select.selection import (
     Regret,
     Selection,
 )
-from aot.select.table import Timed, build_section, is_general, renamed
+from aot.select.table import build_section, renamed
 from aot.select.time_model import Model, Prior, TimeModel
+from aot.select.timed import Timed, is_general
 from aot.select.times import with_imputed_times
 from aot.space import cost
 from aot.space.enumeration import fallback
-from aot.space.legality import check
 
 if TYPE_CHECKING:
     from aot.core.target import Target
@@ -65,78 +66,23 @@ def fallback_key(operation: Operation, target: Target) -> KernelKey:
     return KernelKey(operation, fallback(operation, target))
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """One operation's portfolio, and the times it was chosen by."""
-
-    operation: Operation
-    basis: Basis
-    portfolio: Portfolio
-    times: Times
-    beside: Times
-    like: Operation | None
-    """The operation chosen before it whose kernels and grid it has."""
-
-
-def _within(filled: Times, candidates: Collection[Candidate]) -> Times:
-    """Keep the times of some candidates, and the problems that one of them was timed on."""
-    kept = {problem: {x: row[x] for x in row if x in candidates} for problem, row in filled.items()}
-    return {problem: row for problem, row in kept.items() if row}
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """The kernels that an operation's are chosen among, where those of another operation bound them."""
-
-    like: _Chosen | None
-    """What was chosen before it, of which it takes every kernel."""
-    candidates: tuple[Candidate, ...]
-    """Empty where any kernel with a time may be chosen."""
-
-
-def _pool(
-    operation: Operation, filled: Times, measured: KnownTimes, objective: Objective, found: Sequence[_Chosen]
-) -> _Pool:
-    """Find what bounds an operation: a twin, one imputed from the same times, or the operation without its epilogue.
-
-    The last is the one that was chosen before it, or else the earlier selection's.
-    """
-    imputed = measured.basis_of(operation) is Basis.IMPUTED
-    plain = next((x.portfolio.candidates for x in found if x.operation is operation.plain), ())
-    if not plain and imputed and operation.plain is not operation and objective.incumbent:
-        known = (x.candidate for x in objective.incumbent.kernels if x.operation is operation.plain)
-        plain = tuple(x for x in known if not family_of(x).is_fallback)
-    able = frozenset(plain or (x for row in filled.values() for x in row))
-    for x in found:
-        is_kin = imputed and x.basis is Basis.IMPUTED and x.operation.plain is operation.plain is not x.operation
-        same_sizes = (x.operation.gate is None) == (operation.gate is None)
-        if x.operation in operation.twins or (is_kin and same_sizes and able >= set(x.portfolio.candidates)):
-            return _Pool(x, x.portfolio.candidates)
-    return _Pool(None, plain)
-
-
-def _legal(candidates: Collection[Candidate], operation: Operation, target: Target) -> frozenset[Candidate]:
-    """Keep the candidates that may be built for an operation: they were timed in another."""
-    return frozenset(x for x in candidates if isinstance(check(x, operation, target), Accepted))
-
-
 def _choose(
     operation: Operation,
     filled: Times,
     measured: KnownTimes,
     model: Model,
     objective: Objective,
-    found: Sequence[_Chosen],
+    found: Sequence[Chosen],
     target: Target,
-) -> _Chosen:
+) -> Chosen:
     """Choose an operation's kernels: those of a twin, or some of those of the operation without its epilogue."""
     basis, known_times = measured.basis_of(operation), filled
-    pool = _pool(operation, filled, measured, objective, found)
-    able, timed = _legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
+    pool = pool_of(operation, filled, measured, objective, found)
+    able, timed = legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
     is_bound = able & timed and len(able) >= MIN_SHARED * len(pool.candidates)
     shared = tuple(x for x in pool.candidates if x in able) if is_bound else ()
     if shared or basis is Basis.IMPUTED or operation.epilogue.steps:
-        filled = _within(filled, frozenset(shared) or _legal(timed, operation, target))
+        filled = within(filled, frozenset(shared) or legal(timed, operation, target))
     if not filled:
         raise SelectionError(
             f"{operation.tag}: no kernel of an equivalent operation that was timed can be built for it; tune it, or "
@@ -164,7 +110,7 @@ def _choose(
     )
     if like is not None:
         portfolio = replace(portfolio, candidates=shared)
-    return _Chosen(operation, basis, _judged(portfolio, known_times), filled, beside, like)
+    return Chosen(operation, basis, _judged(portfolio, known_times), filled, beside, like)
 
 
 def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
@@ -195,7 +141,7 @@ def _learned_where_missing(times: Times, model: Model, more: Sequence[Candidate]
     return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
 
 
-def _curve(chosen: _Chosen, objective: Objective, references: Mapping[Problem, float]) -> Curve | None:
+def _curve(chosen: Chosen, objective: Objective, references: Mapping[Problem, float]) -> Curve | None:
     if not objective.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
         return None
     operation = chosen.operation
@@ -213,7 +159,7 @@ def _curve(chosen: _Chosen, objective: Objective, references: Mapping[Problem, f
     )
 
 
-def _regret(chosen: _Chosen, *, is_predicted: bool) -> Regret:
+def _regret(chosen: Chosen, *, is_predicted: bool) -> Regret:
     """Make the entry of an operation; where all is predicted, the selection says so, and no entry need."""
     found = chosen.portfolio
     method = found.method if is_predicted else f"{found.method}{chosen.basis.value}"
@@ -280,7 +226,7 @@ def _models(measured: KnownTimes, target: Target) -> _Models:
     return _Models(learned, Prior(target, measured.constants))
 
 
-def _named_record(record_name: str, found: Sequence[_Chosen]) -> str:
+def _named_record(record_name: str, found: Sequence[Chosen]) -> str:
     """Say what a selection rests on in which nothing has a time of its own, although there is a record."""
     return f"{record_name}, imputed" if any(x.basis is Basis.IMPUTED for x in found) else cost.NAME
 
@@ -309,7 +255,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     kernels = list(dict.fromkeys(fallback_key(x, target) for x in (*operations, *objective.by_fallback)))
     fallbacks = {key.operation.call: index for index, key in enumerate(kernels)}
     sections = [_fallback_section(operation, kernels, target) for operation in objective.by_fallback]
-    found: list[_Chosen] = []
+    found: list[Chosen] = []
     filled = with_imputed_times(times)
     for operation in operations:
         objective.progress(f"{operation.tag}: choosing kernels")
@@ -333,7 +279,7 @@ def _waits(candidate: Candidate) -> bool:
 
 
 def _sections(
-    chosen: _Chosen,
+    chosen: Chosen,
     timed: Timed,
     indices: Mapping[Candidate, int],
     fallback: int,
@@ -367,7 +313,7 @@ def _orders(measured: KnownTimes, kernels: Sequence[KernelKey], target: Target) 
 
 
 def _selection(
-    found: Sequence[_Chosen],
+    found: Sequence[Chosen],
     sections: list[Section],
     kernels: Sequence[KernelKey],
     measured: KnownTimes,
@@ -399,6 +345,6 @@ def _selection(
     )
 
 
-def _has_curve(chosen: _Chosen, measured: KnownTimes) -> bool:
+def _has_curve(chosen: Chosen, measured: KnownTimes) -> bool:
     """Say whether kernels against regret says something: not beside measured operations where all is predicted."""
     return measured.record is None or chosen.basis is not Basis.PREDICTED

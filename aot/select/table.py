@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,17 +17,15 @@ from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.families import family_of
-from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, coarsen
+from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
 from aot.select.selection import FamilyKernel
-from aot.space.roofline import roofline
+from aot.select.timed import Bucket, Timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from aot.core.candidate import Candidate
-    from aot.core.target import Target
     from aot.select.portfolio import Portfolio
-    from aot.select.time_model import Model
 
 Array = NDArray[np.float64]
 
@@ -36,6 +34,11 @@ COARSE = 3
 
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
+
+MANY_PROBLEMS = 500
+"""Problems of an operation that were timed, in it or in an equivalent one, from which on its steps are those that tell
+tiles of 8 apart: an assumption. Finer steps say little where few times were learned from, and a wheel may hold many
+operations of that kind."""
 
 SCAN = 4
 """All kernels are predicted on every fourth step of m of a column; between two of those, up to `MOST` kernels that are
@@ -56,67 +59,8 @@ PREDICTED_TIE = 0.06
 between two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16%
 (docs/log/2026-11-21-selections.md)."""
 
-MAX_WORKSPACE_BYTES = 256 * 2**20
-"""Most workspace that a row may ask of its caller, at the row's largest shape."""
-
 BARRED = 1e6
 """What stands for the logarithm of a time where a bucket cannot take a kernel: more than any sum of times."""
-
-
-def is_general(candidate: Candidate) -> bool:
-    """Say whether a kernel takes every aligned shape with no workspace."""
-    family = family_of(candidate)
-    return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """The shapes of one row: up to a corner, and beyond it where the bucket is the last of an axis."""
-
-    corner: Problem
-    is_open: bool
-
-    def takes(self, candidate: Candidate) -> bool:
-        """Say whether a kernel's workspace stays bounded in the bucket; split-K's grows with m and n."""
-        workspace = family_of(candidate).workspace(candidate)
-        if workspace.mode == SplitK.NONE:
-            return True
-        return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
-
-
-def _no_incumbent(_problem: Problem) -> Candidate | None:
-    return None
-
-
-@dataclass(frozen=True)
-class Timed:
-    """What a section is built from: times in microseconds by problem and candidate, and a model for other problems."""
-
-    own: Mapping[Problem, Mapping[Candidate, float]]
-    """Of the section's operation."""
-    filled: Mapping[Problem, Mapping[Candidate, float]]
-    """The same, with imputed times where a kernel has no time of its own."""
-    provenance: Provenance
-    """Of `own`; a row whose time is not in it is predicted."""
-    model: Model
-    incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
-    """Gives the kernel that an earlier selection dispatches a problem to."""
-    target: Target | None = None
-    """Where it is known, no time that is predicted, by the model or by another operation's, is below its roofline."""
-    kept: Section | None = None
-    """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
-
-    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
-        """Return times, (problem, candidate): those that are known, the model's for the rest."""
-        times = self.model.times_us(candidates, problems)
-        is_measured = self.provenance != PROVENANCE_PREDICTED
-        for i, problem in enumerate(problems):
-            least = 0.0 if self.target is None else roofline(problem, self.target).time_us
-            filled, own = self.filled.get(problem, {}), self.own.get(problem, {}) if is_measured else {}
-            for j, candidate in enumerate(candidates):
-                predicted = max(filled.get(candidate, times[i, j]), least)
-                times[i, j] = own.get(candidate, predicted)
-        return times
 
 
 @dataclass(frozen=True)
@@ -134,6 +78,12 @@ class _Table:
     def problem(self, operation: Operation, m: int, n: int, k: int) -> Problem:
         """Return a problem of the section."""
         return Problem(operation, m, n, k, self.num_groups)
+
+    def is_fine(self, operation: Operation) -> bool:
+        """Say whether the steps of the section are those for many times."""
+        is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not self.is_invariant
+        is_timed = self.timed.provenance != PROVENANCE_PREDICTED and len(self.timed.filled) >= MANY_PROBLEMS
+        return is_linear and is_timed
 
     def outside_order(self, losses: Array, rows: Sequence[int]) -> Array:
         """Return (kernel,): `BARRED` of those that add up k in another order than the best one, else 0.
@@ -226,19 +176,21 @@ def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> La
     measured = {problem.m: problem for problem in tuned}
     incumbent = known.kept_ladder(n, k)
     kept = {*measured, *incumbent}
-    fine = tuple(sorted({*kept, *FINE_M}))
+    is_fine = known.is_fine(operation)
+    fine = tuple(sorted({*kept, *(LEARNED_M if is_fine else FINE_M)}))
     last = fine[-1]
-    inside = [[_midpoint(fine, i), m] for i, m in enumerate(fine)]
+    inside = [[m] if is_fine else [_midpoint(fine, i), m] for i, m in enumerate(fine)]
+    num_inside = len(inside[0])
     times = known.timed.times_us(known.candidates, [section(operation, m, n, k) for pair in inside for m in pair])
-    logs = np.log(times).reshape(len(fine), 2, -1)
+    logs = np.log(times).reshape(len(fine), num_inside, -1)
     buckets = [Bucket(section(operation, m, n, k), is_open=m == last) for m in fine]
     losses = logs.sum(axis=1) + known.barred(buckets)
     outside = known.outside_order(losses, [i for i, m in enumerate(fine) if m in measured])
     losses += outside
     m_edges = coarsen(
-        losses,
+        losses * breadths(fine)[:, None],
         fine,
-        num_shapes=2 * len(fine),
+        num_shapes=num_inside * len(fine),
         max_cost=MERGE_COST,
         kept=kept,
         settled=max(incumbent, default=0),
@@ -247,10 +199,10 @@ def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> La
     for m in m_edges:
         end = fine.index(m) + 1
         bucket = buckets[end - 1]
-        at_edge = dict(zip(known.candidates, np.exp(logs[end - 1, 1]).tolist(), strict=True))
+        at_edge = dict(zip(known.candidates, np.exp(logs[end - 1, -1]).tolist(), strict=True))
         at_edge = {x: us for x, us, loss in zip(at_edge, at_edge.values(), outside, strict=True) if loss == 0.0}
         first = portfolio.solutions.get(measured[m]) if m in measured and not known.is_invariant else None
-        first = first or known.pick(losses[start:end].sum(axis=0) / (2 * (end - start)), bucket)
+        first = first or known.pick(losses[start:end].sum(axis=0) / (num_inside * (end - start)), bucket)
         rows.append(known.row(at_edge, bucket, first, known.timed.provenance))
         start = end
     return Ladder(n, k, m_edges, tuple(rows))
@@ -324,7 +276,7 @@ class _Columns:
         losses = losses + self.known.outside_order(losses, range(len(buckets)))
         kept = self._kept_edges(corner.n, corner.k)
         m_edges = coarsen(
-            losses,
+            losses * breadths(self.m_edges)[:, None],
             self.m_edges,
             num_shapes=len(self.m_edges),
             max_cost=MERGE_COST,
@@ -354,7 +306,8 @@ class _Columns:
 
 def _grid(known: _Table, operation: Operation) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
-    fine: tuple[tuple[int, ...], ...] = (FINE_GRID_M, FINE_N, FINE_K)
+    is_fine = known.is_fine(operation)
+    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_invariant:
         fine = tuple(_thin(axis) for axis in fine)
     columns = _Columns(known, operation, fine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from aot.cli import main as cli
+from aot.select import table
 
 SHAPES = """version = 1
 dtypes = ["bfloat16"]
@@ -14,6 +15,21 @@ m = [1, 4096]
 name = "tiny"
 weights = [{ name = "w", n = 4096, k = 4096 }]
 """
+
+
+COARSE = {"FINE_GRID_M": 4, "FINE_N": 16, "FINE_K": 6}
+"""Of the steps of the grid's axes, the share that is left."""
+
+
+def coarse_grid(patch):
+    """Let selections have a grid of few cells, for tests of what is said of them: a whole one has 3,096 columns.
+
+    What a whole grid holds is the business of tests/unit/select, and of the commands that interrupts and golden files
+    run as they are.
+    """
+    for name, share in COARSE.items():
+        edges = getattr(table, name)
+        patch.setattr(table, name, (*edges[:-1:share], edges[-1]))
 
 
 def aot(*arguments):

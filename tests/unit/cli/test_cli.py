@@ -32,7 +32,7 @@ from aot.select.record import read_record
 from aot.select.selection import read_selection, write_selection
 from aot.tune.bundle import Bundle
 from tests.golden.manifest import KK, golden_manifest
-from tests.unit.invoked import SHAPES, aot, succeed
+from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
 from tests.unit.twins import CONDITIONS, problem_of
 
 MISSES = """version = 1
@@ -144,7 +144,8 @@ def test_space():
 
 
 @pytest.mark.slow
-def test_import_and_select(tmp_path):
+def test_import_and_select(tmp_path, monkeypatch):
+    coarse_grid(monkeypatch)
     kernel = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.split_k > 1))
     candidate = replace(kernel.candidate, family="sm90_quack", tile_m=128, tile_n=128, schedule="pingpong")
     key = KernelKey(KK, replace(candidate, split_k=1, split_k_mode="none"))

@@ -14,7 +14,7 @@ from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline, table
 from aot.select.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
-from tests.unit.invoked import SHAPES, aot, succeed
+from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
 from tests.unit.selections import SELECTION
 
 pytestmark = pytest.mark.slow
@@ -25,6 +25,7 @@ PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-ker
 @pytest.fixture(autouse=True)
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    coarse_grid(monkeypatch)
     (tmp_path / "shapes.toml").write_text(SHAPES)
     return tmp_path
 
@@ -36,6 +37,7 @@ def predicted(tmp_path_factory):
     (folder / "shapes.toml").write_text(SHAPES)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        coarse_grid(patch)
         succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED)
     return (folder / cli_options.SELECTIONS / "thor.json").read_bytes()
 

@@ -1,5 +1,6 @@
 import gzip
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Annotated, Any
 
@@ -7,7 +8,16 @@ import pytest
 
 from aot.core.constraints import Grammar, Range, Text, Word, one_line
 from aot.core.operation import Operation
-from aot.core.strict_json import DecodeError, decode, decode_row, decode_version, parse_json, read_content, shown
+from aot.core.strict_json import (
+    DecodeError,
+    decode,
+    decode_row,
+    decode_version,
+    parse_json,
+    read_content,
+    shown,
+    write_json,
+)
 
 Name = Annotated[str, Grammar("[a-z]*", "a name", 4)]
 
@@ -220,3 +230,43 @@ def test_members_need_not_be_texts():
     for value in (True, 2, "1"):
         with pytest.raises(DecodeError, match="expected one of 1, got"):
             decode(Number, value)
+
+
+@dataclass(frozen=True)
+class Wide:
+    rows: tuple[tuple[int, ...], ...]
+    kinds: tuple[Word, ...]
+    names: dict[str, float]
+    nothing: tuple[int, ...] = ()
+
+
+def test_what_is_written_is_sorted_has_a_line_for_each_entry_and_is_read_again():
+    value = Wide(((1, 2), (3,)), (Operation.BF16_KK,), {"b": 1.5, "a": 2.0})
+    text = write_json(value)
+    assert text == (
+        '{\n"kinds":[\n"bf16_kk"\n],\n"names":{"a":2.0,"b":1.5},\n"nothing":[],\n"rows":[\n[1,2],\n[3]\n]\n}\n'
+    )
+    assert json.loads(text) == json.loads(json.dumps(asdict(value)))
+
+
+@pytest.mark.parametrize(("given", "expected"), [([], ()), ([3], (3,)), ([9, 0, 4], (9, 0, 4)), ((1, 2), (1, 2))])
+def test_whole_numbers_of_a_list_are_kept(given, expected):
+    found = decode(tuple[Annotated[int, Range(0, 9)], ...], given)
+    assert (found, {type(x) for x in found}) == (expected, {int} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1, 10, 2], "[1]: expected a whole number from 0 to 9, got 10"),
+        ([1, 2, -1, 10], "[2]: expected a whole number from 0 to 9, got -1"),
+        ([1, True], "[1]: expected a whole number from 0 to 9, got True"),
+        ([1, 2.0], "[1]: expected a whole number from 0 to 9, got 2.0"),
+        (["1"], "[0]: expected a whole number from 0 to 9, got '1'"),
+        ({"0": 1}, "expected a list, got {'0': 1}"),
+    ],
+)
+def test_the_first_of_a_list_that_is_no_whole_number_of_the_range_is_named(given, message):
+    with pytest.raises(DecodeError) as caught:
+        decode(tuple[Annotated[int, Range(0, 9)], ...], given)
+    assert str(caught.value) == message

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from aot.core.dispatch import MAX_STEP_M
-from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, coarsen
+from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
 
 
-@pytest.mark.parametrize("edges", [FINE_M, FINE_GRID_M, FINE_N, FINE_K])
+@pytest.mark.parametrize("edges", [FINE_M, FINE_GRID_M, FINE_N, FINE_K, LEARNED_M, LEARNED_N])
 def test_the_fine_steps_ascend(edges):
     assert all(low < high for low, high in pairwise(edges))
 
@@ -37,6 +37,31 @@ def test_the_fine_steps_by_hand():
     assert FINE_K[:9] == (64, 128, 256, 384, 512, 768, 1024, 1280, 1536)
     assert FINE_K[9:15] == (2048, 2560, 3072, 4096, 5120, 6144)
     assert FINE_K[15:] == (8192, 10240, 12288, 14336, 16384, 20480, 24576, 28672, 32768)
+
+
+def test_the_steps_of_many_times_by_hand():
+    assert LEARNED_M[:7] == (1, 2, 4, 8, 12, 16, 20)
+    assert [m for m in LEARNED_M if 56 <= m <= 80] == [56, 60, 64, 72, 80]
+    assert [m for m in LEARNED_M if 248 <= m <= 288] == [248, 256, 272, 288]
+    assert [m for m in LEARNED_M if 2032 <= m <= 2112] == [2032, 2048, 2080, 2112]
+    assert [m for m in LEARNED_M if 4064 <= m <= 4224] == [4064, 4096, 4160, 4224]
+    assert LEARNED_M[-2:] == (16320, 16384)
+    assert len(LEARNED_M) == 410
+    assert LEARNED_M[-1] == FINE_M[-1] <= MAX_STEP_M
+    assert LEARNED_N[:3] == (32, 64, 96)
+    assert [n for n in LEARNED_N if 480 <= n <= 640] == [480, 512, 576, 640]
+    assert [n for n in LEARNED_N if 4032 <= n <= 4352] == [4032, 4096, 4224, 4352]
+    assert [n for n in LEARNED_N if 8064 <= n <= 8704] == [8064, 8192, 8448, 8704]
+    assert [n for n in LEARNED_N if 16128 <= n <= 17408] == [16128, 16384, 16896, 17408]
+    assert LEARNED_N[-3:] == (63488, 65536, 131072)
+    assert len(LEARNED_N) == 185
+
+
+def test_a_step_weighs_the_root_of_its_octaves_and_the_first_begins_at_a_half():
+    # 3, 1 and 4 octaves above 0.5, 4 and 8.
+    roots = np.sqrt([3.0, 1.0, 4.0])
+    assert breadths((4, 8, 128)) == pytest.approx(3 * roots / roots.sum())
+    assert breadths((7,)) == pytest.approx([1.0])
 
 
 # Kernel 0 is best up to 32, kernel 1 above; at 32 it is nearly even.

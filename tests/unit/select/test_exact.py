@@ -127,3 +127,10 @@ def test_the_general_kernel_counts_among_the_fewest():
     ratios = np.array([[1.0, 2.0], [1.0, 2.0]])
     assert fewest_for_worst(ratios, np.array([True, False]), 0.0) == 1
     assert fewest_for_worst(ratios, np.array([False, True]), 0.0) == 2
+
+
+def test_of_very_many_pairs_the_bound_is_left_at_zero(monkeypatch):
+    ratios = np.array([[1.0, 1.25], [1.25, 1.0]])
+    assert mean_bound(ratios, 1) == pytest.approx(0.125)
+    monkeypatch.setattr("aot.select.exact.MAX_BOUND_PAIRS", 3)
+    assert mean_bound(ratios, 1) == 0.0

@@ -14,15 +14,16 @@ from aot.core.operation import Layout, Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.families import families
+from aot.select import pool, table, time_model
 from aot.select import selector as select
-from aot.select import table, time_model
 from aot.select.coverage import only_fallback
 from aot.select.diff import compare
 from aot.select.incumbent import incumbent_kernel
 from aot.select.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
 from aot.select.selection import AgainstReference, parse_selection
 from aot.select.selector import UNTRIED, fallback_key, select_kernels
-from aot.select.table import Timed, renamed
+from aot.select.table import renamed
+from aot.select.timed import Timed
 from aot.select.times import measured_times, spreads
 from aot.space.legality import check
 from tests.unit.accepted import named
@@ -469,7 +470,7 @@ def test_the_plain_operations_kernels_do_not_bound_an_epilogue_that_few_of_them_
 
     def silu_of(lacking):
         real, refused = check, Rejected(Reason.EPILOGUE, "lacking")
-        monkeypatch.setattr(select, "check", lambda c, *rest: refused if c in lacking else real(c, *rest))
+        monkeypatch.setattr(pool, "check", lambda c, *rest: refused if c in lacking else real(c, *rest))
         found = selected(times, Objective(incumbent=plain, operations=(SILU,)))
         return {x.candidate for x in found.kernels if x.candidate.family == "sm90_quack"}
 

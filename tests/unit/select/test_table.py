@@ -13,8 +13,9 @@ from aot.select import table
 from aot.select.buckets import FINE_GRID_M, FINE_M
 from aot.select.invariance import orders_of, prices
 from aot.select.portfolio import Budget, choose
-from aot.select.table import MAX_WORKSPACE_BYTES, PREDICTED_TIE, Bucket, Timed, build_section, is_general
+from aot.select.table import PREDICTED_TIE, build_section
 from aot.select.time_model import Prior
+from aot.select.timed import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.space.roofline import roofline
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
@@ -328,6 +329,74 @@ def test_between_two_scanned_steps_a_tie_goes_to_the_shipped_kernel_too(monkeypa
 
 def test_only_what_takes_everything_without_a_workspace_is_general():
     assert [is_general(x) for x in (PLAIN, TMA, SPLIT, SEPARATE, DIRECT)] == [True, True, False, False, False]
+
+
+def alternating(edges):
+    """Return a model by which another kernel is the best from one step to the next, so that nothing merges for free."""
+    steps = {m: i for i, m in enumerate(edges)}
+    return Shades(lambda c, p: 10.0 if (c is PLAIN) == bool(steps.get(p.m, 0) % 2) else 12.0)
+
+
+MANY = {(64, 512, 512): {PLAIN: 5.0, SWAPPED: 5.5}, (128, 512, 512): {PLAIN: 5.5, SWAPPED: 5.0}}
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("many", [2, 3])
+def test_from_many_problems_on_the_steps_are_the_fine_ones(monkeypatch, many):
+    fine = (16, 64, 96, 128, 160, 224)
+    monkeypatch.setattr(table, "LEARNED_M", fine)
+    monkeypatch.setattr(table, "LEARNED_N", (96, 160, 224))
+    monkeypatch.setattr(table, "MANY_PROBLEMS", many)
+    model = alternating(fine)
+    indices, section = section_of(MANY, model)
+    (ladder,) = section.ladders
+    if many > len(MANY):
+        assert section.grid.n_edges == (512, 4096)
+        assert {m for x in section.grid.columns for m in x.m_edges} <= {16, 32, 64, 128, 256}
+        assert set(ladder.m_edges) <= {16, 32, 64, 128, 256}
+        return
+    assert (section.grid.n_edges, section.grid.k_edges) == ((96, 160, 224), (512, 4096))
+    kernels = tuple(indices[x] for x in (SWAPPED, PLAIN) * 3)
+    assert section.grid.columns == (Column(fine, kernels),) * 6
+    # SWAPPED was the faster at 128, so that 96 merges with it for free.
+    assert ladder.m_edges == (16, 64, 128, 160, 224)
+    assert [row.kernel for row in ladder.rows] == [indices[x] for x in (SWAPPED, PLAIN, SWAPPED, SWAPPED, PLAIN)]
+    # A ladder asks for each step's upper edge alone; a column scans steps 1, 5 and 6, and both kernels are near.
+    assert model.num_asked == 2 * len(fine) + 6 * 2 * len(fine)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_other_layouts_and_predicted_tables_keep_their_steps_however_many_problems_there_are(monkeypatch):
+    monkeypatch.setattr(table, "LEARNED_N", (96,))
+    monkeypatch.setattr(table, "MANY_PROBLEMS", 1)
+    times = {problem_of(*shape, BF16): row for shape, row in MANY.items()}
+    portfolio = choose(times, Budget(8))
+    indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
+    for provenance, is_invariant, n_edges in (
+        ("measured", False, (96,)),
+        ("predicted", False, (512, 4096)),
+        ("measured", True, (512, 4096)),
+    ):
+        timed = Timed(times, times, provenance, Shades(lambda *_: 10.0))
+        section = build_section(BF16, portfolio, timed, indices, 0, is_invariant=is_invariant)
+        assert section.grid.n_edges == n_edges
+    _, section = section_of(MANY, Shades(lambda *_: 10.0), operation=Operation.of(BF16.element, Layout.MN))
+    assert section.grid.n_edges == (512, 4096)
+
+
+@pytest.mark.parametrize(("max_cost", "edges"), [(0.04, (32, 40, 256)), (0.045, (256,))])
+def test_a_narrow_step_costs_less_to_merge_than_a_wide_one(monkeypatch, max_cost, edges):
+    # SWAPPED is the best from 33 to 40 alone, by half: 0.3 octaves of 9, which weigh 0.417 of the mean step. To take
+    # PLAIN there too costs 0.417 * log(1.5) / 4 = 0.0423 in the mean of the four steps; unweighted it were 0.101.
+    for name in ("FINE_M", "FINE_GRID_M"):
+        monkeypatch.setattr(table, name, (16, 32, 40, 256))
+    monkeypatch.setattr(table, "MERGE_COST", max_cost)
+    model = Shades(lambda c, p: 10.0 if (c is SWAPPED) == (32 < p.m <= 40) else 15.0)
+    rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (256, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}}
+    rows |= {(256, 128, 64): {PLAIN: 9.0, SWAPPED: 5.0}}
+    _, section = section_of(rows, model)
+    assert {x.m_edges for x in section.grid.columns} == {edges}
+    assert section.ladders[0].m_edges == tuple(sorted({16, *edges}))
 
 
 def test_the_other_layouts_look_at_every_third_step(monkeypatch):

@@ -1,0 +1,84 @@
+"""What a section is made of: known times with a model for all others, and the buckets that kernels are chosen for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.core.candidate import SplitK
+from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
+from aot.families import family_of
+from aot.space.roofline import roofline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aot.core.candidate import Candidate
+    from aot.core.dispatch import Section
+    from aot.core.problem import Problem
+    from aot.core.target import Target
+    from aot.select.time_model import Model
+
+Array = NDArray[np.float64]
+
+MAX_WORKSPACE_BYTES = 256 * 2**20
+"""Most workspace that a row may ask of its caller, at the row's largest shape."""
+
+
+def is_general(candidate: Candidate) -> bool:
+    """Say whether a kernel takes every aligned shape with no workspace."""
+    family = family_of(candidate)
+    return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The shapes of one row: up to a corner, and beyond it where the bucket is the last of an axis."""
+
+    corner: Problem
+    is_open: bool
+
+    def takes(self, candidate: Candidate) -> bool:
+        """Say whether a kernel's workspace stays bounded in the bucket; split-K's grows with m and n."""
+        workspace = family_of(candidate).workspace(candidate)
+        if workspace.mode == SplitK.NONE:
+            return True
+        return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
+
+
+def _no_incumbent(_problem: Problem) -> Candidate | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a section is built from: times in microseconds by problem and candidate, and a model for other problems."""
+
+    own: Mapping[Problem, Mapping[Candidate, float]]
+    """Of the section's operation."""
+    filled: Mapping[Problem, Mapping[Candidate, float]]
+    """The same, with imputed times where a kernel has no time of its own."""
+    provenance: Provenance
+    """Of `own`; a row whose time is not in it is predicted."""
+    model: Model
+    incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
+    """Gives the kernel that an earlier selection dispatches a problem to."""
+    target: Target | None = None
+    """Where it is known, no time that is predicted, by the model or by another operation's, is below its roofline."""
+    kept: Section | None = None
+    """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
+
+    def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+        """Return times, (problem, candidate): those that are known, the model's for the rest."""
+        times = self.model.times_us(candidates, problems)
+        is_measured = self.provenance != PROVENANCE_PREDICTED
+        for i, problem in enumerate(problems):
+            least = 0.0 if self.target is None else roofline(problem, self.target).time_us
+            filled, own = self.filled.get(problem, {}), self.own.get(problem, {}) if is_measured else {}
+            for j, candidate in enumerate(candidates):
+                predicted = max(filled.get(candidate, times[i, j]), least)
+                times[i, j] = own.get(candidate, predicted)
+        return times
