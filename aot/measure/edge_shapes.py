@@ -151,7 +151,7 @@ SIZES = (GroupSizes.RANDOM, GroupSizes.ALL_IN_ONE, GroupSizes.ONES, GroupSizes.S
 """What the cases of groups take in turn: of eleven shapes each has small and large ones."""
 
 
-def _arrangements(operation: Operation) -> tuple[Arrangement, ...]:
+def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
     """Return what an operation's cases take in turn."""
     if operation.grouping is Grouping.BATCHED:
         return BATCHED_ARRANGEMENTS
@@ -190,7 +190,7 @@ def _contents(operation: Operation) -> list[Content]:
 
 
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
-    arrangements, groups = _arrangements(operation), _num_groups(operation)
+    arrangements, groups = arrangements_of(operation), _num_groups(operation)
     found = []
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
@@ -215,7 +215,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
         problem = rounded(Problem(operation, m, n, k, _num_groups(operation)), kernel.m_multiple, kernel.n_multiple)
         return EdgeShape(problem, _round_up(padding, step), 0, arrangement=arrangement, content=content)
 
-    arrangements = _arrangements(operation)
+    arrangements = arrangements_of(operation)
     aligned = [
         replace(shape(extents, arrangements[i % len(arrangements)], Content.RANDOM), sizes=SIZES[i % len(SIZES)])
         for i, extents in enumerate(ALIGNED_SHAPES)

@@ -56,6 +56,7 @@ class ProblemStruct(ctypes.Structure):
         ("offsets", TensorStruct),
         ("index", TensorStruct),
         ("rows_of_a", ctypes.c_int64),
+        ("b_of_groups", ctypes.POINTER(ctypes.c_void_p)),
     )
 
 

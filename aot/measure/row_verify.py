@@ -71,20 +71,26 @@ def row_cases(limits: RowLimits) -> Iterator[RowCase]:
                 yield RowCase(rows, cols, is_full, 8 * (rows > 1))
 
 
+def takes_case(operation: RowOperation, limits: RowLimits, case: RowCase) -> bool:
+    """Say whether an operation has a case: half of a quarter of a head must be whole vectors."""
+    return operation.function is not RowFunction.ROTARY or case.cols % (4 * limits.cols_multiple) == 0
+
+
 class _Operand:
     """A matrix on the device between guards, and what it held before."""
 
-    def __init__(self, gpu: Gpu, element: ElementType, rows: int, cols: int, padding: int) -> None:
-        self._gpu, self.element, self.shape, self.stride = gpu, element, (rows, cols), cols + padding
-        size = GUARD_ELEMENTS * 2 + rows * self.stride
-        self._before = np.full(size, poison(element), bits_type(element))
+    def __init__(self, gpu: Gpu, element: ElementType, shape: tuple[int, int], padding: int, num_guards: int) -> None:
+        self._gpu, self.element, self.shape, self.stride = gpu, element, shape, shape[1] + padding
+        self._num_guards = num_guards
+        self._before = np.full(num_guards * 2 + shape[0] * self.stride, poison(element), bits_type(element))
         self._region = gpu.alloc(self._before.nbytes)
-        self.address = self._region + element.size_of(GUARD_ELEMENTS)
+        self.address = self._region + element.size_of(num_guards)
         gpu.upload(self._region, self._before)
 
     def _view(self, region: Bits) -> Bits:
         rows, cols = self.shape
-        return region[GUARD_ELEMENTS : GUARD_ELEMENTS + rows * self.stride].reshape(rows, self.stride)[:, :cols]
+        start = self._num_guards
+        return region[start : start + rows * self.stride].reshape(rows, self.stride)[:, :cols]
 
     def fill(self, bits: Bits) -> None:
         """Put values between the guards."""
@@ -114,10 +120,16 @@ class _Run:
     """A case on the device: its operands, the problem, and the reference."""
 
     def __init__(
-        self, gpu: Gpu, kernels: RowKernels, operation: RowOperation, case: RowCase, rng: np.random.Generator
+        self,
+        gpu: Gpu,
+        problem: RowsProblemStruct,
+        operation: RowOperation,
+        case: RowCase,
+        rng: np.random.Generator,
+        num_guards: int,
     ) -> None:
         self._gpu, self._rng, self.operation, self.case = gpu, rng, operation, case
-        self.problem = kernels.problem(operation)
+        self.problem, self._num_guards = problem, num_guards
         self._held: dict[RowArgument, _Operand] = {}
         self._values: dict[RowArgument, Bits] = {}
         self.problem.rows, self.problem.cols = case.rows, case.cols
@@ -140,7 +152,7 @@ class _Run:
     def _add(self, argument: RowArgument, element: ElementType, rows: int, cols: int, *, drawn: bool) -> _Operand:
         """Put an operand on the device: drawn, or to be written."""
         padding = self.case.padding if argument not in (RowArgument.WEIGHT, RowArgument.BIAS, RowArgument.SCALE) else 0
-        held = self._held[argument] = _Operand(self._gpu, element, rows, cols, padding)
+        held = self._held[argument] = _Operand(self._gpu, element, (rows, cols), padding, self._num_guards)
         if drawn:
             values = self._rng.standard_normal((rows, cols), np.float32)
             if element is ElementType.FLOAT32:  # scales
@@ -222,17 +234,53 @@ class _Run:
 
 
 class RowVerifier:
-    """Runs row kernels on edge cases."""
+    """Runs row kernels on edge cases.
 
-    def __init__(self, gpu: Gpu, kernels: RowKernels, rng: np.random.Generator) -> None:
-        """Take the device and the library; `rng` draws the operands."""
-        self._gpu, self._kernels, self._rng = gpu, kernels, rng
+    Args:
+        gpu: the device.
+        kernels: the library.
+        rng: draws the operands.
+        num_guards: elements before and after each operand, a multiple of 256; 0 where a memory checker watches, which
+            would take a guard for a part of the operand.
+    """
+
+    def __init__(
+        self, gpu: Gpu, kernels: RowKernels, rng: np.random.Generator, num_guards: int = GUARD_ELEMENTS
+    ) -> None:
+        self._gpu, self._kernels, self._rng, self._num_guards = gpu, kernels, rng, num_guards
 
     def _launch(self, index: int, run: _Run) -> dict[RowArgument, Bits]:
         run.poison()
         self._kernels.launch(index, run.problem, self._gpu.stream)
         self._gpu.synchronize()
         return run.read()
+
+    def verify_case(self, operation: RowOperation, index: int, case: RowCase, num_runs: int = 2) -> None:
+        """Run a kernel on a case.
+
+        Args:
+            operation: what it computes.
+            index: its index in the library.
+            case: what it takes, by `takes_case`.
+            num_runs: how often it is run; all runs must give the same bits.
+
+        Raises:
+            VerificationError: a result is wrong, incomplete or not reproducible, or memory around it was written.
+            DeviceError: a launch failed.
+        """
+        run = _Run(self._gpu, self._kernels.problem(operation), operation, case, self._rng, self._num_guards)
+        try:
+            found = self._launch(index, run)
+            fault = run.fault(found)
+            if fault:
+                raise VerificationError(f"wrong result on {case}: {fault}")
+            for _ in range(1, num_runs):
+                again = self._launch(index, run)
+                if any(not np.array_equal(found[x], again[x]) for x in found):
+                    raise VerificationError(f"two runs differ on {case}")
+        finally:
+            if not self._gpu.is_lost():
+                run.free()
 
     def verify(self, operation: RowOperation, limits: RowLimits, index: int) -> int:
         """Run a kernel twice on each of its edge cases; give the number of cases.
@@ -246,20 +294,7 @@ class RowVerifier:
             VerificationError: a result is wrong, incomplete or not reproducible, or memory around it was written.
             DeviceError: a launch failed.
         """
-        count = 0
-        for case in row_cases(limits):
-            if operation.function is RowFunction.ROTARY and case.cols % (4 * limits.cols_multiple):
-                continue  # half of a quarter of a head is whole vectors
-            run = _Run(self._gpu, self._kernels, operation, case, self._rng)
-            try:
-                found = self._launch(index, run)
-                fault = run.fault(found)
-                if fault:
-                    raise VerificationError(f"wrong result on {case}: {fault}")
-                again = self._launch(index, run)
-                if any(not np.array_equal(found[x], again[x]) for x in found):
-                    raise VerificationError(f"two runs differ on {case}")
-            finally:
-                run.free()
-            count += 1
-        return count
+        cases = [case for case in row_cases(limits) if takes_case(operation, limits, case)]
+        for case in cases:
+            self.verify_case(operation, index, case)
+        return len(cases)

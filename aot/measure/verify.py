@@ -17,7 +17,7 @@ from aot.measure.edge_operands import edge_operands
 from aot.measure.edge_shapes import EdgeShape, edge_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from aot.core.numerics import Bits
     from aot.measure.gpu import Gpu, Handle, Kernels
@@ -154,20 +154,25 @@ class Verifier:
         return result, outcome.relative_error
 
     def run_once(self, shape: EdgeShape, index: int = 0, *, promises: bool = False) -> float:
-        """Run a kernel once on a case that is made for it, and return the relative error.
+        """Run a kernel once on a case that is made for it, and return the relative error; see `run_each`."""
+        return self.run_each(shape, index, (promises,))
+
+    def run_each(self, shape: EdgeShape, index: int, promises: Iterable[bool]) -> float:
+        """Run a kernel on a case that is made for it, and return the largest relative error.
 
         Args:
             shape: the case.
             index: of the kernel in the library.
-            promises: whether to promise that B is constant.
+            promises: for each run, whether to promise that B is constant.
 
         Raises:
-            VerificationError: the result is wrong or incomplete, or memory around D was written.
-            DeviceError: the library refused the case, or the launch failed.
+            VerificationError: a result is wrong or incomplete, or memory around D was written.
+            DeviceError: the library refused the case, or a launch failed.
         """
         case = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
         try:
-            return self._checked(index, case, shape, case.promised if promises else case.bound)[1]
+            runs = (case.promised if promised else case.bound for promised in promises)
+            return max(self._checked(index, case, shape, bound)[1] for bound in runs)
         finally:
             if not self._gpu.is_lost():
                 case.free()

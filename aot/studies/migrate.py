@@ -7,7 +7,6 @@ a file of today keeps its bytes. Stores of measurements bring themselves up to d
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import takes_aligned
-from aot.core.strict_json import decode, parse_json
+from aot.core.strict_json import decode, parse_json, write_json
 from aot.core.whole_file import write_whole
 from aot.measure.store_sql import RENAMED_FAMILIES
 from aot.select.selection import FamilyKernel
@@ -55,7 +54,7 @@ def _with_columns(text: str) -> str:
         grid = section["grid"]
         grid["columns"] = _columns(grid, is_able)
         del grid["cells"], grid["m_edges"]
-    return json.dumps({**document, "references": [], "selection_version": 4}, indent=1, sort_keys=True) + "\n"
+    return write_json({**document, "references": [], "selection_version": 4})
 
 
 def migrated(text: str) -> str:

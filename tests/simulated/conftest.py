@@ -16,6 +16,7 @@ from aot.tune import bundle
 from tests.compiling import compile_kernels
 from tests.objects import BF16
 from tests.simulated import device as simulated
+from tests.simulated.runner import make_runner
 from tests.unit.accepted import named
 
 CANDIDATES = (
@@ -62,6 +63,7 @@ def tune(*words):
     """Run `aot tune` for a Thor with a library over the simulated driver."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aot.tune.tuning.build_library", simulated.build_library)
+        patch.setattr("aot.tune.bundle.make_runner", make_runner)
         kernels = ["--kernels", ",".join(CANDIDATES), "--prune", "1000"]
         return CliRunner().invoke(main, ["tune", "--target", "thor", *kernels, *map(str, words)])
 

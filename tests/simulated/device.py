@@ -1,7 +1,8 @@
 """A simulated Jetson: an AArch64 Python under qemu, a root folder with a Jetson's files, and a simulated driver.
 
-The bundle's runner, its kernel library with the host code of real sm_110a objects, and the driver's interface are what
-runs on a Thor; libcuda.so.1 is tests/simulated/libcuda.cc, the library's CUDA entry tests/simulated/cuda_entry.cc.
+The bundle's runner but for two cases of verification, its library with the host code of real sm_110a objects, and
+the driver's interface are what runs on a Thor; libcuda.so.1 is tests/simulated/libcuda.cc, the library's CUDA entry
+tests/simulated/cuda_entry.cc.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 from aot.cli.main import main
+from aot.tune import bundle
 from aot.tune import tuning as tunings
+from tests.simulated.runner import make_runner
 
 
 def run(library):
@@ -21,6 +23,7 @@ def run(library):
         return Path(shutil.copyfile(library, out_dir / f"lib{wanted.module}.so"))
 
     tunings.build_library = build_library
+    bundle.make_runner = make_runner
     return main()
 
 

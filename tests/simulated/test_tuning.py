@@ -1,4 +1,4 @@
-"""The bundle's runner, unchanged, on a simulated Thor under emulation: AArch64 host code, processes, faults."""
+"""The bundle's runner on a simulated Thor under emulation: AArch64 host code, processes, faults."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from aot.package.wheel_check import read_wheel_manifest
 from aot.select.record import from_store, read_record
 from tests.simulated.conftest import CANDIDATES, TARGET
 from tests.simulated.device import Faults, SimulatedDevice
+from tests.unit.invoked import coarse_grid
 
 SOUND = CANDIDATES[:2]
 LAUNCH, STICKY, WRONG, HANG, CLUSTERS = CANDIDATES[2:]
 NUM_KILLS = 20
+LINGER_US = 500
+"""Of a launch, so that no run that is to be killed ends before."""
 L2_BYTES = 1 << 16
 """Of the simulated device (tests/simulated/device.py)."""
 
@@ -50,7 +53,8 @@ def check_times(device, found, problem, rel=0.02):
         assert row.median_us == pytest.approx(device.times[row.kernel.name, problem], rel=rel)
 
 
-def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, tuning, tmp_path):
+def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, tuning, tmp_path, monkeypatch):
+    coarse_grid(monkeypatch)
     out = tmp_path / "results.sqlite"
     what = {LAUNCH: ("launch", 0), STICKY: ("sticky", 96), WRONG: ("wrong", 200), HANG: ("hang", 96)}
     what[CLUSTERS] = ("clusters", 0)
@@ -210,6 +214,7 @@ def kill_at_random(device, tuning, out, rng):
 def test_a_run_killed_at_random_points_loses_nothing(device, tuning, tmp_path):
     out, rng = tmp_path / "results.sqlite", random.Random(20)
     before, points = {}, []
+    device.describe(linger_us=LINGER_US)
     while len(points) < NUM_KILLS:
         assert kill_at_random(device, tuning, out, rng), f"it ended after {len(points)} kills"
         points.append(num_commits(out))
@@ -219,6 +224,7 @@ def test_a_run_killed_at_random_points_loses_nothing(device, tuning, tmp_path):
                 assert now[name][: len(old)] == old, f"{name} changed"
             before = now
     assert len(set(points)) >= NUM_KILLS // 2, points
+    device.describe()
     tune(device, tuning, out)
     after = everything(out)
     assert all(after[name][: len(old)] == old for name, old in before.items())

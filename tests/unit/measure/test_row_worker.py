@@ -69,7 +69,7 @@ def measure(path, gpu=None, *, tuning=TUNING, faults=None, **more):
         try:
             RowWorker(session).run()
         finally:
-            assert gpu.num_allocations == 0
+            assert gpu.num_allocations == 0 or gpu.lost  # a lost context takes its memory with it
             assert gpu.graphs == {}
     return steps
 

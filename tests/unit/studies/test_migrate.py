@@ -29,8 +29,7 @@ from tests.unit.twins import BF16
                 '"table": {"sections": []}}'
             ),
             (
-                '{\n "kernels": [],\n "o": "bf16_kk",\n "references": [],\n "selection_version": 4,\n'
-                ' "table": {\n  "sections": []\n }\n}\n'
+                '{\n"kernels":[],\n"o":"bf16_kk",\n"references":[],\n"selection_version":4,\n"table":{"sections":[]}\n}\n'
             ),
         ),
     ],
