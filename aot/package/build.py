@@ -21,7 +21,8 @@ from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
 from aot.package.contents import components
-from aot.package.render import FileSet, library_name, render, render_library
+from aot.package.file_set import FileSet
+from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import TOOLCHAIN_CACHE, Toolchain, fetch_toolchain
 from aot.package.wheel_file import inspect_library, inspect_wheel
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import keyword
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import (
@@ -31,7 +30,7 @@ from aot.core.operation import Operation
 from aot.core.row_dispatch import RowTable, row_table_fault
 from aot.core.row_kernel import RowKernel
 from aot.core.row_signature import row_signature_of
-from aot.core.strict_json import DecodeError, decode_version, parse_json
+from aot.core.strict_json import DecodeError, decode_version, parse_json, write_json
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
 from aot.select.coverage import Coverage
@@ -296,7 +295,7 @@ def to_json(manifest: Manifest) -> str:
     Raises:
         ManifestError: it is none that could be read again.
     """
-    text = json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
+    text = write_json(manifest)
     from_json(text)
     return text
 

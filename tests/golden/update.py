@@ -7,7 +7,8 @@ from pathlib import Path
 
 from aot.core.row_operation import RowOperation
 from aot.package.build import read_templates, write
-from aot.package.render import FileSet, render
+from aot.package.file_set import FileSet
+from aot.package.render import render
 from tests.golden.manifest import golden_manifest
 from tests.runtime.rows import with_rows
 

@@ -15,7 +15,7 @@ from aot.core.process import run
 from aot.core.target import load_target
 from aot.package import build as package
 from aot.package import wheel_file
-from aot.package.render import FileSet
+from aot.package.file_set import FileSet
 from tests.golden.manifest import golden_manifest
 
 H200 = load_target("h200")

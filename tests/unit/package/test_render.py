@@ -11,8 +11,9 @@ from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTabl
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.package.build import read_templates
+from aot.package.file_set import FileSet
 from aot.package.manifest import Library, from_json, to_json
-from aot.package.render import FileSet, capability, header_of, render, render_library, substitute
+from aot.package.render import capability, header_of, render, render_library, substitute
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_kernels, with_table
 
 GOLDEN = golden_manifest()

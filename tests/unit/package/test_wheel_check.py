@@ -254,7 +254,7 @@ def test_a_damaged_manifest_is_named(tmp_path):
 
 
 def test_a_changed_manifest_is_refused(tmp_path):
-    changed = FILES[MANIFEST].replace(b'"time_us": 5.5', b'"time_us": 4.5')
+    changed = FILES[MANIFEST].replace(b'"time_us":5.5', b'"time_us":4.5')
     assert changed != FILES[MANIFEST]
     message = refusal(wheel_of(tmp_path, {**FILES, MANIFEST: changed}))
     found, recorded = (row(MANIFEST, x).split(",", 1)[1].replace(",", " ") for x in (changed, FILES[MANIFEST]))
