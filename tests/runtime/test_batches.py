@@ -192,6 +192,18 @@ def test_as_few_launches_as_the_leading_dimensions_allow(batched, manifest, a, b
     np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
 
 
+@pytest.mark.parametrize("shapes", [((6, 16, 32), (6, 32, 24)), ((16, 32), (32, 24)), ((32,), (32, 24))])
+def test_a_product_may_be_asked_to_be_deterministic(batched, manifest, shapes):
+    package, library = batched
+    rng = random.Random(3)
+    arrays = [numbers(rng, x) for x in shapes]
+    out = np.full(np.matmul(*arrays).shape, np.nan, np.float16)
+    library.c.recorder_reset()
+    package.matmul(*map(Memory, arrays), out=Memory(out), deterministic=True)
+    run(library.fake_launches(), manifest)
+    np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
+
+
 def test_without_kernels_for_batches_each_product_is_launched(dense, dense_manifest):
     package, library = dense
     rng = random.Random(2)

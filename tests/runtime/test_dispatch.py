@@ -22,6 +22,7 @@ from tests.golden.manifest import golden_manifest, kernel, with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, names_of, problem
 from tests.runtime.reference import code, matrices, plain_layout, readings
+from tests.unit.invoked import coarse_grid
 
 MAX_WORKSPACE = 2**33 - 4
 """Bytes that a workspace's 32-bit number of words reaches: templates/src/plan.cc."""
@@ -123,7 +124,7 @@ def random_shapes(rng, section, count):
 def check_many(library, manifest, num_shapes):
     """Look shapes up in every section by both; gives the tiers and kernels that answered."""
     rng, count = np.random.default_rng(11), -(-num_shapes // len(manifest.tables[0].table.sections))
-    tiers, kernels = set(), set()
+    tiers, kernels, multiples = set(), set(), manifest.multiples
     operations = {x.operation for x in (*manifest.tables[0].table.sections, *manifest.kernels)}
     calls = list(dict.fromkeys(x.call for x in sorted(operations, key=lambda x: x.position)))
     for number, section in enumerate(manifest.tables[0].table.sections):
@@ -133,7 +134,7 @@ def check_many(library, manifest, num_shapes):
         shapes = random_shapes(rng, section, count)
         choices = library.choose(number, shapes)
         for (m, n, k, aligned), found in zip(shapes.tolist(), choices.tolist(), strict=True):
-            choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=bool(aligned))
+            choice = look_up(section, Problem(operation, m, n, k), multiples, aligned=bool(aligned))
             expected = [choice.kernel, choice.tier.value, choice.index, choice.tile_order]
             assert found == expected, (m, n, k, aligned)
         tiers |= set(choices[:, 1].tolist())
@@ -226,8 +227,9 @@ def test_equals_reference_in_the_table_that_is_shipped(name, tmp_path):
     check_selection(read_selection(COMMITTED[name]), tmp_path)
 
 
-def test_equals_reference_in_a_predicted_table(tmp_path):
-    """In the shapes of table that `make wheel` makes, of few kernels: those that take the time are not looked up."""
+def test_equals_reference_in_a_predicted_table(tmp_path, monkeypatch):
+    """In what `aot select --predicted` makes, of few kernels and cells: many are in the tables that are shipped."""
+    coarse_grid(monkeypatch)
     path = tmp_path / "selection.json"
     few = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-kernels", "2"]
     result = CliRunner().invoke(main, ["select", "--target", "thor", "--predicted", *few, "-o", str(path)])

@@ -175,12 +175,30 @@ def load(library, kernel):
     assert status.value == 0
 
 
+def split(content, sizes):
+    """Give the parameters of a record of a launch as bytes."""
+    found = []
+    for size in sizes:
+        found.append(content[:size])
+        content = content[size:]
+    return found
+
+
 def launch(library, compiled, given):
     """Call a kernel's entry; return the record of its launch, and its parameters as bytes."""
+    (found,) = launches(library, compiled, given)
+    return found
+
+
+def launches(library, compiled, given, num_before=0):
+    """Do the same of an entry that launches what writes the places of groups so many times before."""
     kernel, sizes = compiled.kernel, parameter_sizes(compiled.path)
+    first = parameter_sizes(compiled.path, of_places=True) if num_before else []
     library.c.recorder_reset()
     load(library, kernel)
     library.c.recorder_set_parameters((ctypes.c_int32 * len(sizes))(*sizes), len(sizes))
+    library.c.recorder_set_first_parameters((ctypes.c_int32 * len(first))(*first), len(first))
+    library.c.recorder_leave_parameters(num_before)
     buffers = [
         ctypes.c_void_p(STREAM) if x is Argument.STREAM else ctypes.create_string_buffer(given[x], len(given[x]))
         for x in kernel.signature
@@ -189,12 +207,10 @@ def launch(library, compiled, given):
     values = [*buffers, status]
     getattr(library.c, kernel.entry_symbol)(_pointers(*values), len(values))
     assert status.value == 0
-    (record,) = library.real_launches()
-    content, parameters = bytes(record.parameters), []
-    for size in sizes:
-        parameters.append(content[:size])
-        content = content[size:]
-    return record, parameters
+    records = library.real_launches()
+    assert len(records) == num_before + 1
+    of_each = [first] * num_before + [sizes]
+    return [(x, split(bytes(x.parameters), y)) for x, y in zip(records, of_each, strict=True)]
 
 
 def maps(parameters):

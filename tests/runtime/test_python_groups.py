@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from aot.core.dispatch import look_up
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.core.types import SCALE_BLOCK, Scale
+from aot.measure.group_inputs import GroupSizes, draw_ends
 from tests.runtime import host
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, INT32
 from tests.runtime.test_groups import GROUPED
 from tests.runtime.test_python_operations import DTYPES, address, call_of
 
+DTYPES_OF = {x.types.a: x.types.a.value for x in Operation}
 ROWS, TOKENS, N, K, GROUPS = 40, 12, 128, 256, 3
 CALLS = [x for x in GROUPED if x is x.layouts[0] and x.grouping.groups_rows]
 
@@ -226,3 +231,122 @@ def test_offsets_that_are_left_away_are_told(package, tensor):
     operands, _ = arguments(Operation.BF16_KK_GROUPED, tensor)
     with pytest.raises(package.OperandError, match="offsets is None"):
         package.grouped_linear(*operands[:2], None)
+
+
+# Weights of groups that are a tensor each.
+
+
+def listed(operation, tensor):
+    """Make all that a call of separate weights is given."""
+    operands, named = arguments(operation, tensor)
+    shape = operands[1].shape[1:]
+    weights = [tensor(shape, DTYPES[operation.types.b]) for _ in range(GROUPS)]
+    weights[0], weights[1] = weights[1], weights[0]
+    return [operands[0], weights, *operands[2:]], named
+
+
+@pytest.mark.parametrize("operation", CALLS, ids=lambda x: x.call)
+def test_separate_weights_are_launched_in_one_product(package, library, manifest, tensor, operation):
+    operands, named = listed(operation, tensor)
+    assert package.grouped_linear(*operands, **named) is named["out"]
+    (launch,) = library.fake_launches()
+    assert call_of(manifest, launch) == operation.call
+    addresses = [x.address for x in operands[1]]
+    b = launch.b.stack if operation.gate is None else launch.b.stack_of_parts
+    assert b.data == min(addresses)
+    assert (b.shape[0], launch.b_of_groups.shape[0], launch.places.shape[0]) == (2**31 - 1, GROUPS, GROUPS)
+    step = b.strides[0] * operation.b.element.num_bytes
+    assert all((x - min(addresses)) % step == 0 for x in addresses)
+
+
+def test_separate_weights_at_one_step_are_a_stack(package, library, tensor):
+    operands, named = arguments(Operation.BF16_KK_GROUPED, tensor)
+    same = tensor((N, K), BFLOAT16)
+    package.grouped_linear(operands[0], (same, same, same), operands[2], **named)
+    (launch,) = library.fake_launches()
+    assert (launch.b.stack.data, launch.b.stack.shape[0], launch.b.stack.strides[0]) == (same.address, GROUPS, 0)
+    assert launch.places.shape[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "shape", "kind", "text"),
+    [
+        (
+            1,
+            ((N, K + 8), BFLOAT16),
+            "ShapeError",
+            "weight 1 has shape (128, 264); expected that of weight 0, (128, 256)",
+        ),
+        (0, ((1, N, K), BFLOAT16), "ShapeError", "weight 0 of 3 has 3 dimensions"),
+        (2, ((N, K), FLOAT32), "DtypeError", "weight 2 is of another element type than weight 0"),
+        (2, ((N, K), BFLOAT16, (1, N)), "StrideError", "weight 2 has the strides (1, 128); expected those of weight 0"),
+    ],
+)
+def test_separate_weights_that_differ_are_refused(package, library, tensor, place, shape, kind, text):
+    operands, named = listed(Operation.BF16_KK_GROUPED, tensor)
+    operands[1][place] = tensor(*shape)
+    with pytest.raises(getattr(package, kind)) as error:
+        package.grouped_linear(*operands, **named)
+    assert text in str(error.value)
+    assert not library.fake_launches()
+
+
+def test_no_weights_are_refused(package, library, tensor):
+    operands, named = arguments(Operation.BF16_KK_GROUPED, tensor)
+    with pytest.raises(package.ShapeError, match="got no weights"):
+        package.grouped_linear(operands[0], [], operands[2], **named)
+
+
+def test_weights_beside_the_wrong_number_of_offsets_are_refused(package, library, tensor):
+    operands, named = listed(Operation.BF16_KK_GROUPED, tensor)
+    with pytest.raises(package.ShapeError, match=r"offsets has shape \(3,\), weight \(5, 128, 256\)"):
+        package.grouped_linear(operands[0], [*operands[1], *operands[1][:2]], operands[2], **named)
+
+
+# What the table says of groups.
+
+
+@pytest.mark.parametrize("operation", GROUPED, ids=lambda x: x.tag)
+def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, operation):
+    kind = operation.grouping.value
+    is_k = kind == "kgrouped"
+    named = {"layout": operation.layout.value, "grouping": kind, "gated": operation.gate is not None}
+    if operation.types.is_scaled:
+        named["scales"] = "block" if operation.types.scale is Scale.BLOCK else "vector"
+    for m, groups in ((1000, 7), (64, 64), (3, 8), (4096, 1)):
+        shape = (256, 512, 16 * m) if is_k else (m, 512, 256)
+        got = package.plan(*shape, DTYPES_OF[operation.types.a], groups=groups, **named)
+        expected = -(-(shape[2] if is_k else m) // groups)
+        one = (256, 512, expected) if is_k else (expected, 512, 256)
+        section = manifest.tables[0].table.section(operation, groups)
+        choice = look_up(section, Problem(operation, *one, groups), manifest.multiples, aligned=True)
+        assert got.kernel == manifest.kernels[choice.kernel].name
+        assert (got.groups, got.expected, got.grouping, got.operation) == (groups, expected, kind, operation.call)
+        least = operation.num_bytes(*one, groups) - operation.num_bytes(0, 0, 0, groups)
+        assert got.roofline_us >= 0.99 * least / manifest.tables[0].bandwidth_bytes_per_s * 1e6
+        text = package.explain(*shape, DTYPES_OF[operation.types.a], groups=groups, **named)
+        assert f"  groups     {groups} of " in text
+        assert f"asked for {expected} {'k' if is_k else 'rows'} of each" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"groups": 0}, "ShapeError", "groups is 0 beside batch 1; expected 1 or more"),
+        ({"groups": 4, "batch": 2}, "ShapeError", "groups is 4 beside batch 2"),
+        ({"groups": 4, "grouping": "rows"}, "UnsupportedError", "grouping is 'rows'; expected one of 'grouped'"),
+        ({"grouping": "gathered"}, "UnsupportedError", "grouping is 'gathered', and groups None; give their number"),
+        ({"groups": 2.5}, "ShapeError", "groups is 2.5, a float; expected an integer"),
+    ],
+)
+def test_plan_refuses_groups_that_there_are_none_of(package, options, kind, text):
+    for call in (package.plan, package.explain):
+        with pytest.raises(getattr(package, kind)) as error:
+            call(64, 128, 256, **options)
+        assert text in str(error.value)
+
+
+def test_the_skew_is_that_of_the_loads_that_kernels_are_timed_on(package):
+    shares = np.diff(draw_ends(GroupSizes.SKEWED, 64, 10**9, np.random.default_rng(1)), prepend=0)
+    assert package._plan_groups.skew_of(64) == pytest.approx(shares.max() / shares.mean(), rel=1e-6)
+    assert package._plan_groups.skew_of(1) == 1.0

@@ -339,7 +339,7 @@ def test_a_block_of_code_unfuses_what_it_fused(module, calls):
 @pytest.mark.parametrize(("kind", "largest"), [("fp8", 448), ("int8", 127)])
 def test_rows_are_quantised_by_their_largest(every_package, module, kind, largest):
     x = torch.tensor([[0.5, -2.0, 1.0], [0.0, 0.0, 0.0]], dtype=BF16)
-    values, scale = every_package._torch_frozen.quantise_rows(x, kind)
+    values, scale = every_package._torch_quantised.quantise_rows(x, kind)
     assert values.float().tolist() == [
         [pytest.approx(largest / 4, abs=1), -largest, pytest.approx(largest / 2, abs=1)],
         [0] * 3,

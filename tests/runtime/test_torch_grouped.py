@@ -266,3 +266,80 @@ def test_a_wheel_without_the_weights_gradient_says_so_in_the_forward_pass(module
         module.grouped_linear(x, weight.requires_grad_(), ends)
     module.grouped_linear(x.requires_grad_(), weight.detach(), ends).sum().backward()
     assert Operation.BF16_MN_KGROUPED.call == "bf16_kgrouped"
+
+
+# Weights of groups that are a tensor each.
+
+
+def listed(weight, *, grad=False):
+    """Return the weights of a stack as tensors of their own."""
+    return [x.detach().clone().requires_grad_(grad) for x in weight]
+
+
+def test_torch_finds_no_fault_with_the_operator_of_listed_weights(operators, calls):
+    x, weight, ends = operands(grad=True)
+    packet = operators.grouped_linear_weights
+    assert set(opcheck(packet.default, (x, listed(weight, grad=True), ends)).values()) == {"SUCCESS"}
+    plain, out = operands(), random_tensor(ROWS, N)
+    given = plain[0], listed(plain[1]), plain[2]
+    assert set(opcheck(packet.out, given, {"out": out}).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_gradients_of_listed_weights_are_those_of_the_stack(module, calls, is_compiled):
+    x, weight, _ = operands(grad=True)
+    weights = listed(weight, grad=True)
+    weights[1].requires_grad_(False)
+    function = module.grouped_linear
+    if is_compiled:
+        function = torch.compile(function, backend="aot_eager", fullgraph=True)
+    outward = random_tensor(ROWS, N)
+    function(x, weights, offsets_of(*ENDS)).backward(outward)
+    assert calls == ["grouped_linear"] * 3
+    of_x, of_weight = expected_gradients(x, weight, [0, *ENDS], outward)
+    torch.testing.assert_close(x.grad.double(), of_x, rtol=0.02, atol=0.02)
+    assert weights[1].grad is None
+    for i in (0, 2):
+        torch.testing.assert_close(weights[i].grad.double(), of_weight[i], rtol=0.02, atol=0.02)
+
+
+def test_listed_weights_that_are_not_traced_go_to_the_packages_function(module, package, calls, monkeypatch):
+    monkeypatch.setattr(package._torch_products, "_operators", None)
+    x, weight, ends = operands()
+    found = module.grouped_linear(x, tuple(listed(weight)), ends)
+    torch.testing.assert_close(found, torch_reference.grouped_linear(x, weight, ends))
+    assert calls == ["grouped_linear"]
+
+
+def test_out_of_listed_weights_that_require_a_gradient_is_refused(module, package, calls):
+    x, weight, ends = operands()
+    with pytest.raises(package.GradientError, match="writes out="):
+        module.grouped_linear(x, listed(weight, grad=True), ends, out=random_tensor(ROWS, N))
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind"),
+    [
+        ([], "ShapeError"),
+        ([(N, K), (N, K + 1)], "ShapeError"),
+        ([(1, N, K)], "ShapeError"),
+        ([(N, K), (N, K, F16)], "DtypeError"),
+    ],
+)
+def test_listed_weights_that_differ_are_refused_as_the_library_does(package, operators, weights, kind):
+    made = [(x[:2] if x[-1] is F16 else x, F16 if x[-1] is F16 else BF16) for x in weights]
+    with FakeTensorMode():
+        fakes = [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in made]
+        x, ends = torch.empty((ROWS, K), dtype=BF16, device="cuda"), torch.empty((2,), dtype=torch.int32, device="cuda")
+        with pytest.raises(package.AotGemmError) as by_fake:
+            operators.grouped_linear_weights(x, fakes, ends)
+    assert type(by_fake.value).__name__ == kind
+    if not weights:
+        return
+    capsules = tuple(FakeTensor(shape, GPU_DTYPES[dtype]).__dlpack__() for shape, dtype in made)
+    left = FakeTensor((ROWS, K), GPU_DTYPES[BF16]).__dlpack__()
+    offsets = FakeTensor((2,), GPU_DTYPES[torch.int32]).__dlpack__()
+    extras = (None, None, None, None, offsets, None, 0, -1, 0, capsules)
+    with pytest.raises(package.AotGemmError) as by_library:
+        package._library.binding()["grouped_linear_result"](left, capsules[0], None, extras)
+    assert (type(by_library.value).__name__, str(by_library.value)) == (kind, str(by_fake.value))

@@ -57,7 +57,7 @@ NORMS = {
     "dense language model": ("rms_norm",),
     "mixture of experts": ("rms_norm",),
     "vision tower": ("layer_norm",),
-    "diffusion transformer": (),
+    "diffusion transformer": ("layer_norm",),
     "speech model": ("layer_norm",),
 }
 

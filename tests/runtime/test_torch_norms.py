@@ -119,6 +119,43 @@ LEFT = {
 }
 
 
+WITHOUT = {
+    "nn.LayerNorm": (lambda: nn.LayerNorm(WIDTH, 1e-6, elementwise_affine=False), "layer_norm"),
+    "nn.RMSNorm": (lambda: nn.RMSNorm(WIDTH, 1e-5, elementwise_affine=False), "rms_norm"),
+}
+
+
+class Adaptive(nn.Module):
+    """Scales and shifts a norm that has no weight, as diffusion transformers do."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.proj = norm, nn.Linear(WIDTH, WIDTH, dtype=BF16)
+
+    def forward(self, x, scale):
+        return self.proj(self.norm(x) * (1 + scale))
+
+
+@pytest.mark.parametrize("case", WITHOUT)
+def test_a_norm_without_a_weight_is_swapped(module, calls, case):
+    make, function = WITHOUT[case]
+    model = drawn(Adaptive(make()))
+    x, scale = random_tensor(3, 5, WIDTH), random_tensor(WIDTH)
+    expected, kind = model(x, scale), type(model.norm)
+    assert module.patch(model).norms == ("norm",)
+    torch.testing.assert_close(model(x, scale), expected, rtol=2**-6, atol=0.03)
+    assert calls == [function, "linear"]
+    assert model.norm(x.float()).dtype is torch.float32  # which the model's own forward computes
+    assert calls == [function, "linear"]
+    module.unpatch(model)
+    assert type(model.norm) is kind
+
+
+def test_a_norm_without_a_weight_needs_a_model_that_says_its_type(module, calls):
+    model = nn.ModuleDict({"norm": nn.LayerNorm(WIDTH, elementwise_affine=False)}).eval()
+    assert "neither it nor the model has parameters" in module.patch(model).norms_left["norm"]
+
+
 @pytest.mark.parametrize("case", LEFT)
 def test_a_norm_is_left_for_a_reason(module, calls, case):
     make, reason = LEFT[case]

@@ -61,19 +61,43 @@ def matmul(a, b, *, out=None):
     return give(torch.matmul(wide(a).detach(), wide(b).detach()), a.dtype, out)
 
 
-def rms_norm(x, weight=None, *, eps=1e-6, residual=None, weight_offset=0.0, round_norm=False, **_):
+def rows_of(y, dtype, out_dtype, z=None):
+    """Return a result in a type, with the sum in front of it, and behind it the factors of rows of 8 bits."""
+    added = [] if z is None else [z]
+    if out_dtype is None:
+        return (y.to(dtype), *added) if added else y.to(dtype)
+    out_dtype = getattr(torch, out_dtype) if isinstance(out_dtype, str) else out_dtype
+    largest = 127.0 if out_dtype == torch.int8 else 448.0
+    scale = y.abs().amax(-1, keepdim=True) / largest
+    scale = torch.where(scale == 0, 1.0, scale)
+    values = (y / scale).clamp(-largest, largest)
+    return (values.round() if out_dtype == torch.int8 else values).to(out_dtype), *added, scale
+
+
+def rms_norm(
+    x, weight=None, *, eps=1e-6, residual=None, weight_offset=0.0, round_norm=False, out_dtype=None, scale=None
+):
     z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
     normed = functional.rms_norm(z.float(), (x.shape[-1],), None, eps)
     normed = normed.to(x.dtype).float() if round_norm else normed
-    y = (normed if weight is None else normed * (weight.float() + weight_offset)).to(x.dtype)
-    return y if residual is None else (y, z)
+    y = normed if weight is None else normed * (weight.float() + weight_offset)
+    return rows_of(y, x.dtype, out_dtype, None if residual is None else z)
 
 
-def layer_norm(x, weight=None, bias=None, *, eps=1e-5, residual=None, **_):
+def layer_norm(x, weight=None, bias=None, *, eps=1e-5, residual=None, out_dtype=None, scale=None):
     z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
     wide_weight, wide_bias = (None if y is None else y.float() for y in (weight, bias))
-    y = functional.layer_norm(z.float(), (x.shape[-1],), wide_weight, wide_bias, eps).to(x.dtype)
-    return y if residual is None else (y, z)
+    y = functional.layer_norm(z.float(), (x.shape[-1],), wide_weight, wide_bias, eps)
+    return rows_of(y, x.dtype, out_dtype, None if residual is None else z)
+
+
+def silu_mul(x, *, interleaved=False, out_dtype=None, scale=None):
+    gate, line = (x[..., ::2], x[..., 1::2]) if interleaved else x.float().chunk(2, -1)
+    return rows_of(functional.silu(gate.float()) * line.float(), x.dtype, out_dtype)
+
+
+def quantize(x, dtype="float8_e4m3fn", granularity="row", *, scale=None):
+    return rows_of(x.float(), x.dtype, dtype)
 
 
 def runs_of_k(x, weight, offsets):
@@ -96,6 +120,7 @@ def grouped_linear(
     out_dtype=None,
 ):
     """Compute groups; rows that are in none are NaN, as nothing writes them."""
+    weight = torch.stack([x.detach() for x in weight]) if isinstance(weight, (list, tuple)) else weight
     if weight.ndim == 2:
         return give(runs_of_k(x.detach(), weight.detach(), offsets), x.dtype, out)
     rows = wide(x).detach() if index is None else wide(x).detach()[index.long()]
@@ -146,7 +171,7 @@ def stand_in(package, monkeypatch):
 
     for name in ("linear", "gated_linear", "matmul", "grouped_linear"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
-    for name in ("rms_norm", "layer_norm"):
+    for name in ("rms_norm", "layer_norm", "silu_mul", "quantize"):
         monkeypatch.setattr(package._rows, name, norm(name))
     monkeypatch.setattr(package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
     monkeypatch.setattr(package._torch_modules, "DEVICES", ["cpu"])

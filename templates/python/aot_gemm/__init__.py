@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._check import CheckReport, check
+    from ._explain import explain
     from ._manifest import Info, TableInfo, info
     from ._row_table import RowPlan, explain_rows, plan_rows
-    from ._table import Plan, explain, plan
+    from ._table import Plan, plan
 
 _files.check_sizes()
 try:
@@ -96,7 +97,7 @@ _LATER = {
     "TableInfo": "_manifest",
     "Plan": "_table",
     "RowPlan": "_row_table",
-    "explain": "_table",
+    "explain": "_explain",
     "explain_rows": "_row_table",
     "info": "_manifest",
     "plan": "_table",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import errors
+from ._constant import ConstantWeight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ACTIVATIONS: dict[Any, int] = {None: 0, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
 """By name, the number of `Epilogue` in operation.h."""
@@ -15,14 +19,35 @@ ALLOW_TF32, USE_FAST_ACCUM, INTERLEAVED, DETERMINISTIC, BATCH_INVARIANT = 1, 2, 
 NUM_TENSORS = 6
 """How many tensors, or None, the tuple begins with."""
 
-Extras = tuple[Any, Any, Any, Any, Any, Any, int, int, int]
-"""scale_x, scale_w, residual, scale_out, offsets, index, epilogue, element type of D or -1, flags."""
+NUM_EXTRAS = 9
+"""How many elements it has, where no weights of groups follow."""
+
+Extras = tuple[Any, ...]
+"""scale_x, scale_w, residual, scale_out, offsets, index, epilogue, element type of D or -1, flags; then, where the
+weights of groups are tensors of their own, a tuple of them, of which the right operand is the first."""
+
+
+def flags_alone(flags: int) -> Extras:
+    """Return what a product has besides that has flags and nothing else."""
+    return (*[None] * NUM_TENSORS, 0, -1, flags)
 
 
 def deterministic(extras: Extras | None) -> Extras:
     """Return what a product has besides, which must then be deterministic."""
-    *others, flags = extras or (*[None] * NUM_TENSORS, 0, -1, 0)
-    return *others, flags | DETERMINISTIC  # type: ignore[return-value]
+    given = extras or flags_alone(0)
+    flags = given[NUM_EXTRAS - 1] | DETERMINISTIC
+    return (*given[: NUM_EXTRAS - 1], flags, *given[NUM_EXTRAS:])
+
+
+def weights_of(weights: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the weights of groups as the binding takes them: tensors, without the promise to be constant.
+
+    Raises:
+        ShapeError: there are none.
+    """
+    if not weights:
+        raise errors.ShapeError("grouped_linear: got no weights; expected one (n, k) for each group, one or more")
+    return tuple(x.tensor if isinstance(x, ConstantWeight) else x for x in weights)
 
 
 def mode_flags(*, deterministic: bool, batch_invariant: bool) -> int:

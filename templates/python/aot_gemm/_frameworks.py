@@ -8,9 +8,16 @@ from typing import Any, Protocol
 from . import _library, errors
 
 _NO_SYNCHRONISATION = -1
-"""Stream argument of `__dlpack__` by which a producer is told not to wait: the work goes to its own stream."""
+"""Stream argument of `__dlpack__` by which a producer is told not to order its stream before another: we do that, so
+that what cannot be ordered is refused before a capture is spoilt by the attempt."""
 _LEGACY_STREAM = 1
 """Stream argument of `__dlpack__` for CUDA's legacy default stream, whose address is 0, which DLPack reserves."""
+
+
+def _order(device: int, first: int, second: int) -> None:
+    """Have later work of the second stream wait for what the first one has by now."""
+    if first != second:
+        _library.binding()["order_streams"](device, first, second)
 
 
 class Framework(Protocol):
@@ -39,16 +46,15 @@ class _Streamed:
     """A framework whose work goes to a stream that it tells."""
 
     def capsule(self, tensor: Any, stream: int) -> Any:
-        own = stream == self.stream(tensor.__dlpack_device__()[1])
-        return tensor.__dlpack__(stream=_NO_SYNCHRONISATION if own else stream or _LEGACY_STREAM)
+        device = tensor.__dlpack_device__()[1]
+        _order(device, self.stream(device), stream)
+        return tensor.__dlpack__(stream=_NO_SYNCHRONISATION)
 
     def stream(self, device: int) -> int:
         raise NotImplementedError
 
     def finish(self, device: int, stream: int) -> None:
-        own = self.stream(device)
-        if own != stream:
-            _library.binding()["order_streams"](device, stream, own)
+        _order(device, stream, self.stream(device))
 
 
 class _CuPy(_Streamed):
@@ -119,7 +125,8 @@ class _Jax(_Waiting):
 
         self._numpy = jax.numpy
 
-    def capsule(self, tensor: Any, stream: int) -> Any:  # noqa: ARG002
+    def capsule(self, tensor: Any, stream: int) -> Any:
+        _order(tensor.__dlpack_device__()[1], 0, stream)
         return tensor.block_until_ready().__dlpack__()
 
     def dtype(self, name: str) -> Any:
@@ -152,6 +159,7 @@ class _OtherFramework(_WithoutMemory, _Waiting):
     """A framework that only speaks DLPack: the legacy default stream."""
 
     def capsule(self, tensor: Any, stream: int) -> Any:
+        _order(tensor.__dlpack_device__()[1], 0, stream)
         return tensor.__dlpack__(stream=stream or _LEGACY_STREAM)
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 from . import _library, _products
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
-from ._extras import ACTIVATIONS, ALLOW_TF32, GATES, INTERLEAVED, USE_FAST_ACCUM, mode_flags, refuse_activation
+from ._extras import (
+    ACTIVATIONS,
+    ALLOW_TF32,
+    GATES,
+    INTERLEAVED,
+    USE_FAST_ACCUM,
+    flags_alone,
+    mode_flags,
+    refuse_activation,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,8 +201,11 @@ def grouped_linear(
 
     Args:
         x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
-        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones. Or
-            (n, k), bfloat16 or float16, with neither index nor gate nor bias.
+        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones. Or a
+            list or tuple of one (n, k) or (2 n, k) for each group, wherever each lies, of one size and of the same
+            strides: nothing is copied. Where they do not lie at one step, a small kernel goes in front, which tells the
+            product where each is; a CUDA graph holds the addresses that it was captured with. Or (n, k), bfloat16 or
+            float16, with neither index nor gate nor bias.
         offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, the first starting at 0, as
             torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts
             as their end; a group that ends before it starts is empty. Of runs of k (groups,), where each ends in k.
@@ -221,7 +234,10 @@ def grouped_linear(
         refuse_activation("grouped_linear", gate)
     element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
-    extras = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
+    extras: tuple[Any, ...] = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
+    if isinstance(weight, (list, tuple)):
+        weights = weights_of(weight)
+        weight, extras = weights[0], (*extras, weights)
     return _products.grouped_linear_with(x, weight, bias, out, extras)
 
 
@@ -249,8 +265,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
     """
     if not (deterministic or batch_invariant):
         return _products.matmul(a, b, None, out)
-    flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    return _products.matmul_with(a, b, None, out, (None, None, None, None, 0, -1, flags))
+    extras = flags_alone(mode_flags(deterministic=deterministic, batch_invariant=batch_invariant))
+    return _products.matmul_with(a, b, None, out, extras)
 
 
 def constant(weight: Any) -> ConstantWeight:

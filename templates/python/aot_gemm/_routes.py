@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from . import _library, errors
 from ._constant import ConstantWeight
 from ._dtypes import ELEMENTS
-from ._extras import NUM_TENSORS, Extras, deterministic
+from ._extras import NUM_EXTRAS, NUM_TENSORS, Extras, deterministic
 from ._frameworks import framework_of, roots_of
 
 _GPU_DEVICES = (2, 13)
@@ -35,7 +35,8 @@ def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras
     """
     promised = right.address if isinstance(right, ConstantWeight) and right.is_kept else 0
     right = right.tensor if isinstance(right, ConstantWeight) else right
-    added = [x for x in (extras or ())[:NUM_TENSORS] if x is not None]
+    weights = extras[NUM_EXTRAS] if extras is not None and len(extras) > NUM_EXTRAS else ()
+    added = [x for x in (*(extras or ())[:NUM_TENSORS], *weights) if x is not None]
     for tensor in (left, right, *(x for x in (bias, out) if x is not None), *added):
         check_operand(product, tensor)
     if out is not None:
@@ -52,7 +53,9 @@ def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras
     packed = None
     if extras is not None:
         tensors = (None if x is None else _capsule(product, x, stream) for x in extras[:NUM_TENSORS])
-        packed = (*tensors, *extras[NUM_TENSORS:])
+        packed = (*tensors, *extras[NUM_TENSORS:NUM_EXTRAS])
+        if weights:
+            packed += (tuple(_capsule(product, x, stream) for x in weights),)
     result = out
     if out is None:
         *shape, element = binding[f"{product}_result"](*capsules, packed)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from . import _files, _library, errors
 from ._manifest import device_table, library_of_manifest, manifest
+from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
 from ._request import find, request_of
 
 LAYOUTS = ("kk", "kn", "mk", "mn")
@@ -16,9 +17,6 @@ LAYOUTS = ("kk", "kn", "mk", "mn")
 TIERS = ("", "tuned", "grid", "fallback")
 """By aot_gemm_tier_t."""
 MAX_EXTENT = 2**31 - 1
-
-Shape = tuple[int, int, int]
-"""(m, n, k)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,12 @@ class Plan:
     bias: bool
     batch: int
     """Products that are asked for."""
+    grouping: str
+    """`dense` or `batched`; of groups `grouped`, `gathered` or `kgrouped`."""
+    groups: int
+    """Groups that are asked for; 1 without."""
+    expected: int
+    """Rows that are expected of one group, ceil(m / groups), by which the table is asked; of `kgrouped` of k."""
     launches: int
     """Of kernels: one, or one for each product of a batch that the wheel has no kernels for."""
     batch_invariant: bool
@@ -42,9 +46,13 @@ class Plan:
     tier: str
     """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
     bucket: tuple[int, int, int] | None
-    """Upper edges (m, n, k) of the bucket or cell, of the problem as looked up; none for the fallback."""
+    """Upper edges (m, n, k) of the bucket or cell, of the problem or group as looked up; none for the fallback."""
     bucket_batch: int | None
-    """Products that the bucket's times are of."""
+    """Products that the bucket's times are of, or groups."""
+    skew: float | None
+    """Of groups: the time is of two loads in turn, an even one, and one whose largest group has so many times the mean.
+
+    None where no time is known."""
     time_us: float | None
     """In microseconds, at the bucket's upper edges, which are this problem or one with more rows or products.
 
@@ -59,7 +67,7 @@ class Plan:
     runner_up_us: float | None
     roofline_us: float | None
     """The least time that m by n by k can take with a cold L2, by the rates of the table's target; none of an empty
-    product."""
+    product. Of groups that of as many as are expected."""
     roofline_bound: str | None
     """What sets it: `compute` or `memory`."""
     roofline_fraction: float | None
@@ -186,7 +194,7 @@ def _why_unlike(place: _Place, selection: _Selection) -> str | None:
     """Say why the table's times are of other sizes than a problem's, or of another kernel; None where they are not."""
     edge = place.bucket[0]
     if selection.num_groups > place.num_groups:
-        return f"the table's times are of up to {place.num_groups} products"
+        return f"the table's times are of up to {place.num_groups} products or groups"
     if selection.m > edge:
         return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
     if place.row is not None and place.row["kernel"] != selection.kernel:
@@ -264,6 +272,8 @@ def plan(
     allow_tf32: bool = False,
     use_fast_accum: bool = False,
     batch: int = 1,
+    groups: int | None = None,
+    grouping: str | None = None,
     batch_invariant: bool = False,
     target: str | None = None,
 ) -> Plan:
@@ -287,6 +297,10 @@ def plan(
         allow_tf32: as `linear` has it.
         use_fast_accum: as `linear` has it.
         batch: products of the same sizes, as `matmul` computes them of leading dimensions; none share an operand.
+        groups: how many `grouped_linear` is given, of rows, with a weight (n, k) each, or (2 n, k) where it is gated; m
+            is the rows of all. None for no groups.
+        grouping: what they are: "grouped", the default; "gathered" by an index; or "kgrouped", runs of k, where k is
+            that of all, and the layout mostly "mn".
         batch_invariant: as `linear` has it.
         target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
             asked if the wheel has several tables; where there is no GPU, the first table.
@@ -295,7 +309,8 @@ def plan(
         DtypeError: there is no such element type, or no product of those.
         ShapeError: an extent is not an integer, negative or past 2^31 - 1.
         StrideError: there is no such layout.
-        UnsupportedError: the wheel has no kernels for it; there is no such activation, or no table of the target.
+        UnsupportedError: the wheel has no kernels for it; there is no such activation or grouping, or no table of the
+            target.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
     m, n, k = extent_of("m", m), extent_of("n", n), extent_of("k", k)
@@ -311,13 +326,19 @@ def plan(
         allow_tf32=allow_tf32,
         use_fast_accum=use_fast_accum,
     )
-    call = find(request)
     batch = extent_of("batch", batch)
-    selection = _select(call, layout, (m, n, k), batch, BATCH_INVARIANT if batch_invariant else 0, target)
+    num_groups = None if groups is None else extent_of("groups", groups)
+    kind = grouping_of(num_groups, grouping, batch)
+    call = find(request._replace(grouping=kind))
+    count = num_groups or batch
+    selection = _select(call, layout, (m, n, k), count, BATCH_INVARIANT if batch_invariant else 0, target)
+    one = of_a_group(kind, (m, n, k), count)
+    if num_groups is not None:
+        selection = selection._replace(m=one[0], k=one[2])
     names = [kernel["name"] for kernel in manifest()["kernels"]]
     place = _find_place(selection)
     rates = _rates(selection.table, call)
-    least = {name: batch * us for name, us in rates.least_us(m, n, k).items()} if m and n and batch else {}
+    least = {name: count * us for name, us in rates.least_us(*one).items()} if m and n and count else {}
     bound = max(least, key=least.__getitem__, default=None)
     roofline_us = None if bound is None else least[bound]
     empty = "an empty product launches nothing"
@@ -332,6 +353,9 @@ def plan(
         layout=layout,
         bias=request.bias,
         batch=batch,
+        grouping="batched" if batch > 1 else kind,
+        groups=num_groups or 1,
+        expected=one[2] if kind == "kgrouped" else one[0],
         launches=selection.num_launches,
         batch_invariant=batch_invariant,
         operation=call,
@@ -339,6 +363,7 @@ def plan(
         tier=TIERS[selection.tier],
         bucket=place.bucket if place else None,
         bucket_batch=place.num_groups if place else None,
+        skew=skew_of(place.num_groups) if place and timed and num_groups is not None else None,
         time_us=timed["time_us"] if timed else None,
         no_time=no_time,
         provenance=timed["provenance"] if timed else None,
@@ -354,69 +379,3 @@ def plan(
         tile_order=TILE_ORDERS[selection.tile_order],
         target=tables[selection.table]["target"],
     )
-
-
-def _products(got: Plan) -> str:
-    """Say how many products a plan's bucket is of, where that is more than one."""
-    return f", {got.bucket_batch} products" if (got.bucket_batch or 1) > 1 else ""
-
-
-def _explain_time(got: Plan, bucket: Shape) -> list[str]:
-    """Say in words what is known of a plan's time."""
-    if got.time_us is None or got.runner_up_us is None:
-        return [f"  time       none: {got.no_time}"]
-    margin = got.runner_up_us / got.time_us - 1
-    table = next(x for x in manifest()["tables"] if x["target"] == got.target)
-    where = "".join(f" on {x['device']}, {x['date']}" for x in table["conditions"][-1:])
-    origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
-    edge = f"at the bucket's edge m {bucket[0]}" + _products(got)
-    what = "for this problem" if bucket == (got.m, got.n, got.k) and got.bucket_batch == got.batch else edge
-    lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
-    if got.runner_up != got.kernel:
-        lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
-    return lines
-
-
-def explain(
-    m: int,
-    n: int,
-    k: int,
-    dtype: Any = "bfloat16",
-    layout: str = "kk",
-    *,
-    bias: bool = False,
-    target: str | None = None,
-    **options: Any,
-) -> str:
-    """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
-    got = plan(m, n, k, dtype, layout, bias=bias, target=target, **options)
-    m, n, k = got.m, got.n, got.k
-    reasons = {
-        "tuned": "tier 1: this (n, k) has a ladder of m of its own",
-        "grid": "tier 2: n and k are rounded up onto the grid, m to a step of its column",
-        "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
-    }
-    what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
-    what += f", a batch of {got.batch}" if got.batch > 1 else ""
-    what += ", batch-invariant" if got.batch_invariant else ""
-    what += f", operation {got.operation}" if set(options) - {"batch", "batch_invariant"} else ""
-    lines = [
-        f"{what}, on {manifest()['arch']}, by the table of {got.target}",
-        f"  {reasons[got.tier]}",
-    ]
-    bucket = got.bucket or (0, 0, 0)
-    if got.bucket is not None:
-        lines.append("  bucket     up to m {} n {} k {}".format(*bucket) + _products(got))
-    lines += [f"  kernel     {got.kernel}" + (f", tiles in order {got.tile_order}" if got.tile_order else "")]
-    if got.launches > 1:
-        lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
-    lines += _explain_time(got, bucket)
-    if got.roofline_us is not None:
-        lines.append(f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}")
-    if got.roofline_fraction is not None:
-        of = f"the roofline at m {bucket[0]}"
-        lines.append(f"  achieved   {got.roofline_fraction:.0%} of {of}; {got.provenance}")
-    lines.append(f"  workspace  {got.workspace_bytes:,} bytes")
-    lines += ["  bigger tiles of the family, all else equal"] if got.bigger_tiles else []
-    lines += [f"    {text}" for text in got.bigger_tiles]
-    return "\n".join(lines)

@@ -15,21 +15,9 @@ from . import _torch_modules
 from ._torch_modules import ALIGNMENT, Linear, is_served
 from ._torch_products import gated_linear, linear
 from ._torch_promises import promise, promised, release
+from ._torch_quantised import Inputs, quantise_rows
 
 _is_compiling = torch.compiler.is_compiling
-QUANTISED = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
-"""By the name that `patch` takes: the element type, and its largest value."""
-_LEAST = 1e-12
-"""A scale factor is at least this, so that a row of zeros divides by no zero."""
-
-
-def quantise_rows(x: Any, kind: str) -> tuple[Any, Any]:
-    """Return x (..., k) in an element type of 8 bits, and the factors (..., 1) of its rows, in float32."""
-    dtype, largest = QUANTISED[kind]
-    wide = x.float()
-    scale = (wide.abs().amax(-1, keepdim=True) / largest).clamp_min(_LEAST)
-    scaled = (wide / scale).clamp(-largest, largest)
-    return (scaled if dtype.is_floating_point else scaled.round()).to(dtype), scale
 
 
 class Joined:
@@ -51,6 +39,7 @@ class Joined:
         self.bias: Any = None
         self.quantised: Any = None
         self.scale: Any = None
+        self.inputs: Inputs | None = None
         self.last: Any = None
         self.rebuild()
 
@@ -85,6 +74,7 @@ class Joined:
         if self.kind is not None:
             quantised, scale = quantise_rows(self.weight, self.kind)
             self.quantised, self.scale = self._kept(quantised, self.quantised), self._kept(scale, self.scale)
+            self.inputs = Inputs(self.kind, first.shape[1], first.dtype)
         self._weights, self._biases = weights, [x.bias for x in self.modules]
         self._versions = self._bias_versions()
         self._places = [x.weight.data_ptr() for x in self.modules]
@@ -124,10 +114,9 @@ class Joined:
         """Compute the product of all rows, with a gate or an activation behind it."""
         options: dict[str, Any] = {}
         weight = self.weight if self.quantised is None else self.quantised
-        if self.quantised is not None:
-            dtype = x.dtype
-            x, scale_x = quantise_rows(x, self.kind or "")
-            options = {"scale_x": scale_x, "scale_w": self.scale, "out_dtype": dtype}
+        if self.inputs is not None:
+            x, scale_x = self.inputs.take(x)
+            options = {"scale_x": scale_x, "scale_w": self.scale, "out_dtype": self.weight.dtype}
         if not _is_compiling():
             weight = promised(weight)
         if gate is not None:
@@ -140,9 +129,17 @@ class Joined:
         """Say whether the matrix may stand for its Linears: not where a quantised one would need a gradient."""
         if self.quantised is not None and torch.is_grad_enabled() and x.requires_grad:
             return False
-        if _is_compiling():
-            return self.is_held()
-        return self.is_held() and self.is_tied()
+        return self.is_current()
+
+    def is_current(self) -> bool:
+        """Say whether the matrix holds what its Linears do."""
+        return self.is_held() and (_is_compiling() or self.is_tied())
+
+    def is_given(self, x: Any) -> bool:
+        """Say whether an input is rows of 8 bits that were made for this product."""
+        if self.inputs is None or x.dtype is not self.inputs.dtype:
+            return False
+        return self.inputs.scale_of(x) is not None or (self.last is not None and self.last[0] is x)
 
     def part(self, x: Any, place: int) -> Any:
         """Return what one of the Linears gives of x; None where it is to compute that itself.
@@ -179,14 +176,16 @@ class FrozenLinear(Linear):
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
         """Compute input @ weight^T + bias for an input (..., in_features)."""
-        weight, bias = self.weight, self.bias
-        if not is_served(input, weight, bias):
+        weight, bias, joined = self.weight, self.bias, self.aot_joined
+        is_given = joined is not None and joined.is_given(input)
+        if not is_given and not is_served(input, weight, bias):
             return nn.functional.linear(input, weight, bias)
-        joined = self.aot_joined
         if joined is not None:
             result = joined.part(input, self.aot_place)
             if result is not None:
                 return result
+        if is_given:  # whose product has changed since they were made
+            return nn.functional.linear(joined.inputs.restored(input, weight.dtype), weight, bias)  # type: ignore[union-attr]
         return linear(input, weight if _is_compiling() else promised(weight), bias)
 
     def aot_note(self) -> None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._torch_modules import is_served
+from ._torch_rows import silu_mul
 
 if TYPE_CHECKING:
     from ._torch_frozen import Joined
     from ._torch_patterns import Tail
+    from ._torch_quantised import Feed
 
 
 UP_TO = (4, 64, 1024)
@@ -25,20 +27,28 @@ class Fused:
     aot_joined: Joined
     aot_faster: tuple[bool, ...]
     """Whether that is faster than one by one, by the table, up to each of `UP_TO` rows and past the last."""
+    aot_feed: Feed | None = None
+    """The product behind a gate, where it takes rows of 8 bits that the gate's own kernel can give."""
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Compute the module's forward, with the activation or the gate in the product."""
         x = self._aot_input(arguments, options)
-        if x is None:
+        result = None if x is None else self._aot_start(x)
+        if result is None:
             return super().forward(*arguments, **options)  # type: ignore[misc]
-        tail = self.aot_tail
-        if tail.is_gated:
-            result = self.aot_joined.product(x, gate=tail.activation)
-        else:
-            result = self.aot_joined.product(x, activation=tail.activation)
-        for name in tail.rest:
+        for name in self.aot_tail.rest:
             result = getattr(self, name)(result)
         return result
+
+    def _aot_start(self, x: Any) -> Any:
+        """Return the gate or the activation of the product; None where torch is to compute it behind the product."""
+        tail, joined, feed = self.aot_tail, self.aot_joined, self.aot_feed
+        if self._aot_is_faster(x.numel() // x.shape[-1]):
+            name = "gate" if tail.is_gated else "activation"
+            return joined.product(x, **{name: tail.activation})
+        if feed is None or not feed.is_open(joined.weight.dtype):
+            return None
+        return feed.give(*silu_mul(joined.product(x), out_dtype=feed.joined.inputs.dtype))
 
     def _aot_input(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Return the one input, where it is one that this serves; else None."""
@@ -54,9 +64,9 @@ class Fused:
         for module in joined.modules:
             if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
                 return None
-        if not is_served(x, joined.weight, joined.bias) or not joined.serves(x):
+        if not joined.is_given(x) and not is_served(x, joined.weight, joined.bias):
             return None
-        return x if self._aot_is_faster(x.numel() // x.shape[-1]) else None
+        return x if joined.serves(x) else None
 
     def _aot_is_faster(self, rows: Any) -> bool:
         for limit, is_faster in zip(UP_TO, self.aot_faster, strict=False):
@@ -105,4 +115,4 @@ def fuse(module: Any, tail: Tail, joined: Joined, faster: tuple[bool, ...]) -> N
 
 def unfuse(module: Any) -> None:
     """Give a module the class that it had."""
-    unfront(module, ("aot_tail", "aot_joined", "aot_faster"))
+    unfront(module, ("aot_tail", "aot_joined", "aot_faster", "aot_feed"))

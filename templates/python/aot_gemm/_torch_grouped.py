@@ -8,19 +8,27 @@ import torch
 
 from . import _operations, errors
 from ._request import Request, find
-from ._torch_grouped_result import Groups, result_of_groups
+from ._torch_grouped_result import Groups, result_of_groups, stack_of
 from ._torch_operators import LIBRARY, NAMESPACE, RECORDED, refuse_out
 from ._torch_products import dispatch
 from ._torch_promises import promised
 from ._torch_result import dtype_text
 
+LISTED = "grouped_linear_weights"
+"""The operator whose weights are a tensor for each group."""
 _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None, Tensor? index=None, Tensor? scale_x=None, "
     "Tensor? scale_w=None, *, str? gate=None, bool interleaved=False, ScalarType? out_dtype=None"
 )
 _REQUEST = Request("grouped_linear", "", "", "", "none", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
-SCHEMAS = {"grouped_linear": f"({_ARGUMENTS}) -> Tensor", "grouped_linear.out": f"({_ARGUMENTS}, Tensor(a!) out) -> ()"}
+_LISTED = _ARGUMENTS.replace("Tensor weight", "Tensor[] weight")
+SCHEMAS = {
+    "grouped_linear": f"({_ARGUMENTS}) -> Tensor",
+    "grouped_linear.out": f"({_ARGUMENTS}, Tensor(a!) out) -> ()",
+    LISTED: f"({_LISTED}) -> Tensor",
+    f"{LISTED}.out": f"({_LISTED}, Tensor(a!) out) -> ()",
+}
 
 
 def _kernel(
@@ -34,7 +42,8 @@ def _kernel(
     **options: Any,
 ) -> Any:
     tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
-    return _operations.grouped_linear(x, promised(weight), offsets, bias, **tensors, **options)
+    weight = weight if isinstance(weight, list) else promised(weight)
+    return _operations.grouped_linear(x, weight, offsets, bias, **tensors, **options)
 
 
 def _kernel_out(*operands: Any, **options: Any) -> None:
@@ -42,7 +51,9 @@ def _kernel_out(*operands: Any, **options: Any) -> None:
 
 
 def _groups_of(operands: tuple[Any, ...], options: dict[str, Any]) -> Groups:
-    return Groups(*operands, **{key: value for key, value in options.items() if key != "interleaved"})
+    x, weight, *others = operands
+    weight = stack_of(weight) if isinstance(weight, list) else weight
+    return Groups(x, weight, *others, **{key: value for key, value in options.items() if key != "interleaved"})
 
 
 def _fake(*operands: Any, **options: Any) -> Any:
@@ -68,18 +79,30 @@ def _check_recordable(groups: Groups) -> None:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
     _check_recordable(_groups_of(inputs, keyword_only_inputs or {}))
-    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    needs_x, needs_weight = ctx.needs_input_grad[0], _needs_weight(ctx)
     x, weight, offsets = inputs[:3]
     if needs_weight:  # of a wheel without kernels for its gradient this is told now, and not in the backward pass
         find(_REQUEST._replace(**dict.fromkeys("abd", dtype_text(x.dtype))))
-    ctx.num_groups = weight.shape[0]
-    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, offsets)
+    ctx.is_listed = isinstance(weight, list)
+    ctx.num_groups = len(weight)
+    weights = weight if ctx.is_listed else [weight]
+    ctx.save_for_backward(x if needs_weight else None, offsets, *(weights if needs_x else []))
 
 
-def _gradient_of_x(gradient: Any, weight: Any, offsets: Any) -> Any:
+def _needs_weight(ctx: Any) -> bool:
+    """Say whether the gradient of the weight is asked for, or of any of a list."""
+    needs = ctx.needs_input_grad[1]
+    return any(needs) if isinstance(needs, (list, tuple)) else bool(needs)
+
+
+def _gradient_of_x(gradient: Any, weights: tuple[Any, ...], offsets: Any, *, is_listed: bool) -> Any:
     """Multiply each group's rows by its weight. Rows of no group, which no product writes, are zeros."""
-    out = gradient.new_zeros((gradient.shape[0], weight.shape[2]))
-    _operators.grouped_linear.out(gradient, weight.transpose(1, 2), offsets, out=out)
+    out = gradient.new_zeros((gradient.shape[0], weights[0].shape[-1]))
+    transposed = [x.transpose(-2, -1) for x in weights]
+    if is_listed:
+        getattr(_operators, LISTED).out(gradient, transposed, offsets, out=out)
+    else:
+        _operators.grouped_linear.out(gradient, transposed[0], offsets, out=out)
     return out
 
 
@@ -91,11 +114,13 @@ def _gradient_of_weight(gradient: Any, x: Any, offsets: Any, num_groups: int) ->
 
 
 def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-    x, weight, offsets = ctx.saved_tensors
+    x, offsets, *weights = ctx.saved_tensors
     needs = ctx.needs_input_grad
     gradient = gradient.contiguous()
-    of_x = _gradient_of_x(gradient, weight, offsets) if needs[0] else None
-    of_weight = _gradient_of_weight(gradient, x, offsets, ctx.num_groups) if needs[1] else None
+    of_x = _gradient_of_x(gradient, weights, offsets, is_listed=ctx.is_listed) if needs[0] else None
+    of_weight = _gradient_of_weight(gradient, x, offsets, ctx.num_groups) if _needs_weight(ctx) else None
+    if ctx.is_listed:
+        of_weight = [None] * ctx.num_groups if of_weight is None else list(of_weight.unbind())
     return (of_x, of_weight, *[None] * (len(needs) - 2))
 
 
@@ -104,13 +129,14 @@ def _register() -> None:
     strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
     for operator, schema in SCHEMAS.items():
         LIBRARY.define(f"{operator}{schema}", tags=(torch.Tag.pt2_compliant_tag, strides))
-    qualified = f"{NAMESPACE}::grouped_linear"
-    LIBRARY.impl("grouped_linear", _kernel, "CompositeExplicitAutograd")
-    LIBRARY.impl("grouped_linear.out", _kernel_out, "CompositeExplicitAutograd")
-    torch.library.register_fake(qualified, _fake, lib=LIBRARY)
-    torch.library.register_fake(f"{qualified}.out", _fake_out, lib=LIBRARY)
-    torch.library.register_autograd(qualified, _backward, setup_context=_save, lib=LIBRARY)
-    LIBRARY.impl("grouped_linear.out", refuse_out("grouped_linear"), "Autograd", with_keyset=True)
+    for name in ("grouped_linear", LISTED):
+        qualified = f"{NAMESPACE}::{name}"
+        LIBRARY.impl(name, _kernel, "CompositeExplicitAutograd")
+        LIBRARY.impl(f"{name}.out", _kernel_out, "CompositeExplicitAutograd")
+        torch.library.register_fake(qualified, _fake, lib=LIBRARY)
+        torch.library.register_fake(f"{qualified}.out", _fake_out, lib=LIBRARY)
+        torch.library.register_autograd(qualified, _backward, setup_context=_save, lib=LIBRARY)
+        LIBRARY.impl(f"{name}.out", refuse_out(name), "Autograd", with_keyset=True)
 
 
 _operators: Any = getattr(torch.ops, NAMESPACE)
@@ -134,10 +160,11 @@ def grouped_linear(
     Arguments, result and errors are those of the package's `grouped_linear`. Gradients are recorded of x and of weight
     in bfloat16 and float16, of groups of rows without an index, a bias, a gate or factors; else GradientError. The
     backward pass is of grouped products too: with the weights transposed, and with runs of rows for the weights. A row
-    that is in no group has a gradient of zeros.
+    that is in no group has a gradient of zeros. Weights of a list have a gradient each, which are one stack in memory.
     """
     tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
-    return dispatch("grouped_linear", _direct, (x, weight, offsets, bias, *tensors.values()), out, options)
+    name = LISTED if isinstance(weight, (list, tuple)) else "grouped_linear"
+    return dispatch(name, _direct, (x, weight, offsets, bias, *tensors.values()), out, options)
 
 
 def _direct(*operands: Any, out: Any, **options: Any) -> Any:

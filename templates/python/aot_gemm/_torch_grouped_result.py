@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import errors
-from ._extras import GATES, refuse_activation
+from ._extras import GATES, refuse_activation, weights_of
 from ._request import EPILOGUES, Request, find
 from ._torch_result import (
     SCALE_BLOCK,
@@ -51,6 +51,32 @@ class Groups(NamedTuple):
     def groups_k(self) -> bool:
         """Say whether the groups are runs of k, and each has a result of its own: the weight is one matrix then."""
         return bool(self.weight.ndim < _WEIGHT_DIMS)
+
+
+def stack_of(weights: list[Any]) -> Any:
+    """Return the stack that the weights of groups are, without memory for all: the twin of weights.cc.
+
+    Raises:
+        AotGemmError: one of the classes that `linear` lists, as the call would.
+    """
+    first = weights_of(weights)[0]
+    if first.ndim != _WEIGHT_DIMS - 1:
+        raise errors.ShapeError(
+            f"grouped_linear: weight 0 of {len(weights)} has {first.ndim} dimensions; expected matrices (n, k), or "
+            "with a gate (2 n, k), one for each group"
+        )
+    for number, weight in enumerate(weights):
+        if weight.dtype != first.dtype:
+            raise errors.DtypeError(
+                f"grouped_linear: weight {number} is of another element type than weight 0; expected one element type; "
+                "convert it"
+            )
+        if tuple(weight.shape) != tuple(first.shape):
+            raise errors.ShapeError(
+                f"grouped_linear: weight {number} has shape {shape_text(weight)}; expected that of weight 0, "
+                f"{shape_text(first)}"
+            )
+    return first.expand(len(weights), *first.shape)
 
 
 def result_of_groups(groups: Groups) -> tuple[tuple[Any, ...], str]:

@@ -19,6 +19,8 @@ from ._torch_rows import layer_norm, rms_norm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ._torch_quantised import Feed
+
 _DIFFERING = 1 / 64
 """Share of elements that may differ by a rounding where a module computes a norm: those whose float32 sums end near a
 tie. Of another order of roundings it is a quarter; see `tests/runtime/test_torch_norms.py`."""
@@ -37,24 +39,30 @@ class NormKind:
     has_mean: bool = False
     """Whether the mean is taken off: a layer norm."""
 
-    def compute(self, x: Any, weight: Any, bias: Any, residual: Any = None) -> Any:
-        """Call the package; with a residual, it gives the norm and the sum."""
+    @property
+    def function(self) -> str:
+        """Return the name of the package's function."""
+        return "layer_norm" if self.has_mean else "rms_norm"
+
+    def compute(self, x: Any, weight: Any, bias: Any, residual: Any = None, out_dtype: Any = None) -> Any:
+        """Call the package; with a residual, it gives the norm and the sum, and of 8 bits the rows' factors too."""
         if self.has_mean:
-            return layer_norm(x, weight, bias, eps=self.eps, residual=residual)
+            return layer_norm(x, weight, bias, eps=self.eps, residual=residual, out_dtype=out_dtype)
         options = {key: value for key, value in asdict(self).items() if key != "has_mean"}
-        return rms_norm(x, weight, residual=residual, **options)
+        return rms_norm(x, weight, residual=residual, out_dtype=out_dtype, **options)
 
     def expected(self, x: Any, weight: Any, bias: Any) -> Any:
         """Compute it by torch, rounding as the package's kernels do."""
-        wide, weight = x.float(), weight.float() + self.weight_offset
+        wide, factor = x.float(), None if weight is None else weight.float() + self.weight_offset
         if self.has_mean:
             added = None if bias is None else bias.float()
-            return nn.functional.layer_norm(wide, weight.shape, weight, added, self.eps).to(x.dtype)
+            return nn.functional.layer_norm(wide, x.shape[-1:], factor, added, self.eps).to(x.dtype)
         normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return ((normed.to(x.dtype).float() if self.round_norm else normed) * weight).to(x.dtype)
+        normed = normed.to(x.dtype).float() if self.round_norm else normed
+        return (normed if factor is None else normed * factor).to(x.dtype)
 
 
-def kind_of(module: Any) -> NormKind | None:
+def kind_of(module: Any, cols: int, dtype: Any) -> NormKind | None:
     """Find which norm over the last dimension a module computes, by trying it; None where it is none.
 
     A copy of the module, on the CPU and with drawn weights, is given rows of small and of large numbers: so eps, an
@@ -63,13 +71,13 @@ def kind_of(module: Any) -> NormKind | None:
     weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))  # noqa: SLF001
     drawing = torch.Generator().manual_seed(_SEED)
     sizes = torch.logspace(-4, 1, 8)[:, None]
-    x = ((torch.randn(2, 8, weight.shape[0], generator=drawing) + 0.5) * sizes).to(weight.dtype)
+    x = ((torch.randn(2, 8, cols, generator=drawing) + 0.5) * sizes).to(dtype)
     drawn = {
         name: None if own is None else torch.randn(own.shape, generator=drawing).to(own.dtype)
         for name, own in (("weight", weight), ("bias", bias))
     }
     tried = copy.copy(module)
-    vars(tried)["_parameters"] = drawn
+    vars(tried)["_parameters"] = {name: x for name, x in drawn.items() if name in module._parameters}  # noqa: SLF001
     try:
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             got = type(module).forward(tried, x.clone())
@@ -77,19 +85,22 @@ def kind_of(module: Any) -> NormKind | None:
         return None
     if not isinstance(got, torch.Tensor) or got.shape != x.shape or got.dtype != x.dtype:
         return None
-    found = [(_distance(got, kind.expected(x, **drawn)), kind) for kind in _kinds(module, has_bias=bias is not None)]
+    found = [(_distance(got, kind.expected(x, **drawn)), kind) for kind in _kinds(module, dtype)]
     distance, kind = min(found, key=lambda each: each[0], default=(1.0, None))
     return kind if distance < _DIFFERING else None
 
 
-def _kinds(module: Any, *, has_bias: bool) -> Iterator[NormKind]:
+def _kinds(module: Any, dtype: Any) -> Iterator[NormKind]:
     """List what a module may compute: with every number that it holds as eps, and those of its type."""
     own = [value for value in vars(module).values() if isinstance(value, float) and 0 <= value < 1]
-    epsilons = dict.fromkeys([*own, *(torch.finfo(x).eps for x in (module.weight.dtype, torch.float32))])
+    epsilons = dict.fromkeys([*own, *(torch.finfo(x).eps for x in (dtype, torch.float32))])
+    weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))  # noqa: SLF001
     for eps in epsilons:
         yield NormKind(eps, has_mean=True)
-        if not has_bias:
-            yield from (NormKind(eps), NormKind(eps, round_norm=True), NormKind(eps, 1.0))
+        if bias is None:
+            yield NormKind(eps)
+        if bias is None and weight is not None:
+            yield from (NormKind(eps, round_norm=True), NormKind(eps, 1.0))
 
 
 def _distance(got: Any, expected: Any) -> float:
@@ -137,7 +148,10 @@ class Normed:
     aot_kind: NormKind
     aot_ready: Ready
     aot_dtype: Any
-    """Of the parameters when it was patched, of which there are kernels."""
+    """Of the parameters when it was patched, or without any of the model's, of which there are kernels."""
+    aot_cols: int
+    aot_feed: Feed | None = None
+    """The one product that the result goes to, where that takes rows of 8 bits, as the norm's kernel can give them."""
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Compute the norm: with the sum in front of it, where that was done, and else alone.
@@ -147,11 +161,23 @@ class Normed:
         if len(arguments) == 1 and not options:
             x = arguments[0]
             normed = self.aot_ready.take(x)
+            if normed is None and self._aot_serves(x):
+                normed = self._aot_alone(x)
             if normed is not None:
-                return normed
-            if not is_compiling() and self._aot_serves(x) and (self.aot_kind.has_mean or _are_rows(x)):
-                return self.aot_kind.compute(x, self.weight, self._aot_bias)  # type: ignore[attr-defined]
+                return self.aot_feed.give(*normed) if isinstance(normed, tuple) else normed  # type: ignore[union-attr]
         return super().forward(*arguments, **options)  # type: ignore[misc]
+
+    def _aot_alone(self, x: Any) -> Any:
+        """Return the norm of x without a sum; None where it is to be left to torch."""
+        element = self._aot_element(x)
+        if (element is None and is_compiling()) or not (self.aot_kind.has_mean or _are_rows(x)):
+            return None
+        return self.aot_kind.compute(x, self._aot_weight, self._aot_bias, None, element)
+
+    def _aot_element(self, x: Any) -> Any:
+        """Return the element type of 8 bits that the norm of x may have; None where it is to be that of x."""
+        feed = self.aot_feed
+        return feed.joined.inputs.dtype if feed is not None and feed.is_open(x.dtype) else None
 
     def aot_sum(self, left: Any, right: Any) -> Any:
         """Return left + right, and keep the norm of it, where one kernel computes both."""
@@ -159,9 +185,14 @@ class Normed:
             return left + right
         if not _are_rows(right):
             return left + right
-        normed, total = self.aot_kind.compute(right, self.weight, self._aot_bias, left)  # type: ignore[attr-defined]
-        self.aot_ready.keep(total, normed)
+        element = self._aot_element(right)
+        normed, total, *scale = self.aot_kind.compute(right, self._aot_weight, self._aot_bias, left, element)
+        self.aot_ready.keep(total, (normed, *scale) if scale else normed)
         return total
+
+    @property
+    def _aot_weight(self) -> Any:
+        return self._parameters.get("weight")  # type: ignore[attr-defined]
 
     @property
     def _aot_bias(self) -> Any:
@@ -169,16 +200,18 @@ class Normed:
 
     def _aot_serves(self, x: Any) -> bool:
         """Say whether a call is one that the package computes as the module would."""
-        weight = self.weight  # type: ignore[attr-defined]
-        if not isinstance(x, torch.Tensor) or x.ndim < 1 or x.shape[-1] != weight.shape[0]:
+        weight = self._aot_weight
+        if not isinstance(x, torch.Tensor) or x.ndim < 1 or x.shape[-1] != self.aot_cols:
             return False
-        if weight.dtype is not self.aot_dtype:
+        if x.dtype is not self.aot_dtype or torch.is_autocast_enabled(x.device.type):
             return False
-        if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
             return False
-        if not is_served(x, weight, self._aot_bias) or torch.is_autocast_enabled(x.device.type):
-            return False
-        return bool(weight.is_contiguous())
+        if weight is None:
+            return is_served(x, x, None)
+        return (
+            weight.shape[0] == self.aot_cols and is_served(x, weight, self._aot_bias) and bool(weight.is_contiguous())
+        )
 
 
 def _are_rows(x: Any) -> bool:
@@ -198,44 +231,61 @@ def swap_norms(model: Any, where: Callable[[str, Any], bool] | None) -> tuple[tu
     swapped: list[str] = []
     left: dict[str, str] = {}
     known: dict[Any, NormKind | None] = {}
+    common = next((x for x in model.parameters() if x.dtype in _torch_modules.DTYPES), None)
     for name, module in model.named_modules():
-        if isinstance(module, Normed) or not _may_be_norm(module):
+        cols = None if isinstance(module, Normed) else _columns(module)
+        if cols is None:
             continue
-        reason = _why_left(module) if where is None or where(name, module) else "where= does not choose it"
+        like = module._parameters.get("weight", common)  # noqa: SLF001
+        like = common if like is None else like
+        reason = _why_left(module, like) if where is None or where(name, module) else "where= does not choose it"
         if reason is None:
             own = tuple(sorted((key, value) for key, value in vars(module).items() if isinstance(value, float)))
-            key = type(module), module.weight.shape, module.weight.dtype, own
+            key = type(module), module._parameters.get("weight") is None, cols, like.dtype, own  # noqa: SLF001
             if key not in known:
-                known[key] = kind_of(module)
+                known[key] = kind_of(module, cols, like.dtype)
             kind = known[key]
-            reason = "it computes no norm that there are kernels of" if kind is None else _why_no_kernel(module, kind)
+            is_none = "it computes no norm that there are kernels of"
+            reason = is_none if kind is None else _why_no_kernel(kind, cols, like.dtype)
         if reason is not None:
             left[name] = reason
             continue
         swapped.append(name)
-        front(module, Normed, aot_kind=kind, aot_ready=Ready(), aot_dtype=module.weight.dtype)
+        front(module, Normed, aot_kind=kind, aot_ready=Ready(), aot_dtype=like.dtype, aot_cols=cols)
     return tuple(swapped), left
 
 
 def restore_norm(module: Any) -> None:
     """Give a norm the class that it had."""
-    unfront(module, ("aot_kind", "aot_ready", "aot_dtype"))
+    unfront(module, ("aot_kind", "aot_ready", "aot_dtype", "aot_cols", "aot_feed"))
 
 
-def _may_be_norm(module: Any) -> bool:
-    """Say whether a module has the parameters of a norm, and a name of one."""
+def _columns(module: Any) -> int | None:
+    """Return the columns of a module that has the parameters of a norm, and a name of one; None of any other.
+
+    A norm without parameters is one of torch's, which say how many columns they are of.
+    """
     own = {name: x for name, x in module._parameters.items() if x is not None}  # noqa: SLF001
     if any(True for _ in module.children()) or any(True for _ in module.buffers(recurse=False)):
-        return False
-    is_named = "norm" in type(module).__name__.lower()
-    return is_named and "weight" in own and not set(own) - {"weight", "bias"} and all(x.ndim == 1 for x in own.values())
+        return None
+    if "norm" not in type(module).__name__.lower() or set(own) - {"weight", "bias"}:
+        return None
+    if not own:
+        shape = getattr(module, "normalized_shape", None)
+        return int(shape[0]) if isinstance(shape, tuple) and len(shape) == 1 else None
+    return int(own["weight"].shape[0]) if "weight" in own and all(x.ndim == 1 for x in own.values()) else None
 
 
-def _why_left(module: Any) -> str | None:
-    weight, bias = module.weight, module._parameters.get("bias")  # noqa: SLF001
+def _why_left(module: Any, like: Any) -> str | None:
+    """Say why a norm is not tried; one without parameters is as one of the model's own, `like`."""
     if "forward" in vars(module):
         return "its forward was replaced on the module itself"
-    for tensor in (x for x in (weight, bias) if x is not None):
+    own = [x for x in module._parameters.values() if x is not None]  # noqa: SLF001
+    if not own and like is None:
+        return (
+            "neither it nor the model has parameters of torch.bfloat16 or torch.float16, which say of which type it is"
+        )
+    for tensor in own or [like]:
         if isinstance(tensor, FakeTensor) or type(tensor) is not nn.Parameter:
             return f"its parameters are {type(tensor).__name__}s; expected plain ones"
         if tensor.dtype not in _torch_modules.DTYPES:
@@ -245,11 +295,11 @@ def _why_left(module: Any) -> str | None:
     return None
 
 
-def _why_no_kernel(module: Any, kind: NormKind) -> str | None:
+def _why_no_kernel(kind: NormKind, cols: int, dtype: Any) -> str | None:
     """Say why the table has no kernel of a norm's columns; None where it has."""
-    function, cols = "layer_norm" if kind.has_mean else "rms_norm", module.weight.shape[0]
+    function = kind.function
     try:
-        tiers = [_row_table.plan_rows(function, rows, cols, module.weight.dtype).tier for rows in ROWS]
+        tiers = [_row_table.plan_rows(function, rows, cols, dtype).tier for rows in ROWS]
     except errors.AotGemmError as error:
         return str(error)
     return f"{function} of {cols} columns gets the fallback" if "fallback" in tiers else None

@@ -99,7 +99,8 @@ def refuse_out(name: str) -> Any:
     operator = getattr(getattr(torch.ops, NAMESPACE), name).out
 
     def check(keys: Any, *operands: Any, **options: Any) -> None:
-        tensors = [x for x in (*operands, *options.values()) if isinstance(x, torch.Tensor)]
+        given = (y for x in (*operands, *options.values()) for y in (x if isinstance(x, list) else (x,)))
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             raise errors.GradientError(
                 f"{name}: an operand requires a gradient, and torch records none of a product that writes out=; leave "

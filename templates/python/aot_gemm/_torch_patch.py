@@ -10,11 +10,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import errors
-from ._torch_frozen import QUANTISED, FrozenLinear, Joined
+from ._torch_feeds import feed_norms
+from ._torch_frozen import FrozenLinear, Joined
 from ._torch_fused import Fused, fuse, unfuse
 from ._torch_modules import ROWS, Linear, num_padded, why_left, why_not_planned
 from ._torch_norms import Normed, restore_norm, swap_norms
 from ._torch_patterns import shared_inputs, tail
+from ._torch_quantised import QUANTISED, Feed, has_kernel
 from ._torch_report import PatchReport
 from ._torch_sums import Summed, join_sums, restore_sums
 from ._torch_times import STEP_US, bandwidth, is_for_few_rows, time_us
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 _FRONTS = (Fused, Normed, Summed)
 _EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
+_UNTIMED = 0.05
+"""The share of a product's time that a gate in it must spare where the table has no time of it, since it takes as much
+longer. Source: an H200, 2026-11-22, e4m3, gate and up of 28672 x 4096 with kernels chosen without times, eight m from 1
+to 8192: 1 to 26% longer, 5% by the median (`fp8_gates` of bench/results)."""
 
 
 def patch(
@@ -64,7 +70,9 @@ def patch(
         where: a function of a module's name and the module that says whether it may be swapped; all by default.
         frozen: whether to freeze what is swapped; by default where the model is in evaluation mode.
         quantise: "fp8" or "int8" for products of such elements: weights by rows, once, and inputs by rows with each
-            call. The weights themselves stay, for state dicts and unpatch. Asks for a frozen model.
+            call. A norm gives rows of fp8 itself where the sources show that one product alone gets them, and SiLU
+            times linear does for the product behind it; else the wheel's kernel quantises, or torch where it has none.
+            The weights themselves stay, for state dicts and unpatch. Asks for a frozen model.
         norms: whether to swap norms too.
         sums: whether to compute sums with the norms that follow them, which takes swapped ones.
 
@@ -99,6 +107,8 @@ def patch(
     if frozen:
         fusion.freeze(model)
     swapped_norms, norms_left = swap_norms(model, where) if frozen and norms else ((), {})
+    if quantise is not None:
+        fusion.note_all(feed_norms(model, quantise), {})
     if frozen and sums:
         fusion.note_all(*join_sums(model))
     return PatchReport(
@@ -114,6 +124,7 @@ def patch(
         swapped_norms,
         norms_left,
         fusion.gains(),
+        tuple(x for x, module in swapped.items() if quantise and not module.aot_joined.inputs.has_kernel),
     )
 
 
@@ -203,6 +214,12 @@ def _batches(model: Any) -> Iterator[tuple[str, str]]:
             yield name, f"its {texts} are batches of matrices and no nn.Linear: torch computes them"
 
 
+def _near(are_chosen: list[bool]) -> str:
+    """Say at which numbers of rows something is done; nothing where it is at all."""
+    chosen = [str(m) for m, x in zip(ROWS, are_chosen, strict=True) if x]
+    return "" if all(are_chosen) else f", near {' and '.join(chosen)} rows"
+
+
 class _Fusion:
     """What is computed as one in a frozen model."""
 
@@ -212,6 +229,7 @@ class _Fusion:
         self.fused: dict[str, str] = {}
         self.unfused: dict[str, str] = {}
         self.padded: list[str] = []
+        self._takers: list[tuple[Any, Any]] = []
         self._times: dict[int, list[float]] = {m: [0.0, 0.0] for m in ROWS}
 
     def freeze(self, model: Any) -> None:
@@ -285,32 +303,54 @@ class _Fusion:
         if reason is not None:
             self._note(self.unfused, name, f"{what}: {reason}")
             return
-        faster = [self._is_faster(m, members, found) for m in ROWS]
-        if not any(faster):
+        behind = self._taker(module, found, members)
+        faster = [self._is_faster(m, members, found, gives_rows=behind is not None) for m in ROWS]
+        if not any(faster) and behind is None:
             self._note(self.unfused, name, f"{what}: by the table's times it is slower at every number of rows")
             return
         joined = Joined(tuple(members), self.kind)
         self._bind(joined)
         fuse(module, found, joined, tuple(faster))
-        where = (
-            "" if all(faster) else f", near {' and '.join(str(m) for m, x in zip(ROWS, faster, strict=True) if x)} rows"
-        )
-        self._note(self.fused, name, what + where)
+        if any(faster):
+            self._note(self.fused, name, what + _near(faster))
+        if behind is not None:
+            self._takers.append((module, behind))
+            apart = [not x for x in faster]
+            if any(apart):
+                text = f"{found.activation} of {own} and rows of {self.kind} for {found.rest[0]} in one kernel"
+                self._note(self.fused, name, text + _near(apart))
 
-    def _is_faster(self, m: int, members: list[Any], found: Any) -> bool:
+    def _taker(self, module: Any, found: Any, members: list[Any]) -> Any:
+        """Return the Linear behind a gate whose product takes rows of 8 bits that the gate's own kernel can give."""
+        if self.kind is None or not found.is_gated or found.activation != "silu" or not found.rest:
+            return None
+        taker = getattr(module, found.rest[0])
+        columns = sum(x.weight.shape[0] for x in members) // 2
+        is_there = id(taker) in self.names and has_kernel("silu_mul", columns, members[0].weight.dtype, self.kind)
+        return taker if is_there else None
+
+    def _is_faster(self, m: int, members: list[Any], found: Any, *, gives_rows: bool) -> bool:
         """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows.
 
-        Where it has no times, it is, unless a kernel for few rows answers the product alone: those read weights faster.
+        Where the kernel behind the product gives rows of 8 bits, it stands in the place of one that quantises: then the
+        gate spares but the bytes of twice the columns.
+
+        Where the table has no times, it is, unless a kernel for few rows answers the product alone: those read weights
+        faster.
         """
         rows, k = sum(x.weight.shape[0] for x in members), members[0].weight.shape[1]
         known = _product_options(members, self.kind)
         columns = rows // 2 if found.is_gated else rows
         fused = known | {"activation": found.activation, "gated": found.is_gated}
         whole, apart = time_us(m, columns, k, fused), time_us(m, rows, k, known)
-        if not (math.isfinite(whole) and math.isfinite(apart)):
-            return is_for_few_rows(m, columns, k, fused) or not is_for_few_rows(m, rows, k, known)
-        moved = m * (rows + columns) * members[0].weight.element_size()
-        return whole <= apart + STEP_US + 1e6 * moved / bandwidth(m, rows, k, known)
+        size = members[0].weight.element_size()
+        if math.isfinite(whole) and math.isfinite(apart):
+            if gives_rows:
+                return whole <= apart + 1e6 * m * columns * size / bandwidth(m, rows, k, known)
+            return whole <= apart + STEP_US + 1e6 * m * (rows + columns) * size / bandwidth(m, rows, k, known)
+        if gives_rows and math.isfinite(apart):
+            return 2e6 * m * columns * size / bandwidth(m, rows, k, known) >= _UNTIMED * apart
+        return is_for_few_rows(m, columns, k, fused) or not is_for_few_rows(m, rows, k, known)
 
     def _why_not_followed(self, members: list[Any], found: Any) -> str | None:
         """Say why an activation or a gate is not computed in the product; None where it is."""
@@ -338,6 +378,8 @@ class _Fusion:
                 self._bind(Joined((module,), self.kind))
             if needs_rows and len(module.aot_joined.modules) == 1:
                 self.padded.append(name)
+        for module, taker in self._takers:
+            object.__setattr__(module, "aot_feed", Feed(taker.aot_joined, (taker,)))
 
     def _count(self, members: list[Any], rows: int, options: dict[str, Any]) -> None:
         """Add up the table's times of Linears apart and as one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,6 +10,9 @@ from . import _operations
 from ._constant import ConstantWeight
 from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _operators: Any = getattr(torch.ops, LIBRARY.ns)
 is_compiling = torch.compiler.is_compiling
@@ -49,10 +52,10 @@ def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, option
     """Call an operator where torch is to know of it, else the package's function."""
     is_traced = is_compiling()
     if not is_traced and not (
-        isinstance(operands[0], torch.Tensor) and is_recorded(*map(_tensor_of, operands), out, *options.values())
+        isinstance(operands[0], torch.Tensor) and is_recorded(*_flat(operands), out, *options.values())
     ):
         return direct(*operands, out=out, **options)
-    operands = tuple(map(_tensor_of, operands))
+    operands = tuple(list(_flat(x)) if isinstance(x, (list, tuple)) else _tensor_of(x) for x in operands)
     if options.get("out_dtype") is not None:
         options = {**options, "out_dtype": _torch_dtype(options["out_dtype"])}
     operator = getattr(_operators, name)
@@ -65,6 +68,12 @@ def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, option
 def _tensor_of(operand: Any) -> Any:
     """Return a weight that is promised to be constant without the promise, which operators do not carry."""
     return operand.tensor if isinstance(operand, ConstantWeight) else operand
+
+
+def _flat(operands: Iterable[Any]) -> Iterator[Any]:
+    """List operands, and those of lists among them, without promises."""
+    for operand in operands:
+        yield from map(_tensor_of, operand if isinstance(operand, (list, tuple)) else (operand,))
 
 
 def _torch_dtype(dtype: Any) -> Any:

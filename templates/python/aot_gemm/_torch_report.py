@@ -37,6 +37,8 @@ class PatchReport:
 
     It is predicted from the table's times, and not measured here; only modules count whose every time the table has.
     """
+    by_torch: tuple[str, ...] = ()
+    """Those whose inputs torch quantises, since the wheel has no kernel for that."""
 
     def __str__(self) -> str:
         """Write one line of numbers, and one for each module that was fused or left."""
@@ -50,6 +52,8 @@ class PatchReport:
             lines.append("their parameters are frozen: no gradients, and nobody may write them but by load_state_dict")
         if self.quantised:
             lines.append(f"their weights are held a second time, as {self.quantised} by rows; results differ by that")
+        if self.by_torch:
+            lines.append(f"torch quantises the inputs of {len(self.by_torch)}, for which the wheel has no kernel")
         if self.padded:
             lines.append(f"with rows of zeros: {', '.join(self.padded)}")
         if self.gain:

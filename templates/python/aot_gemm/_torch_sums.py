@@ -69,7 +69,7 @@ class _Layer:
         return getattr(self.module, event.norm)
 
 
-def _source(function: Any) -> Any:
+def source_of(function: Any) -> Any:
     """Return the tree of a function's source, at its lines of the file; None where it has none that can be compiled."""
     plain, num_wrappers = inspect.unwrap(function), _num_wrappers(function)
     if not isinstance(plain, FunctionType) or plain.__code__.co_freevars:
@@ -173,7 +173,7 @@ def _layer_of(name: str, module: Any) -> _Layer | None:
     """Read a layer that has norms of its own and sums; None of any other module."""
     if "forward" in vars(module) or not any(isinstance(x, Normed) for x in module.children()):
         return None
-    tree = _source(type(module).forward)
+    tree = source_of(type(module).forward)
     if tree is None or _writes(tree):
         return None
     events = _events(tree, module)
@@ -252,7 +252,7 @@ def _chain(model: Any, layers: dict[int, _Layer]) -> None:
         found = [layers.get(id(x)) for x in members]
         if not any(found) or "forward" in vars(owner):
             continue
-        tree = _source(type(owner).forward)
+        tree = source_of(type(owner).forward)
         loop = None if tree is None else _loop_of(tree, tree.args.args[0].arg, name)
         names = None if loop is None or _writes(tree, _place(loop)) else _result_names(loop)
         if not names:

@@ -21,12 +21,14 @@ from typing import Any
 from ._torch_grouped import grouped_linear
 from ._torch_modules import Linear
 from ._torch_patch import PatchReport, patch, patched, unpatch
+from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
 from ._torch_rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
 
 __all__ = [
     "Linear",
     "PatchReport",
+    "PreparedWeight",
     "gated_linear",
     "gelu_tanh_mul",
     "grouped_linear",
@@ -36,6 +38,7 @@ __all__ = [
     "matmul",
     "patch",
     "patched",
+    "prepare",
     "quantize",
     "rms_norm",
     "rotary",
@@ -58,3 +61,4 @@ def inductor_options() -> dict[str, Any]:
 
 Linear.__module__ = __name__  # where pickles look for it
 PatchReport.__module__ = __name__
+PreparedWeight.__module__ = __name__
