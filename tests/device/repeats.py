@@ -1,0 +1,72 @@
+"""Which calls give the same bits again: from run to run, whatever m is, and whatever the other rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MOST_ROWS = 8192
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""By the bytes of an element, what its bits are compared as: NaN equals itself, and 0 not -0."""
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's bits as integers."""
+    return tensor.contiguous().view(BITS[tensor.element_size()])
+
+
+def count_varying(call: Callable[[], torch.Tensor], runs: int) -> int:
+    """Count the runs whose bits are not those of the first."""
+    first = bits(call())
+    return sum(not torch.equal(bits(call()), first) for _ in range(runs - 1))
+
+
+def edges(manifest: dict[str, Any], tag: str, n: int, k: int) -> set[int]:
+    """Return the upper edges of m by which tables choose kernels for an operation: of (n, k), and of grids."""
+    found: set[int] = set()
+    for table in manifest["tables"]:
+        for section in table["table"]["sections"]:
+            if section["operation"] != tag:
+                continue
+            ladders = [x for x in section["ladders"] if (x["n"], x["k"]) == (n, k)]
+            for column in (*ladders, *section["grid"]["columns"]):
+                found.update(column["m_edges"])
+    return found
+
+
+def sampled_rows(known: Iterable[int]) -> list[int]:
+    """Return m from 1 to MOST_ROWS: each edge and its neighbours, the small ones, and some between."""
+    near = (x + step for x in known for step in (-1, 0, 1))
+    powers = (2**i + step for i in range(14) for step in (-1, 0, 1))
+    sample = {*range(1, 34), *range(40, MOST_ROWS, 613), *near, *powers, MOST_ROWS}
+    return sorted(x for x in sample if 1 <= x <= MOST_ROWS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A call of any number of rows: `call(x)` gives as many rows as x has, each by its own row of x alone."""
+
+    x: torch.Tensor
+    """(MOST_ROWS, k)."""
+    call: Callable[[torch.Tensor], torch.Tensor]
+
+    def varying_with_m(self, sample: Iterable[int]) -> Iterator[int]:
+        """Give the m at which some row has other bits than among all rows."""
+        whole = bits(self.call(self.x))
+        for m in sample:
+            if not torch.equal(bits(self.call(self.x[:m])), whole[:m]):
+                yield m
+
+    def varying_with_neighbours(self, sample: Iterable[int]) -> Iterator[int]:
+        """Give the m at which the first, middle or last row has other bits where all other rows are NaN."""
+        for m in sample:
+            expected = bits(self.call(self.x[:m]))
+            for row in {0, m // 2, m - 1}:
+                alone = torch.full_like(self.x[:m].float(), float("nan")).to(self.x.dtype)
+                alone[row] = self.x[row]
+                if not torch.equal(bits(self.call(alone))[row], expected[row]):
+                    yield m
+                    break
