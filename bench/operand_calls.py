@@ -156,10 +156,11 @@ def baselines(problem: Problem, *, compiles: bool = False) -> dict[str, Call]:
 def _compiled(problem: Problem, multiply: Callable[[Tensors], torch.Tensor]) -> Call:
     """Compile the product and its further steps, as a function of tensors alone: for each size anew, and all sets."""
     order = list(operands(problem, 0, timed_arrangement(problem.operation)))
+    torch.compiler.reset()  # or after eight sizes the compiler gives up, and what is timed is eager
 
     def run(*tensors: torch.Tensor) -> torch.Tensor:
         x = Tensors(problem, dict(zip(order, tensors, strict=True)))
         return _finished(x, multiply(x))
 
-    compiled: Any = torch.compile(run, dynamic=False)
+    compiled: Any = torch.compile(run, dynamic=False, fullgraph=True)
     return lambda x: compiled(*(x[argument] for argument in order))

@@ -10,6 +10,11 @@ each captured in a CUDA graph, in interleaved rounds; patch also without norms a
 --no-models the rows alone are timed:
 
     PYTHONPATH=. python bench/patch.py --out patch.json --no-models --layers 4 --max-seconds 130
+
+With --fp8 the rows are of FP8 weights: patch(model, quantise="fp8") beside the same layers by torch._scaled_mm (see
+`bench/fp8.py`), each with and without torch.compile. The patched one's error may be at most FP8_SLACK times torch's.
+
+    PYTHONPATH=. python bench/patch.py --out fp8.json --no-models --fp8 --layers 2 --max-seconds 130
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +37,7 @@ import aot_gemm.torch
 import torch
 
 from bench.architectures import Example, examples
+from bench.fp8 import with_torch_fp8
 from bench.host import clocks
 from bench.model import SLACK, capture_passes, expected_of, make_row
 from bench.options import add_files, positive, write
@@ -45,18 +52,56 @@ BACKEND = "aot_eager"
 """Of torch.compile where results are compared: Inductor would take the time that the rows need."""
 ROUTED_SLACK = 2.0
 """In the place of SLACK where tokens are routed to experts: near a tie, rounding sends one elsewhere as a whole."""
-PATCHES = {"plain": {"norms": False, "sums": False}, "norms": {"sums": False}, "patch": {}}
-"""What `patch` is told, by the name of the variant."""
-COMPILED = {"stock": "compiled", "plain": "plain_compiled", "patch": "patch_compiled"}
-"""The variants that are timed under torch.compile too, which leaves norms alone to itself, and their names there."""
-RATIOS = {
-    "patch_over_stock": ("stock", "patch"),
-    "patch_compiled_over_compiled": ("compiled", "patch_compiled"),
-    "patch_compiled_over_stock": ("stock", "patch_compiled"),
-    "norms_over_plain": ("plain", "norms"),
-    "patch_over_plain": ("plain", "patch"),
-    "patch_compiled_over_plain_compiled": ("plain_compiled", "patch_compiled"),
-}
+FP8_SLACK = 1.1
+"""In the place of SLACK where torch's route quantises too: both round to 3 bits, of other float32 values."""
+
+
+@dataclass(frozen=True)
+class Variants:
+    """What is timed on the rows."""
+
+    patches: dict[str, dict[str, Any]]
+    """What `patch` is told, by the name of the variant."""
+    compiled: dict[str, str]
+    """The variants that are timed under torch.compile too, and their names there."""
+    ratios: dict[str, tuple[str, str]]
+    """By name: the slower variant and the faster one."""
+    slack: float
+    """How many times the error of stock, or of what stands for it, each other may have."""
+    stock: Callable[[Stack], Stack] = copy.deepcopy
+    """What makes stock of the stack."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """List the variants, stock first."""
+        return ("stock", *self.patches, *self.compiled.values())
+
+
+BF16 = Variants(
+    {"plain": {"norms": False, "sums": False}, "norms": {"sums": False}, "patch": {}},
+    # norms alone are left to torch.compile
+    {"stock": "compiled", "plain": "plain_compiled", "patch": "patch_compiled"},
+    {
+        "patch_over_stock": ("stock", "patch"),
+        "patch_compiled_over_compiled": ("compiled", "patch_compiled"),
+        "patch_compiled_over_stock": ("stock", "patch_compiled"),
+        "norms_over_plain": ("plain", "norms"),
+        "patch_over_plain": ("plain", "patch"),
+        "patch_compiled_over_plain_compiled": ("plain_compiled", "patch_compiled"),
+    },
+    SLACK,
+)
+FP8 = Variants(
+    {"patch": {"quantise": "fp8"}},
+    {"stock": "compiled", "patch": "patch_compiled"},
+    {
+        "patch_over_stock": ("stock", "patch"),
+        "patch_over_compiled": ("compiled", "patch"),
+        "patch_compiled_over_compiled": ("compiled", "patch_compiled"),
+    },
+    FP8_SLACK,
+    with_torch_fp8,
+)
 
 
 def check(example: Example) -> dict[str, Any]:
@@ -93,17 +138,20 @@ def quantise(example: Example) -> dict[str, Any]:
     return found
 
 
-def measure(name: str, stacks: dict[str, Stack], cache: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time the variants on a row, such as decode-16: the stacks, and some of them under torch.compile."""
-    stack = stacks["stock"]
+def measure(
+    name: str, stacks: dict[str, Stack], kind: Variants, reference: Stack, cache: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Time the variants on a row, such as decode-16: the stacks, and some of them under torch.compile.
+
+    Errors are against the reference, as it is, in float32.
+    """
     row = make_row(name, Shape(), cache, torch.bfloat16, "cuda")
     torch.compiler.reset()
-    compiled = {y: torch.compile(stacks[x], fullgraph=True, dynamic=False) for x, y in COMPILED.items()}
-    variants = stacks | compiled
-    expected = expected_of(copy.deepcopy(stack).float(), row) if row.m <= 2048 else None
+    compiled = {y: torch.compile(stacks[x], fullgraph=True, dynamic=False) for x, y in kind.compiled.items()}
+    expected = expected_of(copy.deepcopy(reference).float(), row) if row.m <= 2048 else None
     found: dict[str, Any] = {"row": name, "m": row.m, "failures": []}
     graphs: dict[str, Captured] = {}
-    for key, variant in variants.items():
+    for key, variant in (stacks | compiled).items():
         start = time.monotonic()
         try:
             result = variant(row.x, row.positions, row.cache).clone()
@@ -114,9 +162,9 @@ def measure(name: str, stacks: dict[str, Stack], cache: int, say: Callable[[str]
         say(f"{name} {key}: {time.monotonic() - start:.1f} s")
     times = {key: statistics.median(values) for key, values in interleave(graphs).items()}
     found |= {f"{key}_us": round(value, 2) for key, value in times.items()}
-    found |= {key: round(times[a] / times[b], 4) for key, (a, b) in RATIOS.items() if a in times and b in times}
-    limit = SLACK * (found.get("stock_error") or float("inf"))
-    wrong = [x for x in (*PATCHES, "plain_compiled", "patch_compiled") if (found.get(f"{x}_error") or 0.0) > limit]
+    found |= {key: round(times[a] / times[b], 4) for key, (a, b) in kind.ratios.items() if a in times and b in times}
+    limit = kind.slack * (found.get("stock_error") or float("inf"))
+    wrong = [x for x in kind.names if x not in ("stock", "compiled") and (found.get(f"{x}_error") or 0.0) > limit]
     found["failures"] += [f"{x}: error {found[f'{x}_error']:.4g}; expected at most {limit:.4g}" for x in wrong]
     return found
 
@@ -140,10 +188,11 @@ def train(say: Callable[[str], None]) -> dict[str, Any]:
     return {"loss": got, "stock_loss": loss, "worst_gradient_error": max(errors), "is_frozen": report.is_frozen}
 
 
-def main() -> int:
-    """Check, measure, print and write."""
+def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW")
+    parser.add_argument("--fp8", action="store_true", help="time FP8 weights, beside torch._scaled_mm")
     parser.add_argument(
         "--no-models", action="store_true", help="leave out the five architectures and the training step"
     )
@@ -153,42 +202,51 @@ def main() -> int:
     )
     parser.add_argument("--max-seconds", type=float, default=85.0, help="begin no row after this (85)")
     add_files(parser)
-    values = parser.parse_args()
-    start = time.monotonic()
+    return parser.parse_args()
+
+
+def check_all(five: list[Example], result: dict[str, Any], out: Path, say: Callable[[str], None]) -> None:
+    """Compare each architecture with itself."""
+    for example in five:
+        found = check(example)
+        result["architectures"].append(found)
+        write(out, result)
+        errors = {key: f"{value:.3g}" for key, value in found.items() if key.endswith("_error")}
+        say(f"{example.name}: {found['swapped']} swapped, {len(found['fused'])} fused, {errors} {found['failures']}")
+
+
+def time_rows(
+    values: argparse.Namespace, kind: Variants, start: float, result: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """Time the variants on the rows, as far as the time goes."""
+    stack = make_stack(Shape(num_hidden_layers=values.layers), torch.bfloat16, "cuda")
+    stacks = {"stock": kind.stock(stack)} | {name: copy.deepcopy(stack) for name in kind.patches}
+    reports = {name: aot_gemm.torch.patch(stacks[name], **options) for name, options in kind.patches.items()}
+    result["report"] = str(reports["patch"])
+    for name in values.rows:
+        if time.monotonic() - start > values.max_seconds:
+            say(f"{name} is left out: {values.max_seconds:g} s are over")
+            continue
+        row = measure(name, stacks, kind, stack, values.cache, say)
+        result["rows"].append(row)
+        write(values.out, result)
+        say(f"{name}: { ({key: row.get(key) for key in kind.ratios}) } {row['failures']}")
+
+
+def main() -> int:
+    """Check, measure, print and write."""
+    values, start = parse(), time.monotonic()
+    kind = FP8 if values.fp8 else BF16
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - start:5.1f} s  {text}", file=sys.stderr, flush=True)
 
-    result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "wheel": aot_gemm.__version__,
-        "architectures": [],
-        "rows": [],
-    }
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "wheel": aot_gemm.__version__}
+    result: dict[str, Any] = {**found, "weights": "fp8" if values.fp8 else "bf16", "architectures": [], "rows": []}
     five = [] if values.no_models else examples(WIDTH, torch.bfloat16, "cuda")
     with torch.no_grad():
-        for example in five:
-            found = check(example)
-            result["architectures"].append(found)
-            write(values.out, result)
-            errors = {key: f"{value:.3g}" for key, value in found.items() if key.endswith("_error")}
-            say(
-                f"{example.name}: {found['swapped']} swapped, {len(found['fused'])} fused, {errors} {found['failures']}"
-            )
-    with torch.no_grad():
-        stack = make_stack(Shape(num_hidden_layers=values.layers), torch.bfloat16, "cuda")
-        stacks = {"stock": stack} | {name: copy.deepcopy(stack) for name in PATCHES}
-        reports = {name: aot_gemm.torch.patch(stacks[name], **options) for name, options in PATCHES.items()}
-        result["report"] = str(reports["patch"])
-        for name in values.rows:
-            if time.monotonic() - start > values.max_seconds:
-                say(f"{name} is left out: {values.max_seconds:g} s are over")
-                continue
-            result["rows"].append(measure(name, stacks, values.cache, say))
-            write(values.out, result)
-            row = result["rows"][-1]
-            say(f"{name}: { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
+        check_all(five, result, values.out, say)
+        time_rows(values, kind, start, result, say)
     if not values.no_models:
         result["training"] = train(say)
     with torch.no_grad():
@@ -199,10 +257,8 @@ def main() -> int:
     result["clocks"] = clocks()
     write(values.out, result)
     for row in result["rows"]:
-        texts = [
-            f"{key} {row[f'{key}_us']:.0f} us" for key in ("stock", *PATCHES, *COMPILED.values()) if f"{key}_us" in row
-        ]
-        print(f"{row['row']}: {', '.join(texts)}; { ({key: row.get(key) for key in RATIOS}) } {row['failures']}")
+        texts = [f"{key} {row[f'{key}_us']:.0f} us" for key in kind.names if f"{key}_us" in row]
+        print(f"{row['row']}: {', '.join(texts)}; { ({key: row.get(key) for key in kind.ratios}) } {row['failures']}")
     return 1 if any(x["failures"] for x in (*result["architectures"], *result["rows"])) else 0
 
 
