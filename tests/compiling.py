@@ -64,5 +64,5 @@ def compile_kernels(keys, target):
             with native.locked(native.STORE / f"{store.directory(key, target).name}.lock"):
                 if store.get_any(key, target) is None:
                     outcome = _compiler().run(key, target)
-                    assert (outcome.failure, outcome.machine, outcome.missing) == (None, "", ""), key.name
+                    assert (outcome.failure, outcome.machine, outcome.missing) == (None, "", ""), (key.name, outcome)
     return [store.get_any(key, target) for key in keys]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from aot.cli import interrupt as interrupts
 from aot.compile.workplace import ARTIFACTS
 from aot.package.toolchain import TOOLCHAIN_CACHE
 from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
+from tests.unit.invoked import coarse_grid, succeed
 
 NUM_MOMENTS = 3
 COMPILE = ["compile", "--target", "h200", "--limit", "4", "--kernels", "sm90_quack_64x*", "--jobs", "2"]
@@ -47,20 +47,20 @@ def test_selecting(tmp_path):
 
 
 @pytest.mark.package
-def test_linking_and_packaging(tmp_path):
-    words = ["select", "--predicted", "--shapes", "one.toml", "--max-kernels", "2", "--no-curve"]
+def test_linking_and_packaging(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    coarse_grid(monkeypatch)
     (tmp_path / "one.toml").write_text(
         'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 256]\n[[model]]\nname = "one"\n'
         'weights = [{ name = "w", n = 4096, k = 4096 }]\n'
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "aot", *words], cwd=tmp_path, env=environment, check=True)
+    succeed("select", "--predicted", "--shapes", "one.toml", "--max-kernels", "2", "--no-curve")
     for cache in (TOOLCHAIN_CACHE, ARTIFACTS):
         (tmp_path / cache.parent).mkdir(exist_ok=True)
         (ROOT / cache).mkdir(parents=True, exist_ok=True)
         (tmp_path / cache).symlink_to(ROOT / cache)
     build = ["build", "--selection", "build/selections/thor.json"]
-    subprocess.run([sys.executable, "-m", "aot", *build], cwd=tmp_path, env=environment, check=True)
+    succeed(*build)
     (wheel,) = (tmp_path / "dist").iterdir()
     content = wheel.read_bytes()
     assert try_moments(build, tmp_path, 3.0, 4, 2 * NUM_MOMENTS) - {0}
