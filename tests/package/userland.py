@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import native
+
 ROOT = Path(__file__).parents[2] / "build" / "userland"
 PACKAGES = [
     "python3.11-minimal",
@@ -58,13 +60,15 @@ def _fetch(architecture, packages, folder):
 
 
 def fetch_once(architecture, packages, name):
+    """Give the folder of some packages, downloaded by the first test process that asks; others wait for it."""
     folder = ROOT / name
-    if not folder.is_dir():
-        partial = ROOT / f"{name}.partial"
-        for path in ROOT.glob(f"{name}.partial*"):
-            shutil.rmtree(path)
-        _fetch(architecture, packages, partial)
-        partial.rename(folder)
+    with native.locked(ROOT / f"{name}.lock"):
+        if not folder.is_dir():
+            partial = ROOT / f"{name}.partial"
+            for path in ROOT.glob(f"{name}.partial*"):
+                shutil.rmtree(path)
+            _fetch(architecture, packages, partial)
+            partial.rename(folder)
     return folder
 
 
