@@ -10,7 +10,6 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 from cutlass import Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 from cutlass.memory import SmemAllocator
@@ -18,7 +17,7 @@ from quack.fast_math import FastDivmod
 
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import MODES_OF_A_BATCH, SplitGemmSm90, barriers_of, keep
-from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K
+from aot.families._sm90_split_tile import BLOCK_K
 
 BARRIERS_ARE_THERE = 1
 """The named barrier of all warps of a CTA."""
@@ -30,20 +29,9 @@ STAGES_ARE_READ = 2
 class OneTileGemmSm90(SplitGemmSm90):
     """The kernel of one candidate."""
 
-    def _shared_memory(self) -> Any:
-        """Describe a CTA's shared memory: the stages, over which D is laid in the end, and the barriers."""
-        tile = self.tile
-
-        def stages(extent: int) -> Any:
-            count = extent * BLOCK_K * tile.num_stages
-            return cute.struct.Align[cute.struct.MemRange[self.element, count], ALIGN_BYTES]
-
-        fields = {
-            "rows": stages(tile.rows),
-            "columns": stages(tile.columns),
-            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
-        }
-        return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
+    def fields_beside_stages(self) -> dict[str, Any]:
+        """Describe the shared memory for what other CTAs send: none do."""
+        return {}
 
     def make_divisors(self, counts: list[Any]) -> Any:
         """Make on the host what finds a cluster's place: divisors by the clusters along the rows, and of a product.

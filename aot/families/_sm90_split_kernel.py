@@ -113,10 +113,15 @@ class SplitGemmSm90(StoreSplitSm90):
         fields = {
             "rows": stages(tile.rows),
             "columns": stages(tile.columns),
-            "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.received_bytes // 4], VECTOR_BYTES],
+            **self.fields_beside_stages(),
             "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
         }
         return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
+
+    def fields_beside_stages(self) -> dict[str, Any]:
+        """Describe the shared memory for what the cluster sends."""
+        count = self.tile.received_bytes // 4
+        return {"received": cute.struct.Align[cute.struct.MemRange[Float32, count], VECTOR_BYTES]}
 
     @cute.kernel
     def kernel(
