@@ -108,9 +108,9 @@ def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, epilogue: Any) -> None:
 
 def stage_layouts(gemm: Any) -> tuple[Any, Any]:
     """Return the layouts of one stage of A and one of B in shared memory, after `choose_layouts`."""
-    return _first_stage(gemm.a_smem_layout_staged), _first_stage(gemm.b_smem_layout_staged)
+    return first_stage(gemm.a_smem_layout_staged), first_stage(gemm.b_smem_layout_staged)
 
 
-def _first_stage(staged: Any) -> Any:
+def first_stage(staged: Any) -> Any:
     """Return the layout of one stage. Slicing the swizzled layout as a whole aborts on an odd count of 8-row atoms."""
     return cute.make_composed_layout(staged.inner, 0, cute.slice_(staged.outer, (None, None, 0)))

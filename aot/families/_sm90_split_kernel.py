@@ -25,6 +25,7 @@ from quack import copy_utils
 from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
+from aot.families._quack_internals import first_stage
 from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
 
@@ -64,7 +65,7 @@ class SplitGemmSm90(StoreSplitSm90):
         ):
             view = _products_last(operand)
             layout = self._stages(extent, is_k_major=is_k_major)
-            box = cute.slice_(layout, (None, None, 0))
+            box = first_stage(layout)
             copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
             loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, BLOCK_K), num_multicast=sharing))
             layouts.append(layout)
@@ -79,7 +80,8 @@ class SplitGemmSm90(StoreSplitSm90):
             atom_layout_mnk=(tile.num_warpgroups, 1, 1),
             tiler_mn=(MMA_M, tile.columns),
         )
-        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b).launch(
+        divisors = self.make_divisors(counts)
+        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b, divisors).launch(
             grid=along_x(*counts, tile.num_ctas),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.num_ctas, 1, 1),
@@ -88,6 +90,10 @@ class SplitGemmSm90(StoreSplitSm90):
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
             use_pdl=True,
         )
+
+    def make_divisors(self, counts: list[Any]) -> Any:
+        """Make on the host what the kernel divides its number by, of the counts of clusters: here nothing."""
+        del counts
 
     def _stages(self, extent: int, *, is_k_major: bool) -> Any:
         """Lay the stages of an operand's tile out: rows of 128 bytes along k, or along the tile's extent."""
@@ -107,10 +113,15 @@ class SplitGemmSm90(StoreSplitSm90):
         fields = {
             "rows": stages(tile.rows),
             "columns": stages(tile.columns),
-            "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.received_bytes // 4], VECTOR_BYTES],
+            **self.fields_beside_stages(),
             "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
         }
         return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
+
+    def fields_beside_stages(self) -> dict[str, Any]:
+        """Describe the shared memory for what the cluster sends."""
+        count = self.tile.received_bytes // 4
+        return {"received": cute.struct.Align[cute.struct.MemRange[Float32, count], VECTOR_BYTES]}
 
     @cute.kernel
     def kernel(
@@ -122,6 +133,7 @@ class SplitGemmSm90(StoreSplitSm90):
         d: cute.Tensor,
         vectors: Any,
         prefetch_b: Int32,
+        _divisors: None,
     ) -> None:
         """Compute a share of a tile of D: see the module."""
         tile = self.tile
@@ -154,21 +166,21 @@ class SplitGemmSm90(StoreSplitSm90):
         num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
         if warp >= tile.num_multiplying // 32:
             copies = (
-                self._make_copy(load_rows, stages[0], tile.rows, tile_r, tile.sharing[0], rank, peer),
-                self._make_copy(load_columns, stages[1], tile.columns, tile_c, tile.sharing[1], rank, peer),
+                self.make_copy(load_rows, stages[0], tile.rows, tile_r, tile.sharing[0], rank, peer),
+                self.make_copy(load_columns, stages[1], tile.columns, tile_c, tile.sharing[1], rank, peer),
             )
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_wait()  # the others' barriers are there
             self._load(copies, storage, warp, rank, num_k_blocks, prefetch_b)
         if warp < tile.num_multiplying // 32:
             fetched = self.fetch(vectors, warp, rank, (tile_r, tile_c))
-            sums = self._multiply(mma, stages, storage, warp, rank, num_k_blocks)
+            sums = self.multiply(mma, stages, storage, warp, rank, num_k_blocks)
             corner = (tile_r * tile.rows, tile_c * tile.columns)
             self._finish(sums, fetched, storage, warp, (rank, peer), corner, d, vectors)
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
 
-    def _make_copy(self, load: Any, stages: Any, extent: int, tile: Any, sharing: int, rank: Int32, peer: Int32) -> Any:
+    def make_copy(self, load: Any, stages: Any, extent: int, tile: Any, sharing: int, rank: Int32, peer: Int32) -> Any:
         """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`.
 
         Where tiles of the cluster share the operand, each loads its part of the rows for all.
@@ -187,7 +199,7 @@ class SplitGemmSm90(StoreSplitSm90):
     def _init_barriers(self, storage: Any, rank: Int32) -> None:
         """Initialise a CTA's barriers, and announce all that it will receive; in one warp."""
         tile = self.tile
-        full, empty, received = _barriers(storage, tile)
+        full, empty, received = barriers_of(storage, tile)
         groups = cutlass.min(tile.num_groups - rank * tile.share, tile.share)
         vectors = (tile.splits - 1) * tile.num_steps * tile.num_multiplying
         with cute.arch.elect_one():
@@ -199,6 +211,17 @@ class SplitGemmSm90(StoreSplitSm90):
 
     @cute.jit
     def _load(
+        self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, prefetch_b: Int32
+    ) -> None:
+        """Load the CTA's blocks of k, and stay until what others need of this CTA is no longer needed."""
+        self.load_operands(copies, storage, warp, rank, num_k_blocks, prefetch_b)
+        if const_expr(self.tile.num_tiles > 1):
+            cute.arch.cluster_arrive_relaxed()
+        else:
+            cute.arch.cluster_wait()
+
+    @cute.jit
+    def load_operands(
         self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, prefetch_b: Int32
     ) -> None:
         """Load the CTA's blocks of k, in each loading warp one operand's.
@@ -218,10 +241,6 @@ class SplitGemmSm90(StoreSplitSm90):
             if 3 * cute.arch.grid_dim()[0] > 2 * self.num_sms:
                 cute.arch.griddepcontrol_launch_dependents()
             self._load_operand(copy_a, storage, rank, num_k_blocks, False)
-        if const_expr(self.tile.num_tiles > 1):
-            cute.arch.cluster_arrive_relaxed()
-        else:
-            cute.arch.cluster_wait()
 
     @cute.jit
     def _load_operand(
@@ -233,7 +252,7 @@ class SplitGemmSm90(StoreSplitSm90):
         count of pending bytes may be below zero (PTX ISA, mbarrier, tx-count).
         """
         tile = self.tile
-        full, empty, _ = _barriers(storage, tile)
+        full, empty, _ = barriers_of(storage, tile)
         stage, phase = Int32(0), Int32(1)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -247,7 +266,7 @@ class SplitGemmSm90(StoreSplitSm90):
                 phase ^= 1
 
     @cute.jit
-    def _multiply(
+    def multiply(
         self, mma: cute.TiledMma, stages: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32
     ) -> Any:
         """Multiply the CTA's blocks of k and return a thread's sums, zero where there are no blocks.
@@ -257,7 +276,7 @@ class SplitGemmSm90(StoreSplitSm90):
         the barrier of one that has ended.
         """
         tile = self.tile
-        full, empty, _ = _barriers(storage, tile)
+        full, empty, _ = barriers_of(storage, tile)
         groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
         part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
         shape = (tile.rows, tile.columns, BLOCK_K)
@@ -319,7 +338,7 @@ class SplitGemmSm90(StoreSplitSm90):
     ) -> Any:
         """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
         tile = self.tile
-        barrier = _barriers(storage, tile)[2]
+        barrier = barriers_of(storage, tile)[2]
         shape = (4, tile.num_groups, tile.num_steps)
         values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
         own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
@@ -328,9 +347,9 @@ class SplitGemmSm90(StoreSplitSm90):
             first = owner * tile.share
             vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
             if const_expr(tile.splits == 1):  # noqa: SIM114 - known while tracing, the next is not
-                _keep(own, values, first, vectors, tile.share)
+                keep(own, values, first, vectors, tile.share)
             elif rank == owner:
-                _keep(own, values, first, vectors, tile.share)
+                keep(own, values, first, vectors, tile.share)
             else:
                 slot = rank
                 if rank > owner:
@@ -345,7 +364,7 @@ class SplitGemmSm90(StoreSplitSm90):
     def _add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
         """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
         if const_expr(self.tile.splits > 1):
-            cute.arch.mbarrier_wait(_barriers(storage, self.tile)[2], 0)
+            cute.arch.mbarrier_wait(barriers_of(storage, self.tile)[2], 0)
         for slot in range_constexpr(self.tile.splits - 1):
             for v in range_constexpr(self.tile.num_vectors):
                 part = cute.make_rmem_tensor(4, Float32)
@@ -354,7 +373,7 @@ class SplitGemmSm90(StoreSplitSm90):
                     own[e, v] += part[e]
 
 
-def _keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[int, int]], share: int) -> None:
+def keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[int, int]], share: int) -> None:
     """Take a CTA's own columns, from the group `first` on, of a thread's sums."""
     for j, i in vectors:
         for e in range(4):
@@ -368,7 +387,7 @@ def _products_last(operand: cute.Tensor) -> Any:
     return cute.make_tensor(operand.iterator, cute.select(operand.layout, [1, 2, 0]))
 
 
-def _barriers(storage: Any, tile: Tile) -> Any:
+def barriers_of(storage: Any, tile: Tile) -> Any:
     """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
     first = storage.barriers.data_ptr()
     return first, first + tile.num_stages, first + 2 * tile.num_stages

@@ -108,7 +108,12 @@ class Tile:
     @property
     def received_bytes(self) -> int:
         """Bytes that a CTA has room for from the others of its tile, and in any case for its own sums, to be stored."""
-        return max(self.splits - 1, 1) * self.num_vectors * self.num_multiplying * VECTOR_BYTES
+        return max(self.splits - 1, 1) * self.stored_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that a CTA needs for its own sums while they are stored: a place of four for each vector."""
+        return self.num_vectors * self.num_multiplying * VECTOR_BYTES
 
     @property
     def num_barriers(self) -> int:
@@ -124,3 +129,23 @@ class Tile:
     def smem_bytes(self) -> int:
         """Shared memory of a CTA."""
         return self.fixed_bytes + (self.stage_bytes + 2 * BARRIER_BYTES) * self.num_stages
+
+
+@dataclass(frozen=True)
+class OneTile(Tile):
+    """A tile that one CTA computes, and stores by way of its stages."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes beside the stages for what others send: none."""
+        return 0
+
+    @property
+    def num_barriers(self) -> int:
+        """Barriers of a CTA: two for each stage."""
+        return 2 * self.num_stages
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes beside the stages: what aligns them."""
+        return ALIGN_BYTES

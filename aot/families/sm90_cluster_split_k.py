@@ -12,7 +12,7 @@ Every epilogue of 16 bits is computed of the sums that a CTA has added up, befor
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
@@ -49,12 +49,8 @@ MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
 
 
-def _tile(candidate: Candidate, target: Target) -> Tile:
-    """Return a candidate's tile, with stages that fill the shared memory where it names none."""
-    warpgroups = WARPGROUPS.get(candidate.tile_m, 1)
-    bare = Tile(
-        candidate.tile_m, candidate.tile_n, candidate.split_k, warpgroups, 0, candidate.cluster_m, candidate.cluster_n
-    )
+def filled(bare: Tile, candidate: Candidate, target: Target) -> Tile:
+    """Give a tile the stages that a candidate names, or those that fill the shared memory."""
     left = target.smem_bytes_per_block - bare.fixed_bytes
     fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
     return replace(bare, num_stages=candidate.num_stages or max(fit, MIN_STAGES))
@@ -119,6 +115,13 @@ def _check_layout(tile: Tile, are_k_major: tuple[bool, bool]) -> Rejected | None
     return None
 
 
+def check_tile(tile: Tile, candidate: Candidate, operation: Operation) -> Rejected | None:
+    """Apply the limits on a candidate's tile, registers and layout."""
+    fault = _check_tile(tile)
+    registers = _check_registers(tile, has_epilogue=has_own_epilogue(operation)) if fault is None else None
+    return fault or registers or _check_layout(tile, _are_k_major(candidate, operation))
+
+
 class Sm90ClusterSplitK:
     """The family `sm90_cluster_split_k`."""
 
@@ -133,6 +136,19 @@ class Sm90ClusterSplitK:
     types = (BF16, FP16)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE, Grouping.BATCHED)
+
+    def tile(self, candidate: Candidate, target: Target) -> Tile:
+        """Return a candidate's tile."""
+        sides, cluster = (candidate.tile_m, candidate.tile_n), (candidate.cluster_m, candidate.cluster_n)
+        bare = Tile(*sides, candidate.split_k, WARPGROUPS.get(candidate.tile_m, 1), 0, *cluster)
+        return filled(bare, candidate, target)
+
+    def kernel_classes(self) -> tuple[Any, Any]:
+        """Return the class of kernels without more of an epilogue than a bias, and that of those with it."""
+        from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
+        from aot.families._sm90_split_kernel import SplitGemmSm90
+
+        return SplitGemmSm90, EpilogueSplitGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""
@@ -168,15 +184,12 @@ class Sm90ClusterSplitK:
             allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
-        tile = _tile(candidate, target)
-        fault = _check_tile(tile)
-        registers = _check_registers(tile, has_epilogue=has_own_epilogue(operation)) if fault is None else None
-        return fault or registers or _check_layout(tile, _are_k_major(candidate, operation))
+        return check_tile(self.tile(candidate, target), candidate, operation)
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count the stages, the sums that a CTA receives, and the barriers."""
         del operation
-        tile = _tile(candidate, target)
+        tile = self.tile(candidate, target)
         return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
 
     def workspace(self, candidate: Candidate) -> Workspace:
@@ -199,17 +212,16 @@ class Sm90ClusterSplitK:
         from aot.families._arguments import cutlass_type
 
         arguments, are_k_major = signature(KernelKey(operation, candidate)), _are_k_major(candidate, operation)
-        tile = _tile(candidate, target)
+        tile = self.tile(candidate, target)
         configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, are_k_major)
+        plain, with_epilogue = self.kernel_classes()
         if has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
-            from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 
-            return skinny_epilogue_entry(EpilogueSplitGemmSm90(*configured, operation), arguments, operation)
+            return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
-        from aot.families._sm90_split_kernel import SplitGemmSm90
 
-        return prefetch_entry(SplitGemmSm90(*configured), arguments, operation)
+        return prefetch_entry(plain(*configured), arguments, operation)
 
 
 FAMILY = Sm90ClusterSplitK()

@@ -399,6 +399,13 @@ def _shared_k(o):
     return [Plain(bytes(1)), *_loads(o), _d(o), *bias, *residual, integer(o.problem.flags & B_CONSTANT)]
 
 
+def _one_tile(o):
+    """Give the parameters of our own kernel whose CTAs compute a tile each: it also finds its place by division."""
+    rows, columns = _clusters(o)
+    divisors = [*divisor(rows), *(divisor(rows * columns) if o.grouping is Grouping.BATCHED else ())]
+    return [*_shared_k(o), *map(Plain, divisors)]
+
+
 def _fallback(o):
     """Give the parameters of the fallback: the operands as they were stated."""
     operation, found = o.operation, [o.plain(x) for x in "abd"]
@@ -410,8 +417,8 @@ def _fallback(o):
     return [*found, *bias, *scales, *residual, *o.scale_d()]
 
 
-SHARED_K = "sm90_cluster_split_k"
-PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny, SHARED_K: _shared_k}
+SHARED_K, ONE_TILE = "sm90_cluster_split_k", "sm90_one_tile"
+PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny, SHARED_K: _shared_k, ONE_TILE: _one_tile}
 
 
 def parameters(kernel, problem):
@@ -422,7 +429,7 @@ def parameters(kernel, problem):
 def cluster(kernel):
     """Give the CTAs of a cluster along x, y and z."""
     along_m, along_n, splits = (getattr(kernel.candidate, x) for x in ("cluster_m", "cluster_n", "split_k"))
-    is_along_x = kernel.candidate.family == SHARED_K
+    is_along_x = kernel.candidate.family in (SHARED_K, ONE_TILE)
     return (along_m * along_n * splits, 1, 1) if is_along_x else (along_m, along_n, 1)
 
 
@@ -430,7 +437,7 @@ def grid(kernel, problem):
     """Give the CTAs of a launch along x, y and z, of quack's kernels and of those whose clusters share k."""
     o, candidate, (x, y, _) = Operands(kernel, problem), kernel.candidate, cluster(kernel)
     count, products = prod(_clusters(o)), 1 if o.grouping.groups_rows else max(o.groups, 1)
-    if candidate.family == SHARED_K:
+    if candidate.family in (SHARED_K, ONE_TILE):
         return x * count * products, 1, 1
     if candidate.schedule == "clc":
         return count * x, y, products

@@ -1,4 +1,4 @@
-"""Objects of `sm90_cluster_split_k` through the C API into the recorder: grid, cluster, descriptors, prefetch of B."""
+"""Objects of `sm90_cluster_split_k` and `sm90_one_tile` through the C API: grid, cluster, descriptors, prefetch of B."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ SHARED_COLUMNS = Candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **P
 SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
 ONE_CTA = Candidate("sm90_cluster_split_k", 192, 80, use_tma_store=False)
 SHARED_ALONE = Candidate("sm90_cluster_split_k", 64, 144, 2, 1, swap_ab=True, use_tma_store=False)
-CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, SHARED_ALONE)
+ONE_TILES = (
+    Candidate("sm90_one_tile", 128, 112, swap_ab=True, use_tma_store=False),
+    Candidate("sm90_one_tile", 64, 24, use_tma_store=False),
+    Candidate("sm90_one_tile", 128, 96, 4, 1, use_tma_store=False),
+    Candidate("sm90_one_tile", 192, 80, 1, 2, swap_ab=True, use_tma_store=False),
+)
+CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, SHARED_ALONE, *ONE_TILES)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +52,19 @@ def real(built, tmp_path_factory):
     return Library(compile_library(manifest, tmp_path_factory.mktemp("shared"), list(objects.values())))
 
 
+def clusters_of(candidate):
+    """Count the clusters along a tile's rows, and along its columns."""
+    rows, columns = (N, M) if candidate.swap_ab else (M, N)
+    along_rows = -(-rows // (candidate.tile_m * candidate.cluster_m))
+    return along_rows, -(-columns // (candidate.tile_n * candidate.cluster_n))
+
+
 @pytest.mark.parametrize("candidate", CANDIDATES)
 def test_a_cluster_takes_each_tile(real, built, candidate):
     kernel, record, _ = launch(real, *built, candidate, stated())
-    rows, columns = (N, M) if candidate.swap_ab else (M, N)
-    clusters = -(-rows // (candidate.tile_m * candidate.cluster_m))
-    clusters *= -(-columns // (candidate.tile_n * candidate.cluster_n))
+    rows, columns = clusters_of(candidate)
     num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
-    assert tuple(record.grid) == (clusters * num_ctas, 1, 1)
+    assert tuple(record.grid) == (rows * columns * num_ctas, 1, 1)
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
     assert attributes(record).get(CLUSTER, (1, 1, 1)) == (num_ctas, 1, 1)
     assert attributes(record)[PROGRAMMATIC][0] == 1
@@ -78,10 +89,10 @@ def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, can
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(0, 0), (B_CONSTANT, 1)])
-@pytest.mark.parametrize("candidate", [PAIR, SWAPPED])
-def test_b_is_prefetched_only_where_it_is_constant(real, built, candidate, flags, expected):
+@pytest.mark.parametrize(("candidate", "place"), [(PAIR, -1), (SWAPPED, -1), (ONE_TILES[0], -4), (ONE_TILES[1], -4)])
+def test_b_is_prefetched_only_where_it_is_constant(real, built, candidate, place, flags, expected):
     _, _, parameters = launch(real, *built, candidate, stated(flags=flags))
-    assert parameters[-1] == struct.pack("<i", expected)
+    assert parameters[place] == struct.pack("<i", expected)
 
 
 def test_a_grid_past_32_bits_is_refused(real, built):

@@ -75,6 +75,7 @@ def test_families_are_found_by_their_modules():
                 "sm90_cluster_split_k",
                 "sm90_grouped",
                 "sm90_grouped_block_scale",
+                "sm90_one_tile",
                 "sm90_partial_tile",
                 "sm90_prefetch_b",
                 "sm90_quack",

@@ -24,6 +24,7 @@ def test_splits_of_k_do():
     found = [order("sm90_quack", split_k=s, split_k_mode=m) for s, m in ((2, "serial"), (4, "serial"), (4, "separate"))]
     assert found == ["wgmma, serial split-K of 2", "wgmma, serial split-K of 4", "wgmma, separate split-K of 4"]
     assert order("sm90_cluster_split_k") == "wgmma, blocks of k by turns of 1"
+    assert order("sm90_one_tile") == order("sm90_cluster_split_k")
     assert order("sm90_cluster_split_k", split_k=4, split_k_mode="cluster") == "wgmma, blocks of k by turns of 4"
     skinny = [
         order("cluster_split_k", schedule=x, cluster_m=c) for x, c in (("warps8", 1), ("warps4", 1), ("warps8", 2))

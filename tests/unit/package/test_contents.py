@@ -31,6 +31,7 @@ def cuda_dir(tmp_path):
         (["simt"], set()),
         (["cluster_split_k"], set()),
         (["sm90_cluster_split_k"], {"quack"}),
+        (["sm90_one_tile"], {"quack"}),
         (["sm90_quack"], {"quack"}),
         (["row_scalar"], set()),
         (["sm90_prefetch_b"], {"quack"}),
