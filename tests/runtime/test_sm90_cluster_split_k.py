@@ -1,4 +1,4 @@
-"""Objects of `sm90_cluster_split_k` and `sm90_one_tile` through the C API: grid, cluster, descriptors, prefetch of B."""
+"""Objects of `sm90_cluster_split_k` and `sm90_one_tile` through the C API: grid, cluster, descriptors, early loads."""
 
 from __future__ import annotations
 
