@@ -58,6 +58,8 @@ class Family(Protocol):
     """Whether its entry takes `Argument.PREFETCH_B`."""
     orders_tiles: bool
     """Whether its entry takes `Argument.TILE_ORDER`: a kernel of persistent tiles, each of which is summed alone."""
+    own_clusters: tuple[tuple[int, int], ...]
+    """Clusters that its kernels may have beside those of the target, of both sides above 1: docs/safety.md."""
     types: tuple[Types, ...]
     """The element types and scale factors that it can build."""
     epilogues: tuple[Epilogue, ...]

@@ -16,7 +16,8 @@ from cutlass.memory import SmemAllocator
 from quack.fast_math import FastDivmod
 
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
-from aot.families._sm90_split_kernel import MODES_OF_A_BATCH, SplitGemmSm90, barriers_of, keep
+from aot.families._sm90_split_kernel import SplitGemmSm90, barriers_of, keep
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy
 from aot.families._sm90_split_tile import BLOCK_K
 
 BARRIERS_ARE_THERE = 1
@@ -81,9 +82,10 @@ class OneTileGemmSm90(SplitGemmSm90):
         num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
         self._await_barriers(warp)
         if warp >= tile.num_multiplying // 32:
+            shared_r, shared_c = tile.sharers(peer)
             copies = (
-                self.make_copy(load_rows, stages[0], tile.rows, tile_r, tile.sharing[0], Int32(0), peer),
-                self.make_copy(load_columns, stages[1], tile.columns, tile_c, tile.sharing[1], Int32(0), peer),
+                make_copy(load_rows, stages[0], (tile.rows, tile_r), *shared_r),
+                make_copy(load_columns, stages[1], (tile.columns, tile_c), *shared_c),
             )
             self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, prefetch_b)
             if const_expr(tile.num_tiles > 1):

@@ -21,16 +21,13 @@ from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
-from quack import copy_utils
 from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
 from aot.families._quack_internals import first_stage
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
-
-MODES_OF_A_BATCH = 3
-"""Modes of an operand of a batch: products, rows, and k or columns."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class SplitGemmSm90(StoreSplitSm90):
         for operand, extent, sharing, is_k_major in zip(
             operands, (tile.rows, tile.columns), tile.sharing, self.are_k_major, strict=True
         ):
-            view = _products_last(operand)
+            view = products_last(operand)
             layout = self._stages(extent, is_k_major=is_k_major)
             box = first_stage(layout)
             copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
@@ -166,8 +163,10 @@ class SplitGemmSm90(StoreSplitSm90):
         num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
         if warp >= tile.num_multiplying // 32:
             copies = (
-                self.make_copy(load_rows, stages[0], tile.rows, tile_r, tile.sharing[0], rank, peer),
-                self.make_copy(load_columns, stages[1], tile.columns, tile_c, tile.sharing[1], rank, peer),
+                make_copy(load_rows, stages[0], (tile.rows, tile_r), tile.sharing[0], rank * tile.num_tiles, peer),
+                make_copy(
+                    load_columns, stages[1], (tile.columns, tile_c), tile.sharing[1], rank * tile.num_tiles, peer
+                ),
             )
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_wait()  # the others' barriers are there
@@ -179,21 +178,6 @@ class SplitGemmSm90(StoreSplitSm90):
             self._finish(sums, fetched, storage, warp, (rank, peer), corner, d, vectors)
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
-
-    def make_copy(self, load: Any, stages: Any, extent: int, tile: Any, sharing: int, rank: Int32, peer: Int32) -> Any:
-        """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`.
-
-        Where tiles of the cluster share the operand, each loads its part of the rows for all.
-        """
-        atom, operand = load
-        source = cute.local_tile(operand, (extent, BLOCK_K), (tile, None))
-        if sharing == 1:
-            return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
-        mask = Int32((1 << sharing) - 1) << (rank * self.tile.num_tiles)
-        copy, _, _ = copy_utils.tma_get_copy_fn(
-            atom, peer, cute.make_layout(sharing), source, stages, mcast_mask=cutlass.Int16(mask)
-        )
-        return copy
 
     @cute.jit
     def _init_barriers(self, storage: Any, rank: Int32) -> None:
@@ -378,13 +362,6 @@ def keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[
     for j, i in vectors:
         for e in range(4):
             own[e, j + share * i] = values[e, first + j, i]
-
-
-def _products_last(operand: cute.Tensor) -> Any:
-    """View an operand with the products of a batch, if it is one, behind its rows and k, as TMA's tiles expect."""
-    if cute.rank(operand) < MODES_OF_A_BATCH:
-        return operand
-    return cute.make_tensor(operand.iterator, cute.select(operand.layout, [1, 2, 0]))
 
 
 def barriers_of(storage: Any, tile: Tile) -> Any:

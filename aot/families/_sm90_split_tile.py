@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 BLOCK_K = 64
 """Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, swizzling modes."""
@@ -134,6 +135,19 @@ class Tile:
 @dataclass(frozen=True)
 class OneTile(Tile):
     """A tile that one CTA computes, and stores by way of its stages."""
+
+    def sharers(self, peer: Any) -> tuple[tuple[int, Any, Any, int], tuple[int, Any, Any, int]]:
+        """Say with which CTAs of the cluster one shares the loads of its rows, and of its columns.
+
+        Args:
+            peer: number of the CTA in its cluster, an int or CUTLASS's Int32; the tiles along the rows come first.
+
+        Returns:
+            For each operand how many CTAs share it, the first of them, which of its parts is this CTA's, and the
+            distance from one of them to the next.
+        """
+        row, column = peer % self.cluster_m, peer // self.cluster_m
+        return (self.cluster_n, row, column, self.cluster_m), (self.cluster_m, peer - row, row, 1)
 
     @property
     def received_bytes(self) -> int:

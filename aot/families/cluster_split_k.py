@@ -98,6 +98,7 @@ class ClusterSplitK:
     widens_fp8 = True
     prefetches_b = True
     orders_tiles = False
+    own_clusters = ()
     types = (BF16, FP16, E4M3_BF16, E4M3_FP16, E4M3_FP32, E4M3_BF16_FAST)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE,)

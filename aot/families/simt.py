@@ -33,6 +33,7 @@ class Simt:
     widens_fp8 = False
     prefetches_b = False
     orders_tiles = False
+    own_clusters = ()
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)
     groupings = tuple(Grouping)

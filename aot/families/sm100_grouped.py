@@ -38,6 +38,7 @@ class Sm100Grouped(Sm100Quack):
 
     name = "sm100_grouped"
     orders_tiles = False
+    own_clusters = ()
     types = (BF16, FP16, E4M3_BF16)
     epilogues = (Epilogue.NONE, Epilogue.SWIGLU)
     groupings = GROUPINGS

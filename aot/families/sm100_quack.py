@@ -52,6 +52,7 @@ class Sm100Quack:
     widens_fp8 = False
     prefetches_b = False
     orders_tiles = True
+    own_clusters = ()
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)

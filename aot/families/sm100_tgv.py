@@ -43,6 +43,7 @@ class Sm100Tgv:
     widens_fp8 = False
     prefetches_b = False
     orders_tiles = False
+    own_clusters = ()
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
     groupings = (Grouping.DENSE,)

@@ -34,6 +34,7 @@ class Sm90BlockScale(Sm90PartialTile):
 
     name = "sm90_block_scale"
     orders_tiles = False
+    own_clusters = ()
     types = (E4M3_BF16_BLOCK,)
     epilogues = (Epilogue.NONE,)
     groupings = (Grouping.DENSE,)

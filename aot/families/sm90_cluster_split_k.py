@@ -133,6 +133,7 @@ class Sm90ClusterSplitK:
     widens_fp8 = False
     prefetches_b = True
     orders_tiles = False
+    own_clusters: tuple[tuple[int, int], ...] = ()
     types = (BF16, FP16)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE, Grouping.BATCHED)

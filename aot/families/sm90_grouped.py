@@ -38,6 +38,7 @@ class Sm90Grouped(Sm90Quack):
 
     name = "sm90_grouped"
     orders_tiles = False
+    own_clusters = ()
     types: tuple[Types, ...] = (BF16, FP16, E4M3_BF16)
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE, Epilogue.SWIGLU)
     groupings: tuple[Grouping, ...] = GROUPINGS

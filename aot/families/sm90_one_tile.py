@@ -26,6 +26,7 @@ class Sm90OneTile(Sm90ClusterSplitK):
     """The family `sm90_one_tile`."""
 
     name = "sm90_one_tile"
+    own_clusters = ((2, 2), (4, 2), (2, 4))
 
     def tile(self, candidate: Candidate, target: Target) -> Tile:
         """Return a candidate's tile."""
@@ -43,7 +44,7 @@ class Sm90OneTile(Sm90ClusterSplitK):
         del operation
         for tile_m in WARPGROUPS:
             for tile_n in TILE_N:
-                for cluster_m, cluster_n in target.clusters:
+                for cluster_m, cluster_n in (*target.clusters, *self.own_clusters):
                     for swap_ab in (False, True):
                         yield Candidate(
                             self.name, tile_m, tile_n, cluster_m, cluster_n, swap_ab=swap_ab, use_tma_store=False
@@ -55,9 +56,6 @@ class Sm90OneTile(Sm90ClusterSplitK):
         if candidate.use_2cta or candidate.use_tma_store or candidate.schedule or is_split:
             text = f"{self.name} computes a tile in a CTA, of all of k, and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
-        if min(candidate.cluster_m, candidate.cluster_n) > 1:
-            text = f"the CTAs of a cluster share one side, got {candidate.cluster_m}x{candidate.cluster_n}"
-            return Rejected(Reason.CLUSTER, text)
         tile = self.tile(candidate, target)
         fault = check_tile(tile, candidate, operation)
         if fault is None and tile.num_stages * tile.stage_bytes < tile.stored_bytes:

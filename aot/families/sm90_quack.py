@@ -102,6 +102,7 @@ class Sm90Quack:
     widens_fp8 = False
     prefetches_b = False
     orders_tiles = True
+    own_clusters = ()
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)

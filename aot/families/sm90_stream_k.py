@@ -48,6 +48,7 @@ class Sm90StreamK(Sm90PartialTile):
 
     name = "sm90_stream_k"
     orders_tiles = False
+    own_clusters = ()
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate every tile, the schedules, the clusters that may wait for each other, swap and splits."""

@@ -45,9 +45,12 @@ def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejec
             f"{target.arch} takes {target.max_threads_per_block} a block"
         )
         return Rejected(Reason.THREADS, text)
-    cluster = (candidate.cluster_m, candidate.cluster_n)
-    if cluster not in target.clusters:
-        allowed = ", ".join(f"{m}x{n}" for m, n in target.clusters)
+    cluster, clusters = (
+        (candidate.cluster_m, candidate.cluster_n),
+        (*target.clusters, *family_of(candidate).own_clusters),
+    )
+    if cluster not in clusters:
+        allowed = ", ".join(f"{m}x{n}" for m, n in clusters)
         text = f"{candidate.name}: cluster {cluster[0]}x{cluster[1]} is not one of {target.name}'s: {allowed}"
         return Rejected(Reason.CLUSTER, text)
     return None

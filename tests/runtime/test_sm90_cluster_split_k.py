@@ -37,6 +37,7 @@ ONE_TILES = (
     Candidate("sm90_one_tile", 64, 24, use_tma_store=False),
     Candidate("sm90_one_tile", 128, 96, 4, 1, use_tma_store=False),
     Candidate("sm90_one_tile", 192, 80, 1, 2, swap_ab=True, use_tma_store=False),
+    Candidate("sm90_one_tile", 64, 128, 2, 4, swap_ab=True, use_tma_store=False),
 )
 CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, SHARED_ALONE, *ONE_TILES)
 

@@ -29,6 +29,7 @@ class Newest:
     loads_outside = True
     widens_fp8 = False
     prefetches_b = False
+    own_clusters = ()
     types = (BF16,)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE,)

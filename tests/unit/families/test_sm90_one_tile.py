@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.candidate import Accepted, Candidate, Reason, Workspace
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
+from aot.families import families_for
+from aot.families._sm90_split_tile import OneTile
 from aot.families.sm90_cluster_split_k import FAMILY as SPLIT
 from aot.families.sm90_one_tile import FAMILY
 from aot.space.legality import check
@@ -77,10 +79,26 @@ def test_what_the_kernel_does_not_have_is_refused(change, why, message):
     assert reason(replace(TILE, **change), "h200") == (why, message)
 
 
-def test_a_cluster_shares_one_side():
-    target = replace(H200, clusters=(*H200.clusters, (2, 2)))
-    found = check(replace(TILE, cluster_n=2), BF16, target)
-    assert (found.reason, found.message) == (Reason.CLUSTER, "the CTAs of a cluster share one side, got 2x2")
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 4), (2, 2), (4, 2), (2, 4)])
+def test_ctas_share_the_operand_of_their_row_and_that_of_their_column(cluster):
+    cluster_m, cluster_n = cluster
+    tile = OneTile(128, 128, 1, 2, 4, cluster_m, cluster_n)
+    for peer in range(cluster_m * cluster_n):
+        rows, columns = tile.sharers(peer)
+        for (count, first, part, step), alike in ((rows, lambda x: x % cluster_m), (columns, lambda x: x // cluster_m)):
+            found = [first + step * i for i in range(count)]
+            assert found == [x for x in range(cluster_m * cluster_n) if alike(x) == alike(peer)]
+            assert found[part] == peer
+
+
+def test_clusters_of_two_sides_are_this_familys_alone():
+    for family in families_for(H200):
+        assert family.own_clusters == (((2, 2), (4, 2), (2, 4)) if family is FAMILY else ())
+    wide = replace(TILE, cluster_n=2)
+    assert isinstance(check(wide, BF16, H200), Accepted)
+    assert reason(replace(wide, cluster_n=8), "h200")[0] is Reason.CLUSTER
+    other = Candidate("sm90_quack", 128, 128, 2, 2, "pingpong", use_tma_store=True)
+    assert reason(other, "h200")[0] is Reason.CLUSTER
 
 
 @pytest.mark.parametrize("epilogue", list(Epilogue))

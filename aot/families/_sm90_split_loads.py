@@ -1,0 +1,49 @@
+"""How `SplitGemmSm90` loads an operand's tile, alone or as one of several CTAs of a cluster. Imports CUTLASS and quack.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, cute
+from quack import copy_utils
+
+from aot.families._sm90_split_tile import BLOCK_K
+
+MODES_OF_A_BATCH = 3
+"""Modes of an operand of a batch: products, rows, and k or columns."""
+
+
+def products_last(operand: cute.Tensor) -> Any:
+    """View an operand with the products of a batch, if it is one, behind its rows and k, as TMA's tiles expect."""
+    if cute.rank(operand) < MODES_OF_A_BATCH:
+        return operand
+    return cute.make_tensor(operand.iterator, cute.select(operand.layout, [1, 2, 0]))
+
+
+def make_copy(
+    load: Any, stages: Any, place: tuple[int, Any], sharing: int, first: Any, part: Any, step: int = 1
+) -> Any:
+    """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`.
+
+    Where tiles of the cluster share the operand, each loads its part of the rows for all.
+
+    Args:
+        load: the TMA atom and the operand in global memory.
+        stages: the operand's stages in shared memory.
+        place: rows of the operand's tile, and the tile's number.
+        sharing: CTAs that share the operand; the parts, of which this CTA loads `part`.
+        first: the first of these CTAs in the cluster.
+        step: CTAs of the cluster from one of them to the next.
+    """
+    atom, operand = load
+    extent, tile = place
+    source = cute.local_tile(operand, (extent, BLOCK_K), (tile, None))
+    if sharing == 1:
+        return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
+    mask = Int32(sum(1 << (step * i) for i in range(sharing))) << first
+    copy, _, _ = copy_utils.tma_get_copy_fn(
+        atom, part, cute.make_layout(sharing), source, stages, mcast_mask=cutlass.Int16(mask)
+    )
+    return copy
