@@ -111,6 +111,23 @@ def test_linears_of_one_unwritten_input_are_one_product(module, calls, kind, gro
     assert calls == ["linear"] * num_calls
 
 
+def test_another_view_of_a_promised_weight_is_not_taken_for_it(module, calls):
+    """The transpose of a square weight has its address and shape, and so has every other row of twice as many."""
+    layer, x = nn.Linear(32, 32, bias=False, dtype=BF16), random_tensor(5, 32)
+    drawn(layer)
+    module.patch(layer)
+    for view in (layer.weight.t(), layer.weight.view(torch.float16)):
+        given = x.to(view.dtype)
+        compiled = torch.compile(module.linear, backend="aot_eager", fullgraph=True)
+        close(compiled(given, view), nn.functional.linear(given, view))
+    assert not any(torch_reference.PROMISED)
+    close(torch.compile(module.linear, backend="aot_eager")(x, layer.weight), nn.functional.linear(x, layer.weight))
+    assert torch_reference.PROMISED[-1]
+    expected = nn.functional.linear(x, layer.weight.t())
+    layer.weight.data = layer.weight.data.t()
+    close(layer(x), expected)
+
+
 def test_another_input_gets_a_product_of_its_own(module, calls):
     model, x, other = drawn(Attention()), random_tensor(5, 32), random_tensor(5, 32)
     expected = model(x, other), model(x)
