@@ -126,11 +126,11 @@ def unfront(module: Any, names: tuple[str, ...]) -> None:
 
 def fuse(module: Any, tail: Tail, joined: Joined, faster: tuple[bool, ...]) -> None:
     """Give a module the class that fuses, where that is faster."""
-    parts = [name.rpartition(".") for name in tail.passed]
-    passed = tuple(
-        (owner, name, owner._modules[name]) for owner, name in ((module.get_submodule(x), y) for x, _, y in parts)
-    )  # noqa: SLF001
-    front(module, Fused, aot_faster=faster, aot_tail=tail, aot_joined=joined, aot_passed=passed)
+    passed = []
+    for path in tail.passed:
+        owner, _, name = path.rpartition(".")
+        passed.append((module.get_submodule(owner), name, module.get_submodule(path)))
+    front(module, Fused, aot_faster=faster, aot_tail=tail, aot_joined=joined, aot_passed=tuple(passed))
 
 
 def unfuse(module: Any) -> None:
