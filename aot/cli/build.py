@@ -14,6 +14,7 @@ from aot.cli import tables
 from aot.cli.completion import complete_targets
 from aot.cli.options import (
     ALL_OPERATIONS_TYPE,
+    EPILOGUES,
     JOBS,
     MAX_HELDOUT_REGRET,
     OUTPUT_FOLDER,
@@ -44,7 +45,7 @@ from aot.cli.selection import (
 )
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
-from aot.core.named_operations import DEFAULT_PRESET, HELP
+from aot.core.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
@@ -184,7 +185,20 @@ def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> 
     }
 
 
-@click.command(cls=Command, axes=(Axis(MODES, _mode),))
+class _Build(Command):
+    """The command of a build, whose --epilogues add to what --operations names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options, and put the two together."""
+        rest = super().parse_args(ctx, args)
+        values = ctx.params
+        if values.get("epilogues"):
+            named = values["operations"] or all_named_operations(DEFAULT_PRESET)
+            values["operations"] = with_epilogues(named, values["epilogues"])
+        return rest
+
+
+@click.command(cls=_Build, axes=(Axis(MODES, _mode),))
 @option(
     "--target",
     default="thor",
@@ -198,6 +212,12 @@ def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> 
     type=ALL_OPERATIONS_TYPE,
     only=[PREDICTED, COMMITTED, EXTENDED, VARIOUS],
     help=f"{HELP} By default {DEFAULT_PRESET}.",
+)
+@option(
+    "--epilogues",
+    metavar="NAME,...",
+    only=[PREDICTED, COMMITTED, EXTENDED, VARIOUS],
+    help=f"What products like those of --operations compute besides, with commas between: {', '.join(EPILOGUES[1:])}.",
 )
 @shapes_option(
     only=[PREDICTED, UNSELECTED, EXTENDED, VARIOUS],
@@ -242,8 +262,9 @@ def build(context: click.Context, /, **values: Any) -> None:
     committed selection; else it selects, from the target's record, or where there is none, by the cost model. It says
     which it was. --committed and --predicted ask for one of the others.
     With --operations the wheel has these: the committed selection's kernels and times where it has them, and else what
-    `aot select --operations` would select, whose rows say that they are predicted. Operations on rows, such as norms,
-    are selected by the target's record of them, or where there is none by the cost model.
+    `aot select --operations` would select, whose rows say that they are predicted. --epilogues adds to them, so that
+    --epilogues silu is --operations default,bf16_kk_silu,fp16_kk_silu. Operations on rows, such as norms, are selected
+    by the target's record of them, or where there is none by the cost model.
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from aot.core.epilogue import Epilogue
 from aot.core.errors import OperationError
 from aot.core.operation import Operation
 from aot.core.row_operation import RowOperation
@@ -117,3 +118,41 @@ def named_operations(text: str) -> tuple[Operation, ...]:
     raise OperationError(
         f"{text!r} names operations on rows alone ({tags}); expected a product too: write default,{text}"
     )
+
+
+def _epilogues(text: str) -> list[Epilogue]:
+    """Return the epilogues that a text names, with commas between.
+
+    Raises:
+        OperationError: there is no such epilogue.
+    """
+    known = [x for x in Epilogue if x is not Epilogue.NONE]
+    words = [word.strip() for word in text.split(",")]
+    strange = next((word for word in words if word not in known), None)
+    if strange is not None:
+        raise OperationError(f"no epilogue is called {strange!r}; expected of {', '.join(known)}, with commas between")
+    return [Epilogue(word) for word in words]
+
+
+def with_epilogues(named: NamedOperations, text: str) -> NamedOperations:
+    """Add operations like the ones named, of the same types, layout and grouping, with other epilogues.
+
+    Args:
+        named: the operations; those on rows stay as they are.
+        text: epilogues with commas between, as in a tag.
+
+    Raises:
+        OperationError: there is no such epilogue, or no operation like those with it.
+    """
+    like = {(x.types, x.layout, x.grouping) for x in named.products}
+    kept = set(named.products)
+    for epilogue in _epilogues(text):
+        found = {x for x in Operation if x.epilogue is epilogue and (x.types, x.layout, x.grouping) in like}
+        if not found:
+            tags = ", ".join(x.tag for x in Operation if x.epilogue is epilogue)
+            raise OperationError(
+                f"no operation is like {', '.join(x.tag for x in named.products)} with the epilogue {epilogue.value}; "
+                f"there are {tags}"
+            )
+        kept |= found
+    return NamedOperations(tuple(x for x in Operation if x in kept), named.rows)

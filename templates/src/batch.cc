@@ -95,6 +95,15 @@ bool overlap(const Matrices& operand, const Matrices& d, int64_t num_products) {
   return false;
 }
 
+// Checks that D shares no element with an operand. Without addresses, as in queries, there is nothing to compare.
+aot_gemm_status_t check_apart(const Matrices& operand, const Matrices& d, int64_t num_products) {
+  if (operand.address == 0 || d.address == 0 || !overlap(operand, d, num_products)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "D overlaps %s in a batch of %" PRId64 " products; expected a D that shares no element with an operand, "
+              "which would be overwritten while it is read; give D storage of its own",
+              operand.name, num_products);
+}
+
 aot_gemm_status_t check_matrices(const aot_gemm_problem_t& problem, const Operation& operation) {
   const int64_t count = problem.num_groups;
   const Matrices d("D", problem.d, problem.m, problem.n, problem.group_strides.d, operation.d);
@@ -113,14 +122,11 @@ aot_gemm_status_t check_matrices(const aot_gemm_problem_t& problem, const Operat
   for (const Matrices& operand : operands) {
     status = check_step(operand);
     if (status == AOT_GEMM_OK && problem.k > 0) status = check_reach(operand, count);
+    if (status == AOT_GEMM_OK && problem.k > 0) status = check_apart(operand, d, count);
     if (status != AOT_GEMM_OK) return status;
-    if (problem.k == 0 || operand.address == 0 || d.address == 0 || !overlap(operand, d, count)) continue;
-    return fail(AOT_GEMM_ERROR_STRIDE,
-                "D overlaps %s in a batch of %" PRId64 " products; expected a D that shares no element with an operand, "
-                "which would be overwritten while it is read; give D storage of its own",
-                operand.name, count);
   }
-  return AOT_GEMM_OK;
+  if (!adds_bias(problem, operation)) return AOT_GEMM_OK;
+  return check_apart({"the bias", problem.bias, 1, problem.n, 0, operation.bias_element}, d, count);
 }
 
 bool has_other_steps(const aot_gemm_group_strides_t& strides) {

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from aot.core.operation import Operation
 from tests.runtime.exchange import Framework
-from tests.runtime.host import problem
+from tests.runtime.host import APART, names_of, problem
 
 SOURCES = Path(__file__).parents[2] / "templates" / "src"
 DRIVER = Path(__file__).with_name("lattices.cc")
@@ -103,6 +104,23 @@ def test_interleaved_columns_of_one_buffer_are_taken(library, x_first):
     out += -2 if x_first else 2
     stated = problem(m, n, k, data=(base + x, 1 << 45, base + out), strides=pairs)
     assert (library.launch(stated), library.error()) == (4, overlap_text("A", base + out, base + x))
+
+
+@pytest.mark.parametrize("gap", [0, 8])
+@pytest.mark.parametrize("number", range(4))
+def test_a_bias_that_a_product_of_a_batch_writes_is_refused(library, number, gap):
+    """A batch whose products lie at one step is one launch, else each product is one: neither may write the bias."""
+    m, n, step = 16, 64, 16 * 64 + gap
+    names = names_of(Operation.BF16_KK_BIAS)
+    for bias, is_free in ((APART[2] + 2 * number * step, False), (APART[2] + 2 * 4 * step, True)):
+        stated = problem(m, n, 64, **(names | {"bias": bias}))
+        stated.num_groups = 4
+        stated.group_strides.a, stated.group_strides.d = m * 64, step
+        library.c.recorder_reset()
+        status = library.launch(stated, 1 << 50, 1 << 40)
+        assert status == (0 if is_free else 4), library.error()
+        assert len(library.fake_launches()) == ((4 if gap else 1) if is_free else 0)
+        assert is_free or "overlaps the bias" in library.error()
 
 
 @pytest.mark.parametrize("stride", [0, 1, 2**30, 2**31, 2**46, 2**60, 2**61, 2**62, 2**63 - 1])

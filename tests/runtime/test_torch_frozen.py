@@ -8,6 +8,7 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from tests.runtime import torch_reference
 from tests.runtime.torch_reference import random_tensor
@@ -109,6 +110,23 @@ def test_linears_of_one_unwritten_input_are_one_product(module, calls, kind, gro
     assert report.fused == groups
     close(model(x.clone()), expected)
     assert calls == ["linear"] * num_calls
+
+
+def test_another_view_of_a_promised_weight_is_not_taken_for_it(module, calls):
+    """The transpose of a square weight has its address and shape, and so has every other row of twice as many."""
+    layer, x = nn.Linear(32, 32, bias=False, dtype=BF16), random_tensor(5, 32)
+    drawn(layer)
+    module.patch(layer)
+    for view in (layer.weight.t(), layer.weight.view(torch.float16)):
+        given = x.to(view.dtype)
+        compiled = torch.compile(module.linear, backend="aot_eager", fullgraph=True)
+        close(compiled(given, view), nn.functional.linear(given, view))
+    assert not any(torch_reference.PROMISED)
+    close(torch.compile(module.linear, backend="aot_eager")(x, layer.weight), nn.functional.linear(x, layer.weight))
+    assert torch_reference.PROMISED[-1]
+    expected = nn.functional.linear(x, layer.weight.t())
+    layer.weight.data = layer.weight.data.t()
+    close(layer(x), expected)
 
 
 def test_another_input_gets_a_product_of_its_own(module, calls):
@@ -224,6 +242,46 @@ def test_hooks_training_and_gradients_take_the_modules_own_forward(module, calls
     calls.clear()
     model.train()(x)
     assert calls == ["linear"] * 2
+
+
+def drawing(model):
+    """Have a dropout draw in a model in evaluation mode, as samples of a model's uncertainty are taken."""
+    model.dropout.train()
+
+
+def replaced(model):
+    model.act = nn.ReLU()
+
+
+def hooked(model):
+    model.act.register_forward_hook(lambda layer, given, result: result * 2)
+
+
+def hooked_everywhere(model):
+    del model
+    return register_module_forward_hook(lambda layer, given, result: result * 2 if type(layer) is nn.SiLU else None)
+
+
+@pytest.mark.parametrize("change", [drawing, replaced, hooked, hooked_everywhere])
+def test_what_happens_to_a_module_that_is_not_called_is_heeded(module, calls, change):
+    model, x = drawn(Gated(nn.SiLU())), random_tensor(5, 32)
+    other = copy.deepcopy(model)
+    module.patch(model)
+    model(x)
+    assert calls == ["gated_linear", "linear"]
+    handle = change(model) if change is hooked_everywhere else (change(model), change(other))
+    calls.clear()
+    try:
+        torch.manual_seed(7)
+        expected = other(x)
+        torch.manual_seed(7)
+        close(model(x), expected)
+    finally:
+        if change is hooked_everywhere:
+            handle.remove()
+    assert calls == ["linear"] * 2
+    module.unpatch(model)
+    assert not any(name.startswith("aot_") for name in vars(model))
 
 
 def test_an_operation_that_the_wheel_lacks_is_not_fused(module, calls, monkeypatch, every_package):

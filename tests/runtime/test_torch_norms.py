@@ -103,6 +103,37 @@ def test_a_norm_is_found_by_what_it_computes(module, every_package, calls, case)
     assert not any(name.startswith("aot_") for name in vars(norm))
 
 
+class EitherNorm(LlamaNorm):
+    """Computes one of two norms, as a number, a text or an object of its own says."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        wide = x.float()
+        if self.how in ("layer", 1) or getattr(self.how, "has_mean", False):
+            wide = wide - wide.mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (wide * self.weight.float()).to(x.dtype)
+
+
+class How:
+    def __init__(self, has_mean):
+        self.has_mean = has_mean
+
+
+@pytest.mark.parametrize("hows", [("rms", "layer"), (0, 1), (How(False), How(True))], ids=["text", "number", "object"])
+def test_norms_of_one_class_that_compute_differently_are_told_apart(module, calls, hows):
+    model = nn.ModuleList([drawn(EitherNorm(how)) for how in (*hows, *hows)]).eval()
+    x = random_tensor(5, WIDTH) + 1
+    expected = [norm(x) for norm in model]
+    assert module.patch(model).norms == ("0", "1", "2", "3")
+    for norm, result in zip(model, expected, strict=True):
+        torch.testing.assert_close(norm(x), result, rtol=2**-6, atol=1e-3)
+    assert calls == ["rms_norm", "layer_norm"] * 2
+
+
 def test_rounding_before_the_weight_is_told_from_rounding_once(every_package):
     norms = every_package._torch_norms
     x, weight = random_tensor(64, WIDTH), random_tensor(WIDTH)

@@ -206,6 +206,8 @@ SAMPLES = {
     "gate": ("gated_linear", [(M, K), (2 * N, K)], {"interleaved": True}),
     "matmul": ("matmul", [(M, K), (K, N)], {}),
     "vectors": ("matmul", [(K,), (K,)], {}),
+    "deterministic": ("matmul", [(M, K), (K, N)], {"deterministic": True}),
+    "batch-invariant": ("linear", [(M, K), (N, K)], {"batch_invariant": True}),
 }
 
 
@@ -243,6 +245,33 @@ def test_a_compiled_function_has_no_graph_break(module, calls, name):
     assert sum("every_gemm" in str(node.target) for node in found.graphs[0].graph.nodes) == num_operators
     compiled = torch.compile(lambda *operands: function(module, *operands), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, weight, bias), expected, rtol=0, atol=0)
+
+
+MODES = {
+    "linear": lambda module, x, w, **mode: module.linear(x, w, **mode),
+    "linear, out": lambda module, x, w, **mode: module.linear(x, w, out=x.new_empty(len(x), len(w)), **mode),
+    "gated_linear": lambda module, x, w, **mode: module.gated_linear(x, w, **mode),
+    "matmul": lambda module, x, w, **mode: module.matmul(x, w.t(), **mode),
+    "matmul, out": lambda module, x, w, **mode: module.matmul(x, w.t(), out=x.new_empty(len(x), len(w)), **mode),
+}
+
+
+@pytest.mark.parametrize("mode", ["deterministic", "batch_invariant"])
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_comes_through_a_graph_and_a_gradient(module, calls, name, mode):
+    x, weight = random_tensor(M, K), random_tensor(N, K)
+    expected = MODES[name](module, x, weight)
+
+    def product(x, weight):
+        return MODES[name](module, x, weight, **{mode: True})
+
+    compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight), expected, rtol=0, atol=0)
+    torch.testing.assert_close(product(x, weight), expected, rtol=0, atol=0)
+    assert list(torch_reference.MODES) == [(), (mode,), (mode,)]
+    if name in ("linear", "matmul"):
+        product(x.requires_grad_(), weight).sum().backward()
+        assert (torch_reference.MODES[3:], x.grad.shape) == ([(mode,)], x.shape)
 
 
 def test_one_graph_serves_every_number_of_rows(module, calls):

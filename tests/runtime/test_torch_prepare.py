@@ -65,6 +65,27 @@ def test_a_weight_of_many_slabs_is_the_same_as_of_one(module, calls, every_packa
         assert torch.equal(other.scale, one.scale)
 
 
+@pytest.mark.parametrize("granularity", SHAPES)
+@pytest.mark.parametrize("shape", [(0, K), (N, 0), (0, 0)], ids=str)
+def test_a_weight_without_elements_has_factors_of_1(module, calls, shape, granularity):
+    prepared = module.prepare(torch.zeros(shape, dtype=BF16), E4M3, granularity)
+    n, k = shape
+    of_blocks = -(-n // 128), -(-k // 128)
+    assert tuple(prepared.scale.shape) == {"row": (n, 1), "tensor": (1,), "block": of_blocks}[granularity]
+    assert (prepared.scale == 1).all()
+    assert (tuple(prepared.weight.tensor.shape), prepared.weight.tensor.dtype) == (shape, E4M3)
+
+
+@pytest.mark.parametrize("granularity", SHAPES)
+def test_no_factor_of_small_numbers_becomes_zero(module, calls, granularity):
+    """A zero over a factor of 0 is NaN."""
+    weight = torch.zeros(N, K)
+    weight[:, 3] = 2.0**-149
+    prepared = module.prepare(weight, E4M3, granularity)
+    assert prepared.scale.flatten()[0] == 2.0**-126
+    assert not prepared.weight.tensor.float().isnan().any()
+
+
 @pytest.mark.parametrize(("dtype", "limit"), [(E4M3, 0.06), (INT8, 0.02)], ids=str)
 def test_linear_takes_what_is_prepared(module, calls, dtype, limit):
     x, weight = random_tensor(2, 5, K), random_tensor(N, K)

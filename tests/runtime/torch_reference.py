@@ -47,7 +47,17 @@ def linear(
 
 
 def gated_linear(
-    x, weight, bias=None, *, activation="silu", interleaved=False, out=None, out_dtype=None, scale_x=None, scale_w=None
+    x,
+    weight,
+    bias=None,
+    *,
+    activation="silu",
+    interleaved=False,
+    out=None,
+    out_dtype=None,
+    scale_x=None,
+    scale_w=None,
+    **_,
 ):
     sums = x.float() @ weight.float().t()
     if scale_x is not None:
@@ -57,7 +67,7 @@ def gated_linear(
     return give(ACTIVATIONS[activation](gate) * line, out_dtype or x.dtype, out)
 
 
-def matmul(a, b, *, out=None):
+def matmul(a, b, *, out=None, **_):
     return give(torch.matmul(wide(a).detach(), wide(b).detach()), a.dtype, out)
 
 
@@ -140,6 +150,9 @@ def grouped_linear(
 PROMISED = []
 """Of each call of a package that `stand_in` stands in for, whether its weight was promised to be constant."""
 
+MODES = []
+"""Of each such call, what was asked of its results beside their values."""
+
 
 def stand_in(package, monkeypatch):
     """Have torch compute on the CPU what a package's functions would on a GPU; give the names of what is called."""
@@ -153,12 +166,14 @@ def stand_in(package, monkeypatch):
             names.append(name)
             is_promised = isinstance(operands[1], constant) and operands[1].is_kept
             PROMISED.append(is_promised)
+            MODES.append(tuple(mode for mode in ("deterministic", "batch_invariant") if options.get(mode)))
             plain = [x.tensor if isinstance(x, constant) else x for x in operands]
             return globals()[name](*plain, **options)
 
         return function
 
     PROMISED.clear()
+    MODES.clear()
     monkeypatch.setattr(package._torch_patch, "time_us", lambda *_: math.inf)  # those of the tests' tables are drawn
     monkeypatch.setattr(package._operations, "constant", lambda weight: constant(weight, weight.data_ptr()))
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from ._torch_modules import is_served
 from ._torch_rows import silu_mul
@@ -27,6 +28,8 @@ class Fused:
     aot_joined: Joined
     aot_faster: tuple[bool, ...]
     """Whether that is faster than one by one, by the table, up to each of `UP_TO` rows and past the last."""
+    aot_passed: tuple[tuple[Any, str, Any], ...] = ()
+    """The submodules that are not called where this serves: owner, name and module."""
     aot_feed: Feed | None = None
     """The product behind a gate, where it takes rows of 8 bits that the gate's own kernel can give."""
 
@@ -61,12 +64,25 @@ class Fused:
             return None
         if self.training or not isinstance(x, torch.Tensor) or (torch.is_grad_enabled() and x.requires_grad):  # type: ignore[attr-defined]
             return None
-        for module in joined.modules:
-            if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
-                return None
+        if self._aot_is_watched():
+            return None
         if not joined.is_given(x) and not is_served(x, joined.weight, joined.bias):
             return None
         return x if joined.serves(x) else None
+
+    def _aot_is_watched(self) -> bool:
+        """Say whether a submodule that would not be called has hooks, is in training, as a dropout, or was replaced."""
+        if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:  # noqa: SLF001
+            return True
+        for module in self.aot_joined.modules:
+            if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
+                return True
+        for owner, name, module in self.aot_passed:
+            if module.training or module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
+                return True
+            if owner._modules.get(name) is not module:  # noqa: SLF001
+                return True
+        return False
 
     def _aot_is_faster(self, rows: Any) -> bool:
         for limit, is_faster in zip(UP_TO, self.aot_faster, strict=False):
@@ -110,9 +126,13 @@ def unfront(module: Any, names: tuple[str, ...]) -> None:
 
 def fuse(module: Any, tail: Tail, joined: Joined, faster: tuple[bool, ...]) -> None:
     """Give a module the class that fuses, where that is faster."""
-    front(module, Fused, aot_faster=faster, aot_tail=tail, aot_joined=joined)
+    passed = []
+    for path in tail.passed:
+        owner, _, name = path.rpartition(".")
+        passed.append((module.get_submodule(owner), name, module.get_submodule(path)))
+    front(module, Fused, aot_faster=faster, aot_tail=tail, aot_joined=joined, aot_passed=tuple(passed))
 
 
 def unfuse(module: Any) -> None:
     """Give a module the class that it had."""
-    unfront(module, ("aot_tail", "aot_joined", "aot_faster", "aot_feed"))
+    unfront(module, ("aot_tail", "aot_joined", "aot_faster", "aot_passed", "aot_feed"))

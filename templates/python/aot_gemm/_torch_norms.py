@@ -240,8 +240,7 @@ def swap_norms(model: Any, where: Callable[[str, Any], bool] | None) -> tuple[tu
         like = common if like is None else like
         reason = _why_left(module, like) if where is None or where(name, module) else "where= does not choose it"
         if reason is None:
-            own = tuple(sorted((key, value) for key, value in vars(module).items() if isinstance(value, float)))
-            key = type(module), module._parameters.get("weight") is None, cols, like.dtype, own  # noqa: SLF001
+            key = _likeness(module), cols, like.dtype
             if key not in known:
                 known[key] = kind_of(module, cols, like.dtype)
             kind = known[key]
@@ -253,6 +252,22 @@ def swap_norms(model: Any, where: Callable[[str, Any], bool] | None) -> tuple[tu
         swapped.append(name)
         front(module, Normed, aot_kind=kind, aot_ready=Ready(), aot_dtype=like.dtype, aot_cols=cols)
     return tuple(swapped), left
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_PLAIN = (bool, int, float, str, tuple, type(None), torch.dtype)
+
+
+def _likeness(module: Any) -> Any:
+    """Return what norms that compute alike have in common, so that one of them is tried for all.
+
+    That is all which a module holds of its own. Where that is more than numbers, texts and types, it is like no other.
+    """
+    own = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    if not all(isinstance(value, _PLAIN) for value in own.values()):
+        return id(module)
+    names = frozenset(name for name, x in module._parameters.items() if x is not None)  # noqa: SLF001
+    return type(module), names, frozenset((name, repr(value)) for name, value in own.items())
 
 
 def restore_norm(module: Any) -> None:

@@ -17,25 +17,30 @@ from ._torch_promises import promised
 from ._torch_result import Product, result_of
 
 NAMESPACE = (__package__ or "").replace(".", "_")
-_OPTIONS = "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False"
+_MODES = "bool deterministic=False, bool batch_invariant=False"
+_OPTIONS = (
+    "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False, " + _MODES
+)
 _LINEAR = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, Tensor? residual=None, "
     f"Tensor? scale_out=None, *, {_OPTIONS}"
 )
 _GATED = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, *, "
-    'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None'
+    f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {_MODES}'
 )
-_MATMUL = "Tensor a, Tensor b"
+_MATMUL = "Tensor a, Tensor b, *"
 SCHEMAS = {
     "linear": f"({_LINEAR}) -> Tensor",
     "linear.out": f"({_LINEAR}, Tensor(a!) out) -> ()",
     "gated_linear": f"({_GATED}) -> Tensor",
     "gated_linear.out": f"({_GATED}, Tensor(a!) out) -> ()",
-    "matmul": f"({_MATMUL}) -> Tensor",
-    "matmul.out": f"({_MATMUL}, *, Tensor(a!) out) -> ()",
+    "matmul": f"({_MATMUL}, {_MODES}) -> Tensor",
+    "matmul.out": f"({_MATMUL}, {_MODES}, Tensor(a!) out) -> ()",
 }
 """By operator. Tensors go by position, as torch records gradients of those alone; what writes `out` gives nothing."""
+_OF_VALUES = ("interleaved", "deterministic", "batch_invariant")
+"""Options that change neither shape nor element type of a result."""
 _ADVICE = {
     "linear": "linear(x, weight, bias) in bfloat16 or float16, and what follows it by torch",
     "gated_linear": "linear(x, weight, bias) in bfloat16 or float16, and the gate by torch",
@@ -68,14 +73,14 @@ def _gated_linear(
     return _operations.gated_linear(x, promised(weight), bias, scale_x=scale_x, scale_w=scale_w, out=out, **options)
 
 
-def _matmul(a: Any, b: Any, *, out: Any = None) -> Any:
-    return _operations.matmul(a, b, out=out)
+def _matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
+    return _operations.matmul(a, b, out=out, **options)
 
 
 def _product_of(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Product:
     """Put an operator's arguments together; those that are as by default may have been left away."""
     known = {"activation": "silu"} if name == "gated_linear" else {}
-    known |= {key: value for key, value in options.items() if key != "interleaved"}
+    known |= {key: value for key, value in options.items() if key not in _OF_VALUES}
     return Product(name, *operands, **known)
 
 

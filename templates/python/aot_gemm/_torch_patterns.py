@@ -43,6 +43,8 @@ class Tail:
     """The names of the submodules that the result goes through then, in order."""
     name: str
     """Of the input, by which a caller may pass it."""
+    passed: tuple[str, ...] = ()
+    """The names of the submodules that are not called then: activations, and dropouts, which do nothing."""
 
 
 def shared_inputs(module: Any) -> list[tuple[str, ...]]:
@@ -160,7 +162,9 @@ class _Reader:
         found = self.gate(node, x) or self.half(node, x) or self.activated(node, x)
         if found is None or found[1] != count:
             return None
-        return Tail(*found[0], tuple(reversed(rest)), x.target)
+        linears = found[0][1]
+        called = {node.target for node in (*self.nodes, *self.drops) if node.op == "call_module"}
+        return Tail(*found[0], tuple(reversed(rest)), x.target, tuple(sorted(called - {*linears, *rest})))
 
     def is_step(self, node: Any) -> bool:
         """Say whether a node is a submodule that is no activation, whose one operand is not the input."""

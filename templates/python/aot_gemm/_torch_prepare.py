@@ -18,6 +18,8 @@ _WIDE = (torch.bfloat16, torch.float16, torch.float32)
 _BLOCK = 128
 """kScaleBlock of operation.h."""
 _GRANULARITIES = ("row", "tensor", "block")
+_LEAST_SCALE = 2.0**-126
+"""LEAST_SCALE of the toolchain's row_quantization.py, by which `quantize` computes its scales: none becomes 0."""
 _SLAB = 8 * _BLOCK
 """Rows that are quantised at a time, so that little is held in float32."""
 
@@ -47,8 +49,8 @@ def prepare(
         weight: (n, k) in GPU memory, of any strides: bfloat16, float16 or float32. With `up`, the rows of the gate.
         dtype: float8_e4m3fn, float8_e5m2 or int8 to quantise to, as torch has it or by name; None for the weight's own.
         granularity: "row" for a factor of each row, (n, 1); "tensor" for one of all, (1,); "block" for one of each 128
-            by 128 elements, (ceil(n / 128), ceil(k / 128)). Each is the largest magnitude over that of the type, or 1
-            where all are zero.
+            by 128 elements, (ceil(n / 128), ceil(k / 128)). Each is the largest magnitude over that of the type, but
+            at least 2^-126, or 1 where all are zero.
         up: (n, k), the linear rows of a gate, for `gated_linear`: they follow the gate's.
         interleaved: whether they are in turns with those of the gate, as `gated_linear(interleaved=True)` has them.
 
@@ -120,7 +122,11 @@ def _rows_of(weight: Any, up: Any, *, interleaved: bool) -> Any:
 def _quantised(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
     """Return rows in an element type of 8 bits, and their factors."""
     largest, dtype = _LARGEST[element], getattr(torch, element)
-    whole = rows.abs().amax().float() if granularity == "tensor" and rows.numel() else None
+    if rows.numel() == 0:
+        n, k = rows.shape
+        shape = {"row": (n, 1), "tensor": (1,), "block": (-(-n // _BLOCK), -(-k // _BLOCK))}[granularity]
+        return rows.to(dtype), torch.ones(shape, device=rows.device)
+    whole = rows.abs().amax().float() if granularity == "tensor" else None
     values = torch.empty(rows.shape, dtype=dtype, device=rows.device)
     scales = []
     for start in range(0, rows.shape[0], _SLAB):
@@ -129,7 +135,7 @@ def _quantised(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
             most = _block_maxima(wide)
         else:
             most = wide.abs().amax(1, keepdim=True) if whole is None else whole.reshape(1, 1)
-        scale = torch.where(most == 0, 1.0, most / largest)
+        scale = torch.where(most == 0, 1.0, (most / largest).clamp_min(_LEAST_SCALE))
         each = scale
         if granularity == "block":
             each = scale.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: wide.shape[0], : wide.shape[1]]

@@ -117,13 +117,10 @@ def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **op
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
     """Compute a @ b: the package's `matmul`, under torch.compile and autograd too, as `linear` is here.
 
-    Arguments, result and errors are those of the package's `matmul`; where torch is to know of the call, it takes no
-    `deterministic` and no `batch_invariant`, which a wheel may be built with.
+    Arguments, result and errors are those of the package's `matmul`.
     """
-    if deterministic or batch_invariant:
-        return _operations.matmul(a, b, out=out, deterministic=deterministic, batch_invariant=batch_invariant)
     if (
-        not is_compiling()
+        not (deterministic or batch_invariant or is_compiling())
         and type(a) in PLAIN
         and type(b) in PLAIN
         and not _num_modes()
@@ -131,4 +128,5 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
         and not (_is_grad_enabled() and (a.requires_grad or b.requires_grad))
     ):
         return _operations.matmul(a, b, out=out)
-    return dispatch("matmul", _operations.matmul, (a, b), out, {})
+    modes = {"deterministic": deterministic, "batch_invariant": batch_invariant}
+    return dispatch("matmul", _operations.matmul, (a, b), out, {name: True for name, is_on in modes.items() if is_on})

@@ -1,7 +1,8 @@
 """Weights that `patch` has frozen, and the promise that nobody writes them, for products that a compiler calls too.
 
 An operator of torch carries a tensor and no promise. So the promise is looked up by the weight's address and shape, and
-holds only while the tensor that it was made of is alive, lies where it lay, and torch has counted no write of it.
+holds only for a tensor of the same strides and element type, and while the one that it was made of is alive, lies where
+it lay, and torch has counted no write of it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class Promise:
             return False
         return all(parameter._version == version for parameter, version in self._versions)  # noqa: SLF001
 
+    def is_of(self, weight: Any) -> bool:
+        """Say whether a tensor of the same address and shape is the weight, and not another view of its memory."""
+        own = self.constant.tensor
+        return bool(own.dtype is weight.dtype and own.stride() == weight.stride())
+
 
 _KNOWN: dict[tuple[int, Any], Promise] = {}
 """By address and shape of the weight."""
@@ -67,10 +73,13 @@ def release(weight: Any) -> None:
 
 
 def promised(weight: Any) -> Any:
-    """Return the weight with its promise, as the products take it, or the weight alone where none is kept."""
+    """Return the weight with its promise, as the products take it, or the weight alone where none is kept.
+
+    A view of the same memory is no such weight, as the transpose of a square one: address and shape are equal there.
+    """
     if not _KNOWN:
         return weight
     found = _KNOWN.get((weight.data_ptr(), weight.shape))
-    if found is None or not found.is_kept:
+    if found is None or not found.is_of(weight) or not found.is_kept:
         return weight
     return found.constant

@@ -250,6 +250,20 @@ def test_what_a_committed_selection_has_of_the_operations_stays_as_it_is(built):
     assert " measured, " in result.stdout.splitlines()[-1]
 
 
+def test_epilogues_add_to_the_operations(built):
+    result = aot("build", "--target", "h200", "--epilogues", "gelu,residual", "--operations", "bf16_kk")
+    assert result.exit_code == 0, result.output
+    ((found,), _, _) = built[0]
+    assert [x.operation.tag for x in found.table.sections] == ["bf16_kk", "bf16_kk_gelu", "bf16_kk_residual"]
+
+
+def test_epilogues_that_mean_nothing_are_refused(built, selection):
+    result = aot("build", "--target", "h200", "--epilogues", "swish")
+    assert "no epilogue is called 'swish'; expected of bias, relu" in result.stderr
+    assert "--epilogues means nothing" in aot("build", "--selection", selection, "--epilogues", "gelu").stderr
+    assert built == []
+
+
 def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     asked = []
 

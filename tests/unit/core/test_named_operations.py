@@ -2,7 +2,14 @@ import pytest
 
 from aot.core.errors import OperationError
 from aot.core.grouping import Grouping
-from aot.core.named_operations import DEFAULT_PRESET, HELP, PRESETS, all_named_operations, named_operations
+from aot.core.named_operations import (
+    DEFAULT_PRESET,
+    HELP,
+    PRESETS,
+    all_named_operations,
+    named_operations,
+    with_epilogues,
+)
 from aot.core.operation import Layout, Operation
 from aot.core.row_operation import RowOperation
 from aot.core.types import BF16, FP16
@@ -105,3 +112,38 @@ def test_products_are_needed_beside_row_operations():
 
 def test_no_tag_is_of_both_catalogues():
     assert not {x.tag for x in Operation} & {x.tag for x in RowOperation}
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogues", "added"),
+    [
+        ("default", "silu", "bf16_kk_silu,fp16_kk_silu"),
+        ("bf16_kk,e4m3_bf16_kk", "silu, gelu_tanh", "[be]*16_kk_silu,[be]*16_kk_gelu_tanh,-*e5m2*"),
+        ("bf16_kk_gathered", "swiglu", "bf16_kk_gathered_swiglu"),
+        ("fp16_kk,bf16_rms_norm", "residual", "fp16_kk_residual"),
+    ],
+)
+def test_epilogues_add_operations_of_the_same_types_layout_and_grouping(text, epilogues, added):
+    named = all_named_operations(text)
+    found = with_epilogues(named, epilogues)
+    assert found.rows == named.rows
+    assert set(found.products) == {*named.products, *named_operations(added)}
+    assert list(found.products) == [x for x in Operation if x in found.products]
+
+
+@pytest.mark.parametrize(
+    ("text", "epilogues", "message"),
+    [
+        ("default", "swish", "no epilogue is called 'swish'; expected of bias, relu, gelu, gelu_tanh, silu, residual"),
+        ("default", "none", "no epilogue is called 'none'"),
+        ("default", "", "no epilogue is called ''"),
+        (
+            "int8",
+            "gelu",
+            "no operation is like int8_int32_kk, int8_bf16_kk, int8_fp16_kk with the epilogue gelu; there",
+        ),
+    ],
+)
+def test_epilogues_that_there_are_not_are_refused(text, epilogues, message):
+    with pytest.raises(OperationError, match=message):
+        with_epilogues(all_named_operations(text), epilogues)
