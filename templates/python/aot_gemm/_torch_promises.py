@@ -35,6 +35,11 @@ class Promise:
             return False
         return all(parameter._version == version for parameter, version in self._versions)  # noqa: SLF001
 
+    def is_of(self, weight: Any) -> bool:
+        """Say whether a tensor of the same address and shape is the weight, and not its transpose or a view of bits."""
+        own = self.constant.tensor
+        return weight is own or (weight.dtype is own.dtype and weight.stride() == own.stride())
+
 
 _KNOWN: dict[tuple[int, Any], Promise] = {}
 """By address and shape of the weight."""
@@ -71,6 +76,6 @@ def promised(weight: Any) -> Any:
     if not _KNOWN:
         return weight
     found = _KNOWN.get((weight.data_ptr(), weight.shape))
-    if found is None or not found.is_kept:
+    if found is None or not found.is_kept or not found.is_of(weight):
         return weight
     return found.constant
