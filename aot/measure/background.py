@@ -61,9 +61,9 @@ def hold_lock(out: Path, wait_s: float) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -76,7 +76,7 @@ def holder(out: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        if _try_lock(descriptor):
+        if _try_lock(descriptor, fcntl.LOCK_SH):  # which another that asks may hold meanwhile
             return None
         return int(os.read(descriptor, 64) or b"0")
     finally:

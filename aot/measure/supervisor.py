@@ -83,13 +83,16 @@ class Progress:
 def _lines(process: subprocess.Popen[bytes], silence_s: float) -> Iterator[str]:
     """Return the worker's lines until it closes its output.
 
+    The first may take `SILENCE_S` in any case: imports, which take seconds on a slow disk, say nothing of kernels.
+
     Raises:
         TimeoutError: it was silent for too long.
     """
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-    descriptor, rest = process.stdout.fileno(), b""
+    descriptor, rest, limit_s = process.stdout.fileno(), b"", max(silence_s, SILENCE_S)
     while True:
-        ready, _, _ = select.select([descriptor], [], [], silence_s)
+        ready, _, _ = select.select([descriptor], [], [], limit_s)
+        limit_s = silence_s
         if not ready:
             raise TimeoutError
         piece = os.read(descriptor, 1 << 16)

@@ -231,6 +231,17 @@ aot_gemm_tensor_t packed(int64_t rows, int64_t columns, bool by_columns) {
   return {nullptr, {columns, 1}};
 }
 
+// Gives the steps from product to product, or from group to group, of operands without gaps; 0 of those that have none, as
+// a call states them.
+aot_gemm_group_strides_t packed_steps(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_group_strides_t steps = {};
+  const bool is_batch = !operation.has_offsets();
+  if (is_batch) steps.a = problem.m * problem.k;
+  if (is_batch || operation.groups_rows()) steps.b = rows_of_b(problem, operation) * problem.k;
+  if (is_batch || operation.grouping == Grouping::kKgrouped) steps.d = problem.m * problem.n;
+  return steps;
+}
+
 // Arguments: operation, layout, m, n, k, number of products or groups, flags, table (integers). Returns what the dispatch
 // table says of packed operands and a row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked
 // up), bytes of workspace, the table that answered, products of a launch, and launches.
@@ -255,14 +266,11 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   problem.bias = packed(1, n, false);
   problem.residual = packed(m, n, false);
   problem.num_groups = num_groups;
-  if (num_groups > 1) {
-    problem.group_strides.a = m * k;
-    problem.group_strides.b = n * k;
-    problem.group_strides.d = m * n;
-  }
   problem.offsets = problem.index = {nullptr, {1, 1}};
   int32_t index = 0;
-  if (find_operation(problem.operation, &index) == AOT_GEMM_OK && kOperations[index].gathers()) problem.rows_of_a = m;
+  const bool is_known = find_operation(problem.operation, &index) == AOT_GEMM_OK;
+  if (is_known && kOperations[index].gathers()) problem.rows_of_a = m;
+  if (is_known && num_groups > 1) problem.group_strides = packed_steps(problem, kOperations[index]);
   aot_gemm_selection_t found;
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);

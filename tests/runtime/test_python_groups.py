@@ -329,6 +329,12 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
         assert f"asked for {expected} {'k' if is_k else 'rows'} of each" in text
 
 
+def test_plan_of_groups_states_no_step_that_a_call_does_not(package):
+    """Groups are rows of one A: there is no step between them that TMA could find too long."""
+    assert package.plan(2**20, 64, 2**20, groups=8).tier != "fallback"
+    assert package.plan(256, 512, 2**31 - 128, layout="mn", groups=8, grouping="kgrouped").tier != "fallback"
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [

@@ -286,6 +286,18 @@ def test_loading_weights_changes_what_is_multiplied(module, calls):
     assert error(model(x), copy.deepcopy(other).float()(x.float())) < FP8
 
 
+def test_a_write_that_torch_counts_changes_what_is_multiplied(module, calls):
+    model, x = drawn(Model()), random_tensor(7, WIDTH)
+    module.patch(model, quantise="fp8")
+    for layer in model.layers:
+        layer.attention.q.weight.copy_(drawn(nn.Linear(WIDTH, WIDTH, bias=False)).weight)  # one of three in a product
+        layer.attention.o.weight.neg_()
+        layer.mlp.gate.weight.neg_()
+    other = copy.deepcopy(model)
+    module.unpatch(other)
+    assert error(model(x), other.float()(x.float())) < FP8
+
+
 def test_rows_whose_product_has_changed_since_are_restored(module, calls, every_package):
     model, x = drawn(Model()), random_tensor(7, WIDTH)
     module.patch(model, quantise="fp8")

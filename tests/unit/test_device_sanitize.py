@@ -201,11 +201,13 @@ for kernel in plan["kernels"]:
     say(begin=name, case=case)
     if name == "dies": sys.exit(9)
     if name == "hangs": time.sleep(60)
-    print("========= Error: Race reported between Write access at kernel_cutlass_x+0x10")
+    is_clean = name in ("clean", "late")
+    if not is_clean: print("========= Error: Race reported between Write access at kernel_cutlass_x+0x10")
     say(end=name, seconds=0.5, fault="wrong result" if name == "wrong" else "")
-    print("=========     and Read access at kernel_cutlass_x+0x20 [3 hazards]")
+    if not is_clean: print("=========     and Read access at kernel_cutlass_x+0x20 [3 hazards]")
 say(ended=True)
-print("========= ERROR SUMMARY: 1 error")
+if name == "late": print("========= Invalid __global__ read of size 4 bytes at kernel_cutlass_x+0x10")
+print("========= ERROR SUMMARY: %d errors" % (name != "clean"))
 """
 
 
@@ -213,14 +215,14 @@ print("========= ERROR SUMMARY: 1 error")
 def tool(tmp_path, monkeypatch):
     """Return what runs the parent with a stand-in for the sanitizer, on kernels of these names."""
 
-    def run(*names, sees=True, arguments=()):
+    def run(*names, sees=True, cases=("few",), arguments=()):
         script = tmp_path / "sanitizer"
         script.write_text(f"#!{sys.executable}\n" + FAKE.format(mark=sanitize_worker.MARK, sees=sees))
         script.chmod(0o755)
         kernels = [product(name, i) for i, name in enumerate(names)]
         monkeypatch.setattr(sanitize, "library_of", lambda _: tmp_path / "lib.so")
         monkeypatch.setattr(sanitize, "read_kernels", lambda _: kernels)
-        monkeypatch.setattr(ShippedKernel, "cases", lambda _: [type("Case", (), {"name": "few"})])
+        monkeypatch.setattr(ShippedKernel, "cases", lambda _: [type("Case", (), {"name": x}) for x in cases])
         words = ["--sanitizer", str(script), "--out", str(tmp_path / "out"), "--processes", "2", *arguments]
         status = sanitize.main(words)
         return status, json.loads((tmp_path / "out" / "memcheck.json").read_text())
@@ -262,6 +264,21 @@ def test_a_tool_that_does_not_see_its_control_proves_nothing(tool):
     status, summary = tool(sees=False)
     assert (status, summary["sees_fault"]) == (2, False)
     assert "the control was not reported" in summary["troubles"][0]
+
+
+@pytest.mark.parametrize(
+    ("names", "cases", "status", "troubles"),
+    [
+        (["clean"], ["few"], 0, []),
+        (["clean"], ["few", "many"], 2, []),
+        (["late"], ["few"], 2, ["1 times: outside every case: Invalid __global__ read of size 4 bytes at *"]),
+        ([], ["few"], 2, []),
+    ],
+)
+def test_all_is_well_where_every_case_was_watched_and_nothing_was_in_trouble(tool, names, cases, status, troubles):
+    got, summary = tool(*names, cases=cases)
+    assert (got, summary["reports"], summary["faults"]) == (status, [], [])
+    assert [x.partition("kernel_cutlass")[0] + "*" * bool(x) for x in summary["troubles"]] == troubles
 
 
 def test_clean_is_told_apart_from_not_reached():

@@ -1,7 +1,7 @@
 """Linears whose parameters `patch` has frozen: weights that lie in one matrix, that are promised, padded or quantised.
 
-The parameters stay what they were, with their names and values; those of one matrix become views of its rows, so that
-nothing is held twice and a state dict is loaded into the matrix itself.
+The parameters stay what they were, with their names and values; those of one product become views of its rows
+and of its bias: nothing is held twice, a state dict is loaded into the matrix itself, and what writes them writes it.
 """
 
 from __future__ import annotations
@@ -60,24 +60,22 @@ class Joined:
             self.weight = first.new_zeros(sum(self.columns), first.shape[1])
             has_bias = any(x.bias is not None for x in self.modules)
             self.bias = first.new_zeros(sum(self.columns)) if has_bias else None
-        start = 0
+        start, places = 0, []
         for module in self.modules:
-            own = self.weight[start : start + module.weight.shape[0]]
-            if module.weight.data_ptr() != own.data_ptr():
-                own.copy_(module.weight)
-                release(module.weight)
-                module.weight.data = own
+            end = start + module.weight.shape[0]
+            places.append((module.weight, self.weight[start:end].data_ptr()))
+            if _move(module.weight, self.weight[start:end]):
                 module.aot_renew()
             if module.bias is not None:
-                self.bias[start : start + len(own)].copy_(module.bias)
-            start += len(own)
+                places.append((module.bias, self.bias[start:end].data_ptr()))
+                _move(module.bias, self.bias[start:end])
+            start = end
         if self.kind is not None:
             quantised, scale = quantise_rows(self.weight, self.kind)
             self.quantised, self.scale = self._kept(quantised, self.quantised), self._kept(scale, self.scale)
             self.inputs = Inputs(self.kind, first.shape[1], first.dtype)
-        self._weights, self._biases = weights, [x.bias for x in self.modules]
-        self._versions = self._bias_versions()
-        self._places = [x.weight.data_ptr() for x in self.modules]
+        self._weights, self._biases, self._places = weights, [x.bias for x in self.modules], places
+        self._versions = self._written()
         if first.device.type in _torch_modules.DEVICES:
             held = self.weight if self.quantised is None else self.quantised
             promise(held, (*weights, *([] if held is self.weight else [held])), self)
@@ -87,8 +85,9 @@ class Joined:
         """Return new values in the tensor that was there before, so that what was compiled or captured has them."""
         return new if old is None or old.device != new.device else old.copy_(new)
 
-    def _bias_versions(self) -> list[int | None]:
-        return [_version_of(x.bias) for x in self.modules if x.bias is not None]
+    def _written(self) -> list[int | None]:
+        """Return how often torch has counted writes of the weights, where there are copies of them."""
+        return [] if self.quantised is None else [_version_of(x) for x in self._weights]
 
     def forget(self) -> None:
         """Take the promises of the matrix back, before something writes it."""
@@ -104,11 +103,14 @@ class Joined:
         return True
 
     def is_tied(self) -> bool:
-        """Say whether the parameters still are rows of the matrix; else somebody has given them other memory."""
-        for module, place in zip(self.modules, self._places, strict=True):
-            if module.weight.data_ptr() != place:
+        """Say whether the parameters still are parts of the matrix and of the bias, and copies what they are copies of.
+
+        Else somebody has given them other memory, or has written what is quantised.
+        """
+        for parameter, place in self._places:
+            if parameter.data_ptr() != place:
                 return False
-        return self._bias_versions() == self._versions
+        return self._written() == self._versions
 
     def product(self, x: Any, *, gate: str | None = None, activation: str | None = None) -> Any:
         """Compute the product of all rows, with a gate or an activation behind it."""
@@ -162,6 +164,20 @@ class Joined:
         return parts[place]
 
 
+def _move(parameter: Any, place: Any) -> bool:
+    """Have a parameter lie where its part of a matrix or of a bias does, and say whether it did not.
+
+    One of another type stays where it is, so that the product is not used.
+    """
+    if parameter.data_ptr() == place.data_ptr():
+        return False
+    place.copy_(parameter)
+    release(parameter)
+    if (parameter.dtype, parameter.device) == (place.dtype, place.device):
+        parameter.data = place
+    return True
+
+
 def _version_of(x: Any) -> int | None:
     return None if x.is_inference() else x._version  # noqa: SLF001
 
@@ -207,7 +223,9 @@ class FrozenLinear(Linear):
         release(self.weight)
         if self.aot_joined is not None:
             self.aot_joined.forget()
-            self.weight.data = self.weight.data.clone()
+            for parameter in (self.weight, self.bias):
+                if parameter is not None:
+                    parameter.data = parameter.data.clone()
         for parameter, required in zip((self.weight, self.bias), self.aot_required, strict=False):
             parameter.requires_grad_(required)
         for name in ("aot_joined", "aot_place", "aot_required"):

@@ -17,9 +17,9 @@ import sys, time
 from pathlib import Path
 from aot.measure.background import hold_lock, serve
 def measure():
-    with hold_lock(Path(sys.argv[1]), 0.0):
-        print("measuring", flush=True)
+    with hold_lock(Path(sys.argv[1]), 10.0):
         try:
+            print("measuring", flush=True)
             time.sleep(float(sys.argv[2]))
         except KeyboardInterrupt:
             return 130
@@ -30,6 +30,15 @@ sys.exit(serve(Path(sys.argv[1]), measure))
 
 def command(out, seconds):
     return [sys.executable, "-c", SERVE, str(out), str(seconds)]
+
+
+def started(out):
+    """Give the process that measures, once it does: it has the lock before it says who it is, and what it does."""
+    end = time.monotonic() + 20
+    while status(out, 0).log != "measuring\n":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return holder(out)
 
 
 def wait(out):
@@ -52,7 +61,7 @@ def test_run_outlives_its_starter_and_leaves_its_code(tmp_path):
 def test_start_leaves_a_run_that_goes_on(tmp_path):
     out = tmp_path / "r.sqlite"
     start(out, command(out, 30))
-    first = holder(out)
+    first = started(out)
     assert start(out, ["false"]).running
     assert holder(out) == first
     stop(out)
@@ -62,13 +71,29 @@ def test_start_leaves_a_run_that_goes_on(tmp_path):
 def test_run_that_is_killed_has_no_code(tmp_path):
     out = tmp_path / "r.sqlite"
     start(out, command(out, 30))
-    os.kill(holder(out), signal.SIGKILL)
+    os.kill(started(out), signal.SIGKILL)
     assert wait(out) == State(False, None, 10, "measuring\n")
 
 
 def test_run_that_does_not_start_says_why(tmp_path):
     with pytest.raises(StoreError, match=r"the run did not start \(exit code 3\): no numpy"):
         start(tmp_path / "r", [sys.executable, "-c", "import sys; print('no numpy'); sys.exit(3)"])
+
+
+def test_one_that_asks_does_not_take_another_for_a_run(tmp_path, monkeypatch):
+    out, found, flock = tmp_path / "r.sqlite", [], background.fcntl.flock
+
+    def ask_meanwhile(descriptor, kind):
+        flock(descriptor, kind)
+        if not found:
+            found.append("asked")
+            found.append(holder(out))
+
+    with hold_lock(out, 0.0):
+        pass
+    monkeypatch.setattr(background.fcntl, "flock", ask_meanwhile)
+    assert holder(out) is None
+    assert found == ["asked", None]
 
 
 def test_lock_is_held_by_a_child_that_inherits_it(tmp_path):

@@ -71,6 +71,11 @@ def test_kernel_that_hangs_while_verifying_is_quarantined(tmp_path):
     assert str(rows(out, PROBLEMS[0])[NAMES[0]].status) == "quarantined: verifying: hung: no progress for 3 s"
 
 
+def test_a_worker_that_is_slow_to_begin_does_not_hang(tmp_path):
+    slow = [sys.executable, "-c", "import time; time.sleep(1.0); print('here', flush=True)"]
+    assert supervise(lambda _left: slow, tmp_path / "r.sqlite", silence_s=0.5, silent=True) == 0
+
+
 def test_worker_that_dies_with_no_kernel_running_is_an_error(tmp_path):
     out = tmp_path / "r.sqlite"
     command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
