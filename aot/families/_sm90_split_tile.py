@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BLOCK_K = 64
-"""Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, swizzling modes."""
-
-ROW_BYTES = 2 * BLOCK_K
+ROW_BYTES = 128
+"""Bytes of k in a stage, the widest rows that TMA swizzles. Source: PTX ISA, swizzling modes."""
 
 SWIZZLED = 64
 """Elements of a swizzled row along the tile, where an operand is not contiguous along k: 128 bytes, as along k."""
@@ -116,9 +114,14 @@ class Tile:
         return 2 * self.num_stages + 1
 
     @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for finishing what it stores: none, a bias alone is read when it is needed."""
+        return 0
+
+    @property
     def fixed_bytes(self) -> int:
-        """Bytes beside the stages: what is received, the barrier for it, and what aligns the stages."""
-        return ALIGN_BYTES + self.received_bytes + VECTOR_BYTES
+        """Bytes beside the stages: what is received, the barrier for it, factors, and what aligns the stages."""
+        return ALIGN_BYTES + self.received_bytes + VECTOR_BYTES + 4 * self.num_factors
 
     @property
     def smem_bytes(self) -> int:
