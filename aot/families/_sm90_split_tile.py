@@ -127,3 +127,21 @@ class Tile:
     def smem_bytes(self) -> int:
         """Shared memory of a CTA."""
         return self.fixed_bytes + (self.stage_bytes + 2 * BARRIER_BYTES) * self.num_stages
+
+
+@dataclass(frozen=True)
+class ScaledTile(Tile):
+    """The same where the sums have factors and perhaps a bias."""
+
+    swap_ab: bool = False
+    """Whether the tile's rows are rows of B, which have the bias."""
+
+    @property
+    def side(self) -> int:
+        """Columns of the tile that a CTA stores, and perhaps some behind them."""
+        return self.share * GROUP
+
+    @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for what it stores: factors of its rows, of its columns, and the bias of B's side."""
+        return self.rows + self.side + (self.rows if self.swap_ab else self.side)

@@ -6,7 +6,10 @@ workspace, no flags and no second kernel. Where the tiles fill one wave, a CTA m
 scheduler of a persistent kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles
 of a cluster. The products of a batch each have their own tiles, one product's behind the other's.
 
-Every epilogue of 16 bits is computed of the sums that a CTA has added up, before they are rounded once.
+Every epilogue is computed of the sums that a CTA has added up, before they are rounded once.
+
+FP8 operands, both contiguous along k as wgmma takes them, have 128 of k in a stage. Their sums are promoted: each
+stage's is added to a thread's sums in float32, unless all may stay in the tensor cores' accumulator (`Types.is_fast`).
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
-from aot.families._epilogue import has_own_epilogue
-from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, Tile
+from aot.families._epilogue import FP8, has_own_epilogue
+from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, ScaledTile, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,16 +48,20 @@ EPILOGUE_SUMS = {1: 80, 2: 64, 3: 40}
 """Most sums that a thread has to itself then, of those that it multiplied, by warpgroups: they lie beside a residual
 and a bias. Source: as above; with 96, 88 and 48 some spill."""
 
+PROMOTED_SUMS = {1: 192, 2: 160, 3: 112}
+"""Registers of a thread for promoted sums, and as many for those of a stage, by warpgroups. Source: 128x160 and 192x112
+compile without spills, 128x176 and 192x128 spill 120 and 64 bytes, nvidia-cutlass-dsl 4.8.1, 2026-11-23; one warpgroup
+has no more than an epilogue leaves."""
+
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
 
 
-def _tile(candidate: Candidate, target: Target) -> Tile:
+def _tile(candidate: Candidate, operation: Operation, target: Target) -> Tile:
     """Return a candidate's tile, with stages that fill the shared memory where it names none."""
-    warpgroups = WARPGROUPS.get(candidate.tile_m, 1)
-    bare = Tile(
-        candidate.tile_m, candidate.tile_n, candidate.split_k, warpgroups, 0, candidate.cluster_m, candidate.cluster_n
-    )
+    sizes = candidate.tile_m, candidate.tile_n, candidate.split_k, WARPGROUPS.get(candidate.tile_m, 1), 0
+    cluster = candidate.cluster_m, candidate.cluster_n
+    bare = ScaledTile(*sizes, *cluster, candidate.swap_ab) if operation.types.is_scaled else Tile(*sizes, *cluster)
     left = target.smem_bytes_per_block - bare.fixed_bytes
     fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
     return replace(bare, num_stages=candidate.num_stages or max(fit, MIN_STAGES))
@@ -90,9 +97,13 @@ def _check_tile(tile: Tile) -> Rejected | None:
     return None
 
 
-def _check_registers(tile: Tile, *, has_epilogue: bool) -> Rejected | None:
+def _check_registers(tile: Tile, operation: Operation) -> Rejected | None:
     """Ask that a thread has registers for its sums, and for those that it finishes beside what an epilogue reads."""
-    name = f"{tile.rows}x{tile.columns}"
+    name, has_epilogue = f"{tile.rows}x{tile.columns}", has_own_epilogue(operation)
+    most = PROMOTED_SUMS[tile.num_warpgroups]
+    if operation.types.is_promoted and 2 * tile.num_accumulators > most:
+        text = f"{name} needs {2 * tile.num_accumulators} registers a thread, twice its sums since they are promoted"
+        return Rejected(Reason.REGISTERS, f"{text} every 128 of k; {most} fit")
     fit = (EPILOGUE_ACCUMULATORS if has_epilogue else MAX_ACCUMULATORS)[tile.num_warpgroups]
     if tile.num_accumulators > fit:
         text = f"{name} needs {tile.num_accumulators} accumulator registers a thread; {fit} fit"
@@ -130,7 +141,7 @@ class Sm90ClusterSplitK:
     widens_fp8 = False
     prefetches_b = True
     orders_tiles = False
-    types = (BF16, FP16)
+    types = (BF16, FP16, *FP8)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE, Grouping.BATCHED)
 
@@ -168,15 +179,14 @@ class Sm90ClusterSplitK:
             allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
-        tile = _tile(candidate, target)
+        tile = _tile(candidate, operation, target)
         fault = _check_tile(tile)
-        registers = _check_registers(tile, has_epilogue=has_own_epilogue(operation)) if fault is None else None
+        registers = _check_registers(tile, operation) if fault is None else None
         return fault or registers or _check_layout(tile, _are_k_major(candidate, operation))
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count the stages, the sums that a CTA receives, and the barriers."""
-        del operation
-        tile = _tile(candidate, target)
+        """Count the stages, the sums that a CTA receives, factors, and the barriers."""
+        tile = _tile(candidate, operation, target)
         return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
 
     def workspace(self, candidate: Candidate) -> Workspace:
@@ -190,7 +200,10 @@ class Sm90ClusterSplitK:
         return 1, 1
 
     def sum_order(self, candidate: Candidate) -> str:
-        """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums."""
+        """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums.
+
+        A block is of 64 elements of 16 bits or 128 of 8, and the promoted sums of FP8 follow k in any tile.
+        """
         return f"wgmma, blocks of k by turns of {candidate.split_k}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
@@ -199,8 +212,15 @@ class Sm90ClusterSplitK:
         from aot.families._arguments import cutlass_type
 
         arguments, are_k_major = signature(KernelKey(operation, candidate)), _are_k_major(candidate, operation)
-        tile = _tile(candidate, target)
+        tile = _tile(candidate, operation, target)
         configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, are_k_major)
+        if operation.types.is_scaled:
+            from aot.families._skinny_entry import skinny_epilogue_entry
+            from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
+
+            a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
+            operands = (b, a) if candidate.swap_ab else (a, b)
+            return skinny_epilogue_entry(ScaledSplitGemmSm90(*configured, operation, operands), arguments, operation)
         if has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
             from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
