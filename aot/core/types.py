@@ -55,6 +55,11 @@ class Types:
         return self.scale is not Scale.NONE
 
     @property
+    def is_promoted(self) -> bool:
+        """Say whether FP8 sums are added up outside of Hopper's tensor cores, every 128 of k."""
+        return self.a.bits == 8 and self.accumulator is ElementType.FLOAT32 and not self.is_fast
+
+    @property
     def scales_d(self) -> bool:
         """Say whether D is multiplied by one factor before it is rounded: D is of 8 bits."""
         return self.is_scaled and self.d.bits == 8

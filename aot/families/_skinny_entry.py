@@ -35,7 +35,7 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
         scale_b: cute.Tensor | None,
         bias: cute.Tensor,
         residual: cute.Tensor | None,
-        _scale_d: None,
+        scale_d: cute.Tensor | None,
         _workspace: None,
         prefetch_b: Int32,
         _tile_order: None,
@@ -43,6 +43,6 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
     ) -> None:
         if const_expr(has_gate):
             b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
-        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual), prefetch_b, stream)
+        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual, scale_d), prefetch_b, stream)
 
     return Entry(entry, epilogue_arguments(signature, operation))

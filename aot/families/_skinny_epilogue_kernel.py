@@ -42,6 +42,8 @@ class Vectors(NamedTuple):
     """The bias (n), or of no elements."""
     residual: Any
     """The residual (m, n)."""
+    scale_d: Any = None
+    """The factor of D (1)."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from cutlass.memory import SmemAllocator
 from quack.fast_math import FastDivmod
 
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
-from aot.families._sm90_split_kernel import SplitGemmSm90, barriers_of, keep
+from aot.families._sm90_split_kernel import SplitGemmSm90, barriers, keep
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy
-from aot.families._sm90_split_tile import BLOCK_K
 
 BARRIERS_ARE_THERE = 1
 """The named barrier of all warps of a CTA."""
@@ -79,7 +78,7 @@ class OneTileGemmSm90(SplitGemmSm90):
         cluster_c, cluster_r = divmod(index, divisors[0])
         tile_r = cluster_r * tile.cluster_m + peer % tile.cluster_m
         tile_c = cluster_c * tile.cluster_n + peer // tile.cluster_m
-        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
+        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], self.block_k)
         self._await_barriers(warp)
         if warp >= tile.num_multiplying // 32:
             shared_r, shared_c = tile.sharers(peer)
@@ -91,7 +90,7 @@ class OneTileGemmSm90(SplitGemmSm90):
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_arrive_relaxed()
         if warp < tile.num_multiplying // 32:
-            fetched = self.fetch(vectors, warp, Int32(0), (tile_r, tile_c))
+            fetched = self.fetch(vectors, storage, warp, Int32(0), (tile_r, tile_c))
             sums = self.multiply(mma, stages, storage, warp, Int32(0), num_k_blocks)
             corner = (tile_r * tile.rows, tile_c * tile.columns)
             self._finish_tile(sums, fetched, storage, warp, corner, d, vectors)
@@ -102,7 +101,7 @@ class OneTileGemmSm90(SplitGemmSm90):
     def _make_barriers(self, storage: Any) -> None:
         """Initialise a CTA's barriers; in one warp."""
         tile = self.tile
-        full, empty, _ = barriers_of(storage, tile)
+        full, empty, _ = barriers(storage, tile)
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(full + s, 1)

@@ -37,13 +37,13 @@ class EpilogueSplitGemmSm90(SplitGemmSm90):
         return self.operation.num_rows_of_b(1)
 
     @cute.jit
-    def fetch(self, vectors: Any, warp: Int32, rank: Int32, place: Any) -> Any:
+    def fetch(self, vectors: Any, storage: Any, warp: Int32, rank: Int32, place: Any) -> Any:  # noqa: ARG002 - others need it
         """Read a thread's chunks of a residual, and prefetch the bias, before the multiplication."""
         tile = self.tile
         cute.arch.griddepcontrol_wait()
         corner = (place[0] * tile.rows, place[1] * tile.columns)
         first = rank * tile.share
-        self._prefetch_bias(vectors.bias, first, corner)
+        self.prefetch_bias(vectors.bias, first, corner)
         chunks = None
         if const_expr(vectors.residual is not None):
             origin = (self.row(warp, corner), corner[1])
@@ -59,7 +59,7 @@ class EpilogueSplitGemmSm90(SplitGemmSm90):
         return offsets, fetched, vectors, first, origin
 
     @cute.jit
-    def _prefetch_bias(self, bias: cute.Tensor, first: Int32, corner: Any) -> None:
+    def prefetch_bias(self, bias: cute.Tensor, first: Int32, corner: Any) -> None:
         """Prefetch the bias of what the CTA stores to L2, a thread a sector."""
         tile = self.tile
         thread, _, _ = cute.arch.thread_idx()
@@ -98,6 +98,11 @@ class EpilogueSplitGemmSm90(SplitGemmSm90):
                 pairs = range(i, i + 1)
                 pair = self.load_bias(vectors.bias, origin[0], origin[1] + first * GROUP, pairs)
                 self.add_bias(own, pair, pairs)
+        return self.finish_all(own, chunks, memory, warp)
+
+    @cute.jit
+    def finish_all(self, own: cute.Tensor, chunks: Any, memory: Any, warp: Int32) -> Any:
+        """Return what is to be rounded of a thread's sums with their bias."""
         if const_expr(self.operation.gate is not None):
             return self._multiply_halves(own, self.operation.gate)
         for v in range_constexpr(self.tile.num_vectors):

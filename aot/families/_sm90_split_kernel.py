@@ -27,7 +27,7 @@ from aot.families._grid import along_x
 from aot.families._quack_internals import first_stage
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
-from aot.families._sm90_split_tile import ALIGN_BYTES, BLOCK_K, MMA_M, VECTOR_BYTES, WARPGROUP, Tile
+from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP, Tile
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,16 @@ class SplitGemmSm90(StoreSplitSm90):
     """SMs of the device."""
     are_k_major: tuple[bool, bool]
     """Whether the operand of the tile's rows is contiguous along k, and whether that of its columns is."""
+
+    @property
+    def multiplied(self) -> tuple[Any, Any]:
+        """CUTLASS's types of the operands of the tile's rows and columns: here D's."""
+        return self.element, self.element
+
+    @property
+    def block_k(self) -> int:
+        """Elements of k in a stage."""
+        return ROW_BYTES * 8 // int(self.multiplied[0].width)
 
     def __call__(
         self,
@@ -57,20 +67,19 @@ class SplitGemmSm90(StoreSplitSm90):
         counts = [d.shape[0]] if cute.rank(d) == MODES_OF_A_BATCH else []
         operands = (b, a) if self.swap_ab else (a, b)
         layouts, loads = [], []
-        for operand, extent, sharing, is_k_major in zip(
-            operands, (tile.rows, tile.columns), tile.sharing, self.are_k_major, strict=True
+        for operand, element, extent, sharing, is_k_major in zip(
+            operands, self.multiplied, (tile.rows, tile.columns), tile.sharing, self.are_k_major, strict=True
         ):
             view = products_last(operand)
-            layout = self._stages(extent, is_k_major=is_k_major)
+            layout = self._stages(element, extent, is_k_major=is_k_major)
             box = first_stage(layout)
             copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-            loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, BLOCK_K), num_multicast=sharing))
+            loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, self.block_k), num_multicast=sharing))
             layouts.append(layout)
             counts.append(cute.ceil_div(cute.size(view, mode=[0]), extent * tile.num_tiles // sharing))
         major_r, major_c = (OperandMajorMode.K if x else OperandMajorMode.MN for x in self.are_k_major)
         mma = make_trivial_tiled_mma(
-            self.element,
-            self.element,
+            *self.multiplied,
             major_r,
             major_c,
             Float32,
@@ -92,25 +101,26 @@ class SplitGemmSm90(StoreSplitSm90):
         """Make on the host what the kernel divides its number by, of the counts of clusters: here nothing."""
         del counts
 
-    def _stages(self, extent: int, *, is_k_major: bool) -> Any:
+    def _stages(self, element: Any, extent: int, *, is_k_major: bool) -> Any:
         """Lay the stages of an operand's tile out: rows of 128 bytes along k, or along the tile's extent."""
         kind = warpgroup.SmemLayoutAtomKind.K_SW128 if is_k_major else warpgroup.SmemLayoutAtomKind.MN_SW128
-        atom = warpgroup.make_smem_layout_atom(kind, self.element)
+        atom = warpgroup.make_smem_layout_atom(kind, element)
         order = (0, 1, 2) if is_k_major else (1, 0, 2)
-        return cute.tile_to_shape(atom, (extent, BLOCK_K, self.tile.num_stages), order=order)
+        return cute.tile_to_shape(atom, (extent, self.block_k, self.tile.num_stages), order=order)
 
     def _shared_memory(self) -> Any:
-        """Describe a CTA's shared memory: the stages, what the cluster sends, and the barriers."""
+        """Describe a CTA's shared memory: the stages, what the cluster sends, factors, and the barriers."""
         tile = self.tile
 
-        def stages(extent: int) -> Any:
-            count = extent * BLOCK_K * tile.num_stages
-            return cute.struct.Align[cute.struct.MemRange[self.element, count], ALIGN_BYTES]
+        def stages(element: Any, extent: int) -> Any:
+            count = extent * self.block_k * tile.num_stages
+            return cute.struct.Align[cute.struct.MemRange[element, count], ALIGN_BYTES]
 
         fields = {
-            "rows": stages(tile.rows),
-            "columns": stages(tile.columns),
+            "rows": stages(self.multiplied[0], tile.rows),
+            "columns": stages(self.multiplied[1], tile.columns),
             **self.fields_beside_stages(),
+            **({"factors": cute.struct.MemRange[Float32, tile.num_factors]} if tile.num_factors else {}),
             "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
         }
         return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
@@ -160,19 +170,18 @@ class SplitGemmSm90(StoreSplitSm90):
             d = d[product, None, None]
         tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
         tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
-        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], BLOCK_K)
+        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], self.block_k)
         if warp >= tile.num_multiplying // 32:
+            first = rank * tile.num_tiles
             copies = (
-                make_copy(load_rows, stages[0], (tile.rows, tile_r), tile.sharing[0], rank * tile.num_tiles, peer),
-                make_copy(
-                    load_columns, stages[1], (tile.columns, tile_c), tile.sharing[1], rank * tile.num_tiles, peer
-                ),
+                make_copy(load_rows, stages[0], (tile.rows, tile_r), tile.sharing[0], first, peer),
+                make_copy(load_columns, stages[1], (tile.columns, tile_c), tile.sharing[1], first, peer),
             )
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_wait()  # the others' barriers are there
             self._load(copies, storage, warp, rank, num_k_blocks, prefetch_b)
         if warp < tile.num_multiplying // 32:
-            fetched = self.fetch(vectors, warp, rank, (tile_r, tile_c))
+            fetched = self.fetch(vectors, storage, warp, rank, (tile_r, tile_c))
             sums = self.multiply(mma, stages, storage, warp, rank, num_k_blocks)
             corner = (tile_r * tile.rows, tile_c * tile.columns)
             self._finish(sums, fetched, storage, warp, (rank, peer), corner, d, vectors)
@@ -183,7 +192,7 @@ class SplitGemmSm90(StoreSplitSm90):
     def _init_barriers(self, storage: Any, rank: Int32) -> None:
         """Initialise a CTA's barriers, and announce all that it will receive; in one warp."""
         tile = self.tile
-        full, empty, received = barriers_of(storage, tile)
+        full, empty, received = barriers(storage, tile)
         groups = cutlass.min(tile.num_groups - rank * tile.share, tile.share)
         vectors = (tile.splits - 1) * tile.num_steps * tile.num_multiplying
         with cute.arch.elect_one():
@@ -236,7 +245,7 @@ class SplitGemmSm90(StoreSplitSm90):
         count of pending bytes may be below zero (PTX ISA, mbarrier, tx-count).
         """
         tile = self.tile
-        full, empty, _ = barriers_of(storage, tile)
+        full, empty, _ = barriers(storage, tile)
         stage, phase = Int32(0), Int32(1)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -260,23 +269,15 @@ class SplitGemmSm90(StoreSplitSm90):
         the barrier of one that has ended.
         """
         tile = self.tile
-        full, empty, _ = barriers_of(storage, tile)
-        groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
-        part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
-        shape = (tile.rows, tile.columns, BLOCK_K)
-        sums, fragments_r, fragments_c = quack_sm90.partition_fragment_ABC(part, shape, *stages)
+        full, _, _ = barriers(storage, tile)
+        sums, fragments_r, fragments_c = self.fragments(mma, stages, warp)
         sums.fill(0.0)
         stage, phase, previous = Int32(0), Int32(0), Int32(0)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
             quack_sm90.gemm_w_idx(mma, sums, fragments_r, fragments_c, False, stage, stage, wg_wait=1)
             if k_block >= tile.splits and k_block + (tile.num_stages - 1) * tile.splits < num_k_blocks:
-                with cute.arch.elect_one():
-                    if const_expr(tile.num_tiles == 1):
-                        cute.arch.mbarrier_arrive(empty + previous)
-                    else:
-                        for peer in range_constexpr(tile.num_tiles):
-                            cute.arch.mbarrier_arrive(empty + previous, rank * tile.num_tiles + peer)
+                self.release(storage, previous, rank)
             previous = stage
             stage += 1
             if stage == tile.num_stages:
@@ -284,6 +285,25 @@ class SplitGemmSm90(StoreSplitSm90):
                 phase ^= 1
         warpgroup.wait_group(0)
         return sums
+
+    def fragments(self, mma: cute.TiledMma, stages: Any, warp: Int32) -> Any:
+        """Make a thread's sums, and what its warpgroup multiplies of the stages: their rows, and their columns."""
+        tile = self.tile
+        groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
+        part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
+        return quack_sm90.partition_fragment_ABC(part, (tile.rows, tile.columns, self.block_k), *stages)
+
+    @cute.jit
+    def release(self, storage: Any, stage: Int32, rank: Int32) -> None:
+        """Tell the loading warps, also those of the cluster that load it for this CTA, that a stage is free."""
+        tile = self.tile
+        _, empty, _ = barriers(storage, tile)
+        with cute.arch.elect_one():
+            if const_expr(tile.num_tiles == 1):
+                cute.arch.mbarrier_arrive(empty + stage)
+            else:
+                for peer in range_constexpr(tile.num_tiles):
+                    cute.arch.mbarrier_arrive(empty + stage, rank * tile.num_tiles + peer)
 
     @cute.jit
     def _finish(
@@ -322,7 +342,7 @@ class SplitGemmSm90(StoreSplitSm90):
     ) -> Any:
         """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
         tile = self.tile
-        barrier = barriers_of(storage, tile)[2]
+        barrier = barriers(storage, tile)[2]
         shape = (4, tile.num_groups, tile.num_steps)
         values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
         own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
@@ -348,7 +368,7 @@ class SplitGemmSm90(StoreSplitSm90):
     def _add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
         """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
         if const_expr(self.tile.splits > 1):
-            cute.arch.mbarrier_wait(barriers_of(storage, self.tile)[2], 0)
+            cute.arch.mbarrier_wait(barriers(storage, self.tile)[2], 0)
         for slot in range_constexpr(self.tile.splits - 1):
             for v in range_constexpr(self.tile.num_vectors):
                 part = cute.make_rmem_tensor(4, Float32)
@@ -364,7 +384,7 @@ def keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[
             own[e, j + share * i] = values[e, first + j, i]
 
 
-def barriers_of(storage: Any, tile: Tile) -> Any:
+def barriers(storage: Any, tile: Tile) -> Any:
     """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
     first = storage.barriers.data_ptr()
     return first, first + tile.num_stages, first + 2 * tile.num_stages

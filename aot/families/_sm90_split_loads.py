@@ -9,8 +9,6 @@ import cutlass
 from cutlass import Int32, cute
 from quack import copy_utils
 
-from aot.families._sm90_split_tile import BLOCK_K
-
 MODES_OF_A_BATCH = 3
 """Modes of an operand of a batch: products, rows, and k or columns."""
 
@@ -39,7 +37,7 @@ def make_copy(
     """
     atom, operand = load
     extent, tile = place
-    source = cute.local_tile(operand, (extent, BLOCK_K), (tile, None))
+    source = cute.local_tile(operand, (extent, cute.size(stages, mode=[1])), (tile, None))
     if sharing == 1:
         return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
     mask = Int32(sum(1 << (step * i) for i in range(sharing))) << first

@@ -27,7 +27,7 @@ class StoreSplitSm90:
     """
 
     element: Any
-    """CUTLASS's type of A, B, D and the bias."""
+    """CUTLASS's type of D."""
     tile: Tile
     swap_ab: bool
     """Whether the tile's rows are rows of B, so that it is the transpose of a tile of D."""
@@ -37,9 +37,9 @@ class StoreSplitSm90:
         """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
         return 1
 
-    def fetch(self, vectors: Any, warp: Int32, rank: Int32, place: Any) -> Any:
+    def fetch(self, vectors: Any, storage: Any, warp: Int32, rank: Int32, place: Any) -> Any:
         """Read before the multiplication what `complete` needs, by the tile's place among the tiles: nothing."""
-        del vectors, warp, rank, place
+        del vectors, storage, warp, rank, place
 
     @cute.jit
     def fetch_late(self, fetched: Any, vectors: Any, first: Int32, origin: Any) -> Any:
@@ -186,12 +186,12 @@ class StoreSplitSm90:
     def place_of_chunk(self, memory: Any, warp: Int32, v: Any, inner: Any) -> Any:
         """View a chunk of a vector in the warp's part of shared memory."""
         shape, place = self.locate_chunk(v, inner)
-        return _of_warp(memory, self.tile, shape)[(*place, warp, v)]
+        return self._of_warp(memory, shape)[(*place, warp, v)]
 
     def place_of_run(self, memory: Any, warp: Int32, lane: Int32, v: int, i: int) -> Any:
         """View a lane's i-th run of elements of a vector in the warp's part of shared memory."""
         shape, place = self.locate_run(lane, v, i)
-        return _of_warp(memory, self.tile, shape)[(*place, warp, v)]
+        return self._of_warp(memory, shape)[(*place, warp, v)]
 
     def chunks_of(self, matrix: cute.Tensor) -> Any:
         """View D or a residual as (elements of a chunk, chunks of a row, rows)."""
@@ -199,11 +199,14 @@ class StoreSplitSm90:
         shape = (size, matrix.shape[1] // size, matrix.shape[0])
         return cute.make_tensor(matrix.iterator, cute.make_layout(shape, stride=(1, size, matrix.stride[0])))
 
+    @property
+    def num_elements(self) -> int:
+        """Elements of D that the place of a warp's vectors of sums has room for."""
+        return 32 * VECTOR_BYTES * 8 // int(self.element.width)
 
-def _of_warp(memory: Any, tile: Tile, shape: tuple[int, ...]) -> Any:
-    """View, as elements of a shape, the places of the sums that a warp received first: (*shape, warp, vector)."""
-    count = 32 * VECTOR_BYTES // 2
-    strides = tuple(cute.size(shape[:i]) if i else 1 for i in range(len(shape)))
-    num_warps = tile.num_multiplying // 32
-    layout = cute.make_layout((*shape, num_warps, tile.num_vectors), stride=(*strides, count, count * num_warps))
-    return cute.make_tensor(memory, layout)
+    def _of_warp(self, memory: Any, shape: tuple[int, ...]) -> Any:
+        """View, as elements of a shape, the places of the sums that a warp received first: (*shape, warp, vector)."""
+        strides = tuple(cute.size(shape[:i]) if i else 1 for i in range(len(shape)))
+        num_warps = self.tile.num_multiplying // 32
+        strides = (*strides, self.num_elements, self.num_elements * num_warps)
+        return cute.make_tensor(memory, cute.make_layout((*shape, num_warps, self.tile.num_vectors), stride=strides))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-BLOCK_K = 64
-"""Elements of k in a stage: rows of 128 bytes, the widest that TMA swizzles. Source: PTX ISA, swizzling modes."""
-
-ROW_BYTES = 2 * BLOCK_K
+ROW_BYTES = 128
+"""Bytes of k in a stage, the widest rows that TMA swizzles. Source: PTX ISA, swizzling modes."""
 
 SWIZZLED = 64
 """Elements of a swizzled row along the tile, where an operand is not contiguous along k: 128 bytes, as along k."""
@@ -122,14 +120,37 @@ class Tile:
         return 2 * self.num_stages + 1
 
     @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for finishing what it stores: none, a bias alone is read when it is needed."""
+        return 0
+
+    @property
     def fixed_bytes(self) -> int:
-        """Bytes beside the stages: what is received, the barrier for it, and what aligns the stages."""
-        return ALIGN_BYTES + self.received_bytes + VECTOR_BYTES
+        """Bytes beside the stages: what is received, the barrier for it, factors, and what aligns the stages."""
+        return ALIGN_BYTES + self.received_bytes + VECTOR_BYTES + 4 * self.num_factors
 
     @property
     def smem_bytes(self) -> int:
         """Shared memory of a CTA."""
         return self.fixed_bytes + (self.stage_bytes + 2 * BARRIER_BYTES) * self.num_stages
+
+
+@dataclass(frozen=True)
+class ScaledTile(Tile):
+    """The same where the sums have factors and perhaps a bias."""
+
+    swap_ab: bool = False
+    """Whether the tile's rows are rows of B, which have the bias."""
+
+    @property
+    def side(self) -> int:
+        """Columns of the tile that a CTA stores, and perhaps some behind them."""
+        return self.share * GROUP
+
+    @property
+    def num_factors(self) -> int:
+        """Floats that a CTA keeps for what it stores: factors of its rows, of its columns, and the bias of B's side."""
+        return self.rows + self.side + (self.rows if self.swap_ab else self.side)
 
 
 @dataclass(frozen=True)

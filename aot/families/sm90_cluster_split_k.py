@@ -6,7 +6,10 @@ workspace, no flags and no second kernel. Where the tiles fill one wave, a CTA m
 scheduler of a persistent kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles
 of a cluster. The products of a batch each have their own tiles, one product's behind the other's.
 
-Every epilogue of 16 bits is computed of the sums that a CTA has added up, before they are rounded once.
+Every epilogue is computed of the sums that a CTA has added up, before they are rounded once.
+
+FP8 operands, both contiguous along k as wgmma takes them, have 128 of k in a stage. Their sums are promoted: each
+stage's is added to a thread's sums in float32, unless all may stay in the tensor cores' accumulator (`Types.is_fast`).
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
-from aot.families._epilogue import has_own_epilogue
-from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, Tile
+from aot.families._epilogue import FP8, has_own_epilogue
+from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, ScaledTile, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.core.types import Types
     from aot.families import Entry
 
 WARPGROUPS = {64: 1, 128: 2, 192: 3, 256: 2}
@@ -44,6 +48,11 @@ nvidia-cutlass-dsl 4.8.1, 2026-11-22."""
 EPILOGUE_SUMS = {1: 80, 2: 64, 3: 40}
 """Most sums that a thread has to itself then, of those that it multiplied, by warpgroups: they lie beside a residual
 and a bias. Source: as above; with 96, 88 and 48 some spill."""
+
+PROMOTED_SUMS = {1: 192, 2: 160, 3: 112}
+"""Registers of a thread for promoted sums, and as many for those of a stage, by warpgroups. Source: 128x160 and 192x112
+compile without spills, 128x176 and 192x128 spill 120 and 64 bytes, nvidia-cutlass-dsl 4.8.1, 2026-11-23; one warpgroup
+has no more than an epilogue leaves."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
@@ -86,9 +95,13 @@ def _check_tile(tile: Tile) -> Rejected | None:
     return None
 
 
-def _check_registers(tile: Tile, *, has_epilogue: bool) -> Rejected | None:
+def _check_registers(tile: Tile, operation: Operation) -> Rejected | None:
     """Ask that a thread has registers for its sums, and for those that it finishes beside what an epilogue reads."""
-    name = f"{tile.rows}x{tile.columns}"
+    name, has_epilogue = f"{tile.rows}x{tile.columns}", has_own_epilogue(operation)
+    most = PROMOTED_SUMS[tile.num_warpgroups]
+    if operation.types.is_promoted and 2 * tile.num_accumulators > most:
+        text = f"{name} needs {2 * tile.num_accumulators} registers a thread, twice its sums since they are promoted"
+        return Rejected(Reason.REGISTERS, f"{text} every 128 of k; {most} fit")
     fit = (EPILOGUE_ACCUMULATORS if has_epilogue else MAX_ACCUMULATORS)[tile.num_warpgroups]
     if tile.num_accumulators > fit:
         text = f"{name} needs {tile.num_accumulators} accumulator registers a thread; {fit} fit"
@@ -118,7 +131,7 @@ def _check_layout(tile: Tile, are_k_major: tuple[bool, bool]) -> Rejected | None
 def check_tile(tile: Tile, candidate: Candidate, operation: Operation) -> Rejected | None:
     """Apply the limits on a candidate's tile, registers and layout."""
     fault = _check_tile(tile)
-    registers = _check_registers(tile, has_epilogue=has_own_epilogue(operation)) if fault is None else None
+    registers = _check_registers(tile, operation) if fault is None else None
     return fault or registers or _check_layout(tile, _are_k_major(candidate, operation))
 
 
@@ -134,22 +147,24 @@ class Sm90ClusterSplitK:
     prefetches_b = True
     orders_tiles = False
     own_clusters: tuple[tuple[int, int], ...] = ()
-    types = (BF16, FP16)
+    types: tuple[Types, ...] = (BF16, FP16, *FP8)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE, Grouping.BATCHED)
 
-    def tile(self, candidate: Candidate, target: Target) -> Tile:
+    def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:
         """Return a candidate's tile."""
-        sides, cluster = (candidate.tile_m, candidate.tile_n), (candidate.cluster_m, candidate.cluster_n)
-        bare = Tile(*sides, candidate.split_k, WARPGROUPS.get(candidate.tile_m, 1), 0, *cluster)
+        sizes = candidate.tile_m, candidate.tile_n, candidate.split_k, WARPGROUPS.get(candidate.tile_m, 1), 0
+        cluster = candidate.cluster_m, candidate.cluster_n
+        bare = ScaledTile(*sizes, *cluster, candidate.swap_ab) if operation.types.is_scaled else Tile(*sizes, *cluster)
         return filled(bare, candidate, target)
 
-    def kernel_classes(self) -> tuple[Any, Any]:
-        """Return the class of kernels without more of an epilogue than a bias, and that of those with it."""
+    def kernel_classes(self) -> tuple[Any, Any, Any]:
+        """Return the classes of kernels with a bias at most, with more of an epilogue, and of FP8 with factors."""
         from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
         from aot.families._sm90_split_kernel import SplitGemmSm90
+        from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
 
-        return SplitGemmSm90, EpilogueSplitGemmSm90
+        return SplitGemmSm90, EpilogueSplitGemmSm90, ScaledSplitGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""
@@ -185,12 +200,11 @@ class Sm90ClusterSplitK:
             allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
-        return check_tile(self.tile(candidate, target), candidate, operation)
+        return check_tile(self.tile(candidate, operation, target), candidate, operation)
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count the stages, the sums that a CTA receives, and the barriers."""
-        del operation
-        tile = self.tile(candidate, target)
+        """Count the stages, the sums that a CTA receives, factors, and the barriers."""
+        tile = self.tile(candidate, operation, target)
         return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
 
     def workspace(self, candidate: Candidate) -> Workspace:
@@ -204,7 +218,10 @@ class Sm90ClusterSplitK:
         return 1, 1
 
     def sum_order(self, candidate: Candidate) -> str:
-        """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums."""
+        """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums.
+
+        A block is of 64 elements of 16 bits or 128 of 8, and the promoted sums of FP8 follow k in any tile.
+        """
         return f"wgmma, blocks of k by turns of {candidate.split_k}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
@@ -213,13 +230,17 @@ class Sm90ClusterSplitK:
         from aot.families._arguments import cutlass_type
 
         arguments, are_k_major = signature(KernelKey(operation, candidate)), _are_k_major(candidate, operation)
-        tile = self.tile(candidate, target)
+        tile = self.tile(candidate, operation, target)
         configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, are_k_major)
-        plain, with_epilogue = self.kernel_classes()
-        if has_own_epilogue(operation):
+        plain, with_epilogue, scaled = self.kernel_classes()
+        if operation.types.is_scaled or has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
 
-            return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation)
+            gemm = with_epilogue(*configured, operation)
+            if operation.types.is_scaled:
+                a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
+                gemm = scaled(*configured, operation, (b, a) if candidate.swap_ab else (a, b))
+            return skinny_epilogue_entry(gemm, arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
 
         return prefetch_entry(plain(*configured), arguments, operation)

@@ -10,7 +10,7 @@ from aot.core.grouping import Grouping
 from aot.core.types import BF16, E4M3_BF16, FP16, Types
 from aot.families._grouped import GROUPINGS, grouped_fault
 from aot.families._sm90_tiles import PINGPONG, register_fault, shapes, warpgroup_grid
-from aot.families.sm90_quack import Sm90Quack, is_promoted
+from aot.families.sm90_quack import Sm90Quack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ class Sm90Grouped(Sm90Quack):
             if candidate.tile_m > GATHER_TILE_M:
                 text = f"warps that gather keep an index of each row, of at most {GATHER_TILE_M} rows"
                 return Rejected(Reason.REGISTERS, f"{text}; got tile_m {candidate.tile_m}")
-            fault = register_fault(candidate, is_promoted=is_promoted(operation), most=GATHER_ACCUMULATORS)
+            fault = register_fault(candidate, is_promoted=operation.types.is_promoted, most=GATHER_ACCUMULATORS)
             if fault:
                 return Rejected(Reason.REGISTERS, f"{fault} beside warps that gather")
         return super().check(candidate, operation, target)
@@ -102,7 +102,7 @@ class Sm90Grouped(Sm90Quack):
             swap_ab=False,
             pingpong=candidate.schedule == PINGPONG,
             is_persistent=True,
-            fp8_fast_accum=not is_promoted(operation),
+            fp8_fast_accum=not operation.types.is_promoted,
             gather_A=operation.grouping is Grouping.GATHERED,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected, SplitK
+from aot.core.types import BF16, FP16
 from aot.families._sm90_split_tile import GROUP, OneTile, Tile
 from aot.families.sm90_cluster_split_k import WARPGROUPS, Sm90ClusterSplitK, check_tile, filled
 
@@ -26,18 +27,20 @@ class Sm90OneTile(Sm90ClusterSplitK):
     """The family `sm90_one_tile`."""
 
     name = "sm90_one_tile"
+    types = (BF16, FP16)
     own_clusters = ((2, 2), (4, 2), (2, 4))
 
-    def tile(self, candidate: Candidate, target: Target) -> Tile:
+    def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:
         """Return a candidate's tile."""
+        del operation
         sides, cluster = (candidate.tile_m, candidate.tile_n), (candidate.cluster_m, candidate.cluster_n)
         return filled(OneTile(*sides, 1, WARPGROUPS.get(candidate.tile_m, 1), 0, *cluster), candidate, target)
 
-    def kernel_classes(self) -> tuple[Any, Any]:
-        """Return the class of kernels without more of an epilogue than a bias, and that of those with it."""
+    def kernel_classes(self) -> tuple[Any, Any, Any]:
+        """Return the classes of kernels with a bias at most, and with more of an epilogue; there is none of FP8."""
         from aot.families._sm90_one_tile_kernel import EpilogueOneTileGemmSm90, OneTileGemmSm90
 
-        return OneTileGemmSm90, EpilogueOneTileGemmSm90
+        return OneTileGemmSm90, EpilogueOneTileGemmSm90, None
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""
@@ -56,7 +59,7 @@ class Sm90OneTile(Sm90ClusterSplitK):
         if candidate.use_2cta or candidate.use_tma_store or candidate.schedule or is_split:
             text = f"{self.name} computes a tile in a CTA, of all of k, and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
-        tile = self.tile(candidate, target)
+        tile = self.tile(candidate, operation, target)
         fault = check_tile(tile, candidate, operation)
         if fault is None and tile.num_stages * tile.stage_bytes < tile.stored_bytes:
             text = f"{tile.num_stages} stages have no room for the tile; it takes {tile.stored_bytes} bytes to store"

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
-from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32, Types
@@ -67,11 +66,6 @@ def _split_fault(candidate: Candidate) -> str | None:
         tile = f"{candidate.tile_m}x{candidate.tile_n}"
         return f"the epilogue of a {tile} tile stores some columns twice, {mode.value} split-K sums; take no split"
     return None
-
-
-def is_promoted(operation: Operation) -> bool:
-    """Say whether FP8 sums are added up outside the tensor cores every 128 of k."""
-    return operation.types.a.bits == 8 and operation.accumulator is ElementType.FLOAT32 and not operation.types.is_fast
 
 
 def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
@@ -141,7 +135,7 @@ class Sm90Quack:
             (Reason.TILE, _gate_fault(candidate, operation)),
             (Reason.TILE, wide_fault(operation, candidate.tile_n)),
             (Reason.COMBINATION, _split_fault(candidate) or epilogue_fault(candidate, operation)),
-            (Reason.REGISTERS, register_fault(candidate, is_promoted=is_promoted(operation))),
+            (Reason.REGISTERS, register_fault(candidate, is_promoted=operation.types.is_promoted)),
         ):
             if fault:
                 return Rejected(reason, fault)
@@ -195,7 +189,7 @@ class Sm90Quack:
             (candidate.cluster_m, candidate.cluster_n, 1),
             pingpong=candidate.schedule == PINGPONG,
             is_persistent=True,
-            fp8_fast_accum=not is_promoted(operation),
+            fp8_fast_accum=not operation.types.is_promoted,
             **quack_split_k(candidate),
         )
 

@@ -239,7 +239,7 @@ def _widens(candidates: Sequence[Candidate], operation: Operation) -> NDArray[np
 
 def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column | float:
     """Return what adding a tile's FP8 sums up in float32 every 128 of k adds to its multiplications."""
-    if not _is_fp8(operation) or operation.types.is_fast or target.arch != PROMOTED_ARCH:
+    if not operation.types.is_promoted or target.arch != PROMOTED_ARCH:
         return 0.0
     additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
     promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us

@@ -27,6 +27,7 @@ from tests.golden.manifest import golden_manifest, with_table
 from tests.objects import parameter_sizes
 from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
+from tests.runtime import test_sm90_split_fp8 as fp8_splits
 
 SKINNY = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
 SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
@@ -73,6 +74,7 @@ KERNELS = {
         (Op.BF16_KK_RESIDUAL, Candidate("sm90_one_tile", 128, 56, swap_ab=True, use_tma_store=False)),
         (Op.FP16_KK_GELU, Candidate("sm90_one_tile", 192, 64, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_SWIGLU, Candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
+        *((x.operation, x.candidate) for x in fp8_splits.LAUNCHED),
         (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm90(128, 128, "cooperative")),
         (Op.BF16_MN_KGROUPED, groups.sm90(128, 128)),

@@ -375,8 +375,8 @@ def _quack(o):
 
 def _d(o, name="d"):
     """Give D as our own kernels store it, or a residual as they read it, without a descriptor."""
-    p, given = o.problem, getattr(o.problem, name)
-    extents, strides = [p.m, p.n], [given.strides[0] if p.m > 1 else ceil(p.n / 8) * 8]
+    p, given, step = o.problem, getattr(o.problem, name), ALIGNMENT // o.operation.types.d.num_bytes
+    extents, strides = [p.m, p.n], [given.strides[0] if p.m > 1 else ceil(p.n / step) * step]
     if o.grouping is Grouping.BATCHED:
         extents, strides = [o.groups, *extents], [o.steps.d, *strides]
     return tensor(given.data, extents, strides)
@@ -394,9 +394,11 @@ def _skinny(o):
 
 def _shared_k(o):
     """Give the parameters of our own kernel whose clusters share the k of a tile."""
+    factors = [o.factors(x) for x in ("scale_a", "scale_b")] if o.operation.types.is_scaled else []
     bias = [o.bias()] if o.operation.has_bias else []
     residual = [_d(o, "residual")] if o.operation.has_residual else []
-    return [Plain(bytes(1)), *_loads(o), _d(o), *bias, *residual, integer(o.problem.flags & B_CONSTANT)]
+    read = [*factors, *bias, *residual, *o.scale_d()]
+    return [Plain(bytes(1)), *_loads(o), _d(o), *read, integer(o.problem.flags & B_CONSTANT)]
 
 
 def _one_tile(o):

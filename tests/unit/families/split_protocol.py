@@ -23,6 +23,11 @@ class Protocol:
     """Whether the warp that announces loads the shared operand."""
     arrivals: int = 2
     """Arrivals that free a stage: one of each CTA that reads what is loaded."""
+    lag: int = 1
+    """Blocks that are begun before a block's stage is freed: the next one, or none where sums are promoted, which waits
+    for each block's instructions."""
+    read_lag: int | None = None
+    """The same of the last read of a block; None where the stage is freed behind it."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,8 @@ def _multiplies(state: State, protocol: Protocol) -> Iterator[State]:
         if sum(units for x, units in state.loaded[place] if x == block) != UNITS:
             raise FaultError("a stage is read before it is loaded")
         flights = state.flights
-        if block >= 1 and block + protocol.num_stages - 1 < protocol.num_blocks:
-            freed = (block - 1) % protocol.num_stages
+        if block >= protocol.lag and block + protocol.num_stages - protocol.lag < protocol.num_blocks:
+            freed = (block - protocol.lag) % protocol.num_stages
             flights = tuple(sorted([*flights, *((x, freed, -1, 0) for x in CTAS)]))
         yield replace(state, blocks=_set(state.blocks, 3 * cta + 2, block + 1), flights=flights)
 
@@ -99,7 +104,8 @@ def _arrivals(state: State, protocol: Protocol) -> Iterator[State]:
             freed = (phase + 1, protocol.arrivals) if count == 1 else (phase, count - 1)
             yield replace(left, empty=_set(state.empty, place, freed))
             continue
-        if block >= protocol.num_stages and state.blocks[3 * cta + 2] < block - protocol.num_stages + 2:
+        read_lag = protocol.lag if protocol.read_lag is None else protocol.read_lag
+        if block >= protocol.num_stages and state.blocks[3 * cta + 2] < block - protocol.num_stages + 1 + read_lag:
             raise FaultError("a stage is overwritten while it is read")
         phase, is_announced, pending = state.full[place]
         full = _set(state.full, place, _completed((phase, is_announced, pending - units)))

@@ -211,6 +211,54 @@ def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
         assert reason(candidate, "h200", Operation.BF16_KK_RESIDUAL) == (Reason.REGISTERS, message)
 
 
+FP8 = [x for x in Operation if x.types in FAMILY.types and x.types.a.bits == 8 and x.grouping is Grouping.DENSE]
+
+
+def test_takes_every_operation_of_fp8_with_vectors():
+    assert len(FP8) == 10
+    assert all(isinstance(check(TILE, x, H200), Accepted) for x in FP8)
+
+
+@pytest.mark.parametrize(
+    ("name", "smem_bytes", "stages"),
+    [
+        # As of 16 bits, with factors of 128 rows and of half of 128 columns, and the bias of the columns or the rows.
+        (NAME, 6 * 256 * 128 + 64 * 128 * 4 + (128 + 2 * 64) * 4 + 112, 6),
+        (f"{NAME}_swap", 6 * 256 * 128 + 64 * 128 * 4 + (2 * 128 + 64) * 4 + 112, 6),
+        # 10 stages of 160 rows; 3 of 12 groups of 8 columns from each of three CTAs; 21 barriers, rounded.
+        (
+            "sm90_cluster_split_k_64x96_c1x1_direct_cluster4",
+            10 * 160 * 128 + 3 * 64 * 24 * 4 + (64 + 2 * 24) * 4 + 176,
+            10,
+        ),
+    ],
+)
+def test_factors_take_shared_memory(name, smem_bytes, stages):
+    assert resources(name, "h200", Operation.E4M3_BF16_KK)[:2] == (smem_bytes, stages)
+
+
+def test_promoted_sums_take_twice_the_registers():
+    legal = {}
+    for operation in (Operation.E4M3_BF16_KK, Operation.E4M3_BF16_FAST_KK):
+        found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
+        legal[operation] = set(found)
+    promoted, fast = legal.values()
+    assert (len(promoted), len(fast)) == (418, 434)
+    assert promoted < fast
+    most = {192: 96, 320: 80, 448: 56}
+    for candidate in fast:
+        threads = FAMILY.resources(candidate, Operation.E4M3_BF16_KK, H200).num_threads
+        sums = candidate.tile_m * candidate.tile_n // (threads - 64)
+        assert (candidate in promoted) == (sums <= most[threads])
+
+
+def test_a_tile_of_too_many_promoted_sums_is_refused():
+    message = "128x176 needs 176 registers a thread, twice its sums since they are promoted every 128 of k; 160 fit"
+    candidate = replace(TILE, tile_n=176, split_k=4)
+    assert reason(candidate, "h200", Operation.E4M3_BF16_KK) == (Reason.REGISTERS, message)
+    assert isinstance(check(candidate, Operation.E4M3_BF16_FAST_KK, H200), Accepted)
+
+
 def test_a_gate_counts_rows_of_both_halves():
     """64 rows of B are 32 of the 4096 columns of D, so that there are 3 by 128 tiles."""
     candidate = replace(TILE, tile_m=64, tile_n=64)
