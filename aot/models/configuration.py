@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _REPEATS = ("layers", "layer", "experts", "blocks", "depth", "depths", "num_labe
 """How keys end whose number says how often something stands in a model."""
 
 MEND = "mend the file, or give the config.json that the model was published with"
+RECORD = "`aot shapes record` takes the shapes of any program that runs"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Configuration:
         """
         value = self.values.get("model_type")
         if not isinstance(value, str):
-            raise self.error("model_type", f'expected the name of a family, such as "llama", got {shown(value)}')
+            expected = f'expected the name of a family, such as "llama", got {shown(value)}'
+            raise self.error("model_type", expected, f"{MEND}; {RECORD}")
         return value
 
     def has(self, key: str) -> bool:
@@ -147,7 +150,7 @@ class Configuration:
         return next((x for x in ELEMENTS if x.value == self.stated_dtype), None)
 
     def check_repeats(self) -> None:
-        """Refuse numbers of layers, experts and labels that no model has, wherever they stand (ShapeFileError)."""
+        """Refuse more layers, experts and labels than any model has, wherever they stand (ShapeFileError)."""
         left: list[tuple[Place, Any]] = [((), self.values)]
         while left:
             place, value = left.pop()
@@ -160,8 +163,8 @@ class Configuration:
 
     def _check_number(self, place: Place, value: float) -> None:
         named = next((x for x in reversed(place) if isinstance(x, str)), "")
-        # Some configurations write -1 for none.
-        if named.endswith(_REPEATS) and not -1 <= value <= MAX_REPEATS:
+        # A negative number counts from the end, as in LLaVA's vision_feature_layer, or stands for none.
+        if named.endswith(_REPEATS) and not value <= MAX_REPEATS:
             problem = DecodeError(f"expected at most {MAX_REPEATS}, got {shown(value)}", place)
             raise ShapeFileError(f"{self.where}: {problem}; {MEND}")
 
@@ -174,7 +177,8 @@ def read_configuration(path: Path) -> Configuration:
     """
     try:
         file = path / FILE if path.is_dir() else path
-        values = parse_json(read_content(file))
+        # Published files hold Infinity, such as Mamba's time_step_limit, and some a byte order mark.
+        values = parse_json(read_content(file).removeprefix(BOM_UTF8), is_finite=False)
     except (OSError, ValueError) as error:
         hint = MEND if path.exists() else "give the path of a config.json or of its folder; no model's name is loaded"
         raise ShapeFileError(f"{path}: {error}; {hint}") from error

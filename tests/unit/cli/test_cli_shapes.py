@@ -146,7 +146,8 @@ def test_what_joins_towers_is_said_to_be_missing(workplace):
         (
             ["none.json", "-o", "x"],
             3,
-            'none.json: model_type: expected the name of a family, such as "llama", got None',
+            'none.json: model_type: expected the name of a family, such as "llama", got None; mend the file, or give the '
+            "config.json that the model was published with; `aot shapes record` takes the shapes of any program that runs",
         ),
         (
             ["odd.json", "-o", "x"],
