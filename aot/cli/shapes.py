@@ -18,7 +18,7 @@ from aot.core.miss_log import load_miss_log
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet, load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
-from aot.models import families, walk
+from aot.models import empty, families, walk
 from aot.models.configuration import Configuration, read_configuration
 from aot.models.linears import linears, listed_whole
 from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
@@ -201,7 +201,7 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
         ShapeFileError: it is no configuration, or of no model that has Linears to tune.
     """
     read = read_configuration(config)
-    is_walked = walk.is_installed()
+    is_walked = empty.is_installed()
     parts = walk.parts_of(read) if is_walked else families.parts_of(read)
     both = values["fused"] == values["unfused"]
     found = linears(

@@ -1,22 +1,15 @@
-"""Build a model empty with transformers, where that is installed, and list its blocks by walking its modules.
-
-Nothing is downloaded and no code of a model's repository is run. Only names and sizes of modules are read: parameters
-are on torch's meta device, which has no memory.
-"""
+"""List the blocks of a model by walking its modules: only their names and sizes are read."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from aot.core.constraints import one_line
-from aot.core.errors import ShapeFileError
 from aot.core.shape_set import Weight
+from aot.models import empty
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
 from aot.models.linears import BATCHES, EXPERTS, SEQUENCES, Block, Part, Rows
 from aot.models.towers import VISION
@@ -56,10 +49,6 @@ _ONE_EXPERT = re.compile(r"\.experts\.\d+(\.|$)")
 _SHARED_EXPERT = re.compile(r"\.shared_experts?(\.|$)")
 
 
-_AUTO = ("ForImageTextToText", "ForCausalLM", "ForSeq2SeqLM", "ForSpeechSeq2Seq", "")
-"""Which class a model has whose configuration names none, by the end of transformers' name for the choice."""
-
-
 @dataclass(frozen=True)
 class _Size:
     """A weight as it stands in a module."""
@@ -78,45 +67,6 @@ class _Group:
     """Of an attention, where the module says it."""
     numbers: dict[str, int] = field(default_factory=dict)
     """The numbers of a latent attention."""
-
-
-def is_installed() -> bool:
-    """Say whether transformers can be imported."""
-    return importlib.util.find_spec("transformers") is not None
-
-
-def _transformers() -> Any:
-    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
-    return importlib.import_module("transformers")
-
-
-def _empty(config: Configuration) -> tuple[Any, Any]:
-    """Build a model without memory for its parameters; return it and its configuration."""
-    transformers, torch = _transformers(), importlib.import_module("torch")
-    kind = config.model_type
-    if kind not in transformers.CONFIG_MAPPING:
-        raise ShapeFileError(
-            f"{config.where}: transformers {transformers.__version__} does not know the family {kind!a:.100}; a newer "
-            "one may; code that comes with a model is not run"
-        )
-    config.check_repeats()
-    architecture = config.architecture
-    try:
-        found = transformers.CONFIG_MAPPING[kind].from_dict(dict(config.values))
-        made = getattr(transformers, architecture, None) if architecture else None
-        if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
-            made = None
-        mappings = [getattr(transformers, f"AutoModel{name}") for name in _AUTO]
-        auto = next((x for x in mappings if type(found) in x._model_mapping), mappings[-1])  # noqa: SLF001
-        with torch.device("meta"):
-            return (made(found) if made is not None else auto.from_config(found, trust_remote_code=False)), found
-    except Exception as error:
-        text = one_line(f"{type(error).__name__}: {error}", 600)
-        raise ShapeFileError(
-            f"{config.where}: transformers {transformers.__version__} cannot build the model: {text}; mend the "
-            "configuration, or install the version of transformers that its key transformers_version names"
-        ) from error
 
 
 def _size(module: Any) -> _Size | None:
@@ -302,7 +252,7 @@ def parts_of(config: Configuration) -> list[Part]:
     Raises:
         ShapeFileError: transformers does not know the family, or cannot build such a model.
     """
-    model, whole = _empty(config)
+    model, whole = empty.build(config)
     towers = {x: m.config for x, m in model.named_modules() if hasattr(m, "config") and hasattr(m, "post_init")}
     tokens = [x for x, _ in model.named_parameters() if x.endswith(("cls_token", "class_embedding"))]
     with_class = {id(config) for x, config in towers.items() if any(token.startswith(x) for token in tokens)}

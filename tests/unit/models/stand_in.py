@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from aot.models.walk import _AUTO
+from aot.models.empty import _AUTO
 
 
 class Found:

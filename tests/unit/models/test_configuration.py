@@ -51,7 +51,7 @@ def test_what_published_files_hold_beyond_json_is_read(tmp_path):
     assert read_configuration(path).values == {"time_step_limit": [0.0, math.inf], "least": -math.inf}
     path.write_text('{"hidden_size": NaN, "num_layers": NaN}')
     config = read_configuration(path)
-    with pytest.raises(ShapeFileError, match="hidden_size: expected a whole number from 1 to 2147483647, got nan; mend"):
+    with pytest.raises(ShapeFileError, match="hidden_size: expected a whole number from 1 to 2147483647, got nan"):
         config.number("hidden_size")
     with pytest.raises(ShapeFileError, match="num_layers: expected at most 10000, got nan; mend"):
         config.check_repeats()

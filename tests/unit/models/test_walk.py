@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from aot.core.errors import ShapeFileError
-from aot.models import walk
+from aot.models import empty, walk
 from aot.models.configuration import Configuration
 from tests.unit.models import stand_in
 from tests.unit.models.cases import CASES, configuration, listed
 
 
-@pytest.mark.skipif(not walk.is_installed(), reason="transformers is not installed")
+@pytest.mark.skipif(not empty.is_installed(), reason="transformers is not installed")
 @pytest.mark.parametrize("name", CASES)
 def test_transformers_still_builds_what_was_noted(name):
     parts = walk.parts_of(configuration(name))
