@@ -15,6 +15,7 @@ from aot.cli.output import JSON, show, tell
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.miss_log import load_miss_log
+from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet, load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
@@ -184,13 +185,13 @@ class ConfiguredShapes:
     notes: tuple[str, ...]
     """What its user should know."""
     num_sizes: int
-    is_walked: bool
-    """Whether transformers built the model."""
+    library: str
+    """What built the model: transformers, diffusers, or nothing."""
 
     def summary(self, path: Path) -> str:
         """Say in a line what there is."""
         counts = tables.problem_counts(parse_shape_set(self.text, str(path)))
-        how = "built empty with transformers" if self.is_walked else "by the table of families"
+        how = f"built empty with {self.library}" if self.library else "by the table of families"
         return f"{path}: {counts}; {self.num_sizes} sizes of weights, {how}"
 
 
@@ -201,16 +202,23 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
         ShapeFileError: it is no configuration, or of no model that has Linears to tune.
     """
     read = read_configuration(config)
-    is_walked = empty.is_installed()
-    parts = walk.parts_of(read) if is_walked else families.parts_of(read)
+    library = empty.library_of(read)
+    with waiting(f"build the model empty with {library}"):
+        is_walked = empty.is_known(read) or (empty.is_installed(library) and not families.is_known(read))
+        parts = walk.parts_of(read) if is_walked else families.parts_of(read)
     both = values["fused"] == values["unfused"]
     found = linears(
         parts, ways=values["tensor_parallel"], fused=values["fused"] or both, unfused=values["unfused"] or both
     )
     element = _element(read, values["dtype"])
     ladder = _ladder(*(values[key] or () for key in ("m", "batch", "sequence")))
-    text = shape_text(read.model_type or "model", read.where, found, ladder, element)
+    text = shape_text(read.name, read.where, found, ladder, element)
     notes = []
+    if read.quantisation:
+        notes.append(
+            f"{read.where}: its weights are published quantised ({read.quantisation}); the shape set is for "
+            f"{element.value}; for other kernels change `operations` in it, whose tags docs/operations.md lists"
+        )
     if not is_walked and families.is_joined(read):
         notes.append(
             f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
@@ -220,7 +228,7 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
         whole = f"{block.name} {block.n} x {block.k}"
         notes.append(f"listed whole, since it is in no block that several GPUs are known to share: {whole}")
     notes += [f"the slow fallback serves {x}, which is no multiple of 8" for x in unaligned(found)]
-    return ConfiguredShapes(text, tuple(notes), len(found), is_walked)
+    return ConfiguredShapes(text, tuple(notes), len(found), library if is_walked else "")
 
 
 @shapes.command("from-config", cls=Command, axes=(CONFIG_AXIS,))

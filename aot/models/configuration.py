@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.core.constraints import MAX_EXTENT
+from aot.core.constraints import MAX_EXTENT, one_line
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
 from aot.core.operation import ELEMENTS
 from aot.core.strict_json import DecodeError, Place, parse_json, read_content, shown
 
 FILE = "config.json"
+MATRIX, MAX_LABEL = 2, 80
+"""Dimensions of a weight's block, and most characters of what is shown of a file."""
 MAX_DEPTH = 4
 """Most configurations within each other: a model of towers, of which one has an encoder and a decoder."""
 MAX_REPEATS = 10_000
@@ -51,6 +53,27 @@ class Configuration:
             expected = f'expected the name of a family, such as "llama", got {shown(value)}'
             raise self.error("model_type", expected, f"{MEND}; {RECORD}")
         return value
+
+    @property
+    def diffusers_class(self) -> str:
+        """Return the class of a model of diffusers, which name no family; empty of any other."""
+        value = self.values.get("_class_name")
+        return value if isinstance(value, str) and value.isidentifier() and not self.has("model_type") else ""
+
+    @property
+    def name(self) -> str:
+        """Return what the model is called: its family, or its class (ShapeFileError where it has neither)."""
+        return self.diffusers_class or self.model_type
+
+    @property
+    def quantisation(self) -> str:
+        """Say how the published weights are quantised, empty where they are not."""
+        value = self.values.get("quantization_config")
+        if not isinstance(value, dict):
+            return ""
+        method, block = value.get("quant_method"), value.get("weight_block_size")
+        blocks = f" in blocks of {block[0]} x {block[1]}" if isinstance(block, list) and len(block) == MATRIX else ""
+        return one_line(f"{method}{blocks}", MAX_LABEL) if isinstance(method, str) else "some way"
 
     def has(self, key: str) -> bool:
         """Say whether a key has a value other than null."""

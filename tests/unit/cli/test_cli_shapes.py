@@ -1,6 +1,7 @@
 """`aot shapes from-config`: a configuration becomes a shape set that the other commands take."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.shape_set import load_shape_set
 from aot.models import empty
 from tests.unit.invoked import aot, succeed
+from tests.unit.models import stand_in
 
 VIT = {
     "architectures": ["ViTForImageClassification"],
@@ -39,7 +41,7 @@ QWEN = {
 @pytest.fixture(autouse=True)
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(empty, "is_installed", lambda: False)
+    monkeypatch.setattr(empty, "is_installed", lambda *_: False)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN))
     (tmp_path / "vit.json").write_text(json.dumps(VIT))
@@ -128,6 +130,24 @@ def test_a_type_without_kernels_becomes_bfloat16_and_is_said(workplace):
         "says another"
     )
     assert {operation.element for operation in load_shape_set("x.toml").operations} == {BF16}
+
+
+def test_weights_that_are_published_quantised_are_said(workplace):
+    quantised = {**QWEN, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    (workplace / "fp8.json").write_text(json.dumps(quantised))
+    assert aot("shapes", "from-config", "fp8.json", "-o", "x.toml").stderr == (
+        "fp8.json: its weights are published quantised (fp8 in blocks of 128 x 128); the shape set is for bfloat16; "
+        "for other kernels change `operations` in it, whose tags docs/operations.md lists\n"
+    )
+
+
+def test_a_family_that_the_table_alone_knows_needs_no_transformers(workplace, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", stand_in.module())
+    monkeypatch.setattr(empty, "is_installed", lambda *_: True)
+    summary = succeed("shapes", "from-config", "model", "-o", "x.toml")
+    assert summary.endswith("8 sizes of weights, by the table of families\n")
+    (workplace / "fake.json").write_text(json.dumps({"model_type": "fake", "hidden": 64}))
+    assert succeed("shapes", "from-config", "fake.json", "-o", "x.toml").endswith("built empty with transformers\n")
 
 
 def test_what_joins_towers_is_said_to_be_missing(workplace):

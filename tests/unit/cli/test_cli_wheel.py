@@ -65,7 +65,7 @@ class Road:
 @pytest.fixture
 def road(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(empty, "is_installed", lambda: False)
+    monkeypatch.setattr(empty, "is_installed", lambda *_: False)
     Path("config.json").write_text(json.dumps(QWEN))
     Path("shapes.toml").write_text(SHAPES)
     found = Road()
