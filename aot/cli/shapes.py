@@ -120,11 +120,19 @@ def shape_facts(shape_set: ShapeSet, *, with_problems: bool) -> dict[str, object
 @shapes.command("from-misses")
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
-def from_misses(log: Path, output: Path) -> None:
+@JSON
+def from_misses(log: Path, output: Path, as_json: bool) -> None:
     """Make a shape set of LOG, a miss log that a wheel wrote for AOT_GEMM_MISSES."""
+    del as_json
     text = load_miss_log(log)
+    made = parse_shape_set(text, str(output))
     write_whole(output, text)
-    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}")
+    show(lambda: _made_facts(output, made), lambda: f"{output}: {tables.problem_counts(made)}")
+
+
+def _made_facts(output: Path, made: ShapeSet) -> dict[str, object]:
+    """Return what there is to know of a shape set that was written."""
+    return {"shapes": output, **shape_facts(made, with_problems=False), "num_launches": sum(made.launches.values())}
 
 
 def _mode(values: Mapping[str, Any]) -> str:
@@ -188,9 +196,9 @@ class ConfiguredShapes:
     library: str
     """What built the model: transformers, diffusers, or nothing."""
 
-    def summary(self, path: Path) -> str:
+    def summary(self, made: ShapeSet, path: Path) -> str:
         """Say in a line what there is."""
-        counts = tables.problem_counts(parse_shape_set(self.text, str(path)))
+        counts = tables.problem_counts(made)
         how = f"built empty with {self.library}" if self.library else "by the table of families"
         return f"{path}: {counts}; {self.num_sizes} sizes of weights, {how}"
 
@@ -235,6 +243,7 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
 @CONFIG_OPTIONS
+@JSON
 def from_config(config: Path, output: Path, **values: Any) -> None:
     """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
 
@@ -242,17 +251,21 @@ def from_config(config: Path, output: Path, **values: Any) -> None:
     that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
     """
     found = configured_shapes(config, values)
-    summary = found.summary(output)
+    made = parse_shape_set(found.text, str(output))
     write_whole(output, found.text)
     for note in found.notes:
         click.echo(note, err=True)
-    click.echo(summary)
+    show(
+        lambda: {**_made_facts(output, made), "built_by": found.library or None, "notes": found.notes},
+        lambda: found.summary(made, output),
+    )
 
 
 @shapes.command("record", context_settings={"ignore_unknown_options": True})
 @click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@JSON
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def record(output: Path, command: tuple[str, ...]) -> None:
+def record(output: Path, command: tuple[str, ...], as_json: bool) -> None:
     """Run COMMAND, a Python program, and make a shape set of the products that torch computes in it.
 
     Put -- in front of the command: aot shapes record -o shapes.toml -- python serve.py. Every thread and process of it
@@ -260,6 +273,7 @@ def record(output: Path, command: tuple[str, ...]) -> None:
     seen. The program runs slower, and torch.compile leaves its code as it is; a CUDA graph counts once, when it is
     captured.
     """
+    del as_json
     with scratch_folder("aot-record-") as scratch:
         code = run_recorded(command, scratch)
         counts, uncounted = read_counts(scratch), read_uncounted(scratch)
@@ -270,5 +284,9 @@ def record(output: Path, command: tuple[str, ...]) -> None:
         click.echo(note, err=True)
     if code:
         click.echo(f"{command[0]} ended with exit code {code}; what it computed until then is kept", err=True)
-    total = sum(parse_shape_set(text, str(output)).launches.values())
-    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}, computed {total} times")
+    made = parse_shape_set(text, str(output))
+    total = sum(made.launches.values())
+    show(
+        lambda: {**_made_facts(output, made), "exit_code": code, "notes": notes},
+        lambda: f"{output}: {tables.problem_counts(made)}, computed {total} times",
+    )

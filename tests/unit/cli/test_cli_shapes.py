@@ -91,6 +91,13 @@ def test_by_default_m_is_the_atlass_and_what_is_said_and_written_agree():
     )
 
 
+def test_what_was_made_is_told_as_json():
+    found = json.loads(succeed("shapes", "from-config", "model", "-o", "x.toml", "--m", "16", "--fused", "--json"))
+    assert found["num_problems"] == {"bf16_kk": 4, "bf16_kk_bias": 1}
+    assert (found["shapes"], found["built_by"], found["notes"], found["num_launches"]) == ("x.toml", None, [], 13)
+    assert found["models"][0]["weights"] == [{"name": "qkv", "n": 128, "k": 64}]
+
+
 def test_images_meet_their_patches_and_what_the_fallback_serves_is_said():
     result = aot("shapes", "from-config", "vit.json", "-o", "x.toml", "--batch", "1,2,64")
     assert (result.exit_code, result.stderr) == (
