@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from aot.cli.options import OUTPUT_FOLDER
+from aot.cli.output import JSON, show
 from aot.core.errors import PackageError
+from aot.core.progress import waiting
 from aot.core.whole_file import check_folder, write_whole
 from aot.package.build import SOURCE_DATE_EPOCH
 
@@ -39,7 +41,8 @@ def _epoch() -> int:
 @click.argument("wheel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--maintainer", default=None, help="Who answers for the packages: 'Ann Lee <ann@company.com>'.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the packages into.")
-def deb(wheel: Path, maintainer: str | None, dist: Path | None) -> None:
+@JSON
+def deb(wheel: Path, maintainer: str | None, dist: Path | None, as_json: bool) -> None:
     """Make Debian packages of a wheel's C library: lib<name>1, and lib<name>-dev with headers, CMake and pkg-config.
 
     The library is that of the wheel, byte for byte; the machine is the wheel's own, amd64 or arm64. Equal wheels give
@@ -49,10 +52,16 @@ def deb(wheel: Path, maintainer: str | None, dist: Path | None) -> None:
     from aot.package.deb_file import to_bytes
     from aot.package.debian import packages_of
 
+    del as_json
     folder = dist or check_folder(Path("dist"))
-    epoch = _epoch()
-    for package in packages_of(wheel, maintainer or stated_maintainer(), epoch):
-        content = to_bytes(package, epoch)
-        path = folder / package.name
-        write_whole(path, content)
-        click.echo(f"{path}: {len(content) / 2**20:.2f} MiB")
+    epoch, sizes = _epoch(), dict[Path, int]()
+    with waiting("make the packages"):
+        for package in packages_of(wheel, maintainer or stated_maintainer(), epoch):
+            content = to_bytes(package, epoch)
+            path = folder / package.name
+            write_whole(path, content)
+            sizes[path] = len(content)
+    show(
+        lambda: {"num_bytes": sizes},
+        lambda: "\n".join(f"{path}: {size / 2**20:.2f} MiB" for path, size in sizes.items()),
+    )

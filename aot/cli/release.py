@@ -148,39 +148,53 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     default=RELEASE,
     type=click.Path(path_type=Path, exists=True, file_okay=False),
 )
-def reproduce(folder: Path) -> None:
+@JSON
+def reproduce(folder: Path, as_json: bool) -> None:
     """Build RELEASE again from its commit and compare the bytes; by default build/release.
 
     The second build is in another folder, umask, locale and time zone, with tools installed anew and no compiled kernel
     kept. Says which files differ, and where in them, and then exits with 12.
     """
+    del as_json
     surroundings = other_surroundings()
     _said(f"build again from nothing, in {surroundings}")
     with scratch_folder("aot-reproduce-") as scratch:
         again = build_again(folder, scratch, surroundings, lambda line: click.echo(line, nl=False, err=True))
         one, other = read_folder(folder), read_folder(again)
         differences = list(compare_all(one, other))
-        for difference in differences[:MAX_SHOWN]:
-            click.echo(f"differs: {difference}")
+        num_bytes = sum(map(len, one.values()))
+        text = f"{len(one)} files, {num_bytes:,} bytes: the second build, in {surroundings}, gives the same bytes"
+        show(
+            lambda: {
+                "num_files": len(one),
+                "num_bytes": num_bytes,
+                "surroundings": str(surroundings),
+                "differences": [str(x) for x in differences],
+            },
+            lambda: "\n".join(f"differs: {x}" for x in differences[:MAX_SHOWN]) or text,
+        )
         if differences:
             raise VerificationError(
                 f"{len(differences)} differences between two builds of one commit, the second in {surroundings}; "
                 "what reaches the files of these must be taken out of the build"
             )
-        text = f"{len(one)} files, {sum(map(len, one.values())):,} bytes"
-        click.echo(f"{text}: the second build, in {surroundings}, gives the same bytes")
 
 
 @click.command()
 @click.argument("folder", default=WHEELHOUSE, type=OUTPUT_FOLDER)
 @options(VERBOSE)
-def wheelhouse(folder: Path, verbose: bool) -> None:
+@JSON
+def wheelhouse(folder: Path, verbose: bool, as_json: bool) -> None:
     """Fetch into FOLDER all wheels that installing this toolchain and building with it need; default build/wheelhouse.
 
     For machines without an index: there, PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER in the environment.
     """
+    del as_json
     fill(check_folder(folder), map(load_target, target_names()), _said, verbose=verbose)
     wheels = sorted(folder.glob("*.whl"))
     num_bytes = sum(x.stat().st_size for x in wheels)
-    click.echo(f"{folder}: {len(wheels)} wheels, {num_bytes / 2**20:,.0f} MiB")
-    click.echo(f"next, without a network: PIP_NO_INDEX=1 PIP_FIND_LINKS={folder.resolve()} make setup wheel")
+    following = f"PIP_NO_INDEX=1 PIP_FIND_LINKS={folder.resolve()} make setup wheel"
+    show(
+        lambda: {"folder": folder, "wheels": [x.name for x in wheels], "num_bytes": num_bytes, "next": following},
+        lambda: f"{folder}: {len(wheels)} wheels, {num_bytes / 2**20:,.0f} MiB\nnext, without a network: {following}",
+    )

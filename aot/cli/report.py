@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from aot.cli.options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option
+from aot.cli.output import JSON, show
 from aot.cli.search import OUTPUT as SEARCHES
 from aot.cli.selection import (
     COMMITTED,
@@ -75,6 +76,7 @@ def read_searches(path: Path, target: str) -> list[SearchPoint]:
 )
 @click.option("--search", type=click.Path(path_type=Path), help="What aot search wrote; default build/search/.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/report/.")
+@JSON
 @click.pass_context
 def report(context: click.Context, /, **values: Any) -> None:
     """Write one HTML page about a tuning, to be read without a network.
@@ -95,4 +97,8 @@ def report(context: click.Context, /, **values: Any) -> None:
     with waiting("work out what the page shows"):
         text = page(facts_of(chosen, load_target(chosen.target), record, heldout, points))
     write_whole(output, text)
-    click.echo(f"{output}: {output.stat().st_size / 2**20:.2f} MiB, {chosen.provenance}")
+    size = output.stat().st_size
+    show(
+        lambda: {"page": output, "num_bytes": size, "target": chosen.target, "provenance": chosen.provenance},
+        lambda: f"{output}: {size / 2**20:.2f} MiB, {chosen.provenance}",
+    )

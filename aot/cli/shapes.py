@@ -15,10 +15,11 @@ from aot.cli.output import JSON, show, tell
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.miss_log import load_miss_log
+from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet, load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
-from aot.models import families, walk
+from aot.models import empty, families, walk
 from aot.models.configuration import Configuration, read_configuration
 from aot.models.linears import linears, listed_whole
 from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
@@ -119,11 +120,19 @@ def shape_facts(shape_set: ShapeSet, *, with_problems: bool) -> dict[str, object
 @shapes.command("from-misses")
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
-def from_misses(log: Path, output: Path) -> None:
+@JSON
+def from_misses(log: Path, output: Path, as_json: bool) -> None:
     """Make a shape set of LOG, a miss log that a wheel wrote for AOT_GEMM_MISSES."""
+    del as_json
     text = load_miss_log(log)
+    made = parse_shape_set(text, str(output))
     write_whole(output, text)
-    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}")
+    show(lambda: _made_facts(output, made), lambda: f"{output}: {tables.problem_counts(made)}")
+
+
+def _made_facts(output: Path, made: ShapeSet) -> dict[str, object]:
+    """Return what there is to know of a shape set that was written."""
+    return {"shapes": output, **shape_facts(made, with_problems=False), "num_launches": sum(made.launches.values())}
 
 
 def _mode(values: Mapping[str, Any]) -> str:
@@ -184,13 +193,13 @@ class ConfiguredShapes:
     notes: tuple[str, ...]
     """What its user should know."""
     num_sizes: int
-    is_walked: bool
-    """Whether transformers built the model."""
+    library: str
+    """What built the model: transformers, diffusers, or nothing."""
 
-    def summary(self, path: Path) -> str:
+    def summary(self, made: ShapeSet, path: Path) -> str:
         """Say in a line what there is."""
-        counts = tables.problem_counts(parse_shape_set(self.text, str(path)))
-        how = "built empty with transformers" if self.is_walked else "by the table of families"
+        counts = tables.problem_counts(made)
+        how = f"built empty with {self.library}" if self.library else "by the table of families"
         return f"{path}: {counts}; {self.num_sizes} sizes of weights, {how}"
 
 
@@ -201,16 +210,23 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
         ShapeFileError: it is no configuration, or of no model that has Linears to tune.
     """
     read = read_configuration(config)
-    is_walked = walk.is_installed()
-    parts = walk.parts_of(read) if is_walked else families.parts_of(read)
+    library = empty.library_of(read)
+    with waiting(f"build the model empty with {library}"):
+        is_walked = empty.is_known(read) or (empty.is_installed(library) and not families.is_known(read))
+        parts = walk.parts_of(read) if is_walked else families.parts_of(read)
     both = values["fused"] == values["unfused"]
     found = linears(
         parts, ways=values["tensor_parallel"], fused=values["fused"] or both, unfused=values["unfused"] or both
     )
     element = _element(read, values["dtype"])
     ladder = _ladder(*(values[key] or () for key in ("m", "batch", "sequence")))
-    text = shape_text(read.model_type or "model", read.where, found, ladder, element)
+    text = shape_text(read.name, read.where, found, ladder, element)
     notes = []
+    if read.quantisation:
+        notes.append(
+            f"{read.where}: its weights are published quantised ({read.quantisation}); the shape set is for "
+            f"{element.value}; for other kernels change `operations` in it, whose tags docs/operations.md lists"
+        )
     if not is_walked and families.is_joined(read):
         notes.append(
             f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
@@ -220,13 +236,14 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
         whole = f"{block.name} {block.n} x {block.k}"
         notes.append(f"listed whole, since it is in no block that several GPUs are known to share: {whole}")
     notes += [f"the slow fallback serves {x}, which is no multiple of 8" for x in unaligned(found)]
-    return ConfiguredShapes(text, tuple(notes), len(found), is_walked)
+    return ConfiguredShapes(text, tuple(notes), len(found), library if is_walked else "")
 
 
 @shapes.command("from-config", cls=Command, axes=(CONFIG_AXIS,))
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
 @CONFIG_OPTIONS
+@JSON
 def from_config(config: Path, output: Path, **values: Any) -> None:
     """Make a shape set of every Linear of a model: CONFIG is a Hugging Face config.json, or a folder that holds one.
 
@@ -234,17 +251,21 @@ def from_config(config: Path, output: Path, **values: Any) -> None:
     that aot knows itself are read. Nothing is downloaded, and no code of a model is run.
     """
     found = configured_shapes(config, values)
-    summary = found.summary(output)
+    made = parse_shape_set(found.text, str(output))
     write_whole(output, found.text)
     for note in found.notes:
         click.echo(note, err=True)
-    click.echo(summary)
+    show(
+        lambda: {**_made_facts(output, made), "built_by": found.library or None, "notes": found.notes},
+        lambda: found.summary(made, output),
+    )
 
 
 @shapes.command("record", context_settings={"ignore_unknown_options": True})
 @click.option("-o", "--output", required=True, type=OUTPUT_FILE, help="Shape set to write, for --shapes.")
+@JSON
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def record(output: Path, command: tuple[str, ...]) -> None:
+def record(output: Path, command: tuple[str, ...], as_json: bool) -> None:
     """Run COMMAND, a Python program, and make a shape set of the products that torch computes in it.
 
     Put -- in front of the command: aot shapes record -o shapes.toml -- python serve.py. Every thread and process of it
@@ -252,6 +273,7 @@ def record(output: Path, command: tuple[str, ...]) -> None:
     seen. The program runs slower, and torch.compile leaves its code as it is; a CUDA graph counts once, when it is
     captured.
     """
+    del as_json
     with scratch_folder("aot-record-") as scratch:
         code = run_recorded(command, scratch)
         counts, uncounted = read_counts(scratch), read_uncounted(scratch)
@@ -262,5 +284,9 @@ def record(output: Path, command: tuple[str, ...]) -> None:
         click.echo(note, err=True)
     if code:
         click.echo(f"{command[0]} ended with exit code {code}; what it computed until then is kept", err=True)
-    total = sum(parse_shape_set(text, str(output)).launches.values())
-    click.echo(f"{output}: {tables.problem_counts(parse_shape_set(text, str(output)))}, computed {total} times")
+    made = parse_shape_set(text, str(output))
+    total = sum(made.launches.values())
+    show(
+        lambda: {**_made_facts(output, made), "exit_code": code, "notes": notes},
+        lambda: f"{output}: {tables.problem_counts(made)}, computed {total} times",
+    )

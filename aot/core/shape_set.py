@@ -137,8 +137,8 @@ class ShapeSet:
         """List an operation's problems by n, k, m, each once."""
         is_dense = operation.grouping is Grouping.DENSE
         models = [model for model in self.models if model.is_for(operation)]
-        groups = {model.name: (1,) if is_dense else model.num_groups for model in models}
-        sizes = {(*size, count) for model in models for size in model.sizes for count in groups[model.name]}
+        one = (1,) if is_dense else ()
+        sizes = {(*size, count) for model in models for size in model.sizes for count in one or model.num_groups}
         return [Problem(operation, m, n, k, count) for n, k, m, count in sorted(sizes)]
 
     @property
@@ -148,7 +148,8 @@ class ShapeSet:
         for model in self.models:
             for operation, weight in product(model.operations, model.weights):
                 for m, count in zip(model.m, model.counts, strict=bool(model.counts)):
-                    problem = Problem(operation, m, weight.n, weight.k)
+                    num_groups = 1 if operation.grouping is Grouping.DENSE else model.num_groups[0]
+                    problem = Problem(operation, m, weight.n, weight.k, num_groups)
                     found[problem] = found.get(problem, 0) + count
         return found
 
@@ -251,7 +252,7 @@ def _refuse_unknown(dtypes: Sequence[ElementType] | None) -> None:
             raise DecodeError(f"expected one of {names}, got '{dtype.value}'", ("dtypes", i))
 
 
-def _check_counts(entry: _Model, m: Sequence[int]) -> None:
+def _check_counts(entry: _Model, m: Sequence[int], num_groups: Sequence[int]) -> None:
     if entry.counts is None:
         return
     if len(entry.counts) != len(m) or len(entry.weights) != 1:
@@ -260,6 +261,8 @@ def _check_counts(entry: _Model, m: Sequence[int]) -> None:
             f"{len(entry.weights)} weights",
             ("counts",),
         )
+    if len(num_groups) > 1:
+        raise DecodeError(f"expected one number beside `counts`, got {len(num_groups)}", ("num_groups",))
     if entry.operations is None and (entry.dtypes is None or entry.layouts is None):
         raise DecodeError("expected `dtypes` and `layouts`, or `operations`, of the model's own beside it", ("counts",))
 
@@ -283,7 +286,8 @@ def _model(entry: _Model, whole: _ShapeSet) -> Model:
     if m is None:
         raise DecodeError("needs `m`, which the set has none of for all models")
     operations = _operations(entry, whole)
-    _check_counts(entry, m)
+    num_groups = entry.num_groups or whole.num_groups or (1,)
+    _check_counts(entry, m, num_groups)
     is_own = any(x is not None for x in (entry.operations, entry.dtypes, entry.layouts, entry.epilogues))
     return Model(
         entry.name,
@@ -291,7 +295,7 @@ def _model(entry: _Model, whole: _ShapeSet) -> Model:
         entry.weights,
         m,
         operations if is_own else (),
-        entry.num_groups or whole.num_groups or (1,),
+        num_groups,
         entry.counts or (),
     )
 

@@ -305,6 +305,7 @@ def _constant(text: str) -> Any:
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
+_JSON_AND_INFINITY = json.JSONDecoder(object_pairs_hook=_pairs)
 
 
 def text_of(content: bytes) -> str:
@@ -319,15 +320,19 @@ def text_of(content: bytes) -> str:
         raise DecodeError(f"not UTF-8 text: byte {error.start} is {content[error.start]:#04x}") from error
 
 
-def parse_json(content: str | bytes) -> Any:
+def parse_json(content: str | bytes, *, is_finite: bool = True) -> Any:
     """Parse JSON: UTF-8, no key twice, no NaN or infinity.
+
+    Args:
+        content: the text.
+        is_finite: false where NaN, Infinity and -Infinity are taken, which Python's json writes by default.
 
     Raises:
         DecodeError: it is not that, is nested too deeply, or has a number of thousands of digits.
     """
     text = content if isinstance(content, str) else text_of(content)
     try:
-        return _JSON.decode(text)
+        return (_JSON if is_finite else _JSON_AND_INFINITY).decode(text)
     except DecodeError:
         raise
     except json.JSONDecodeError as error:

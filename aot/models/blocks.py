@@ -36,12 +36,15 @@ class CrossAttention:
 
     heads: Extent
     head_dim: Extent
+    context: Extent | None = None
+    """The width of the other tower; None where it is that of the layers."""
 
     def weights(self, hidden: int) -> list[Weight]:
         """List the projections, keys and values apart and fused."""
         q = self.heads * self.head_dim
-        sizes = {"q": q, "k": q, "v": q, "kv": 2 * q}
-        return [Weight(f"cross {name}", n, hidden) for name, n in sizes.items()] + [Weight("cross o", hidden, q)]
+        context = {"k": q, "v": q, "kv": 2 * q}
+        found = [Weight(f"cross {name}", n, self.context or hidden) for name, n in context.items()]
+        return [Weight("cross q", q, hidden), *found, Weight("cross o", hidden, q)]
 
     def shared(self, ways: int) -> CrossAttention:
         """Return what one of several GPUs has."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.core.constraints import MAX_EXTENT
+from aot.core.constraints import MAX_EXTENT, one_line
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
 from aot.core.operation import ELEMENTS
 from aot.core.strict_json import DecodeError, Place, parse_json, read_content, shown
 
 FILE = "config.json"
+MATRIX, MAX_LABEL = 2, 80
+"""Dimensions of a weight's block, and most characters of what is shown of a file."""
 MAX_DEPTH = 4
 """Most configurations within each other: a model of towers, of which one has an encoder and a decoder."""
 MAX_REPEATS = 10_000
@@ -21,6 +24,7 @@ _REPEATS = ("layers", "layer", "experts", "blocks", "depth", "depths", "num_labe
 """How keys end whose number says how often something stands in a model."""
 
 MEND = "mend the file, or give the config.json that the model was published with"
+RECORD = "`aot shapes record` takes the shapes of any program that runs"
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,30 @@ class Configuration:
         """
         value = self.values.get("model_type")
         if not isinstance(value, str):
-            raise self.error("model_type", f'expected the name of a family, such as "llama", got {shown(value)}')
+            expected = f'expected the name of a family, such as "llama", got {shown(value)}'
+            raise self.error("model_type", expected, f"{MEND}; {RECORD}")
         return value
+
+    @property
+    def diffusers_class(self) -> str:
+        """Return the class of a model of diffusers, which name no family; empty of any other."""
+        value = self.values.get("_class_name")
+        return value if isinstance(value, str) and value.isidentifier() and not self.has("model_type") else ""
+
+    @property
+    def name(self) -> str:
+        """Return what the model is called: its family, or its class (ShapeFileError where it has neither)."""
+        return self.diffusers_class or self.model_type
+
+    @property
+    def quantisation(self) -> str:
+        """Say how the published weights are quantised, empty where they are not."""
+        value = self.values.get("quantization_config")
+        if not isinstance(value, dict):
+            return ""
+        method, block = value.get("quant_method"), value.get("weight_block_size")
+        blocks = f" in blocks of {block[0]} x {block[1]}" if isinstance(block, list) and len(block) == MATRIX else ""
+        return one_line(f"{method}{blocks}", MAX_LABEL) if isinstance(method, str) else "some way"
 
     def has(self, key: str) -> bool:
         """Say whether a key has a value other than null."""
@@ -147,7 +173,7 @@ class Configuration:
         return next((x for x in ELEMENTS if x.value == self.stated_dtype), None)
 
     def check_repeats(self) -> None:
-        """Refuse numbers of layers, experts and labels that no model has, wherever they stand (ShapeFileError)."""
+        """Refuse more layers, experts and labels than any model has, wherever they stand (ShapeFileError)."""
         left: list[tuple[Place, Any]] = [((), self.values)]
         while left:
             place, value = left.pop()
@@ -160,8 +186,8 @@ class Configuration:
 
     def _check_number(self, place: Place, value: float) -> None:
         named = next((x for x in reversed(place) if isinstance(x, str)), "")
-        # Some configurations write -1 for none.
-        if named.endswith(_REPEATS) and not -1 <= value <= MAX_REPEATS:
+        # A negative number counts from the end, as in LLaVA's vision_feature_layer, or stands for none.
+        if named.endswith(_REPEATS) and not value <= MAX_REPEATS:
             problem = DecodeError(f"expected at most {MAX_REPEATS}, got {shown(value)}", place)
             raise ShapeFileError(f"{self.where}: {problem}; {MEND}")
 
@@ -174,7 +200,8 @@ def read_configuration(path: Path) -> Configuration:
     """
     try:
         file = path / FILE if path.is_dir() else path
-        values = parse_json(read_content(file))
+        # Published files hold Infinity, such as Mamba's time_step_limit, and some a byte order mark.
+        values = parse_json(read_content(file).removeprefix(BOM_UTF8), is_finite=False)
     except (OSError, ValueError) as error:
         hint = MEND if path.exists() else "give the path of a config.json or of its folder; no model's name is loaded"
         raise ShapeFileError(f"{path}: {error}; {hint}") from error

@@ -12,6 +12,7 @@ from aot.core.errors import ShapeFileError
 from aot.core.shape_set import Weight
 from aot.core.strict_json import shown
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
+from aot.models.configuration import RECORD
 from aot.models.linears import BATCHES, EXPERTS, SEQUENCES, Block, Part, Rows
 from aot.models.towers import clip, completed, dinov2, siglip, vision_parts, vit
 
@@ -61,6 +62,10 @@ def _mistral(config: Configuration) -> list[Part]:
 
 def _qwen2(config: Configuration) -> list[Part]:
     return _decoder(config, _attention(config), frozenset("qkv"))
+
+
+def _olmo2(config: Configuration) -> list[Part]:
+    return _decoder(config, _attention(config), _biased(config, "attention_bias", ATTENTION))
 
 
 def _qwen3(config: Configuration) -> list[Part]:
@@ -195,11 +200,16 @@ DECODERS: dict[str, Callable[[Configuration], list[Part]]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "gemma": _gemma2,
     "gemma2": _gemma2,
+    "granite": _llama,
+    "smollm3": _llama,
+    "olmo2": _olmo2,
     "gemma3_text": _gemma3_text,
     "phi3": _phi3,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
     "gpt_oss": _gpt_oss,
 }
 """Language models of a decoder alone."""
@@ -229,6 +239,11 @@ def _language(config: Configuration, *, is_whole: bool) -> list[Part]:
     return found + _vocabulary(config, config.number("hidden_size"), default)
 
 
+def is_known(config: Configuration) -> bool:
+    """Say whether the table has a family itself."""
+    return not config.diffusers_class and config.model_type in KNOWN
+
+
 def is_joined(config: Configuration) -> bool:
     """Say whether a model is one of towers, of which the table does not know what joins them."""
     return config.model_type not in (*DECODERS, *OTHERS, "gemma3")
@@ -240,15 +255,20 @@ def parts_of(config: Configuration, *, is_whole: bool = True) -> list[Part]:
     Raises:
         ShapeFileError: the family is not known, or a number is missing or wrong.
     """
+    if config.diffusers_class:
+        raise ShapeFileError(
+            f"{config.where}: {config.diffusers_class} is a model of diffusers, which builds it: pip install diffusers "
+            f"beside aot, and run the command again; {RECORD}"
+        )
     kind = config.model_type
     if kind in DECODERS:
         return _language(config, is_whole=is_whole)
     if kind in OTHERS:
         return OTHERS[kind](config)
     towers = [config.within(key) for key in TOWERS if config.has(key)]
-    if not towers:
+    if not towers or not all(tower.has("model_type") for tower in towers):
         raise ShapeFileError(
             f"{config.where}: the family {shown(kind)} is not known; known without transformers: {', '.join(KNOWN)}; "
-            "transformers knows more: pip install transformers beside aot, and run the command again"
+            f"transformers knows more: pip install transformers beside aot, and run the command again; {RECORD}"
         )
     return [part for tower in towers for part in parts_of(tower, is_whole=False)]

@@ -15,6 +15,7 @@ from aot.core.constraints import MAX_COUNT, MAX_EXTENT, one_line
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import OutputError, ShapeFileError
+from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
 from aot.core.types import Scale
 from aot.models import recorder
@@ -26,7 +27,7 @@ MAX_LEFT_OUT = 20
 
 @dataclass(frozen=True, order=True)
 class Product:
-    """A product that a program computed; `batch` is 0 where it is of no batch."""
+    """A product that a program computed, or a batch or groups of them; of groups m is what one is expected to have."""
 
     device: str
     a: str
@@ -34,7 +35,8 @@ class Product:
     d: str
     layout: str
     has_bias: bool
-    batch: int
+    grouping: str
+    groups: int
     m: int
     n: int
     k: int
@@ -42,9 +44,9 @@ class Product:
     @property
     def text(self) -> str:
         """Say what it is, in a line."""
-        batch = f"{self.batch} x " if self.batch else ""
+        groups = "" if self.grouping == Grouping.DENSE.value else f"{self.grouping}, {self.groups} x "
         return one_line(
-            f"{self.a} x {self.b} to {self.d}, layout {self.layout}: {batch}m {self.m} n {self.n} k {self.k}"
+            f"{self.a} x {self.b} to {self.d}, layout {self.layout}: {groups}m {self.m} n {self.n} k {self.k}"
         )
 
 
@@ -111,7 +113,7 @@ def read_uncounted(folder: Path) -> Counter[str]:
 
 def _operation(product: Product) -> Operation | None:
     """Return the operation that computes a product; None where the catalogue has none."""
-    if product.batch or not all(1 <= x <= MAX_EXTENT for x in (product.m, product.n, product.k)):
+    if not all(1 <= x <= MAX_EXTENT for x in (product.m, product.n, product.k, product.groups)):
         return None
     names = {x.value for x in ElementType}
     if not {product.a, product.b, product.d} <= names:
@@ -120,7 +122,8 @@ def _operation(product: Product) -> Operation | None:
     found = [
         x
         for x in Operation
-        if (x.types.a, x.types.b, x.types.d) == types
+        if x.grouping.value == product.grouping
+        and (x.types.a, x.types.b, x.types.d) == types
         and x.layout == Layout(product.layout)
         and not x.types.is_fast
         and x.types.scale is not Scale.BLOCK
@@ -147,14 +150,15 @@ def recorded_text(counts: Mapping[Product, int], command: str) -> tuple[str, lis
     if counts and not on_gpu:
         notes.append("no product was on a GPU; those on the CPU are taken instead")
     taken = on_gpu or counts
-    rows: dict[tuple[Operation, int, int], Counter[int]] = {}
+    rows: dict[tuple[Operation, int, int, int], Counter[int]] = {}
     left: Counter[str] = Counter()
     for product, count in taken.items():
         operation = _operation(product)
         if operation is None:
             left[product.text] += count
         else:
-            rows.setdefault((operation, product.n, product.k), Counter())[product.m] += count
+            key = (operation, product.n, product.k, product.groups)
+            rows.setdefault(key, Counter())[product.m] += count
     if not rows:
         what = (
             f"{sum(counts.values())} products, none of an operation that kernels are made for"
@@ -176,11 +180,12 @@ def recorded_text(counts: Mapping[Product, int], command: str) -> tuple[str, lis
     return "\n".join(["\n".join(head) + "\nversion = 1\n", *_models(rows)]), notes
 
 
-def _models(rows: Mapping[tuple[Operation, int, int], Counter[int]]) -> Iterable[str]:
-    for (operation, n, k), found in sorted(rows.items(), key=lambda x: (x[0][0].position, *x[0][1:])):
+def _models(rows: Mapping[tuple[Operation, int, int, int], Counter[int]]) -> Iterable[str]:
+    for (operation, n, k, groups), found in sorted(rows.items(), key=lambda x: (x[0][0].position, *x[0][1:])):
         numbers = sorted(found)
+        stated = "" if operation.grouping is Grouping.DENSE else f"num_groups = [{groups}]\n"
         yield (
-            f'[[model]]\nname = "recorded"\noperations = ["{operation.tag}"]\n'
+            f'[[model]]\nname = "recorded"\noperations = ["{operation.tag}"]\n{stated}'
             f'weights = [{{ name = "{n} x {k}", n = {n}, k = {k} }}]\n'
             f"m = {numbers}\ncounts = {[min(found[m], MAX_COUNT) for m in numbers]}\n"
         )

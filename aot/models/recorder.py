@@ -24,6 +24,8 @@ FOLDER = "AOT_RECORD_TO"
 """Environment variable: where the counts are written."""
 UNCOUNTED = ".uncounted"
 """How the file of a process ends that says how often an operator's products could not be counted."""
+RUNS_OF_ROWS = (2, 3)
+"""Dimensions of the operands of a grouped product whose groups are runs of A's rows, each with a B of its own."""
 EVERY_S = 1.0
 """How often they are written while the program runs, for one that is killed."""
 
@@ -34,11 +36,12 @@ _written = [0.0]
 _lock = threading.Lock()
 
 
-def _count(a: Any, b: Any, d: Any, *, bias: bool, batch: int = 0) -> None:
-    """Count a product of a (m, k) and b (k, n), or of as many as `batch` says."""
+def _count(a: Any, b: Any, d: Any, *, bias: bool, grouping: str = "dense", groups: int = 1) -> None:
+    """Count a product of a (m, k) and b (k, n), or as many as `groups` says; of runs of rows, m is what one expects."""
     kinds = [str(x).removeprefix("torch.") for x in (a.dtype, b.dtype, d)]
     layout = ("k" if a.stride(-1) == 1 else "m") + ("k" if b.stride(-2) == 1 else "n")
-    key = (a.device.type, *kinds, layout, bias, batch, int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]))
+    m = -(-int(a.shape[-2]) // groups) if grouping == "grouped" else int(a.shape[-2])
+    key = (a.device.type, *kinds, layout, bias, grouping, groups, m, int(b.shape[-1]), int(a.shape[-1]))
     with _lock:
         _counts[key] = _counts.get(key, 0) + 1
     if time.monotonic() - _written[0] > EVERY_S:
@@ -53,9 +56,12 @@ def _see(name: str, arguments: tuple[Any, ...], result: Any) -> None:
     elif name == "addmm":
         _count(arguments[1], arguments[2], dtype, bias=arguments[0].dim() == 1)
     elif name == "bmm":
-        _count(arguments[0], arguments[1], dtype, bias=False, batch=int(result.shape[0]))
+        _count(arguments[0], arguments[1], dtype, bias=False, grouping="batched", groups=int(result.shape[0]))
     elif name == "baddbmm":
-        _count(arguments[1], arguments[2], dtype, bias=False, batch=int(result.shape[0]))
+        _count(arguments[1], arguments[2], dtype, bias=False, grouping="batched", groups=int(result.shape[0]))
+    elif name in {"_grouped_mm", "_scaled_grouped_mm"} and (arguments[0].dim(), arguments[1].dim()) == RUNS_OF_ROWS:
+        groups = int(arguments[1].shape[0])
+        _count(arguments[0], arguments[1], dtype, bias=False, grouping="grouped", groups=groups)
     elif name == "_scaled_mm":
         _count(arguments[0], arguments[1], dtype, bias=len(arguments) > 4 and arguments[4] is not None)
     elif name == "_int_mm":

@@ -1,37 +1,30 @@
-"""Build a model empty with transformers, where that is installed, and list its blocks by walking its modules.
-
-Nothing is downloaded and no code of a model's repository is run. Only names and sizes of modules are read: parameters
-are on torch's meta device, which has no memory.
-"""
+"""List the blocks of a model by walking its modules: only their names and sizes are read."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from aot.core.constraints import one_line
-from aot.core.errors import ShapeFileError
 from aot.core.shape_set import Weight
+from aot.models import empty
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
 from aot.models.linears import BATCHES, EXPERTS, SEQUENCES, Block, Part, Rows
 from aot.models.towers import VISION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aot.models.configuration import Configuration
 
 _ALIASES = {
-    "q": "q_proj query q_lin q",
-    "k": "k_proj key k_lin k",
-    "v": "v_proj value v_lin v",
+    "q": "q_proj query q_lin q to_q",
+    "k": "k_proj key k_lin k to_k",
+    "v": "v_proj value v_lin v to_v",
     "qkv": "qkv_proj c_attn query_key_value Wqkv qkv",
-    "o": "o_proj out_proj out_lin o proj",
+    "o": "o_proj out_proj out_lin o proj to_out",
     "gate": "gate_proj wi_0 w1",
     "up": "up_proj wi_1 w3 fc1 wi c_fc lin1 dense_h_to_4h",
     "down": "down_proj wo w2 fc2 lin2 dense_4h_to_h",
@@ -49,15 +42,14 @@ _SCATTERED = (
     (re.compile(r"\.attention\.output\.dense$"), ".attention.o"),
     (re.compile(r"\.intermediate\.dense$"), ".mlp.up"),
     (re.compile(r"\.output\.dense$"), ".mlp.down"),
+    (re.compile(r"\.to_out\.0$"), ".to_out"),
+    (re.compile(r"\.net\.0\.proj$"), ".up"),
+    (re.compile(r"\.net\.2$"), ".down"),
 )
-"""BERT's manner of a module for each Linear, as the other models name them."""
+"""BERT's manner of a module for each Linear, and that of diffusers, as the other models name them."""
 _CROSS = re.compile(r"encoder_attn|EncDecAttention|cross_?attention|cross_attn|crossattention")
 _ONE_EXPERT = re.compile(r"\.experts\.\d+(\.|$)")
 _SHARED_EXPERT = re.compile(r"\.shared_experts?(\.|$)")
-
-
-_AUTO = ("ForImageTextToText", "ForCausalLM", "ForSeq2SeqLM", "ForSpeechSeq2Seq", "")
-"""Which class a model has whose configuration names none, by the end of transformers' name for the choice."""
 
 
 @dataclass(frozen=True)
@@ -78,45 +70,8 @@ class _Group:
     """Of an attention, where the module says it."""
     numbers: dict[str, int] = field(default_factory=dict)
     """The numbers of a latent attention."""
-
-
-def is_installed() -> bool:
-    """Say whether transformers can be imported."""
-    return importlib.util.find_spec("transformers") is not None
-
-
-def _transformers() -> Any:
-    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
-    return importlib.import_module("transformers")
-
-
-def _empty(config: Configuration) -> tuple[Any, Any]:
-    """Build a model without memory for its parameters; return it and its configuration."""
-    transformers, torch = _transformers(), importlib.import_module("torch")
-    kind = config.model_type
-    if kind not in transformers.CONFIG_MAPPING:
-        raise ShapeFileError(
-            f"{config.where}: transformers {transformers.__version__} does not know the family {kind!a:.100}; a newer "
-            "one may; code that comes with a model is not run"
-        )
-    config.check_repeats()
-    architecture = config.architecture
-    try:
-        found = transformers.CONFIG_MAPPING[kind].from_dict(dict(config.values))
-        made = getattr(transformers, architecture, None) if architecture else None
-        if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
-            made = None
-        mappings = [getattr(transformers, f"AutoModel{name}") for name in _AUTO]
-        auto = next((x for x in mappings if type(found) in x._model_mapping), mappings[-1])  # noqa: SLF001
-        with torch.device("meta"):
-            return (made(found) if made is not None else auto.from_config(found, trust_remote_code=False)), found
-    except Exception as error:
-        text = one_line(f"{type(error).__name__}: {error}", 600)
-        raise ShapeFileError(
-            f"{config.where}: transformers {transformers.__version__} cannot build the model: {text}; mend the "
-            "configuration, or install the version of transformers that its key transformers_version names"
-        ) from error
+    is_cross: bool = False
+    """Whether the module says that it attends to another tower."""
 
 
 def _size(module: Any) -> _Size | None:
@@ -147,8 +102,13 @@ def _fused_experts(path: str, module: Any) -> tuple[str, _Group, int] | None:
     return f"{path}.experts.0", _Group(sizes), count
 
 
-def _groups(model: Any) -> Iterator[tuple[str, _Group, int]]:
-    """Yield the path of each module that has weights, these, and how often they stand there."""
+def _groups(model: Any, has_logits: Callable[[str], bool]) -> Iterator[tuple[str, _Group, int]]:
+    """Yield the path of each module that has weights, these, and how often they stand there.
+
+    Args:
+        model: the model.
+        has_logits: says of a module whether its `proj_out` makes logits, as Whisper's does.
+    """
     groups: dict[str, _Group] = defaultdict(_Group)
     modules, seen = dict(model.named_modules()), set[int]()
     for path, module in modules.items():
@@ -171,7 +131,7 @@ def _groups(model: Any) -> Iterator[tuple[str, _Group, int]]:
         parent, _, leaf = named.removeprefix(".").rpartition(".")
         owner = modules.get(parent)
         group = groups[parent]
-        role = _ROLES.get(leaf, leaf)
+        role = leaf if leaf == "proj_out" and not has_logits(parent) else _ROLES.get(leaf, leaf)
         if leaf == "dense" and parent.endswith("pooler"):
             role = "pooler"
         elif leaf == "dense" and "qkv" in group.sizes:
@@ -188,8 +148,12 @@ def _groups(model: Any) -> Iterator[tuple[str, _Group, int]]:
 def _read_numbers(group: _Group, owner: Any) -> None:
     """Note what an attention says of its heads."""
     head_dim = getattr(owner, "head_dim", None) or getattr(owner, "key_value_proj_dim", None)
+    heads, q = getattr(owner, "heads", None), group.sizes.get("q")
     if type(head_dim) is int:
         group.head_dim = head_dim
+    elif type(heads) is int and heads > 0 and q is not None:
+        group.head_dim = q.n // heads
+    group.is_cross = getattr(owner, "is_cross_attention", None) is True
     for name in ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         value = getattr(owner, name, None)
         if type(value) is int:
@@ -210,8 +174,12 @@ def _attention(group: _Group, path: str) -> tuple[Block, set[str]] | None:
     fits = head_dim > 0 and q % head_dim == 0 and kv % head_dim == 0 and kv > 0
     if not fits or o.k != q or ("q" in names and (sizes["v"].n != kv or sizes["q"].k != o.n)):
         return None
-    if _CROSS.search(path) or path.endswith("head.attention"):
-        return (CrossAttention(q // head_dim, head_dim), {*names, "o"}) if q == kv else None
+    context = sizes["k"].k if "q" in names else o.n
+    if "q" in names and sizes["v"].k != context:
+        return None
+    if group.is_cross or context != o.n or _CROSS.search(path) or path.endswith("head.attention"):
+        width = context if context != o.n else None
+        return (CrossAttention(q // head_dim, head_dim, width), {*names, "o"}) if q == kv else None
     return Attention(q // head_dim, kv // head_dim, head_dim), {*names, "o"}
 
 
@@ -235,6 +203,13 @@ def _feed_forward(group: _Group) -> tuple[Block, set[str]] | None:
     if rows != (1 + is_gated) * down.k or any(sizes[x].k != down.n for x in names):
         return None
     return FeedForward(down.k, is_gated), {*names, "down"}
+
+
+def _name_gated(group: _Group) -> None:
+    """Call a weight by its role that holds a gate and what it multiplies, though its name says nothing of a gate."""
+    sizes = group.sizes
+    if {"up", "down"} <= sizes.keys() and "gate" not in sizes and sizes["up"].n == 2 * sizes["down"].k:
+        sizes["gate_up"] = sizes.pop("up")
 
 
 def _biased(group: _Group, names: set[str], prefix: str = "") -> frozenset[str]:
@@ -264,12 +239,28 @@ def _place(path: str, towers: dict[str, Any], whole: Any, with_class: set[int]) 
     return SEQUENCES, "text " if is_beside else ""
 
 
+_OF_A_STEP = re.compile(r"norm|adaln|time|guidance|pooled|label|class_embed|resolution_embed|aspect_ratio_embed")
+"""Modules of a diffusion model that meet one row of each image: of the step, its class and what scales the norms."""
+_OF_A_PROMPT = re.compile(r"context|caption|text|add_[qkv]_proj|to_add_out")
+
+
+def _diffused(path: str, whole: Any) -> Rows:
+    """Return which rows a module or weight of a diffusion model meets: patches, a prompt's tokens, or one."""
+    if _OF_A_STEP.search(path):
+        return BATCHES
+    size, patch = (whole.get(key) for key in ("sample_size", "patch_size"))
+    if _OF_A_PROMPT.search(path) or type(size) is not int or type(patch) is not int or patch < 1:
+        return SEQUENCES
+    return Rows(num_tokens=max((size // patch) ** 2, 1))
+
+
 _OF_A_SEQUENCE = {"lm_head", "classifier", "score", "pooler", "head", "visual_projection", "text_projection"}
 """Weights that meet one row of each sequence or image."""
 
 
 def _parts(path: str, group: _Group, count: int, rows: Rows, tower: str) -> Iterator[Part]:
     """Recognise the blocks of a module; what is in none stands for itself."""
+    _name_gated(group)
     left = set(group.sizes)
     context, prefix = rows, tower
     if _ONE_EXPERT.search(path):
@@ -296,21 +287,37 @@ def _parts(path: str, group: _Group, count: int, rows: Rows, tower: str) -> Iter
         yield Part(block, size.k, count, BATCHES if is_one else rows, alone, biased)
 
 
-def parts_of(config: Configuration) -> list[Part]:
-    """Build a model empty and list its blocks, equal ones as one part.
-
-    Raises:
-        ShapeFileError: transformers does not know the family, or cannot build such a model.
-    """
-    model, whole = _empty(config)
+def _parts_of_towers(model: Any, whole: Any) -> Iterator[Part]:
+    """Yield the blocks of a model of transformers."""
     towers = {x: m.config for x, m in model.named_modules() if hasattr(m, "config") and hasattr(m, "post_init")}
     tokens = [x for x, _ in model.named_parameters() if x.endswith(("cls_token", "class_embedding"))]
     with_class = {id(config) for x, config in towers.items() if any(token.startswith(x) for token in tokens)}
     frames = Rows(num_tokens=getattr(whole, "max_source_positions", 0) or 0)
-    counts: Counter[Part] = Counter()
-    for path, group, count in _groups(model):
+    for path, group, count in _groups(model, lambda path: not path):
         rows, tower = _place(path, towers, whole, with_class)
         for part in _parts(path, group, count, rows, tower):
             is_crossing = isinstance(part.block, CrossAttention) and tower == "decoder "
-            counts[replace(part, count=1, context=frames if is_crossing else part.context)] += part.count
+            yield replace(part, context=frames) if is_crossing else part
+
+
+def _parts_of_diffusion(model: Any, whole: Any) -> Iterator[Part]:
+    """Yield the blocks of a model of diffusers."""
+    for path, group, count in _groups(model, lambda _: False):
+        for part in _parts(path, group, count, _diffused(path, whole), ""):
+            if isinstance(part.block, Weight):
+                yield replace(part, rows=_diffused(f"{path}.{part.block.name}", whole))
+            else:
+                yield replace(part, context=SEQUENCES if isinstance(part.block, CrossAttention) else None)
+
+
+def parts_of(config: Configuration) -> list[Part]:
+    """Build a model empty and list its blocks, equal ones as one part.
+
+    Raises:
+        ShapeFileError: what builds it does not know the family or class, or cannot build such a model.
+    """
+    model, whole = empty.build(config)
+    counts: Counter[Part] = Counter()
+    for part in (_parts_of_diffusion if config.diffusers_class else _parts_of_towers)(model, whole):
+        counts[replace(part, count=1)] += part.count
     return [replace(part, count=count) for part, count in counts.items()]

@@ -289,7 +289,7 @@ def replaced(folder):
         mock.patch("aot.cli.shapes.run_recorded", lambda command, folder: len(command)),
         mock.patch("aot.studies.census.legal_keys", lambda operations, target, _: [fallback_key(OPERATION, target)]),
         mock.patch("aot.studies.census.count", _count),
-        mock.patch("aot.models.walk.is_installed", return_value=False),
+        mock.patch("aot.models.empty.is_installed", return_value=False),
         mock.patch("aot.cli.prior._checks", return_value=[]),
         mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),
         mock.patch.dict("aot.cli.prior.FACTS", {"rule": lambda _: ["rule"]}),

@@ -1,5 +1,8 @@
 """`aot deb`, up to what it says of files that are no wheels. tests/package makes packages."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from tests.unit.invoked import aot
@@ -40,3 +43,12 @@ def test_a_time_that_is_none_is_refused(wheel, monkeypatch, value):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", value)
     text = refused(wheel, "--maintainer", "Ann Lee <ann@company.com>")
     assert "expected whole seconds since 1970" in text
+
+
+def test_packages_are_told_in_words_and_as_json(wheel, monkeypatch):
+    packages = [SimpleNamespace(name="a.deb"), SimpleNamespace(name="b.deb")]
+    monkeypatch.setattr("aot.package.debian.packages_of", lambda *_: packages)
+    monkeypatch.setattr("aot.package.deb_file.to_bytes", lambda *_: b"x" * 2**19)
+    words = ["deb", wheel, "--maintainer", "Ann Lee <ann@company.com>"]
+    assert aot(*words).stdout == "dist/a.deb: 0.50 MiB\ndist/b.deb: 0.50 MiB\n"
+    assert json.loads(aot(*words, "--json").stdout) == {"num_bytes": {"dist/a.deb": 2**19, "dist/b.deb": 2**19}}

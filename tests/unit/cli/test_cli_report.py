@@ -1,5 +1,6 @@
 """The command `aot report`, as users meet it."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,10 @@ def test_the_command_writes_the_page(workplace):
     write_curves(cli_report.SEARCHES / "thor.json", "thor", "thor", [point])
     result = run("--selection", "s.json", "--record", "r.jsonl.gz")
     assert result.output == "build/report/thor.html: 0.04 MiB, measured\n"
+    found = json.loads(run("--selection", "s.json", "--record", "r.jsonl.gz", "--json").stdout)
+    size = (workplace / "build/report/thor.html").stat().st_size
+    page = {"page": "build/report/thor.html", "num_bytes": size, "target": "thor", "provenance": "measured"}
+    assert found == page
     content = (workplace / "build/report/thor.html").read_text()
     assert "model: 10.0% measured, mean regret 0.20%, 30 s" in content
     assert [x.name for x in (workplace / "build/report").iterdir()] == ["thor.html"]

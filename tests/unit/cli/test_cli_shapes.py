@@ -1,6 +1,7 @@
 """`aot shapes from-config`: a configuration becomes a shape set that the other commands take."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.shape_set import load_shape_set
-from aot.models import walk
+from aot.models import empty
 from tests.unit.invoked import aot, succeed
+from tests.unit.models import stand_in
 
 VIT = {
     "architectures": ["ViTForImageClassification"],
@@ -39,7 +41,7 @@ QWEN = {
 @pytest.fixture(autouse=True)
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(walk, "is_installed", lambda: False)
+    monkeypatch.setattr(empty, "is_installed", lambda *_: False)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN))
     (tmp_path / "vit.json").write_text(json.dumps(VIT))
@@ -89,6 +91,13 @@ def test_by_default_m_is_the_atlass_and_what_is_said_and_written_agree():
     )
 
 
+def test_what_was_made_is_told_as_json():
+    found = json.loads(succeed("shapes", "from-config", "model", "-o", "x.toml", "--m", "16", "--fused", "--json"))
+    assert found["num_problems"] == {"bf16_kk": 4, "bf16_kk_bias": 1}
+    assert (found["shapes"], found["built_by"], found["notes"], found["num_launches"]) == ("x.toml", None, [], 13)
+    assert found["models"][0]["weights"] == [{"name": "qkv", "n": 128, "k": 64}]
+
+
 def test_images_meet_their_patches_and_what_the_fallback_serves_is_said():
     result = aot("shapes", "from-config", "vit.json", "-o", "x.toml", "--batch", "1,2,64")
     assert (result.exit_code, result.stderr) == (
@@ -130,6 +139,24 @@ def test_a_type_without_kernels_becomes_bfloat16_and_is_said(workplace):
     assert {operation.element for operation in load_shape_set("x.toml").operations} == {BF16}
 
 
+def test_weights_that_are_published_quantised_are_said(workplace):
+    quantised = {**QWEN, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    (workplace / "fp8.json").write_text(json.dumps(quantised))
+    assert aot("shapes", "from-config", "fp8.json", "-o", "x.toml").stderr == (
+        "fp8.json: its weights are published quantised (fp8 in blocks of 128 x 128); the shape set is for bfloat16; "
+        "for other kernels change `operations` in it, whose tags docs/operations.md lists\n"
+    )
+
+
+def test_a_family_that_the_table_alone_knows_needs_no_transformers(workplace, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", stand_in.module())
+    monkeypatch.setattr(empty, "is_installed", lambda *_: True)
+    summary = succeed("shapes", "from-config", "model", "-o", "x.toml")
+    assert summary.endswith("8 sizes of weights, by the table of families\n")
+    (workplace / "fake.json").write_text(json.dumps({"model_type": "fake", "hidden": 64}))
+    assert succeed("shapes", "from-config", "fake.json", "-o", "x.toml").endswith("built empty with transformers\n")
+
+
 def test_what_joins_towers_is_said_to_be_missing(workplace):
     (workplace / "llava.json").write_text(json.dumps({"model_type": "llava", "text_config": QWEN}))
     result = aot("shapes", "from-config", "llava.json", "-o", "x.toml")
@@ -146,7 +173,7 @@ def test_what_joins_towers_is_said_to_be_missing(workplace):
         (
             ["none.json", "-o", "x"],
             3,
-            'none.json: model_type: expected the name of a family, such as "llama", got None',
+            "with; `aot shapes record` takes the shapes of any program that runs",
         ),
         (
             ["odd.json", "-o", "x"],

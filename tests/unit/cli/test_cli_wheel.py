@@ -14,7 +14,7 @@ import pytest
 
 from aot.cli import wheel
 from aot.core.shape_set import load_shape_set
-from aot.models import walk
+from aot.models import empty
 from aot.package import wheel_check
 from aot.package.wheel import BuiltWheel
 from aot.select.coverage import Coverage
@@ -65,7 +65,7 @@ class Road:
 @pytest.fixture
 def road(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(walk, "is_installed", lambda: False)
+    monkeypatch.setattr(empty, "is_installed", lambda *_: False)
     Path("config.json").write_text(json.dumps(QWEN))
     Path("shapes.toml").write_text(SHAPES)
     found = Road()

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+import click
 import pytest
 
+from aot.cli.main import main
 from aot.cli.output import plain
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
@@ -65,6 +67,21 @@ def test_a_value_without_a_rule_is_an_error():
 def facts(*arguments):
     """Run a command with --json; all of its standard output is one document."""
     return json.loads(succeed(*arguments, "--json"))
+
+
+def commands(group, *names):
+    """Yield every command by its names."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *names, name)
+        yield (*names, name), command
+
+
+def test_every_command_that_prints_facts_prints_them_as_json():
+    without = {names for names, command in commands(main) if not any("--json" in x.opts for x in command.params)}
+    assert without == {("completion",)}, "completion prints what a shell reads"
 
 
 def test_targets():

@@ -155,6 +155,8 @@ def test_a_model_may_have_what_the_set_has_not():
             "model[0].counts: expected 2 numbers, one for each `m`, and one weight, got 1 for 1 weights",
         ),
         ("[1]", "7", "model[1].counts: expected a list, got 7"),
+        ("counts = [1]", "counts = [1]\nnum_groups = [2, 8]", "model[1].num_groups: expected one number beside"),
+        ("dropped = 7", "num_groups = [2, 8]", "model[0].num_groups: expected one number beside `counts`, got 2"),
         ("dropped = 7", "dropped = -7", "dropped: expected a whole number from 0 to 9223372036854775807, got -7"),
         (
             'version = 1\ndropped = 7\n\n[[model]]\nname = "grid bf16_kk n16 k8"\ndtypes = ["bfloat16"]\n',

@@ -1,5 +1,7 @@
 """config.json: what is read, and what is refused."""
 
+import math
+
 import pytest
 
 from aot.core.element import ElementType
@@ -13,7 +15,6 @@ from aot.models.configuration import Configuration, read_configuration
         (b"", "not JSON: Expecting value: line 1 column 1 (char 0); mend the file"),
         (b"\xff", "not UTF-8 text: byte 0 is 0xff; mend the file"),
         (b"[1]", "expected an object with the key model_type, got [1]; mend the file"),
-        (b'{"hidden_size": NaN}', "not JSON: NaN is no number of JSON; mend the file"),
         (b'{"a": 1, "a": 2}', "the key 'a' is there twice in one object; mend the file"),
         (b"[" * 100_000, "not JSON that can be read: nested too deeply; mend the file"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not JSON that can be read: a whole number of thousands of digits; mend"),
@@ -44,6 +45,18 @@ def test_links_in_a_circle_and_models_that_are_only_named_are_refused(tmp_path):
         read_configuration(tmp_path / "org" / "model-8b")
 
 
+def test_what_published_files_hold_beyond_json_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(b'\xef\xbb\xbf{"time_step_limit": [0.0, Infinity], "least": -Infinity}')
+    assert read_configuration(path).values == {"time_step_limit": [0.0, math.inf], "least": -math.inf}
+    path.write_text('{"hidden_size": NaN, "num_layers": NaN}')
+    config = read_configuration(path)
+    with pytest.raises(ShapeFileError, match="hidden_size: expected a whole number from 1 to 2147483647, got nan"):
+        config.number("hidden_size")
+    with pytest.raises(ShapeFileError, match="num_layers: expected at most 10000, got nan; mend"):
+        config.check_repeats()
+
+
 def test_a_folder_holds_it(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert read_configuration(tmp_path) == Configuration({"model_type": "llama"}, str(tmp_path / "config.json"))
@@ -69,7 +82,7 @@ def test_the_type_of_the_weights(values, element):
     [
         ({"vision": [{"depths": [2, 10_001]}]}, "vision[0].depths[1]: expected at most 10000, got 10001; mend"),
         ({"n_routed_experts": 1e300}, "n_routed_experts: expected at most 10000, got 1e+300; mend"),
-        ({"num_labels": -5}, "num_labels: expected at most 10000, got -5; mend"),
+        ({"n_layer": float("inf")}, "n_layer: expected at most 10000, got inf; mend"),
     ],
 )
 def test_no_model_stands_for_millions_of_layers(values, message):
@@ -80,4 +93,5 @@ def test_no_model_stands_for_millions_of_layers(values, message):
     for _ in range(5000):
         deep = {"x": deep}
     Configuration(deep, "c.json").check_repeats()
-    Configuration({"vocab_size": 10**6, "num_layers": 80, "use_layers": True}, "c.json").check_repeats()
+    usual = {"vocab_size": 10**6, "num_layers": 80, "use_layers": True, "vision_feature_layer": [-2, -5]}
+    Configuration(usual, "c.json").check_repeats()

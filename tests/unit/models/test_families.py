@@ -33,7 +33,15 @@ def test_the_table_has_the_linears_that_transformers_builds(name):
 
 def test_every_known_family_is_compared():
     kinds = {case["config"]["model_type"] for case in CASES.values()}
-    assert set(KNOWN) - kinds == {"siglip_vision_model", "clip_vision_model"}
+    assert set(KNOWN) - kinds == {"siglip_vision_model", "clip_vision_model", "kimi_k2"}
+
+
+def test_kimis_family_is_deepseeks_by_another_name():
+    """Transformers does not know it: its code comes with the model, which calls the class DeepseekV3ForCausalLM."""
+    config = configuration("deepseek_v3").values
+    assert parts_of(Configuration({**config, "model_type": "kimi_k2"}, "c.json")) == parts_of(
+        Configuration(config, "c.json")
+    )
 
 
 def test_published_numbers_of_a_llama():
@@ -101,7 +109,23 @@ def test_an_unknown_family_is_refused_with_the_known_ones():
         parts_of(Configuration({"model_type": "mamba"}, "c.json"))
     assert str(caught.value) == (
         f"c.json: the family 'mamba' is not known; known without transformers: {', '.join(KNOWN)}; transformers knows "
-        "more: pip install transformers beside aot, and run the command again"
+        "more: pip install transformers beside aot, and run the command again; `aot shapes record` takes the shapes of "
+        "any program that runs"
+    )
+
+
+def test_a_model_whose_tower_says_no_family_is_unknown_itself():
+    """Qwen2.5-VL's tower for images has no model_type, and the numbers for texts stand beside it."""
+    with pytest.raises(ShapeFileError, match=r"^c\.json: the family 'qwen2_5_vl' is not known; known without"):
+        parts_of(Configuration({**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}, "c.json"))
+
+
+def test_a_model_of_diffusers_is_sent_to_it():
+    with pytest.raises(ShapeFileError) as caught:
+        parts_of(Configuration({"_class_name": "DiTTransformer2DModel"}, "c.json"))
+    assert str(caught.value) == (
+        "c.json: DiTTransformer2DModel is a model of diffusers, which builds it: pip install diffusers beside aot, and "
+        "run the command again; `aot shapes record` takes the shapes of any program that runs"
     )
 
 

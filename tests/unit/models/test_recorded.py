@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from aot.core.errors import OutputError, ShapeFileError
 from aot.core.operation import Operation
 from aot.core.shape_set import load_shape_set, parse_shape_set
+from aot.models import recorder
 from aot.models.recorded import Product, read_counts, read_uncounted, recorded_text, run_recorded
 from tests.unit.invoked import aot
 
@@ -32,15 +35,19 @@ thread.join()
 with torch.no_grad():
     torch.compile(model, backend="aot_eager")(torch.randn(9, 64, dtype=bf16))
 torch.bmm(torch.randn(2, 3, 4), torch.randn(2, 4, 5))
+for count in (4, 6):
+    torch.bmm(torch.randn(count, 3, 8, dtype=bf16), torch.randn(count, 8, 16, dtype=bf16))
 print(model(torch.randn(1, 64, dtype=bf16)).shape)
 """
-FP8 = Product("cuda", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "kk", True, 0, 16, 64, 64)
-BF16 = Product("cuda", "bfloat16", "bfloat16", "bfloat16", "kk", False, 0, 16, 64, 64)
+FP8 = Product("cuda", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "kk", True, "dense", 1, 16, 64, 64)
+BF16 = Product("cuda", "bfloat16", "bfloat16", "bfloat16", "kk", False, "dense", 1, 16, 64, 64)
+EXPERTS = Product("cuda", "bfloat16", "bfloat16", "bfloat16", "kk", False, "grouped", 8, 16, 64, 64)
 
 
 def launches(text):
     found = parse_shape_set(text, "test").launches
-    return {(x.operation.tag, x.m, x.n, x.k): count for x, count in found.items()}
+    groups = {x: () if x.num_groups == 1 else (x.num_groups,) for x in found}
+    return {(x.operation.tag, x.m, x.n, x.k, *groups[x]): count for x, count in found.items()}
 
 
 def test_every_product_of_a_program_is_counted(tmp_path, monkeypatch):
@@ -52,15 +59,22 @@ def test_every_product_of_a_program_is_counted(tmp_path, monkeypatch):
         **{("bf16_kk_bias", m, 128, 64): count for m, count in ((3, 5), (6, 1), (9, 1), (1, 1))},
         **{("bf16_kk", m, 64, 128): count for m, count in ((3, 5), (6, 1), (9, 1), (1, 1))},
         ("fp16_kn", 7, 16, 64): 1,
+        ("bf16_kn_batched", 3, 16, 8, 4): 1,
+        ("bf16_kn_batched", 3, 16, 8, 6): 1,
     }
+    float32 = "float32 x float32 to float32"
     assert result.stderr.splitlines() == [
         "no product was on a GPU; those on the CPU are taken instead",
-        "left out, since no operation computes it: float32 x float32 to float32, layout kn: 2 x m 3 n 5 k 4, 1 times",
+        f"left out, since no operation computes it: {float32}, layout kn: batched, 2 x m 3 n 5 k 4, 1 times",
     ]
     assert result.stdout == (
-        "x.toml: 4 problems of bf16_kk, 1 problems of fp16_kn, 4 problems of bf16_kk_bias, computed 17 times\n"
+        "x.toml: 4 problems of bf16_kk, 1 problems of fp16_kn, 4 problems of bf16_kk_bias, 2 problems of "
+        "bf16_kn_batched, computed 19 times\n"
     )
-    assert load_shape_set("x.toml").operations == (Operation.BF16_KK, Operation.FP16_KN, Operation.BF16_KK_BIAS)
+    plain = (Operation.BF16_KK, Operation.FP16_KN, Operation.BF16_KK_BIAS)
+    found = load_shape_set("x.toml")
+    assert found.operations == (*plain, Operation.BF16_KN_BATCHED)
+    assert [x.num_groups for x in found.problems(Operation.BF16_KN_BATCHED)] == [4, 6]
 
 
 def test_a_program_that_fails_keeps_what_it_computed(tmp_path, monkeypatch):
@@ -96,9 +110,21 @@ def test_the_programs_own_sitecustomize_still_runs(tmp_path, monkeypatch):
 
 
 def test_products_on_a_gpu_alone_count_where_there_are_any():
-    cpu = Product("cpu", "bfloat16", "bfloat16", "bfloat16", "kk", False, 0, 1, 8, 8)
-    text, notes = recorded_text({BF16: 3, FP8: 2, cpu: 9}, "serve")
-    assert (launches(text), notes) == ({("bf16_kk", 16, 64, 64): 3, ("e4m3_bf16_kk", 16, 64, 64): 2}, [])
+    cpu = Product("cpu", "bfloat16", "bfloat16", "bfloat16", "kk", False, "dense", 1, 1, 8, 8)
+    text, notes = recorded_text({BF16: 3, FP8: 2, EXPERTS: 5, cpu: 9}, "serve")
+    expected = {("bf16_kk", 16, 64, 64): 3, ("e4m3_bf16_kk", 16, 64, 64): 2, ("bf16_kk_grouped", 16, 64, 64, 8): 5}
+    assert (launches(text), notes) == (expected, [])
+
+
+def test_grouped_products_of_torch_are_counted_by_what_a_group_expects(monkeypatch):
+    counts = {}
+    monkeypatch.setattr(recorder, "_counts", counts)
+    monkeypatch.setattr(recorder, "_written", [math.inf])
+    x, weights = torch.empty(100, 64, dtype=torch.bfloat16), torch.empty(8, 32, 64, dtype=torch.bfloat16)
+    recorder._see("_grouped_mm", (x, weights.mT, torch.arange(8)), torch.empty(100, 32, dtype=torch.bfloat16))
+    recorder._see("_grouped_mm", (x, x), torch.empty(8, 100, 100))  # runs of k: no operation of a forward pass
+    (key,) = counts
+    assert Product(*key) == Product("cpu", *["bfloat16"] * 3, "kk", False, "grouped", 8, 13, 32, 64)
 
 
 def test_what_the_program_is_called_cannot_leave_its_comment():

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from aot.core.errors import ShapeFileError
-from aot.models import walk
+from aot.models import empty, walk
 from aot.models.configuration import Configuration
-from tests.unit.models import stand_in
+from tests.unit.models import diffusion, stand_in
 from tests.unit.models.cases import CASES, configuration, listed
 
 
-@pytest.mark.skipif(not walk.is_installed(), reason="transformers is not installed")
+@pytest.mark.skipif(not empty.is_installed(), reason="transformers is not installed")
 @pytest.mark.parametrize("name", CASES)
 def test_transformers_still_builds_what_was_noted(name):
     parts = walk.parts_of(configuration(name))
@@ -61,14 +61,73 @@ def test_what_transformers_refuses_is_said_in_one_line(transformers):
         walk.parts_of(of(hidden=3))
     assert str(caught.value) == (
         "c.json: transformers 0.0 cannot build the model: ZeroDivisionError: hidden 3 is not 64; mend the "
-        "configuration, or install the version of transformers that its key transformers_version names"
+        "configuration, or install the version that its key transformers_version names; `aot shapes record` takes the "
+        "shapes of any program that runs"
     )
+    with pytest.raises(ShapeFileError, match=r"ImportError: it needs timm; install what is missing beside aot; `aot"):
+        walk.parts_of(of(hidden=5))
     with pytest.raises(ShapeFileError, match=r"c.json: num_layers: expected at most 10000, got 10000000"):
         walk.parts_of(of(num_layers=10**7))
     with pytest.raises(
         ShapeFileError, match=r"transformers 0.0 does not know the family 'other'; a newer one may; code"
     ):
         walk.parts_of(of(model_type="other"))
+
+
+def test_types_that_torch_has_none_of_do_not_reach_transformers(transformers):
+    assert walk.parts_of(of(torch_dtype="auto", vision_config={"dtype": "auto"}))
+
+
+@pytest.fixture
+def diffusers(monkeypatch):
+    """Stand in for diffusers with two models."""
+    fake = diffusion.module()
+    monkeypatch.setitem(sys.modules, "diffusers", fake)
+    return fake
+
+
+def diffused(**values):
+    return Configuration({"_class_name": "FakeTransformer2DModel", **values}, "c.json")
+
+
+PATCHES = 256
+DIFFUSED = [
+    [["add_k_proj"], 64, 64, False, False, 0, True, 1],
+    [["context_embedder"], 64, 48, False, False, 0, True, 1],
+    [["cross k", "cross v"], 64, 48, False, False, 0, False, 2],
+    [["cross kv"], 128, 48, False, False, 0, False, 1],
+    [["cross o", "o"], 64, 64, False, False, PATCHES, True, 2],
+    [["cross q", "k", "q", "v"], 64, 64, False, False, PATCHES, False, 4],
+    [["down"], 64, 256, False, False, PATCHES, True, 1],
+    [["gate", "up"], 256, 64, False, False, PATCHES, True, 2],
+    [["gate_up"], 512, 64, False, False, PATCHES, True, 1],
+    [["linear"], 128, 64, True, False, 0, True, 1],
+    [["linear_1"], 64, 32, True, False, 0, True, 1],
+    [["proj_out"], 16, 64, False, False, PATCHES, True, 1],
+    [["qkv"], 192, 64, False, False, PATCHES, False, 1],
+]
+"""Queries of 4 heads meet 16 x 16 patches, Linears of steps and norms a row of each image, the others a prompt."""
+
+
+def test_a_diffusion_model_meets_patches_prompts_and_steps(diffusers):
+    assert listed(walk.parts_of(diffused(sample_size=32, patch_size=2))) == DIFFUSED
+    found = {x[0][0]: x[5] for x in listed(walk.parts_of(diffused(sample_size=None, patch_size=2)))}
+    assert set(found.values()) == {0}
+
+
+def test_what_diffusers_has_no_model_of_is_refused(diffusers):
+    with pytest.raises(ShapeFileError, match=r"^c.json: diffusers 0.1 has no model .FakePipeline.; a newer one may; "):
+        walk.parts_of(diffused(_class_name="FakePipeline"))
+    with pytest.raises(ShapeFileError, match=r"diffusers 0.1 cannot build the model: KeyError: .sample_size.; mend"):
+        walk.parts_of(diffused())
+
+
+@pytest.mark.skipif(not empty.is_installed("diffusers"), reason="diffusers is not installed")
+def test_diffusers_still_builds_what_was_noted():
+    config = {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers": 3, "sample_size": 32, "patch_size": 2}
+    found = listed(walk.parts_of(diffused(**config, _class_name="DiTTransformer2DModel", norm_type="ada_norm_zero")))
+    assert [["q", "k", "v", "o"], 64, 64] in [[sorted(x[0], key="qkvo".index), *x[1:3]] for x in found if "q" in x[0]]
+    assert {(x[1], x[2], x[5], x[7]) for x in found} >= {(192, 64, 256, 3), (256, 64, 256, 3), (64, 256, 256, 3)}
 
 
 def test_transformers_is_told_to_stay_off_the_network(transformers, monkeypatch):
