@@ -18,9 +18,10 @@ from quack.fast_math import FastDivmod
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import SplitGemmSm90, barriers, keep
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy
+from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
 
-BARRIERS_ARE_THERE = 1
-"""The named barrier of all warps of a CTA."""
+BARRIERS_ARE_THERE = 3
+"""The named barrier of all warps of a CTA; 1 is that of `ScaledSplitGemmSm90`."""
 STAGES_ARE_READ = 2
 """The named barrier of the warps that multiply."""
 
@@ -155,3 +156,8 @@ class OneTileGemmSm90(SplitGemmSm90):
 @dataclass(frozen=True)
 class EpilogueOneTileGemmSm90(OneTileGemmSm90, EpilogueSplitGemmSm90):
     """The kernel of one candidate with more of an epilogue than a bias."""
+
+
+@dataclass(frozen=True)
+class ScaledOneTileGemmSm90(OneTileGemmSm90, ScaledSplitGemmSm90):
+    """The kernel of one candidate of FP8 operands with scale factors."""

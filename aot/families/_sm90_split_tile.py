@@ -182,5 +182,10 @@ class OneTile(Tile):
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes beside the stages: what aligns them."""
-        return ALIGN_BYTES
+        """Bytes beside the stages: what aligns them, and factors."""
+        return ALIGN_BYTES + 4 * self.num_factors
+
+
+@dataclass(frozen=True)
+class ScaledOneTile(OneTile, ScaledTile):
+    """The same where the sums have factors and perhaps a bias."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected, SplitK
-from aot.core.types import BF16, FP16
-from aot.families._sm90_split_tile import GROUP, OneTile, Tile
+from aot.families._sm90_split_tile import GROUP, OneTile, ScaledOneTile, Tile
 from aot.families.sm90_cluster_split_k import WARPGROUPS, Sm90ClusterSplitK, check_tile, filled
 
 if TYPE_CHECKING:
@@ -27,20 +26,26 @@ class Sm90OneTile(Sm90ClusterSplitK):
     """The family `sm90_one_tile`."""
 
     name = "sm90_one_tile"
-    types = (BF16, FP16)
     own_clusters = ((2, 2), (4, 2), (2, 4))
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:
         """Return a candidate's tile."""
-        del operation
-        sides, cluster = (candidate.tile_m, candidate.tile_n), (candidate.cluster_m, candidate.cluster_n)
-        return filled(OneTile(*sides, 1, WARPGROUPS.get(candidate.tile_m, 1), 0, *cluster), candidate, target)
+        sizes = candidate.tile_m, candidate.tile_n, 1, WARPGROUPS.get(candidate.tile_m, 1), 0
+        cluster = candidate.cluster_m, candidate.cluster_n
+        bare: Tile = OneTile(*sizes, *cluster)
+        if operation.types.is_scaled:
+            bare = ScaledOneTile(*sizes, *cluster, candidate.swap_ab)
+        return filled(bare, candidate, target)
 
     def kernel_classes(self) -> tuple[Any, Any, Any]:
-        """Return the classes of kernels with a bias at most, and with more of an epilogue; there is none of FP8."""
-        from aot.families._sm90_one_tile_kernel import EpilogueOneTileGemmSm90, OneTileGemmSm90
+        """Return the classes of kernels with a bias at most, with more of an epilogue, and of FP8 with factors."""
+        from aot.families._sm90_one_tile_kernel import (
+            EpilogueOneTileGemmSm90,
+            OneTileGemmSm90,
+            ScaledOneTileGemmSm90,
+        )
 
-        return OneTileGemmSm90, EpilogueOneTileGemmSm90, None
+        return OneTileGemmSm90, EpilogueOneTileGemmSm90, ScaledOneTileGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
-NEVER_RUN = {"sm90_cluster_split_k": (8,), "sm90_one_tile": (16,)}
+NEVER_RUN = {"sm90_cluster_split_k": (8,), "sm90_one_tile": (8, 16)}
 """Families of which no kernel has run on any device where A has so many bits: `aot tune` verifies and times them, and
 no prediction chooses them. An entry goes when a committed record has such a kernel."""
 

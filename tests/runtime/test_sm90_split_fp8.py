@@ -1,4 +1,4 @@
-"""Objects of `sm90_cluster_split_k` of FP8: what their entries launch, and that nothing is spilled at the limits."""
+"""Objects of `sm90_cluster_split_k` and `sm90_one_tile` of FP8: what they launch, and that nothing is spilled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ def key(operation, tile_m, tile_n, split_k=1, **fields):
     return KernelKey(operation, Candidate("sm90_cluster_split_k", tile_m, tile_n, **plain, **fields))
 
 
+def alone(operation, tile_m, tile_n, **fields):
+    return KernelKey(operation, Candidate("sm90_one_tile", tile_m, tile_n, use_tma_store=False, **fields))
+
+
 LAUNCHED = [
+    alone(Op.E4M3_BF16_KK, 128, 120, swap_ab=True),
+    alone(Op.E4M3_BF16_KK_SWIGLU, 64, 128, cluster_m=2, cluster_n=2),
+    alone(Op.E4M3_E4M3_KK, 192, 80),
     key(Op.E4M3_BF16_KK, 64, 160, swap_ab=True),
     key(Op.E4M3_FP32_KK, 192, 80, swap_ab=True),
     key(Op.E4M3_E4M3_KK, 192, 112, 4),
@@ -40,6 +47,9 @@ MORE = [
     key(Op.E4M3_BF16_KK_GELU_TANH, 128, 128),
     key(Op.E4M3_BF16_KK_SILU, 128, 160, 4, swap_ab=True),
     key(Op.E4M3_BF16_FAST_KK, 192, 128, 4),
+    alone(Op.E4M3_FP32_KK, 128, 128, cluster_n=4),
+    alone(Op.E4M3_BF16_FAST_KK, 256, 64, cluster_m=2),
+    alone(Op.E4M3_BF16_KK_SILU, 64, 96, swap_ab=True),
 ]
 """Kernels of the other operations of FP8, and of other limits."""
 KEYS = LAUNCHED + MORE
@@ -112,4 +122,5 @@ def test_factors_keep_their_strides_and_an_absent_bias_has_no_elements(each, lib
     strides = (direct.N, 1) if pair and bias else (0, 1) if pair else ()
     assert direct.vector(parameters, direct.BIAS if bias else 0) == (direct.N if bias else 0, strides)
     assert (direct.struct_of(direct.SCALE_D, (1,), ())[:12] in [x[:12] for x in parameters]) == operation.types.scales_d
-    assert parameters[-1] == struct.pack("<i", 1)
+    place = -4 if each.kernel.candidate.family == "sm90_one_tile" else -1  # in front of a divisor's three words
+    assert parameters[place] == struct.pack("<i", 1)
