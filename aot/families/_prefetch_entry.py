@@ -3,10 +3,10 @@
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 from cuda.bindings import driver as cuda
-from cutlass import Int32, cute
+from cutlass import Int32, const_expr, cute
 
 from aot.core.operation import Operation
 from aot.core.signature import Signature
@@ -18,7 +18,8 @@ def prefetch_entry(gemm: Any, signature: Signature, operation: Operation) -> Ent
     """Make the entry of a configured kernel.
 
     Args:
-        gemm: what launches it while tracing: called with A, B, D, the bias or None, whether B is constant, the stream.
+        gemm: what launches it while tracing: called with A, B, D, the bias or None, whether B is constant, the
+            stream, and the order of the tiles where the kernel takes one.
         signature: the entry's arguments.
         operation: element type, layout and epilogue.
     """
@@ -31,9 +32,10 @@ def prefetch_entry(gemm: Any, signature: Signature, operation: Operation) -> Ent
         bias: cute.Tensor | None,
         _workspace: None,
         prefetch_b: Int32,
-        _tile_order: None,
+        tile_order: Optional[Int32],  # noqa: UP045 - the compiler reads this form alone
         stream: cuda.CUstream,
     ) -> None:
-        gemm(a, b, d, bias, prefetch_b, stream)
+        orders = () if const_expr(tile_order is None) else (tile_order,)
+        gemm(a, b, d, bias, prefetch_b, stream, *orders)
 
     return Entry(entry, aligned_arguments(signature, operation))

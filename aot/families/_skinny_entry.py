@@ -3,7 +3,7 @@
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 from cuda.bindings import driver as cuda
 from cutlass import Int32, const_expr, cute
@@ -20,7 +20,8 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
     """Make the entry of a configured kernel.
 
     Args:
-        gemm: what launches it while tracing: called with A, B, D, `Vectors`, whether B is constant, and the stream.
+        gemm: what launches it while tracing: called with A, B, D, `Vectors`, whether B is constant, the stream, and
+            the order of the tiles where the kernel takes one.
         signature: the entry's arguments.
         operation: element types, layout and epilogue.
     """
@@ -38,11 +39,12 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
         scale_d: cute.Tensor | None,
         _workspace: None,
         prefetch_b: Int32,
-        _tile_order: None,
+        tile_order: Optional[Int32],  # noqa: UP045 - the compiler reads this form alone
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(has_gate):
             b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
-        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual, scale_d), prefetch_b, stream)
+        orders = () if const_expr(tile_order is None) else (tile_order,)
+        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual, scale_d), prefetch_b, stream, *orders)
 
     return Entry(entry, epilogue_arguments(signature, operation))

@@ -10,15 +10,22 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Float32, Int32, const_expr, cute, range_constexpr
+import cutlass
+from cutlass import Boolean, Float32, Int32, const_expr, cute, range_constexpr, select_
+from cutlass.cute import ceil_div
 from cutlass.cute.nvgpu import cpasync
 from cutlass.memory import SmemAllocator
 from quack.fast_math import FastDivmod
 
+from aot.core.tile_order import DEFAULT_GROUP, GROUPS, HEURISTIC
+from aot.families._grid import along_x
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import SplitGemmSm90, barriers, keep
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy
 from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
+
+MAX_YZ = 65535
+"""Blocks along y, and along z. Source: CUDA C++ Programming Guide, technical specifications."""
 
 BARRIERS_ARE_THERE = 3
 """The named barrier of all warps of a CTA; 1 is that of `ScaledSplitGemmSm90`."""
@@ -34,15 +41,36 @@ class OneTileGemmSm90(SplitGemmSm90):
         """Describe the shared memory for what other CTAs send: none do."""
         return {}
 
-    def make_divisors(self, counts: list[Any]) -> Any:
-        """Make on the host what finds a cluster's place: divisors by the clusters along the rows, and of a product.
+    def place_tiles(self, counts: list[Any], tile_order: Any) -> tuple[Any, Any]:
+        """Return the grid in which the device takes the clusters in an order, and what tells a CTA its tile.
 
-        A quotient is then a multiplication and a shift. Source: quack's `FastDivmod`, exact to 2^31, as grids are.
+        Along x lie the clusters of a group, and of a batch the products; along y the steps of a group, and along z the
+        groups. So no CTA divides to find its tile, but of a batch. Where steps or groups are more than y and z take,
+        all clusters of the other side lie along x.
+
+        Args:
+            counts: products, if there are several; clusters along the tile's rows, and along its columns.
+            tile_order: Int32 of `aot.core.tile_order`.
         """
-        *products, clusters_r, clusters_c = counts
-        if products:
-            return FastDivmod(clusters_r), FastDivmod(clusters_r * clusters_c)
-        return (FastDivmod(clusters_r),)
+        *products, rows, columns = (Int32(x) for x in counts)
+        is_told = tile_order != HEURISTIC
+        group = Int32(select_(is_told, Int32(1) << ((tile_order - 1) & 3), Int32(DEFAULT_GROUP)))
+        fewer = ceil_div(columns, DEFAULT_GROUP) <= ceil_div(rows, DEFAULT_GROUP)
+        along_columns = Boolean(select_(is_told, tile_order > len(GROUPS), fewer))
+        is_long = select_(along_columns, rows, columns) > MAX_YZ
+        along_columns = Boolean(select_(is_long, select_(along_columns, Boolean(False), Boolean(True)), along_columns))
+        count = Int32(select_(along_columns, columns, rows))
+        steps = Int32(select_(along_columns, rows, columns))
+        width = Int32(select_(is_long, count, cutlass.min(group, count)))
+        width = Int32(select_(ceil_div(count, width) > MAX_YZ, count, width))
+        x, _, _ = along_x(width, *products, self.tile.num_ctas)
+        grid = x, cutlass.min(steps, Int32(MAX_YZ + 1)), ceil_div(count, width)
+        return grid, (Int32(along_columns), count, *([FastDivmod(width)] if products else []))
+
+    def count_ctas(self) -> Any:
+        """Count the CTAs of the grid, in the kernel."""
+        x, y, z = cute.arch.grid_dim()
+        return x * y * z
 
     @cute.kernel
     def kernel(
@@ -54,38 +82,60 @@ class OneTileGemmSm90(SplitGemmSm90):
         d: Any,
         vectors: Any,
         prefetch_b: Int32,
-        divisors: Any,
+        places: Any,
     ) -> None:
-        """Compute a tile of D: see the module."""
-        tile = self.tile
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        storage = SmemAllocator().allocate(self._shared_memory())
-        if warp == tile.num_multiplying // 32:
-            cpasync.prefetch_descriptor(load_rows[0])
-            cpasync.prefetch_descriptor(load_columns[0])
-            self._make_barriers(storage)
-        block, _, _ = cute.arch.block_idx()
-        peer, index = block % tile.num_tiles, block // tile.num_tiles
-        stages = [
-            memory.get_tensor(layout.outer, swizzle=layout.inner)
-            for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
-        ]
+        """Compute a tile of D: see the module. The last group may have CTAs past the last tile; they do nothing."""
+        along_columns, count = places[0], places[1]
+        x, y, z = cute.arch.block_idx()
+        width, steps, _ = cute.arch.grid_dim()
+        peer, place, width = x % self.tile.num_tiles, x // self.tile.num_tiles, width // self.tile.num_tiles
         if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
-            product, index = divmod(index, divisors[1])
+            product, place = divmod(place, places[2])
+            width = Int32(places[2].divisor)
             load_rows, load_columns = (
                 (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
             )
             d = d[product, None, None]
-        cluster_c, cluster_r = divmod(index, divisors[0])
-        tile_r = cluster_r * tile.cluster_m + peer % tile.cluster_m
-        tile_c = cluster_c * tile.cluster_n + peer // tile.cluster_m
-        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], self.block_k)
+        place += z * width
+        step = select_(z % 2 == 0, y, steps - 1 - y)
+        cluster_r = Int32(select_(along_columns != 0, step, place))
+        cluster_c = Int32(select_(along_columns != 0, place, step))
+        if place < count:
+            self._compute(mma, (load_rows, load_columns), layouts, d, vectors, prefetch_b, (cluster_r, cluster_c), peer)
+
+    @cute.jit
+    def _compute(
+        self,
+        mma: cute.TiledMma,
+        loads: Any,
+        layouts: Any,
+        d: cute.Tensor,
+        vectors: Any,
+        prefetch_b: Int32,
+        cluster: Any,
+        peer: Int32,
+    ) -> None:
+        """Compute the tile of one of a cluster's CTAs, `peer`."""
+        tile = self.tile
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        storage = SmemAllocator().allocate(self._shared_memory())
+        if warp == tile.num_multiplying // 32:
+            for load in loads:
+                cpasync.prefetch_descriptor(load[0])
+            self._make_barriers(storage)
+        stages = [
+            memory.get_tensor(layout.outer, swizzle=layout.inner)
+            for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
+        ]
+        tile_r = cluster[0] * tile.cluster_m + peer % tile.cluster_m
+        tile_c = cluster[1] * tile.cluster_n + peer // tile.cluster_m
+        num_k_blocks = cute.ceil_div(loads[0][1].shape[1], self.block_k)
         self._await_barriers(warp)
         if warp >= tile.num_multiplying // 32:
             shared_r, shared_c = tile.sharers(peer)
             copies = (
-                make_copy(load_rows, stages[0], (tile.rows, tile_r), *shared_r),
-                make_copy(load_columns, stages[1], (tile.columns, tile_c), *shared_c),
+                make_copy(loads[0], stages[0], (tile.rows, tile_r), *shared_r),
+                make_copy(loads[1], stages[1], (tile.columns, tile_c), *shared_c),
             )
             self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, prefetch_b)
             if const_expr(tile.num_tiles > 1):

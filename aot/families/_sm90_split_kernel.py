@@ -57,6 +57,7 @@ class SplitGemmSm90(StoreSplitSm90):
         vectors: Any,
         prefetch_b: Int32,
         stream: cuda.CUstream,
+        tile_order: Int32 | None = None,
     ) -> None:
         """Make the descriptors and launch a cluster for each tile of D, all along x; to be called while tracing.
 
@@ -86,9 +87,9 @@ class SplitGemmSm90(StoreSplitSm90):
             atom_layout_mnk=(tile.num_warpgroups, 1, 1),
             tiler_mn=(MMA_M, tile.columns),
         )
-        divisors = self.make_divisors(counts)
-        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b, divisors).launch(
-            grid=along_x(*counts, tile.num_ctas),
+        grid, places = self.place_tiles(counts, tile_order)
+        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b, places).launch(
+            grid=grid,
             block=(tile.num_threads, 1, 1),
             cluster=(tile.num_ctas, 1, 1),
             stream=stream,
@@ -97,9 +98,14 @@ class SplitGemmSm90(StoreSplitSm90):
             use_pdl=True,
         )
 
-    def make_divisors(self, counts: list[Any]) -> Any:
-        """Make on the host what the kernel divides its number by, of the counts of clusters: here nothing."""
-        del counts
+    def place_tiles(self, counts: list[Any], tile_order: Any) -> tuple[Any, Any]:
+        """Return the grid, of products and clusters along a tile's rows and columns, and what else the kernel needs."""
+        del tile_order
+        return along_x(*counts, self.tile.num_ctas), None
+
+    def count_ctas(self) -> Any:
+        """Count the CTAs of the grid, in the kernel."""
+        return cute.arch.grid_dim()[0]
 
     def _stages(self, element: Any, extent: int, *, is_k_major: bool) -> Any:
         """Lay the stages of an operand's tile out: rows of 128 bytes along k, or along the tile's extent."""
@@ -140,7 +146,7 @@ class SplitGemmSm90(StoreSplitSm90):
         d: cute.Tensor,
         vectors: Any,
         prefetch_b: Int32,
-        _divisors: None,
+        _places: None,
     ) -> None:
         """Compute a share of a tile of D: see the module."""
         tile = self.tile
@@ -231,7 +237,7 @@ class SplitGemmSm90(StoreSplitSm90):
             cute.arch.griddepcontrol_launch_dependents()
         else:
             cute.arch.griddepcontrol_wait()
-            if 3 * cute.arch.grid_dim()[0] > 2 * self.num_sms:
+            if 3 * self.count_ctas() > 2 * self.num_sms:
                 cute.arch.griddepcontrol_launch_dependents()
             self._load_operand(copy_a, storage, rank, num_k_blocks, False)
 

@@ -26,6 +26,7 @@ class Sm90OneTile(Sm90ClusterSplitK):
     """The family `sm90_one_tile`."""
 
     name = "sm90_one_tile"
+    orders_tiles = True
     own_clusters = ((2, 2), (4, 2), (2, 4))
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:

@@ -16,7 +16,7 @@ from aot.core.types import Scale
 from aot.measure.kernel_library import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
 from tests.equivalence.descriptor import TensorMap
 from tests.equivalence.expected import LARGE_BYTES
-from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule
+from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule, walk
 
 ALIGNMENT, BLOCK = 16, 128
 ROW_BYTES = 128
@@ -402,10 +402,18 @@ def _shared_k(o):
 
 
 def _one_tile(o):
-    """Give the parameters of our own kernel whose CTAs compute a tile each: it also finds its place by division."""
+    """Give the parameters of our own kernel whose CTAs compute a tile each: also along which side groups lie."""
+    along_columns, width, fast, _ = _groups(o)
+    places = [integer(along_columns), integer(fast)]
+    return [*_shared_k(o), *places, *(map(Plain, divisor(width)) if o.grouping is Grouping.BATCHED else ())]
+
+
+def _groups(o):
+    """Give along which side groups of clusters lie in order 0, their width, and the clusters of that side and other."""
     rows, columns = _clusters(o)
-    divisors = [*divisor(rows), *(divisor(rows * columns) if o.grouping is Grouping.BATCHED else ())]
-    return [*_shared_k(o), *map(Plain, divisors)]
+    along_columns, width = walk(0, (rows, columns))
+    fast, slow = (columns, rows) if along_columns else (rows, columns)
+    return along_columns, min(width, fast), fast, slow
 
 
 def _fallback(o):
@@ -439,7 +447,10 @@ def grid(kernel, problem):
     """Give the CTAs of a launch along x, y and z, of quack's kernels and of those whose clusters share k."""
     o, candidate, (x, y, _) = Operands(kernel, problem), kernel.candidate, cluster(kernel)
     count, products = prod(_clusters(o)), 1 if o.grouping.groups_rows else max(o.groups, 1)
-    if candidate.family in (SHARED_K, ONE_TILE):
+    if candidate.family == ONE_TILE:
+        _, width, fast, slow = _groups(o)
+        return x * width * products, slow, ceil(fast / width)
+    if candidate.family == SHARED_K:
         return x * count * products, 1, 1
     if candidate.schedule == "clc":
         return count * x, y, products

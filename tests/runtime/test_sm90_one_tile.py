@@ -1,4 +1,4 @@
-"""Objects of `sm90_one_tile` through the C API into the recorder: how a CTA finds its tile.
+"""Objects of `sm90_one_tile` through the C API into the recorder: the order of tiles.
 
 What they launch beside that is what `sm90_cluster_split_k` launches, and is tested with it.
 """
@@ -9,12 +9,14 @@ import struct
 
 import pytest
 
-from tests.runtime.host import Library, compile_library
-from tests.runtime.test_cluster_split_k import compile_beside_others, stated
-from tests.runtime.test_real_kernels import launch
-from tests.runtime.test_sm90_cluster_split_k import ONE_TILES, clusters_of
-
-DIVISOR_WORDS = 3
+from aot.core.problem import Problem
+from aot.core.tile_order import NUM_ORDERS, count_clusters, sequence
+from tests.objects import BF16
+from tests.runtime.host import Library, compile_library, problem
+from tests.runtime.test_cluster_split_k import compile_beside_others
+from tests.runtime.test_real_kernels import A, B, D, launch
+from tests.runtime.test_sm90_cluster_split_k import ONE_TILES
+from tests.runtime.test_tile_order import SIZES
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +30,37 @@ def real(built, tmp_path_factory):
     return Library(compile_library(manifest, tmp_path_factory.mktemp("one"), list(objects.values())))
 
 
+def walk(record, parameters, num_ctas):
+    """Give the clusters in the order in which the device starts them: along x, then y, then z."""
+    along_columns, count = (struct.unpack("<I", x)[0] for x in parameters[-2:])
+    width, steps, groups = record.grid[0] // num_ctas, record.grid[1], record.grid[2]
+    for z in range(groups):
+        for y in range(steps):
+            for x in range(width):
+                place, step = z * width + x, y if z % 2 == 0 else steps - 1 - y
+                if place < count:
+                    yield (step, place) if along_columns else (place, step)
+
+
 @pytest.mark.parametrize("candidate", ONE_TILES)
-def test_a_ctas_place_is_found_by_the_clusters_along_the_rows(real, built, candidate):
-    """The quotient of all numbers of clusters, as the kernel computes it of what it is given."""
-    _, _, parameters = launch(real, *built, candidate, stated())
-    magic, shift, divisor = (struct.unpack("<I", x)[0] for x in parameters[-DIVISOR_WORDS:])
-    rows, columns = clusters_of(candidate)
-    assert divisor == rows
-    assert [(x * magic >> 32 >> shift) if magic else x for x in range(rows * columns)] == [
-        x // rows for x in range(rows * columns)
-    ]
+@pytest.mark.parametrize("order", range(NUM_ORDERS))
+def test_the_device_starts_the_tiles_in_the_order_of_the_launch(real, built, candidate, order):
+    for m, n in SIZES:
+        _, record, parameters = launch(real, *built, candidate, problem(m, n, 264, data=(A, B, D)), tile_order=order)
+        clusters = count_clusters(candidate, Problem(BF16, m, n, 264))
+        found = tuple(walk(record, parameters, candidate.cluster_m * candidate.cluster_n))
+        assert found == sequence(order, *clusters)
+
+
+@pytest.mark.parametrize("order", [0, 1, 5])
+@pytest.mark.parametrize(("m", "n"), [(24 * 70_000, 200), (200, 64 * 70_000)])
+def test_more_steps_than_y_takes_lie_along_x(real, built, order, m, n):
+    """Blocks along y and z end at 65,535."""
+    candidate = ONE_TILES[1]
+    stated = problem(m, n, 8, data=(1 << 50, 1 << 51, 1 << 40))
+    _, record, parameters = launch(real, *built, candidate, stated, tile_order=order)
+    along_columns, count = (struct.unpack("<I", x)[0] for x in parameters[-2:])
+    clusters = count_clusters(candidate, Problem(BF16, m, n, 8))
+    assert max(record.grid[1:]) <= 65535
+    assert record.grid[0] * record.grid[2] >= count == clusters[along_columns]
+    assert record.grid[1] == clusters[1 - along_columns]

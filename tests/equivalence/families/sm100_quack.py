@@ -23,7 +23,7 @@ def num_in_group(clusters):
     return min(MAX_GROUP, clusters)
 
 
-def _walk(order, clusters):
+def walk(order, clusters):
     """Return whether groups of clusters are along n, and their width: orders 1 to 8 are 1, 2, 4, 8 along m, then n."""
     if order:
         return order > 4, 2 ** ((order - 1) % 4)
@@ -33,7 +33,7 @@ def _walk(order, clusters):
 
 def schedule(clusters, num_products=1, tile_order=0):
     """Give the parameters by which quack numbers the tiles, of so many clusters along M and N."""
-    along_n, width = _walk(tile_order, clusters)
+    along_n, width = walk(tile_order, clusters)
     fast, slow = clusters[::-1] if along_n else clusters
     group = min(width, fast)
     return (
