@@ -1,4 +1,4 @@
-"""The orders in which a persistent kernel takes the clusters of its tiles: an argument of the launch.
+"""The orders in which a kernel takes the clusters of its tiles: an argument of the launch.
 
 Clusters are taken in groups: in each, along one direction of the kernel's own D as many as the group is wide, then a
 step along the other; every second group runs backwards. Order 0 takes groups of 8 along the side that has fewer of

@@ -57,7 +57,7 @@ class Family(Protocol):
     prefetches_b: bool
     """Whether its entry takes `Argument.PREFETCH_B`."""
     orders_tiles: bool
-    """Whether its entry takes `Argument.TILE_ORDER`: a kernel of persistent tiles, each of which is summed alone."""
+    """Whether its entry takes `Argument.TILE_ORDER`: a kernel each of whose tiles is summed alone."""
     own_clusters: tuple[tuple[int, int], ...]
     """Clusters that its kernels may have beside those of the target, of both sides above 1: docs/safety.md."""
     types: tuple[Types, ...]
