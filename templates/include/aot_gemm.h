@@ -3,9 +3,10 @@
  *   D (m, n) = [ activation(A (m, k) @ B (n, k)^T * scale_a * scale_b + bias) + residual ] * scale_d
  *
  * Which of these an operation has, and their element types, its tag says (aot_gemm_operation). The sum is taken in
- * float32, of int8 exactly in int32; what follows is computed in float32, and the result rounded once. B is held (n, k),
- * as torch.nn.Linear holds a weight; a (k, n) right operand is the same matrix with its two strides exchanged. With a gate
- * B holds 2 n rows, and D = activation(gate) * linear of the two sums that they give.
+ * float32, of int8 exactly in int32, which holds all sums up to a k of 131,071; what follows is computed in float32, and
+ * the result rounded once. B is held (n, k), as torch.nn.Linear holds a weight; a (k, n) right operand is the same matrix
+ * with its two strides exchanged. With a gate B holds 2 n rows, and D = activation(gate) * linear of the two sums that
+ * they give.
  *
  * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
  * and may be called from any thread. No function allocates device memory, or writes to disk unless AOT_GEMM_MISSES asks

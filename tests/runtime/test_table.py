@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from bisect import bisect_left
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from aot.core.candidate import SplitK
 from aot.core.dispatch import MAX_STEP_M, look_up
 from aot.core.problem import Problem
 from aot.core.target import load_target
@@ -373,3 +375,23 @@ def test_info_lists_everything(package, manifest, library):
     assert (info.table, info.table_reason) == ("h200", "the table of h200 is for NVIDIA H200 with 132 SMs")
     assert "here: table h200: the table of h200 is for NVIDIA H200 with 132 SMs" in str(info).splitlines()
     assert package.__version__ == "0.1.0"
+
+
+def test_a_deterministic_plan_names_what_a_deterministic_launch_takes(package, manifest):
+    """Where the table has a kernel whose sums may end in any order, another answers, and no time is known."""
+    varying = {x.name for x in manifest.kernels if x.workspace.mode == SplitK.PARALLEL}
+    seen = {True: 0, False: 0}
+    for m, (n, k) in itertools.product((1, 16, 100, 1000, 5000, 12000), itertools.product((64, 4096, 5120), repeat=2)):
+        usual, repeated = package.plan(m, n, k), package.plan(m, n, k, deterministic=True)
+        varies = usual.kernel in varying
+        assert (repeated.kernel == usual.kernel) is not varies
+        assert (usual.deterministic, repeated.deterministic) == (False, True)
+        assert repeated.kernel not in varying
+        if varies and usual.time_us is not None:
+            assert (repeated.time_us, repeated.no_time) == (
+                None,
+                "the table's time here is of a kernel that is left out",
+            )
+        assert f"m {m} n {n} k {k}, layout kk, deterministic, on " in package.explain(m, n, k, deterministic=True)
+        seen[varies] += 1
+    assert min(seen.values()) > 2, seen

@@ -56,6 +56,27 @@ class Hidden(Attention):
         return q + torch.cat([self.k(x), self.v(x)], -1)
 
 
+class Aliased(Attention):
+    """Writes its input by another name of it."""
+
+    def forward(self, x):
+        other = x
+        q = self.q(x)
+        other.mul_(2)
+        return q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+class Turned(Attention):
+    """Writes a product in place, as a rotary embedding may."""
+
+    def forward(self, x):
+        q = self.q(x)
+        q.mul_(2)
+        k = self.k(x)
+        k *= q[..., :1].sigmoid()
+        return q + torch.cat([k, self.v(x)], -1)
+
+
 class Gated(nn.Module):
     def __init__(self, act=nn.functional.silu, width=48):
         super().__init__()
@@ -101,6 +122,8 @@ def close(got, expected):
         (Written, {}, 3),
         (InPlace, {}, 3),
         (Hidden, {}, 3),
+        (Aliased, {}, 3),
+        (Turned, {"": "q and k and v in one product"}, 1),
     ],
 )
 def test_linears_of_one_unwritten_input_are_one_product(module, calls, kind, groups, num_calls):
@@ -127,6 +150,20 @@ def test_another_view_of_a_promised_weight_is_not_taken_for_it(module, calls):
     expected = nn.functional.linear(x, layer.weight.t())
     layer.weight.data = layer.weight.data.t()
     close(layer(x), expected)
+
+
+def test_a_part_of_a_product_may_be_written_where_a_gradient_is_recorded(module, calls):
+    model, given = drawn(Turned()), random_tensor(5, 32)
+    twin = copy.deepcopy(model)
+    module.patch(model)
+    gradients = []
+    with torch.enable_grad():
+        for one in (model, twin):
+            x = given.clone().requires_grad_()
+            one(x).float().square().sum().backward()
+            gradients.append(x.grad.float())
+    assert calls == ["linear"]
+    assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
 
 
 def test_another_input_gets_a_product_of_its_own(module, calls):

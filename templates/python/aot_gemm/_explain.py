@@ -69,7 +69,8 @@ def explain(
     what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
     what += f", a batch of {got.batch}" if got.batch > 1 else ""
     what += ", batch-invariant" if got.batch_invariant else ""
-    what += f", operation {got.operation}" if set(options) - {"batch", "batch_invariant"} else ""
+    what += ", deterministic" if got.deterministic else ""
+    what += f", operation {got.operation}" if set(options) - {"batch", "batch_invariant", "deterministic"} else ""
     lines = [
         f"{what}, on {manifest()['arch']}, by the table of {got.target}",
         f"  {reasons[got.tier]}",

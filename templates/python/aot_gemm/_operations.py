@@ -66,9 +66,10 @@ def linear(
 
     All is done in float32, and the result is rounded once:
     cast((activation(x @ weight^T * scale_x * scale_w + bias) + residual) * scale_out). Products of int8 are summed up
-    exactly. Work goes to the current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it
-    is waited for. Nothing is read or written before the work in front of it on the stream has ended, unless `constant`
-    has promised it of the weight.
+    exactly where their sums are numbers of int32, as all are up to a k of 131,071; what others become is left open.
+    Work goes to the current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it is waited
+    for. Nothing is read or written before the work in front of it on the stream has ended, unless `constant` has
+    promised it of the weight.
 
     Which operations there are kernels for depends on what the wheel was built for; `plan` says so by dtypes.
 

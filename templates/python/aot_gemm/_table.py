@@ -40,6 +40,7 @@ class Plan:
     launches: int
     """Of kernels: one, or one for each product of a batch that the wheel has no kernels for."""
     batch_invariant: bool
+    deterministic: bool
     operation: str
     """The tag of the operation, such as `bf16_bias`: the types, then what is added."""
     kernel: str
@@ -198,7 +199,8 @@ def _why_unlike(place: _Place, selection: _Selection) -> str | None:
     if selection.m > edge:
         return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
     if place.row is not None and place.row["kernel"] != selection.kernel:
-        return "the table's time here is of a kernel that takes whole tiles only"
+        is_general = place.row["general"] == selection.kernel
+        return f"the table's time here is of a kernel that {'takes whole tiles only' if is_general else 'is left out'}"
     return None
 
 
@@ -237,8 +239,8 @@ def table_of(target: str | None) -> int:
 TILE_ORDERS = (None, *(f"{along}{group}" for along in "mn" for group in (1, 2, 4, 8)))
 """What each order is called: the twin of `order_name` in the toolchain's tile_order.py."""
 
-BATCH_INVARIANT = 4
-"""Flag of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT."""
+BATCH_INVARIANT, DETERMINISTIC = 4, 8
+"""Flags of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT and AOT_GEMM_DETERMINISTIC."""
 
 
 def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
@@ -275,6 +277,7 @@ def plan(
     groups: int | None = None,
     grouping: str | None = None,
     batch_invariant: bool = False,
+    deterministic: bool = False,
     target: str | None = None,
 ) -> Plan:
     """Say which kernel a product gets, without a GPU: by dtypes where `linear` and `gated_linear` take tensors.
@@ -302,6 +305,7 @@ def plan(
         grouping: what they are: "grouped", the default; "gathered" by an index; or "kgrouped", runs of k, where k is
             that of all, and the layout mostly "mn".
         batch_invariant: as `linear` has it.
+        deterministic: as `linear` has it; torch's own setting is not asked here.
         target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
             asked if the wheel has several tables; where there is no GPU, the first table.
 
@@ -331,7 +335,8 @@ def plan(
     kind = grouping_of(num_groups, grouping, batch)
     call = find(request._replace(grouping=kind))
     count = num_groups or batch
-    selection = _select(call, layout, (m, n, k), count, BATCH_INVARIANT if batch_invariant else 0, target)
+    flags = (BATCH_INVARIANT if batch_invariant else 0) | (DETERMINISTIC if deterministic else 0)
+    selection = _select(call, layout, (m, n, k), count, flags, target)
     one = of_a_group(kind, (m, n, k), count)
     if num_groups is not None:
         selection = selection._replace(m=one[0], k=one[2])
@@ -358,6 +363,7 @@ def plan(
         expected=one[2] if kind == "kgrouped" else one[0],
         launches=selection.num_launches,
         batch_invariant=batch_invariant,
+        deterministic=deterministic,
         operation=call,
         kernel=names[selection.kernel],
         tier=TIERS[selection.tier],

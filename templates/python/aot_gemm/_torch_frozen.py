@@ -6,6 +6,7 @@ and of its bias: nothing is held twice, a state dict is loaded into the matrix i
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -158,7 +159,9 @@ class Joined:
         result = self.product(x)
         if len(self.columns) == 1:
             return result
-        parts = result.split(self.columns, -1)
+        # No split: autograd lets nobody write a part of one in place, as a rotary embedding may.
+        starts = itertools.accumulate(self.columns, initial=0)
+        parts = tuple(result.narrow(-1, *each) for each in zip(starts, self.columns, strict=False))
         if len(self.modules) > 1:
             self.last = (x, None if is_compiling else _version_of(x), parts, len(self.modules) - 1)
         return parts[place]

@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _ACTIVATIONS: dict[Any, str] = {
     nn.functional.silu: "silu",
@@ -95,9 +95,13 @@ def _call_of(node: ast.AST, linears: set[str]) -> _Call | None:
 def _is_unchanged(tree: ast.AST, calls: list[_Call]) -> bool:
     """Say whether nothing but the calls, and looks at its shape and type, has the variable between the first and last.
 
-    What is given it besides may write it, and what assigns to it makes another of it.
+    What is given it besides may write it, and what assigns to it makes another of it. Nor is anything but the calls'
+    results written in place there: it may be another name of the same memory, and torch does not count the writes of
+    inference tensors.
     """
     first, last, name = calls[0].place, calls[-1].place, calls[0].argument.id
+    if writes(tree, first, last, _results(tree, calls)):
+        return False
     known = {id(x.argument) for x in calls}
     known |= {
         id(x.value)
@@ -110,6 +114,50 @@ def _is_unchanged(tree: ast.AST, calls: list[_Call]) -> bool:
         if isinstance(x, ast.Name) and x.id == name and first <= (x.lineno, x.col_offset) <= last
     )
     return all(id(x) in known for x in between)
+
+
+def _results(tree: ast.AST, calls: list[_Call]) -> set[str]:
+    """List the variables that are assigned once, and then the result of a call."""
+    arguments = {id(x.argument) for x in calls}
+    in_place = {id(x.target) for x in ast.walk(tree) if isinstance(x, ast.AugAssign)}
+    names = (x for x in ast.walk(tree) if isinstance(x, ast.Name) and id(x) not in in_place)
+    stored = [x.id for x in names if isinstance(x.ctx, ast.Store)]
+    return {
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+        and any(id(x) in arguments for x in node.value.args)
+        and len(node.targets) == 1
+        and stored.count(node.targets[0].id) == 1
+    }
+
+
+def writes(
+    tree: Any, start: tuple[int, int] = (0, 0), end: tuple[int, int] | None = None, but: Collection[str] = ()
+) -> bool:
+    """Say whether a function writes in place: augmented assignments, items, methods with a trailing underscore, out=.
+
+    What is added to a tuple or a number in place is neither, nor is what is written of some variables. Only what stands
+    between two places is looked at.
+    """
+    for node in (x for x in ast.walk(tree) if hasattr(x, "lineno")):
+        place = node.lineno, node.col_offset
+        if place < start or (end is not None and place >= end):
+            continue
+        written, is_written = None, False
+        if isinstance(node, ast.AugAssign):
+            written, is_written = node.target, not isinstance(node.value, (ast.Tuple, ast.Constant))
+        elif isinstance(node, ast.Subscript):
+            written, is_written = node.value, isinstance(node.ctx, ast.Store)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            written, is_written = node.func.value, node.func.attr.endswith("_") and not node.func.attr.endswith("__")
+        if is_written and not (isinstance(written, ast.Name) and written.id in but):
+            return True
+        if isinstance(node, ast.Call) and any(x.arg == "out" for x in node.keywords):
+            return True
+    return False
 
 
 class _Tracer(fx.Tracer):

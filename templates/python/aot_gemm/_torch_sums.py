@@ -21,6 +21,7 @@ from torch.nn.modules import module as torch_module
 
 from ._torch_fused import front, fronted, unfront
 from ._torch_norms import Normed
+from ._torch_patterns import writes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,29 +153,12 @@ def _is_harmless(node: ast.Call) -> bool:
     return isinstance(root, ast.Name) and (root.id in _HARMLESS or root.id == "torch")
 
 
-def _writes(tree: Any, start: tuple[int, int] = (0, 0)) -> bool:
-    """Say whether a function writes in place: augmented assignments, items, methods with a trailing underscore, out=.
-
-    What is added to a tuple or a number in place is neither. Only what stands behind a place is looked at.
-    """
-    for node in (x for x in ast.walk(tree) if hasattr(x, "lineno") and _place(x) >= start):
-        if isinstance(node, ast.AugAssign) and not isinstance(node.value, (ast.Tuple, ast.Constant)):
-            return True
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            return True
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if (name.endswith("_") and not name.endswith("__")) or any(x.arg == "out" for x in node.keywords):
-                return True
-    return False
-
-
 def _layer_of(name: str, module: Any) -> _Layer | None:
     """Read a layer that has norms of its own and sums; None of any other module."""
     if "forward" in vars(module) or not any(isinstance(x, Normed) for x in module.children()):
         return None
     tree = source_of(type(module).forward)
-    if tree is None or _writes(tree):
+    if tree is None or writes(tree):
         return None
     events = _events(tree, module)
     if not any(x.norm is None for x in events) or not any(x.norm for x in events):
@@ -254,7 +238,7 @@ def _chain(model: Any, layers: dict[int, _Layer]) -> None:
             continue
         tree = source_of(type(owner).forward)
         loop = None if tree is None else _loop_of(tree, tree.args.args[0].arg, name)
-        names = None if loop is None or _writes(tree, _place(loop)) else _result_names(loop)
+        names = None if loop is None or writes(tree, _place(loop)) else _result_names(loop)
         if not names:
             continue
         after = [x for x in _events(tree, owner) if x.norm and x.start > _end(loop) and x.names[0] in names]
