@@ -190,6 +190,7 @@ REFUSED = [
     ({"weight": ((GROUPS, N, K + 8), BFLOAT16)}, "ShapeError", "expected one k"),
     ({"x": ((2, ROWS, K), BFLOAT16)}, "ShapeError", "x (rows, k)"),
     ({"offsets": ((GROUPS + 2,), INT32)}, "ShapeError", "offsets has shape (5,)"),
+    ({"weight": ((2**63 - 1, N, K), BFLOAT16)}, "ShapeError", f"({2**63 - 1},), where each group ends, or ({2**63},)"),
     ({"offsets": ((GROUPS, 1), INT32)}, "ShapeError", "expected a vector"),
     ({"offsets": ((GROUPS,), FLOAT32)}, "DtypeError", "offsets is float32; expected int32"),
     ({"offsets": ((GROUPS,), INT32, (2,))}, "StrideError", "offsets has the stride 2"),
