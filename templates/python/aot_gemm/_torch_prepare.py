@@ -57,7 +57,7 @@ def prepare(
 
     Raises:
         DtypeError: the weight's type is none of those, or there is no product of the type asked for.
-        ShapeError: the weight is no matrix, or `up` is not of its shape.
+        ShapeError: the weight is no matrix, or has no elements to quantise, or `up` is not of its shape.
         DeviceError: the weight is not in GPU memory, or `up` is elsewhere.
         OperandError: an operand is no plain tensor, `interleaved` goes without `up`, or a stream is being captured.
         UnsupportedError: there is no such granularity, or this wheel has no kernels for the product.
@@ -73,6 +73,10 @@ def prepare(
     element = None if dtype is None else dtype_name("prepare: dtype", dtype)
     if element is not None and element not in _LARGEST:
         raise errors.DtypeError(f"prepare: dtype is {element}; expected {', '.join(_LARGEST)}, or None for no change")
+    if element is not None and weight.numel() == 0:
+        raise errors.ShapeError(
+            f"prepare: weight has shape {tuple(weight.shape)}, no elements that factors follow from"
+        )
     _check_planned(weight, element, granularity, gated=up is not None)
     with torch.no_grad():
         rows = _rows_of(weight.detach(), None if up is None else up.detach(), interleaved=interleaved)
@@ -129,7 +133,8 @@ def _quantised(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
             most = _block_maxima(wide)
         else:
             most = wide.abs().amax(1, keepdim=True) if whole is None else whole.reshape(1, 1)
-        scale = torch.where(most == 0, 1.0, most / largest)
+        scale = most / largest
+        scale = torch.where(scale == 0, 1.0, scale)  # of zeros, or of numbers whose factor float32 does not hold
         each = scale
         if granularity == "block":
             each = scale.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: wide.shape[0], : wide.shape[1]]
