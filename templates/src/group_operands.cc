@@ -65,10 +65,11 @@ int check_offsets(const Operands& operands) {
   if (groups_k(operands)) return check_offsets_of_k(operands);
   if (operands.index != nullptr && check_integers("index", *operands.index, *operands.left) != 0) return -1;
   const int64_t groups = operands.right->shape[0];
-  if (offsets.shape[0] == groups || offsets.shape[0] == groups + 1) return 0;
+  const int64_t num_more = offsets.shape[0] - groups;
+  if (num_more == 0 || num_more == 1) return 0;
   return refuse("ShapeError", "grouped_linear: offsets has shape %s, weight %s; expected (%" PRId64 ",), where each group ends, "
-                "or (%" PRId64 ",), the first group's start in front", shape_text(offsets).characters,
-                shape_text(*operands.right).characters, groups, groups + 1);
+                "or (%" PRIu64 ",), the first group's start in front", shape_text(offsets).characters,
+                shape_text(*operands.right).characters, groups, static_cast<uint64_t>(groups) + 1);
 }
 
 int refuse_shapes(const Operands& operands) {

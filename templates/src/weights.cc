@@ -59,6 +59,11 @@ int WeightList::add(const DLTensor& weight) {
     return refuse("DeviceError", "grouped_linear: weight %" PRId64 " is on GPU %d, weight 0 on GPU %d; expected one GPU", number,
                   weight.device.device_id, first.device.device_id);
   }
+  const bool has_extents = weight.ndim >= 0 && weight.ndim <= kMaxDims && (weight.ndim == 0 || weight.shape != nullptr);
+  if (!has_extents) {
+    return refuse("ShapeError", "grouped_linear: weight %" PRId64 " has %d dimensions; expected 0 to %d, with extents", number,
+                  weight.ndim, kMaxDims);
+  }
   const bool has_shape = weight.ndim == 2 && weight.shape[0] == shape_[1] && weight.shape[1] == shape_[2];
   if (!has_shape) {
     return refuse("ShapeError", "grouped_linear: weight %" PRId64 " has shape %s; expected that of weight 0, %s", number,

@@ -15,7 +15,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
+from aot.core.types import Scale
 from tests.fuzz.python_rows import row_call, row_operations_launched
 from tests.runtime.exchange import Framework, ManagedTensor, capsule_of
 from tests.runtime.structs import FakeLaunch
@@ -48,6 +50,8 @@ NAMES = {
     INT8: "int8",
     INT32: "int32",
 }
+DTYPE_OF = {name: dtype for dtype, name in NAMES.items()}
+GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 ODD_DEVICES = ((13, 0), (2, 1), (1, 0), (2, -1), (0, 0), (2, 99))
 ODD_DIMS = (-(2**31), -1, 65, 2**31 - 1)
@@ -150,7 +154,7 @@ class GarbageFramework(Framework):
 def draw_shapes(rng, product):
     m, n, k = (rng.choice(EXTENTS) for _ in range(3))
     leading = [rng.choice((1, 2, 3)) for _ in range(rng.choice((0, 0, 1, 3)))]
-    right = (n, k) if product == "linear" else (k, n)
+    right = (n, k) if product == "linear" else (*(leading if rng.random() < 0.4 else ()), k, n)
     return (*leading, m, k), right, (*leading, m, n)
 
 
@@ -225,6 +229,62 @@ def full_call(package, rng, kinds):
     return package.gated_linear if is_gated else package.linear, (left, right, bias), named
 
 
+def draw_weights(rng, kind, groups, shape, dtype):
+    """Draw the weights of groups: one stack, or a list that mostly differs in addresses alone."""
+    if rng.random() < 0.4:
+        return kind(rng, (groups, *shape), dtype)
+    first, *others = (kind(rng, shape, dtype) for _ in range(groups))
+    for other in others if rng.random() < 0.9 else ():
+        other.like = first  # whose extents and strides it points to
+        for name in ("ndim", "code", "bits", "lanes", "shape", "strides"):
+            setattr(other.view, name, getattr(first.view, name))
+    weights = [first, *others]
+    if rng.random() < 0.05:
+        weights[rng.randrange(groups)] = rng.choice((*ODD_OBJECTS, None, kind(rng, (*shape, 1), dtype)))
+    return weights if rng.random() < 0.98 else []
+
+
+def draw_group_scales(rng, kind, operation, height, groups, rows, k):
+    """Draw scale_x and scale_w of groups."""
+    if operation.types.scale is Scale.NONE:
+        return {}
+    blocks = -(-k // 128)
+    shapes_x, shapes_w = ((), (height,), (height, 1)), ((), (groups,), (groups, rows), (groups, 1, rows))
+    if operation.types.scale is Scale.BLOCK:
+        shapes_x, shapes_w = ((height, blocks),), ((groups, -(-rows // 128), blocks),)
+    return {"scale_x": draw_scale(rng, kind, shapes_x), "scale_w": draw_scale(rng, kind, shapes_w)}
+
+
+def grouped_call(package, rng, kinds):
+    """Draw a call of `grouped_linear`, most of whose operands go together."""
+    operation, first, oddness = rng.choice(GROUPED), rng.choice(kinds), rng.choice((0.1, 1.0))
+
+    def kind(*arguments):
+        return (first if rng.random() < 0.95 else rng.choice(kinds))(*arguments, oddness)
+
+    (m, n, k), groups = (rng.choice(EXTENTS) for _ in range(3)), rng.choice((1, 2, 3, 5, 130))
+    a, b, d = (DTYPE_OF[x.value] for x in (operation.types.a, operation.types.b, operation.d))
+    if operation.grouping is Grouping.K_GROUPED:
+        operands = [kind(rng, (m, k), a), kind(rng, (n, k), b), kind(rng, (groups,), INT32)]
+        return package.grouped_linear, operands, {"out": kind(rng, (groups, m, n), d)}
+    is_gathered, rows = operation.grouping is Grouping.GATHERED, operation.num_rows_of_b(n)
+    height = rng.choice(EXTENTS) if is_gathered else m
+    weights = draw_weights(rng, kind, groups, (rows, k), b)
+    operands = [kind(rng, (height, k), a), weights, kind(rng, (groups + (rng.random() < 0.3),), INT32)]
+    named = draw_group_scales(rng, kind, operation, height, groups, rows, k)
+    if rng.random() < 0.7:
+        named["out"] = kind(rng, (m, n), d)
+    else:
+        named["out_dtype"] = NAMES[d]
+    if is_gathered:
+        named["index"] = kind(rng, (m,), INT32) if rng.random() < 0.97 else rng.choice(ODD_OBJECTS)
+    if operation.gate is not None:
+        named |= {"gate": "silu" if "swiglu" in operation.tag else "gelu_tanh", "interleaved": rng.random() < 0.3}
+    if operation.has_bias and rng.random() < 0.5:
+        operands.append(kind(rng, (groups, rows), d))
+    return package.grouped_linear, operands, named
+
+
 def plan_call(package, rng, kinds):
     """Draw a call of `plan` or `explain`."""
     named = {
@@ -236,6 +296,8 @@ def plan_call(package, rng, kinds):
         "target": None,
         **{name: rng.random() < 0.4 for name in ("bias", "residual", "gated", "allow_tf32", "use_fast_accum")},
     }
+    if rng.random() < 0.3:
+        named |= {"groups": rng.choice((1, 3, 2**31 - 1, 0)), "grouping": rng.choice((None, "gathered", "kgrouped"))}
     if rng.random() < 0.1:
         named[rng.choice(tuple(named))] = rng.choice((*ODD_OBJECTS, kinds[0](rng, (2,), BFLOAT16)))
     shape = (rng.choice((*EXTENTS, *ODD_EXTENTS) if rng.random() < 0.1 else EXTENTS) for _ in range(3))
@@ -244,7 +306,7 @@ def plan_call(package, rng, kinds):
 
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
-    draw = rng.choices((plain_call, full_call, plan_call, row_call), (9, 9, 2, 6))[0]
+    draw = rng.choices((plain_call, full_call, grouped_call, plan_call, row_call), (9, 9, 6, 2, 6))[0]
     function, operands, named = draw(package, rng, kinds)
     if rng.random() < 0.02 and len(operands) > 1:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])

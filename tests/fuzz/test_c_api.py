@@ -11,6 +11,7 @@ ERRORS = {
     *(
         "ok plain_call",
         "ok full_call",
+        "ok grouped_call",
         "ok plan_call",
         "ok row_call",
         "AotGemmError",

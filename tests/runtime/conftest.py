@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import pytest
+import torch
 
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host, torch_reference
@@ -13,6 +14,12 @@ from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
 from tests.runtime.stating import DENSE
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
+
+
+@pytest.fixture(autouse=True)
+def drawing():
+    """Have torch draw the same numbers for a test, whichever tests its process has run before."""
+    torch.manual_seed(1)
 
 
 @pytest.fixture(scope="session")

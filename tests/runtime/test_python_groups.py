@@ -14,6 +14,7 @@ from aot.core.problem import Problem
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.measure.group_inputs import GroupSizes, draw_ends
 from tests.runtime import host
+from tests.runtime.exchange import Framework
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, INT32
 from tests.runtime.test_groups import GROUPED
 from tests.runtime.test_python_operations import DTYPES, address, call_of
@@ -189,6 +190,7 @@ REFUSED = [
     ({"weight": ((GROUPS, N, K + 8), BFLOAT16)}, "ShapeError", "expected one k"),
     ({"x": ((2, ROWS, K), BFLOAT16)}, "ShapeError", "x (rows, k)"),
     ({"offsets": ((GROUPS + 2,), INT32)}, "ShapeError", "offsets has shape (5,)"),
+    ({"weight": ((2**63 - 1, N, K), BFLOAT16)}, "ShapeError", f"({2**63 - 1},), where each group ends, or ({2**63},)"),
     ({"offsets": ((GROUPS, 1), INT32)}, "ShapeError", "expected a vector"),
     ({"offsets": ((GROUPS,), FLOAT32)}, "DtypeError", "offsets is float32; expected int32"),
     ({"offsets": ((GROUPS,), INT32, (2,))}, "StrideError", "offsets has the stride 2"),
@@ -288,6 +290,24 @@ def test_separate_weights_that_differ_are_refused(package, library, tensor, plac
     with pytest.raises(getattr(package, kind)) as error:
         package.grouped_linear(*operands, **named)
     assert text in str(error.value)
+    assert not library.fake_launches()
+
+
+@pytest.mark.parametrize("num_dims", [2, -1, 2**31 - 1])
+def test_a_separate_weight_without_extents_is_refused(package, library, num_dims):
+    class Damaged(Framework):
+        def _view(self, tensor, out):
+            status = super()._view(tensor, out)
+            if tensor is weights[1]:
+                out.contents.ndim = num_dims
+                out.contents.shape = None if num_dims == 2 else out.contents.shape
+            return status
+
+    framework = Damaged()
+    operands, named = listed(Operation.BF16_KK_GROUPED, framework.Tensor)
+    weights = operands[1]
+    with pytest.raises(package.ShapeError, match=f"weight 1 has {num_dims} dimensions; expected 0 to 64, with extents"):
+        package.grouped_linear(*operands, **named)
     assert not library.fake_launches()
 
 
