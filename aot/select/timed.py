@@ -81,10 +81,9 @@ class Timed:
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Return times, (problem, candidate): those that are known, the model's for the rest."""
-        times = self.model.times_us(candidates, problems)
         is_measured = self.provenance != PROVENANCE_PREDICTED
         least = [0.0 if self.target is None else roofline(x, self.target).time_us for x in problems]
-        times = np.maximum(times, np.array(least)[:, None])
+        times: Array = np.maximum(self.model.times_us(candidates, problems), np.array(least)[:, None])
         for row, least_us, problem in zip(times, least, problems, strict=True):
             filled, own = self.filled.get(problem), self.own.get(problem) if is_measured else None
             if filled or own:
