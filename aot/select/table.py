@@ -15,13 +15,14 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
+from aot.core.progress import quietly
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
 from aot.select.section_kernels import BARRED, SectionKernels
 from aot.select.selection import FamilyKernel
 from aot.select.timed import Bucket, Timed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.select.portfolio import Portfolio
@@ -135,9 +136,12 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
     return Ladder(corners[0].n, corners[0].k, m_edges, tuple(rows))
 
 
-def _ladders(known: SectionKernels, portfolio: Portfolio, tuned: Sequence[Sequence[Problem]]) -> Iterator[Ladder]:
+def _ladders(
+    known: SectionKernels, portfolio: Portfolio, tuned: Sequence[Sequence[Problem]], at: Callable[[str], None]
+) -> Iterator[Ladder]:
     """Build the ladders of what was tuned, each (n, k) apart; several are predicted together, which is cheaper."""
     for first in range(0, len(tuned), TOGETHER):
+        at(f"{first} of {len(tuned)} weights")
         steps = [_Steps.of(known, problems) for problems in tuned[first : first + TOGETHER]]
         times = known.timed.times_us(known.candidates, [problem for x in steps for problem in x.inside])
         parts = np.split(times, np.cumsum([len(x.inside) for x in steps])[:-1])
@@ -238,7 +242,7 @@ class _Columns:
         return column if set(column) <= set(self.m_edges) else ()
 
 
-def _grid(known: SectionKernels, operation: Operation) -> Grid:
+def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     is_fine = _is_fine(known, operation)
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
@@ -246,9 +250,11 @@ def _grid(known: SectionKernels, operation: Operation) -> Grid:
         fine = tuple(_thin(axis) for axis in fine)
     columns = _Columns(known, operation, fine)
     places = [(n, k) for n in fine[1] for k in fine[2]]
-    step = TOGETHER * len(fine[2])
-    parts = (places[first : first + step] for first in range(0, len(places), step))
-    return Grid(fine[1], fine[2], tuple(column for part in parts for column in columns.of(part)))
+    found: list[Column] = []
+    while len(found) < len(places):
+        at(f"{len(found)} of {len(places)} columns")
+        found += columns.of(places[len(found) : len(found) + TOGETHER * len(fine[2])])
+    return Grid(fine[1], fine[2], tuple(found))
 
 
 def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate, int]) -> Grid:
@@ -274,6 +280,7 @@ def build_section(
     *,
     num_groups: int = 1,
     is_invariant: bool = False,
+    at: Callable[[str], None] = quietly,
 ) -> Section:
     """Build the table of one operation, for one number of products or groups.
 
@@ -288,6 +295,7 @@ def build_section(
             is a sample, which the model learned from. By default all are named.
         num_groups: how many there are; what was timed at another number is left out.
         is_invariant: whether the kernels of one n and k are to add up k in one order, the one that costs least.
+        at: told how far it is.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
@@ -297,6 +305,6 @@ def build_section(
     for problem in (x for x in sorted(portfolio.solutions) if x.num_groups == num_groups):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
-    ladders = tuple(_ladders(known, portfolio, [problems for _, problems in sorted(kept.items())]))
+    ladders = tuple(_ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at))
     scope = Scope(num_groups, is_invariant) if num_groups > 1 or is_invariant else None
-    return Section(operation, ladders, grid or _grid(known, operation), fallback, scope)
+    return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)
