@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from aot.cli.options import RECORDS, SELECTIONS, Decorator, is_given, option, op
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
-from aot.core.shape_set import load_shape_set
+from aot.core.progress import waiting
+from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
@@ -104,8 +105,12 @@ def select(request: Request) -> Selection:
         shapes.having(request.operations) if request.operations else (),
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
-        progress=lambda what: click.echo(f"... {what}", err=True),
     )
+    with waiting("select kernels") as at:
+        return _selected(request, shapes, replace(objective, progress=at))
+
+
+def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
     if request.record is None:
         constants = constants_of(request.calibration, request.target.name)
         any_layout = request.is_default_shapes and not request.operations

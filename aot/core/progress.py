@@ -26,6 +26,10 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
+def quietly(_how_far: str) -> None:
+    """Say nothing of how far something is."""
+
+
 @contextmanager
 def waiting(
     what: str, *, delay_s: float | None = None, interval_s: float | None = None

@@ -105,25 +105,31 @@ def coarsen(
             del left[i]
     steps = np.stack(rows)
     least: list[float] = steps.min(axis=1).tolist()
-
-    def cost(i: int) -> float:
-        """Return what merging a step with the next adds."""
-        if left[i] in kept:
-            return inf
-        return float((rows[i] + rows[i + 1]).min()) - least[i] - least[i + 1]
-
-    joined = (steps[:-1] + steps[1:]).min(axis=1).tolist()
-    costs = [inf if left[i] in kept else joined[i] - least[i] - least[i + 1] for i in range(len(left) - 1)]
+    # Costs stand at the first step of each pair, and are infinite where there is none: a step that is gone, the last.
+    num_steps = len(left)
+    joined = np.append((steps[:-1] + steps[1:]).min(axis=1), inf)
+    costs = joined - np.array(least) - np.append(least[1:], 0.0)
+    stays = np.array([edge in kept for edge in left])
+    costs[stays] = inf
+    after, before = list(range(1, num_steps + 1)), list(range(-1, num_steps - 1))
     spent = 0.0
-    while costs:
-        i = costs.index(min(costs))
+    while True:
+        i = int(costs.argmin())
         if costs[i] == inf or (spent + costs[i]) / num_shapes > max_cost:
             break
-        spent += costs[i]
-        rows[i : i + 2] = [rows[i] + rows[i + 1]]
-        least[i : i + 2] = [float(rows[i].min())]
-        del left[i], costs[i]
-        for j in (i - 1, i):
-            if 0 <= j < len(costs):
-                costs[j] = cost(j)
-    return tuple(left)
+        spent += float(costs[i])
+        gone = after[i]
+        steps[i] += steps[gone]
+        least[i], left[i], stays[i] = float(joined[i]), left[gone], stays[gone]
+        costs[gone], left[gone], after[i] = inf, 0, after[gone]
+        if after[i] < num_steps:
+            before[after[i]] = i
+        for j in (before[i], i):
+            if j < 0:
+                continue
+            if stays[j] or after[j] == num_steps:
+                costs[j] = inf
+                continue
+            joined[j] = (steps[j] + steps[after[j]]).min()
+            costs[j] = joined[j] - least[j] - least[after[j]]
+    return tuple(edge for edge in left if edge)

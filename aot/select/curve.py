@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.select.portfolio import Budget, choose
+from aot.select.portfolio import Budget, Choice
 from aot.select.selection import Curve, CurvePoint
 
 if TYPE_CHECKING:
@@ -53,11 +53,10 @@ def curve(
         progress: told each size before it is tried.
     """
     points: list[CurvePoint] = []
+    arranged = Choice.of(times, beside=beside, weights=weights, references=references, is_general=is_general)
     for size in sorted({*SIZES, chosen}):
         progress(size)
-        found = choose(
-            times, Budget(size), beside=beside, weights=weights, references=references, is_general=is_general
-        )
+        found = arranged.portfolio(Budget(size))
         num_bytes, is_estimate = portfolio_bytes(found.candidates, kernel_bytes)
         regrets = round(found.mean_regret, 5), round(found.worst_regret, 5), round(found.mean_bound, 5)
         if points and len(found.candidates) <= points[-1].num_kernels:

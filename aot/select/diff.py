@@ -12,6 +12,7 @@ from aot.core.candidate import Candidate
 from aot.core.dispatch import Tier, look_up
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.progress import quietly
 from aot.families import family_of
 
 if TYPE_CHECKING:
@@ -100,10 +101,6 @@ def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequenc
             measured[start + i] &= old in own and new in own
     found = np.exp(logs / max(len(times), 1)) - 1
     return list(zip(found.tolist(), measured.tolist(), strict=True))
-
-
-def quietly(_how_far: str) -> None:
-    """Say nothing of how far a comparison is."""
 
 
 def compare(

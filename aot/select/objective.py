@@ -14,6 +14,7 @@ from aot.core.measurement import OperationTimes
 from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
+from aot.core.progress import quietly
 from aot.select.coverage import Coverage, coverage
 from aot.select.orders import OrderedTimes
 from aot.select.portfolio import Budget
@@ -48,10 +49,6 @@ class SelectionLimits:
         if operation.layout is not Layout.KK:
             return Budget(self.max_layout_kernels)
         return Budget(self.max_kernels, self.max_mean, self.max_worst)
-
-
-def _no_progress(_what: str) -> None:
-    pass
 
 
 class Basis(Enum):
@@ -113,7 +110,7 @@ class Objective:
     with_curves: bool = False
     kernel_bytes: Mapping[KernelKey, int] = field(default_factory=dict)
     """Compressed bytes of the kernels that are compiled, for the curves."""
-    progress: Callable[[str], None] = _no_progress
+    progress: Callable[[str], None] = quietly
     """Told what is being done."""
 
     def weights(self, operation: Operation) -> dict[Problem, float]:

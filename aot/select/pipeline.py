@@ -19,9 +19,10 @@ from aot.core.candidate import Accepted
 from aot.core.errors import CoverageError, SelectionError, StoreError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, reference_times
 from aot.core.operands import misalignment
+from aot.core.progress import quietly
 from aot.core.target import Target, load_target
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
-from aot.select.diff import Difference, compare, quietly
+from aot.select.diff import Difference, compare
 from aot.select.objective import KnownTimes, Objective
 from aot.select.orders import OrderedTimes
 from aot.select.record import read_record, recorded_kernels

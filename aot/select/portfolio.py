@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.errors import SelectionError
-from aot.select import exact
+from aot.select import exact, exchange
+from aot.select.exchange import MISSING_RATIO, WORST_WEIGHT, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,15 +23,9 @@ if TYPE_CHECKING:
     from aot.core.measurement import Times
     from aot.core.problem import Problem
 
-MISSING_RATIO = 10.0
-"""What a kernel that was not timed on a problem counts as, over the best: it is never picked there by choice."""
-
 SLOWER_WEIGHT = 3.0
 """Weight of what a kernel is slower than the reference library, as a fraction, beside its regret: that no problem be
 slower than without the wheel comes before the mean."""
-
-WORST_WEIGHT = 0.05
-"""Weight of the worst problem beside the mean of all in what a portfolio is judged by."""
 
 TIE = 0.005
 """Times this close are a tie. Source: below the noise on purpose, since wider ties cost regret (`MAX_TIE`): half the
@@ -54,14 +49,6 @@ tunings of H200s differ by 1.1 percent in the median, by 3.9 in one of ten (docs
 
 EXACT = "exact"
 GREEDY = "greedy and exchange"
-
-RESTARTS = 12
-"""How often some kernels of a portfolio are drawn anew and exchanged again. Source: a trial
-on the H200 record, in which 24 bf16 kernels went from a mean regret of 1.51 to 1.37 percent within ten, and no further
-within forty; 32, and fp16, gained nothing."""
-
-REDRAWN = 4
-"""Kernels that a restart draws anew."""
 
 MAX_EXACT_PAIRS = 30_000
 """Pairs of problem and kernel up to which a portfolio is solved exactly. Source: 60 problems by 413 kernels, 24,780
@@ -149,96 +136,16 @@ class Portfolio:
     """No portfolio of as many kernels has a lower mean regret on these times."""
 
 
-@dataclass(frozen=True)
-class _Search:
-    """One instance: ratios, which kernels are general, what keeping each is worth, each problem's share in the mean."""
-
-    ratios: NDArray[np.float64]
-    general: NDArray[np.bool_]
-    credit: NDArray[np.float64]
-    share: NDArray[np.float64]
-    """They add up to 1."""
-
-    def loss(self, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Judge the best ratio of each problem; problems along axis 0, alternatives along the rest."""
-        total: NDArray[np.float64] = self.share @ ratios + WORST_WEIGHT * ratios.max(axis=0)
-        return total
-
-    def judge(self, chosen: list[int]) -> float:
-        """Judge a portfolio, with the credit of what it keeps."""
-        return float(self.loss(self.ratios[:, chosen].min(axis=1))) - float(self.credit[chosen].sum())
-
-    def greedy(self, limit: int) -> list[int]:
-        """Take the best general kernel first, then whichever lowers the loss most."""
-        start = np.where(self.general, self.loss(self.ratios) - self.credit, np.inf)
-        chosen = [int(start.argmin())]
-        best = self.ratios[:, chosen[0]]
-        while len(chosen) < min(limit, self.ratios.shape[1]):
-            losses = self.loss(np.minimum(best[:, None], self.ratios)) - self.credit
-            losses[chosen] = np.inf
-            j = int(losses.argmin())
-            if self.loss(np.minimum(best, self.ratios[:, j])) >= self.loss(best):
-                break
-            chosen.append(j)
-            best = np.minimum(best, self.ratios[:, j])
-        return chosen
-
-    def exchange(self, start: list[int]) -> list[int]:
-        """Replace one kernel at a time while that lowers the loss and leaves a general kernel."""
-        chosen = list(start)
-        improved = True
-        while improved:
-            improved = False
-            for position in range(len(chosen)):
-                rest = chosen[:position] + chosen[position + 1 :]
-                base = self.ratios[:, rest].min(axis=1) if rest else np.full(self.ratios.shape[0], MISSING_RATIO)
-                losses = self.loss(np.minimum(base[:, None], self.ratios)) - self.credit
-                losses[rest] = np.inf
-                if not self.general[rest].any():
-                    losses = np.where(self.general, losses, np.inf)
-                j = int(losses.argmin())
-                if losses[j] < losses[chosen[position]] - 1e-12:
-                    chosen[position] = j
-                    improved = True
-        return chosen
-
-    def best(self, limit: int) -> tuple[list[int], str]:
-        """Choose up to `limit` kernels and say how."""
-        if self.ratios.size <= MAX_EXACT_PAIRS:
-            for cap in (MAX_EXACT_RATIO, MISSING_RATIO):
-                solved = exact.least_regret(
-                    self.ratios, self.general, self.credit, limit, WORST_WEIGHT, cap, self.share
-                )
-                if solved is not None:
-                    return solved, EXACT
-        start = self.greedy(limit)
-        kept = np.flatnonzero(self.credit).tolist()[:limit]
-        starts = [start] if not kept or not self.general[kept].any() else [start, self._filled(kept, limit)]
-        return self.restart(min((self.exchange(chosen) for chosen in starts), key=self.judge)), GREEDY
-
-    def restart(self, start: list[int]) -> list[int]:
-        """Leave a local optimum: draw some kernels anew, exchange again, keep what is better. Equal for equal input."""
-        rng = np.random.default_rng(0)
-        best = start
-        for _ in range(RESTARTS if len(start) > REDRAWN else 0):
-            kept = rng.permutation(best)[REDRAWN:].tolist()
-            others = np.setdiff1d(np.arange(self.ratios.shape[1]), kept)
-            drawn = [*kept, *rng.choice(others, min(REDRAWN, len(others)), replace=False).tolist()]
-            if not self.general[drawn].any():
-                continue
-            found = self.exchange(drawn)
-            if self.judge(found) < self.judge(best) - 1e-12:
-                best = found
-        return best
-
-    def _filled(self, kept: list[int], limit: int) -> list[int]:
-        """Add to kernels that are kept, greedily."""
-        chosen = list(kept)
-        while len(chosen) < min(limit, self.ratios.shape[1]):
-            losses = self.loss(np.minimum(self.ratios[:, chosen].min(axis=1)[:, None], self.ratios))
-            losses[chosen] = np.inf
-            chosen.append(int(losses.argmin()))
-        return chosen
+def _best(search: Instance, limit: int) -> tuple[list[int], str]:
+    """Choose up to `limit` kernels and say how."""
+    if search.ratios.size <= MAX_EXACT_PAIRS:
+        for cap in (MAX_EXACT_RATIO, MISSING_RATIO):
+            solved = exact.least_regret(
+                search.ratios, search.general, search.credit, limit, WORST_WEIGHT, cap, search.share
+            )
+            if solved is not None:
+                return solved, EXACT
+    return exchange.search(search, limit), GREEDY
 
 
 def _assign(
@@ -275,7 +182,7 @@ def _spread_matrix(matrix: Matrix, spreads: Times) -> NDArray[np.float64]:
     return found
 
 
-def _fewest(search: _Search, ratios: NDArray[np.float64], budget: Budget) -> tuple[list[int], str]:
+def _fewest(search: Instance, ratios: NDArray[np.float64], budget: Budget) -> tuple[list[int], str]:
     """Find the smallest portfolio whose regrets on `ratios` are within the limits.
 
     Raises:
@@ -284,7 +191,7 @@ def _fewest(search: _Search, ratios: NDArray[np.float64], budget: Budget) -> tup
     first = exact.fewest_for_worst(ratios, search.general, budget.max_worst)
     chosen: list[int] = []
     for limit in range(min(first, budget.max_kernels), budget.max_kernels + 1):
-        chosen, method = search.best(limit)
+        chosen, method = _best(search, limit)
         if budget.is_met(ratios[:, chosen].min(axis=1) - 1):
             return chosen, method
     regrets = ratios[:, chosen].min(axis=1) - 1
@@ -302,7 +209,7 @@ def _instance(
     references: Mapping[Problem, float],
     incumbent: Incumbent,
     is_general: Callable[[Candidate], bool],
-) -> tuple[Matrix, Matrix, _Search]:
+) -> tuple[Matrix, Matrix, Instance]:
     """Return the matrix of `times`, that of all problems, and the search over the latter.
 
     Raises:
@@ -316,10 +223,10 @@ def _instance(
         raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
     credit = np.array([INCUMBENT_CREDIT if x in incumbent.candidates else 0.0 for x in matrix.candidates])
     weight = np.array([weights.get(problem, 1.0) for problem in both.problems])
-    return matrix, both, _Search(both.penalised(references), general, credit, weight / weight.sum())
+    return matrix, both, Instance(both.penalised(references), general, credit, weight / weight.sum())
 
 
-def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], picked: list[int]) -> list[int]:
+def _used(matrix: Matrix, both: Matrix, search: Instance, chosen: list[int], picked: list[int]) -> list[int]:
     """Drop the kernels that no problem picks, sampled ones included, but for the best general one."""
     own = set(matrix.problems)
     sampled = [i for i, problem in enumerate(both.problems) if problem not in own]
@@ -329,6 +236,69 @@ def _used(matrix: Matrix, both: Matrix, search: _Search, chosen: list[int], pick
     # No problem prefers it, but shapes outside the tuning may have nothing else.
     losses = search.loss(both.ratios)
     return sorted([*used, min((j for j in chosen if search.general[j]), key=lambda j: float(losses[j]))])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What kernels are chosen from, arranged once for portfolios of several sizes."""
+
+    matrix: Matrix
+    """Of the problems that get a kernel."""
+    both: Matrix
+    """Of these and of those beside."""
+    search: Instance
+    ties: NDArray[np.float64]
+    """(problem, kernel): the relative half-distance of the quartiles."""
+    tie: float
+    incumbent: Incumbent
+
+    @staticmethod
+    def of(
+        times: Times,
+        *,
+        beside: Times | None = None,
+        weights: Mapping[Problem, float] | None = None,
+        references: Mapping[Problem, float] | None = None,
+        spreads: Times | None = None,
+        tie: float = TIE,
+        incumbent: Incumbent | None = None,
+        is_general: Callable[[Candidate], bool] = lambda _: True,
+    ) -> Choice:
+        """Arrange times and what `choose` takes beside them.
+
+        Raises:
+            SelectionError: there is nothing to choose from, or no general kernel among it.
+        """
+        incumbent = incumbent or Incumbent()
+        matrix, both, search = _instance(times, beside or {}, weights or {}, references or {}, incumbent, is_general)
+        return Choice(matrix, both, search, _spread_matrix(matrix, spreads or {}), tie, incumbent)
+
+    def portfolio(self, budget: Budget) -> Portfolio:
+        """Choose the kernels of a budget, and each problem's kernel; see `choose`.
+
+        Raises:
+            SelectionError: no portfolio is good enough.
+        """
+        matrix, search = self.matrix, self.search
+        chosen, method = (
+            _fewest(search, matrix.ratios, budget) if budget.is_fewest else _best(search, budget.max_kernels)
+        )
+        chosen = sorted(chosen)
+        picked = _assign(matrix, chosen, self.ties, self.tie, self.incumbent.solutions)
+        if budget.is_fewest and not budget.is_met(_regrets(matrix, picked)):
+            # Ties are given away only within the limits.
+            picked = [chosen[j] for j in matrix.ratios[:, chosen].argmin(axis=1).tolist()]
+        used = _used(matrix, self.both, search, chosen, picked)
+        regrets = _regrets(matrix, picked)
+        mean = float(regrets.mean())
+        return Portfolio(
+            tuple(sorted((matrix.candidates[j] for j in used), key=lambda candidate: candidate.name)),
+            {problem: matrix.candidates[j] for problem, j in zip(matrix.problems, picked, strict=True)},
+            mean,
+            float(regrets.max()),
+            method,
+            min(exact.mean_bound(matrix.ratios, len(used), mean), mean),
+        )
 
 
 def choose(
@@ -368,22 +338,14 @@ def choose(
     """
     if budget.max_kernels < 1:
         raise SelectionError(f"--max-kernels is {budget.max_kernels}; at least 1 is needed")
-    incumbent = incumbent or Incumbent()
-    matrix, both, search = _instance(times, beside or {}, weights or {}, references or {}, incumbent, is_general)
-    chosen, method = _fewest(search, matrix.ratios, budget) if budget.is_fewest else search.best(budget.max_kernels)
-    chosen = sorted(chosen)
-    picked = _assign(matrix, chosen, _spread_matrix(matrix, spreads or {}), tie, incumbent.solutions)
-    if budget.is_fewest and not budget.is_met(_regrets(matrix, picked)):
-        # Ties are given away only within the limits.
-        picked = [chosen[j] for j in matrix.ratios[:, chosen].argmin(axis=1).tolist()]
-    used = _used(matrix, both, search, chosen, picked)
-    regrets = _regrets(matrix, picked)
-    mean = float(regrets.mean())
-    return Portfolio(
-        tuple(sorted((matrix.candidates[j] for j in used), key=lambda candidate: candidate.name)),
-        {problem: matrix.candidates[j] for problem, j in zip(matrix.problems, picked, strict=True)},
-        mean,
-        float(regrets.max()),
-        method,
-        min(exact.mean_bound(matrix.ratios, len(used)), mean),
+    arranged = Choice.of(
+        times,
+        beside=beside,
+        weights=weights,
+        references=references,
+        spreads=spreads,
+        tie=tie,
+        incumbent=incumbent,
+        is_general=is_general,
     )
+    return arranged.portfolio(budget)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -264,7 +264,6 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         chosen = _choose(operation, rows, measured, models.of(basis), objective, found, target)
         indices = {candidate: len(kernels) + i for i, candidate in enumerate(chosen.portfolio.candidates)}
         kernels += [KernelKey(operation, candidate) for candidate in chosen.portfolio.candidates]
-        objective.progress(f"{operation.tag}: building the table")
         provenance = PROVENANCE_PREDICTED if basis is Basis.PREDICTED else PROVENANCE_MEASURED
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = kept_section(objective.incumbent, operation)
@@ -276,6 +275,11 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
 
 def _waits(candidate: Candidate) -> bool:
     return family_of(candidate).workspace(candidate).waits
+
+
+def _told(objective: Objective, what: str) -> Callable[[str], None]:
+    """Make what is told how far a step is."""
+    return lambda how_far: objective.progress(f"{what}: {how_far}")
 
 
 def _sections(
@@ -295,14 +299,14 @@ def _sections(
     for num_groups in sorted({x.num_groups for x in portfolio.solutions}):
         like = next((x for x in before if x.operation is chosen.like and x.num_groups == num_groups), None)
         grid = None if like is None or like.batch_invariant else renamed(like.grid, kernels, indices)
-        named = objective.named
-        yield build_section(operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups)
+        named, at = objective.named, _told(objective, f"{operation.tag}: building the table")
+        yield build_section(operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at)
     if objective.batch_invariant and operation.grouping is Grouping.DENSE:
         # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.
         able = tuple(x for x in portfolio.candidates if family_of(x).sum_order(x) and not _waits(x))
         kept = replace(portfolio, candidates=able)
-        objective.progress(f"{operation.tag}: building the batch-invariant table")
-        yield build_section(operation, kept, timed, indices, fallback, None, objective.named, is_invariant=True)
+        at = _told(objective, f"{operation.tag}: building the batch-invariant table")
+        yield build_section(operation, kept, timed, indices, fallback, None, objective.named, is_invariant=True, at=at)
 
 
 def _orders(measured: KnownTimes, kernels: Sequence[KernelKey], target: Target) -> Orders:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import KernelKey, SplitK
-from aot.core.dispatch import Column, Grid, Ladder, Row, Scope, Section, takes_aligned
-from aot.core.errors import SelectionError
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import Column, Grid, Ladder, Scope, Section, takes_aligned
 from aot.core.grouping import Grouping
-from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
+from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
-from aot.families import family_of
+from aot.core.progress import quietly
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
+from aot.select.section_kernels import BARRED, SectionKernels
 from aot.select.selection import FamilyKernel
 from aot.select.timed import Bucket, Timed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.select.portfolio import Portfolio
@@ -54,113 +54,15 @@ NEAR = 1.6
 its longer time of those two. Source: by trees of the first H200 record, over 7,500 fine cells and without `MOST`, 1.25
 chose kernels 0.56% slower in the mean and 64% at worst than a look at all."""
 
-PREDICTED_TIE = 0.06
-"""Predicted times this close are a tie, which goes to the kernel that is shipped for the bucket already. Source:
-between two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16%
-(docs/log/2026-11-21-selections.md)."""
-
-BARRED = 1e6
-"""What stands for the logarithm of a time where a bucket cannot take a kernel: more than any sum of times."""
+TOGETHER = 8
+"""Weights, or edges of n, whose times are predicted at once: what they have in common is looked for once for all."""
 
 
-@dataclass(frozen=True)
-class _Table:
-    """The portfolio of a section: its kernels by name and their indices in the manifest."""
-
-    candidates: tuple[Candidate, ...]
-    indices: Mapping[Candidate, int]
-    timed: Timed
-    num_groups: int = 1
-    """Products, or groups, that the section is for."""
-    is_invariant: bool = False
-    """Whether the kernels of one n and k must add up k in one order."""
-
-    def problem(self, operation: Operation, m: int, n: int, k: int) -> Problem:
-        """Return a problem of the section."""
-        return Problem(operation, m, n, k, self.num_groups)
-
-    def is_fine(self, operation: Operation) -> bool:
-        """Say whether the steps of the section are those for many times."""
-        is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not self.is_invariant
-        is_timed = self.timed.provenance != PROVENANCE_PREDICTED and len(self.timed.filled) >= MANY_PROBLEMS
-        return is_linear and is_timed
-
-    def outside_order(self, losses: Array, rows: Sequence[int]) -> Array:
-        """Return (kernel,): `BARRED` of those that add up k in another order than the best one, else 0.
-
-        The best order is the one whose fastest kernels have the least sum of losses over some rows of `losses`, among
-        those that have a kernel for every row.
-        """
-        found = np.zeros(len(self.candidates))
-        if not self.is_invariant:
-            return found
-        orders = np.array([family_of(x).sum_order(x) for x in self.candidates])
-        best = {x: losses[:, orders == x].min(axis=1) for x in sorted({*orders.tolist()} - {""})}
-        costs = {x: float(of_rows[list(rows)].sum()) for x, of_rows in best.items() if of_rows.max() < BARRED / 2}
-        if costs:
-            found[orders != min(costs, key=lambda x: (costs[x], x))] = BARRED
-        return found
-
-    def row(
-        self, times: Mapping[Candidate, float], bucket: Bucket, first: Candidate | None, provenance: Provenance
-    ) -> Row:
-        """Make the row of a bucket; its kernel is `first` where the bucket takes that, else the fastest.
-
-        Beside a measured time stands no predicted runner-up.
-        """
-        order = sorted(times, key=lambda candidate: (times[candidate], self.indices[candidate]))
-        order = [candidate for candidate in order if bucket.takes(candidate)]
-        general = [candidate for candidate in order if family_of(candidate).multiples(candidate) == (1, 1)]
-        if not general:
-            raise self.nothing_takes(bucket)
-        chosen = first if first in order else order[0]
-        own = self.timed.own.get(bucket.corner, {})
-        is_own = chosen in own and provenance != PROVENANCE_PREDICTED
-        rivals = [x for x in order if x != chosen and (x in own or not is_own)]
-        runner_up = rivals[0] if rivals else chosen
-        takes_all = family_of(chosen).multiples(chosen) == (1, 1)
-        return Row(
-            kernel=self.indices[chosen],
-            general=self.indices[chosen if takes_all else general[0]],
-            time_us=round(times[chosen], 3),
-            provenance=provenance if is_own else PROVENANCE_PREDICTED,
-            runner_up=self.indices[runner_up],
-            runner_up_us=round(times[runner_up], 3),
-        )
-
-    @staticmethod
-    def nothing_takes(bucket: Bucket) -> SelectionError:
-        """Return the error of a bucket that no kernel of the portfolio takes as a whole."""
-        return SelectionError(
-            f"no kernel of the portfolio takes every shape near {bucket.corner.name}; raise --max-kernels, or keep "
-            "one with a TMA store and no split-K"
-        )
-
-    def pick(self, losses: Array, bucket: Bucket) -> Candidate | None:
-        """Choose a bucket's kernel by its mean logarithms of time; a tie goes to the incumbent."""
-        able = [j for j, candidate in enumerate(self.candidates) if bucket.takes(candidate)]
-        if not able:
-            return None
-        best = min(able, key=lambda j: (losses[j], j))
-        incumbent = self.timed.incumbent(bucket.corner)
-        if incumbent in self.candidates:
-            j = self.candidates.index(incumbent)
-            if j in able and losses[j] <= losses[best] + PREDICTED_TIE:
-                return incumbent
-        return self.candidates[best]
-
-    def kept_ladder(self, n: int, k: int) -> tuple[int, ...]:
-        """Return the edges of m that an earlier selection has for an (n, k); none where it has no ladder."""
-        ladders = () if self.timed.kept is None else self.timed.kept.ladders
-        return next((ladder.m_edges for ladder in ladders if (ladder.n, ladder.k) == (n, k)), ())
-
-    def barred(self, buckets: Sequence[Bucket]) -> Array:
-        """Return (bucket, kernel): `BARRED` where the bucket cannot take the kernel, else 0."""
-        found = np.zeros((len(buckets), len(self.candidates)))
-        for j, candidate in enumerate(self.candidates):
-            if family_of(candidate).workspace(candidate).mode != SplitK.NONE:
-                found[:, j] = [0.0 if bucket.takes(candidate) else BARRED for bucket in buckets]
-        return found
+def _is_fine(known: SectionKernels, operation: Operation) -> bool:
+    """Say whether the steps of a section are those for many times."""
+    is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_invariant
+    is_timed = known.timed.provenance != PROVENANCE_PREDICTED and len(known.timed.filled) >= MANY_PROBLEMS
+    return is_linear and is_timed
 
 
 def _midpoint(edges: Sequence[int], index: int) -> int:
@@ -169,22 +71,46 @@ def _midpoint(edges: Sequence[int], index: int) -> int:
     return -(-(low + edges[index]) // 2)
 
 
-def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> Ladder:
-    """Build the ladder of one (n, k): an edge at every m that was tuned, and between and past them where that pays."""
-    operation, n, k = tuned[0].operation, tuned[0].n, tuned[0].k
-    section = known.problem
-    measured = {problem.m: problem for problem in tuned}
-    incumbent = known.kept_ladder(n, k)
-    kept = {*measured, *incumbent}
-    is_fine = known.is_fine(operation)
-    fine = tuple(sorted({*kept, *(LEARNED_M if is_fine else FINE_M)}))
-    last = fine[-1]
-    inside = [[m] if is_fine else [_midpoint(fine, i), m] for i, m in enumerate(fine)]
-    num_inside = len(inside[0])
-    times = known.timed.times_us(known.candidates, [section(operation, m, n, k) for pair in inside for m in pair])
-    logs = np.log(times).reshape(len(fine), num_inside, -1)
-    buckets = [Bucket(section(operation, m, n, k), is_open=m == last) for m in fine]
-    losses = logs.sum(axis=1) + known.barred(buckets)
+@dataclass(frozen=True)
+class _Steps:
+    """The fine steps of an (n, k) that was tuned, and where the time of each is looked at."""
+
+    measured: Mapping[int, Problem]
+    """By m."""
+    incumbent: tuple[int, ...]
+    """The edges that an earlier selection has."""
+    fine: tuple[int, ...]
+    inside: tuple[Problem, ...]
+    """As many for each step, its upper edge last."""
+
+    @staticmethod
+    def of(known: SectionKernels, tuned: Sequence[Problem]) -> _Steps:
+        """Look at all m that were tuned, at those of the incumbent, and at the fine steps."""
+        operation, n, k = tuned[0].operation, tuned[0].n, tuned[0].k
+        measured, incumbent = {problem.m: problem for problem in tuned}, known.kept_ladder(n, k)
+        is_fine = _is_fine(known, operation)
+        fine = tuple(sorted({*measured, *incumbent, *(LEARNED_M if is_fine else FINE_M)}))
+        inside = (m if is_fine else (_midpoint(fine, i), m) for i, m in enumerate(fine))
+        every = np.ravel(list(inside)).tolist()
+        return _Steps(measured, incumbent, fine, tuple(known.problem(operation, m, n, k) for m in every))
+
+
+def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: Array) -> Ladder:
+    """Build the ladder of one (n, k): an edge at every m that was tuned, and between and past them where that pays.
+
+    Args:
+        known: the section's kernels.
+        portfolio: has the solutions of what was tuned.
+        steps: the (n, k)'s.
+        times: (problem of `steps.inside`, kernel), in microseconds.
+    """
+    fine, measured = steps.fine, steps.measured
+    logs = np.log(times).reshape(len(fine), -1, len(known.candidates))
+    num_inside = logs.shape[1]
+    corners = steps.inside[num_inside - 1 :: num_inside]
+    buckets = [Bucket(x, is_open=x.m == fine[-1]) for x in corners]
+    takes = known.takes(buckets)
+    losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED)
     outside = known.outside_order(losses, [i for i, m in enumerate(fine) if m in measured])
     losses += outside
     m_edges = coarsen(
@@ -192,20 +118,34 @@ def _ladder(known: _Table, portfolio: Portfolio, tuned: Sequence[Problem]) -> La
         fine,
         num_shapes=num_inside * len(fine),
         max_cost=MERGE_COST,
-        kept=kept,
-        settled=max(incumbent, default=0),
+        kept={*measured, *steps.incumbent},
+        settled=max(steps.incumbent, default=0),
     )
     rows, start = [], 0
     for m in m_edges:
         end = fine.index(m) + 1
         bucket = buckets[end - 1]
-        at_edge = dict(zip(known.candidates, np.exp(logs[end - 1, -1]).tolist(), strict=True))
-        at_edge = {x: us for x, us, loss in zip(at_edge, at_edge.values(), outside, strict=True) if loss == 0.0}
         first = portfolio.solutions.get(measured[m]) if m in measured and not known.is_invariant else None
-        first = first or known.pick(losses[start:end].sum(axis=0) / (num_inside * (end - start)), bucket)
-        rows.append(known.row(at_edge, bucket, first, known.timed.provenance))
+        if first is None:
+            means = losses[start:end].sum(axis=0) / (num_inside * (end - start))
+            place = known.pick(means, takes[end - 1], known.incumbent(bucket.corner))
+            first = None if place is None else known.candidates[place]
+        able = takes[end - 1] & (outside == 0.0)
+        rows.append(known.row(np.exp(logs[end - 1, -1]), able, bucket, first, known.timed.provenance))
         start = end
-    return Ladder(n, k, m_edges, tuple(rows))
+    return Ladder(corners[0].n, corners[0].k, m_edges, tuple(rows))
+
+
+def _ladders(
+    known: SectionKernels, portfolio: Portfolio, tuned: Sequence[Sequence[Problem]], at: Callable[[str], None]
+) -> Iterator[Ladder]:
+    """Build the ladders of what was tuned, each (n, k) apart; several are predicted together, which is cheaper."""
+    for first in range(0, len(tuned), TOGETHER):
+        at(f"{first} of {len(tuned)} weights")
+        steps = [_Steps.of(known, problems) for problems in tuned[first : first + TOGETHER]]
+        times = known.timed.times_us(known.candidates, [problem for x in steps for problem in x.inside])
+        parts = np.split(times, np.cumsum([len(x.inside) for x in steps])[:-1])
+        yield from (_ladder(known, portfolio, x, part) for x, part in zip(steps, parts, strict=True))
 
 
 def _thin(edges: Sequence[int]) -> tuple[int, ...]:
@@ -213,64 +153,63 @@ def _thin(edges: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Columns:
-    """Fills the columns of a grid: those of one n at a time, since predictions in bulk are cheap."""
+    """Fills the columns of a grid: those of a few n at a time, since predictions in bulk are cheap."""
 
-    def __init__(self, known: _Table, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
+    def __init__(self, known: SectionKernels, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
-        self._places = {x: j for j, x in enumerate(known.candidates)}
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
 
-    def of(self, n: int) -> list[Column]:
-        """Make the columns of one edge of n, by k."""
-        buckets = [[self._bucket(m, n, k) for m in self.m_edges] for k in self.k_edges]
-        barred = np.stack([self.known.barred(row) for row in buckets]) + self._unable
-        losses = self._losses(n, barred, np.stack([self._shipped(row) for row in buckets]))
-        return [self._column(row, losses[i]) for i, row in enumerate(buckets)]
+    def of(self, places: Sequence[tuple[int, int]]) -> list[Column]:
+        """Make the columns of some edges of n and k."""
+        buckets = [[self._bucket(m, n, k) for m in self.m_edges] for n, k in places]
+        shape = len(places), len(self.m_edges), len(self.known.candidates)
+        takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
+        shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
+        losses = self._losses(places, np.where(takes, 0.0, BARRED) + self._unable, shipped)
+        return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
         return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
 
-    def _shipped(self, buckets: Sequence[Bucket]) -> NDArray[np.bool_]:
-        """Return (bucket, kernel): whether an earlier selection has the kernel there."""
-        found = np.zeros((len(buckets), len(self.known.candidates)), dtype=bool)
-        for i, bucket in enumerate(buckets):
-            candidate = self.known.timed.incumbent(bucket.corner)
-            if candidate in self._places:
-                found[i, self._places[candidate]] = True
-        return found
-
-    def _losses(self, n: int, barred: Array, shipped: NDArray[np.bool_]) -> Array:
-        """Return (k, m, kernel) logarithms of time at the upper edge of each step of m.
+    def _losses(
+        self, places: Sequence[tuple[int, int]], barred: Array, shipped: Sequence[Sequence[int | None]]
+    ) -> Array:
+        """Return (n and k, m, kernel) logarithms of time at the upper edge of each step of m.
 
         Args:
-            n: the columns'.
+            places: n and k of the columns.
             barred: of the same shape: `BARRED` where a bucket cannot take a kernel, else 0.
-            shipped: of the same shape: whether a kernel is what a tie goes to, which is always looked at.
+            shipped: (n and k, m) the kernel that a tie goes to, which is always looked at.
         """
-        num_k, num_m, model = len(self.k_edges), len(self.m_edges), self.known.timed.model
+        num_places, num_m, model = len(places), len(self.m_edges), self.known.timed.model
         scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
         problem = partial(self.known.problem, self.operation)
-        problems = [problem(self.m_edges[i], n, k) for k in self.k_edges for i in scanned]
-        predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_k, len(scanned), -1)
+        problems = [problem(self.m_edges[i], n, k) for n, k in places for i in scanned]
+        predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_places, len(scanned), -1)
         coarse = predicted + barred[:, scanned]
         ranks = coarse.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
         is_near = (ranks < MOST) & (coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True))
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
-        asked = is_near[:, lower] | is_near[:, upper] | shipped
+        asked = is_near[:, lower] | is_near[:, upper]
+        for i, row in enumerate(shipped):
+            known = [(j, kernel) for j, kernel in enumerate(row) if kernel is not None]
+            asked[i, [j for j, _ in known], [kernel for _, kernel in known]] = True
         asked[:, scanned] = False
-        problems = [problem(m, n, k) for k in self.k_edges for m in self.m_edges]
-        times = model.times_us(self.known.candidates, problems, asked.reshape(num_k * num_m, -1))
+        problems = [problem(m, n, k) for n, k in places for m in self.m_edges]
+        times = model.times_us(self.known.candidates, problems, asked.reshape(num_places * num_m, -1))
         longest = np.maximum(predicted[:, lower], predicted[:, upper])
         losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest)
         losses[:, scanned] = predicted
         return losses + barred
 
-    def _column(self, buckets: Sequence[Bucket], losses: Array) -> Column:
+    def _column(
+        self, buckets: Sequence[Bucket], losses: Array, takes: NDArray[np.bool_], shipped: Sequence[int | None]
+    ) -> Column:
         """Merge the steps of m of one column, and choose the kernel of each."""
         corner = buckets[0].corner
         losses = losses + self.known.outside_order(losses, range(len(buckets)))
@@ -286,12 +225,11 @@ class _Columns:
         kernels, start = [], 0
         for m in m_edges:
             end = self.m_edges.index(m) + 1
-            bucket = buckets[end - 1]
             means = losses[start:end].mean(axis=0)
-            chosen = self.known.pick(means, bucket)
+            chosen = self.known.pick(means, takes[end - 1], shipped[end - 1])
             if chosen is None or means.min() >= BARRED / (end - start):
-                raise self.known.nothing_takes(bucket)
-            kernels.append(self.known.indices[chosen])
+                raise self.known.nothing_takes(buckets[end - 1])
+            kernels.append(self.known.indices[self.known.candidates[chosen]])
             start = end
         return Column(m_edges, tuple(kernels))
 
@@ -304,14 +242,19 @@ class _Columns:
         return column if set(column) <= set(self.m_edges) else ()
 
 
-def _grid(known: _Table, operation: Operation) -> Grid:
+def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
-    is_fine = known.is_fine(operation)
+    is_fine = _is_fine(known, operation)
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_invariant:
         fine = tuple(_thin(axis) for axis in fine)
     columns = _Columns(known, operation, fine)
-    return Grid(fine[1], fine[2], tuple(column for n in fine[1] for column in columns.of(n)))
+    places = [(n, k) for n in fine[1] for k in fine[2]]
+    found: list[Column] = []
+    while len(found) < len(places):
+        at(f"{len(found)} of {len(places)} columns")
+        found += columns.of(places[len(found) : len(found) + TOGETHER * len(fine[2])])
+    return Grid(fine[1], fine[2], tuple(found))
 
 
 def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate, int]) -> Grid:
@@ -337,6 +280,7 @@ def build_section(
     *,
     num_groups: int = 1,
     is_invariant: bool = False,
+    at: Callable[[str], None] = quietly,
 ) -> Section:
     """Build the table of one operation, for one number of products or groups.
 
@@ -351,15 +295,16 @@ def build_section(
             is a sample, which the model learned from. By default all are named.
         num_groups: how many there are; what was timed at another number is left out.
         is_invariant: whether the kernels of one n and k are to add up k in one order, the one that costs least.
+        at: told how far it is.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    known = _Table(portfolio.candidates, indices, timed, num_groups, is_invariant)
+    known = SectionKernels(portfolio.candidates, indices, timed, num_groups, is_invariant)
     tuned: dict[tuple[int, int], list[Problem]] = {}
     for problem in (x for x in sorted(portfolio.solutions) if x.num_groups == num_groups):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
-    ladders = tuple(_ladder(known, portfolio, problems) for _, problems in sorted(kept.items()))
+    ladders = tuple(_ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at))
     scope = Scope(num_groups, is_invariant) if num_groups > 1 or is_invariant else None
-    return Section(operation, ladders, grid or _grid(known, operation), fallback, scope)
+    return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)

@@ -9,13 +9,15 @@ tried first, they cut the bucketing loss on shapes of other n and k from 4.2 to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from aot.core.candidate import SplitK
-from aot.space.cost import DEFAULTS, Constants, Operands, estimate, num_tiles
+from aot.select.trees import Forest
+from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, estimate, num_tiles, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import Candidate
     from aot.core.measurement import OperationTimes
-    from aot.core.problem import Problem
+    from aot.core.operation import Operation
     from aot.core.target import Target
 
     Array = NDArray[np.float64]
@@ -40,15 +42,16 @@ NEAR_BEST = 2.0
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
 (docs/log/2026-11-21-selections.md); none was searched for."""
 
+FEW_PROBLEMS = 400
+"""Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""
+
 _MODES = list(SplitK)
 
 
 class Model(Protocol):
     """Gives times of candidates on problems, in microseconds."""
 
-    def times_us(
-        self, candidates: Sequence[Candidate], problems: Sequence[Problem], asked: Mask | None = None
-    ) -> Array:
+    def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Array:
         """Return an array (problem, candidate); the problems are of one operation.
 
         Where there is a mask of that shape, what is not asked for is infinite.
@@ -62,18 +65,17 @@ class Prior:
     target: Target
     constants: Constants = DEFAULTS
 
-    def times_us(
-        self, candidates: Sequence[Candidate], problems: Sequence[Problem], asked: Mask | None = None
-    ) -> Array:
+    def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Array:
         """Predict by the cost model."""
         total: Array = estimate(candidates, problems, self.target, self.constants).total_us
         return total if asked is None else np.where(asked, total, np.inf)
 
 
-def _features(
-    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, names: Sequence[str]
-) -> tuple[Array, Array]:
-    """Return (problem, candidate, feature), and the logarithm of the modelled time."""
+def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Target) -> tuple[Array, ...]:
+    """Return the features that problems have a part in, each broadcasting to (problem, candidate).
+
+    The first is the logarithm of the modelled time.
+    """
     modelled = estimate(candidates, problems, target)
     x = Operands.of(candidates, problems)
     tiles_m = num_tiles(x.rows, x.cta_m, x.cluster_m)
@@ -85,25 +87,14 @@ def _features(
     slots = np.floor(target.num_sms / cluster) * cluster
     whole_waves = np.ceil(ctas / slots)
     loaded = x.rows * x.columns * x.k * splits * (1 / (x.cta_m * x.cluster_m) + 1 / (x.tile_n * x.cluster_n))
-    operation = problems[0].operation
-    of_candidate = (
-        [names.index(c.family) if c.family in names else -1 for c in candidates],
-        [c.split_k for c in candidates],
-        [_MODES.index(SplitK(c.split_k_mode)) for c in candidates],
-        [names.index(c.schedule) if c.schedule in names else -1 for c in candidates],
-        [c.swap_ab for c in candidates],
-        [c.use_2cta for c in candidates],
-        [c.use_tma_store for c in candidates],
-        [c.num_stages for c in candidates],
-    )
-    found = (
+    return (
         np.log(modelled.total_us),
         np.log(modelled.compute_us / modelled.total_us),
         np.log(modelled.memory_us / modelled.total_us),
         np.log(x.rows),
         np.log(x.columns),
         np.log(x.k),
-        np.log(np.array([[float(problem.m)] for problem in problems])),
+        np.log(sizes_of(problems).m),
         x.cta_m,
         x.tile_n,
         x.cluster_m,
@@ -117,12 +108,33 @@ def _features(
         np.log(loaded),
         x.rows * x.columns / (tiles_m * tiles_n * x.cta_m * x.tile_n),
         np.log(whole_waves * x.cta_m * x.tile_n * x.k),
-        *(np.array(values, dtype=np.float64) for values in of_candidate),
-        np.float64(operation.element.code),
-        np.float64(operation.layout.code),
     )
-    shape = modelled.total_us.shape
-    return np.stack([np.broadcast_to(feature, shape) for feature in found], axis=-1), found[0]
+
+
+def _of_candidates(candidates: Sequence[Candidate], operation: Operation, names: Sequence[str]) -> tuple[Array, ...]:
+    """Return the features that follow those: of the kernels, and of the operation."""
+    of_candidate = (
+        [names.index(c.family) if c.family in names else -1 for c in candidates],
+        [c.split_k for c in candidates],
+        [_MODES.index(SplitK(c.split_k_mode)) for c in candidates],
+        [names.index(c.schedule) if c.schedule in names else -1 for c in candidates],
+        [c.swap_ab for c in candidates],
+        [c.use_2cta for c in candidates],
+        [c.use_tma_store for c in candidates],
+        [c.num_stages for c in candidates],
+    )
+    own = (np.array(values, dtype=np.float64) for values in of_candidate)
+    return (*own, np.array(operation.element.code, np.float64), np.array(operation.layout.code, np.float64))
+
+
+def _features(
+    candidates: Sequence[Candidate], problems: Problems, target: Target, names: Sequence[str]
+) -> tuple[Array, Array]:
+    """Return (problem, candidate, feature), and the logarithm of the modelled time."""
+    found = _of_pairs(candidates, problems, target)
+    every = (*found, *_of_candidates(candidates, sizes_of(problems).operation, names))
+    shape = found[0].shape
+    return np.stack([np.broadcast_to(feature, shape) for feature in every], axis=-1), found[0]
 
 
 @dataclass(frozen=True)
@@ -175,14 +187,32 @@ class TimeModel:
             regressor.fit(np.concatenate(features), np.concatenate(residuals), np.concatenate(weights))
         return TimeModel(target, names, regressor)
 
-    def times_us(
-        self, candidates: Sequence[Candidate], problems: Sequence[Problem], asked: Mask | None = None
-    ) -> Array:
+    def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Array:
         """Predict times in microseconds, (problem, candidate); infinite where a mask does not ask."""
-        found, modelled = _features(candidates, problems, self.target, self.names)
-        asked = np.ones(modelled.shape, dtype=bool) if asked is None else asked
-        predicted: Array = np.full(modelled.shape, np.inf)
-        if asked.any():
-            with threadpool_limits(1):
-                predicted[asked] = np.exp(modelled[asked] + self.regressor.predict(found[asked]))
+        sizes = sizes_of(problems)
+        predicted: Array = np.full((len(problems), len(candidates)), np.inf)
+        if len(problems) < FEW_PROBLEMS:
+            found, modelled = _features(candidates, sizes, self.target, self.names)
+            asked = np.ones(modelled.shape, dtype=bool) if asked is None else asked
+            if asked.any():
+                with threadpool_limits(1):
+                    predicted[asked] = np.exp(modelled[asked] + self.regressor.predict(found[asked]))
+            return predicted
+        for j, candidate in enumerate(candidates):
+            rows = np.arange(len(problems)) if asked is None else np.flatnonzero(asked[:, j])
+            if rows.size:
+                predicted[rows, j] = self._times_of(candidate, sizes if asked is None else sizes.taken(rows))
         return predicted
+
+    def _times_of(self, candidate: Candidate, sizes: Sizes) -> Array:
+        """Predict the times of one candidate."""
+        found = _of_pairs([candidate], sizes, self.target)
+        modelled = found[0][:, 0]
+        features = [x[:, 0] if x.ndim > 1 else x for x in found]
+        own = _of_candidates([candidate], sizes.operation, self.names)
+        times: Array = np.exp(modelled + self._forest.predict([*features, *own], modelled))
+        return times
+
+    @cached_property
+    def _forest(self) -> Forest:
+        return Forest.of(self.regressor)

@@ -34,6 +34,14 @@ def is_general(candidate: Candidate) -> bool:
     return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE
 
 
+def workspace_bytes(candidate: Candidate, m: Sequence[int], n: Sequence[int]) -> NDArray[np.int64]:
+    """Return the workspace of a kernel for each of some m and n, in bytes."""
+    workspace = family_of(candidate).workspace(candidate)
+    pairs, place = np.unique(np.array([m, n], dtype=np.int64), axis=1, return_inverse=True)
+    found: NDArray[np.int64] = np.array([workspace.num_bytes(*pair) for pair in pairs.T.tolist()])[place]
+    return found
+
+
 @dataclass(frozen=True)
 class Bucket:
     """The shapes of one row: up to a corner, and beyond it where the bucket is the last of an axis."""
@@ -73,12 +81,22 @@ class Timed:
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Return times, (problem, candidate): those that are known, the model's for the rest."""
-        times = self.model.times_us(candidates, problems)
         is_measured = self.provenance != PROVENANCE_PREDICTED
-        for i, problem in enumerate(problems):
-            least = 0.0 if self.target is None else roofline(problem, self.target).time_us
-            filled, own = self.filled.get(problem, {}), self.own.get(problem, {}) if is_measured else {}
-            for j, candidate in enumerate(candidates):
-                predicted = max(filled.get(candidate, times[i, j]), least)
-                times[i, j] = own.get(candidate, predicted)
+        least = [0.0 if self.target is None else roofline(x, self.target).time_us for x in problems]
+        times: Array = np.maximum(self.model.times_us(candidates, problems), np.array(least)[:, None])
+        for row, least_us, problem in zip(times, least, problems, strict=True):
+            filled, own = self.filled.get(problem), self.own.get(problem) if is_measured else None
+            if filled or own:
+                row[:] = self._known_us(candidates, row.tolist(), least_us, filled or {}, own or {})
         return times
+
+    @staticmethod
+    def _known_us(
+        candidates: Sequence[Candidate],
+        predicted: list[float],
+        least_us: float,
+        filled: Mapping[Candidate, float],
+        own: Mapping[Candidate, float],
+    ) -> list[float]:
+        """Return times of one problem, of which the predicted ones are no less than `least_us`."""
+        return [own.get(c, max(filled.get(c, us), least_us)) for c, us in zip(candidates, predicted, strict=True)]

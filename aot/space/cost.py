@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,14 +108,38 @@ def _num_sharing(candidates: Sequence[Candidate]) -> Column:
     return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in candidates], dtype=np.float64)
 
 
-def _rows(values: Sequence[int]) -> Column:
-    return np.array(values, dtype=np.float64)[:, None]
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of problems of one operation as arrays (problem, 1), made once for many looks."""
+
+    operation: Operation
+    m: Column
+    n: Column
+    k: Column
+    num_groups: Column
+
+    @staticmethod
+    def of(problems: Sequence[Problem]) -> Sizes:
+        """Take the sizes of problems, at least one."""
+        rows = np.array([(x.m, x.n, x.k, x.num_groups) for x in problems], dtype=np.float64)
+        return Sizes(problems[0].operation, *(np.ascontiguousarray(rows[:, i, None]) for i in range(4)))
+
+    def taken(self, rows: NDArray[np.int64]) -> Sizes:
+        """Return those of some problems."""
+        return Sizes(self.operation, self.m[rows], self.n[rows], self.k[rows], self.num_groups[rows])
+
+    def __len__(self) -> int:
+        """Count the problems."""
+        return len(self.m)
 
 
-def _sizes(problems: Sequence[Problem]) -> tuple[Column, Column, Column, Column]:
-    """Return the m, the n, the k and the number of groups of problems, a row each."""
-    m, n, k, groups = zip(*((x.m, x.n, x.k, x.num_groups) for x in problems), strict=True)
-    return _rows(m), _rows(n), _rows(k), _rows(groups)
+Problems: TypeAlias = "Sequence[Problem] | Sizes"
+"""Problems of one operation, or their sizes."""
+
+
+def sizes_of(problems: Problems) -> Sizes:
+    """Return the sizes of problems."""
+    return problems if isinstance(problems, Sizes) else Sizes.of(problems)
 
 
 @dataclass(frozen=True)
@@ -155,10 +179,11 @@ class Operands:
     """Products of the same sizes that a launch computes; groups are taken to have what is expected of each."""
 
     @staticmethod
-    def of(candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Operands:
+    def of(candidates: Sequence[Candidate], problems: Problems) -> Operands:
         """Look at problems as candidates do: with `swap_ab` m and n change places."""
-        m, n, k, num_groups = _sizes(problems)
-        n = n * problems[0].operation.num_rows_of_b(1)
+        sizes = sizes_of(problems)
+        m, n, k, num_groups = sizes.m, sizes.n, sizes.k, sizes.num_groups
+        n = n * sizes.operation.num_rows_of_b(1)
         swap = _columns(candidates, "swap_ab") > 0
         splits = np.where(_is_tail(candidates), 1.0, _columns(candidates, "split_k"))
         return Operands(
@@ -271,26 +296,31 @@ def _tile_us(
     return tile_us
 
 
-def _operand_bytes(operation: Operation, problems: Sequence[Problem]) -> Column:
+def _operand_bytes(sizes: Sizes) -> Column:
     """Count the fewest bytes of each problem, as `Operation.num_bytes` does: it takes whole arrays too."""
-    count: Any = operation.num_bytes
-    moved: Column = count(*_sizes(problems))
+    count: Any = sizes.operation.num_bytes
+    moved: Column = count(sizes.m, sizes.n, sizes.k, sizes.num_groups)
     return moved
 
 
-def _workspace_bytes(candidates: Sequence[Candidate], problems: Sequence[Problem], *, zero: bool) -> Column:
+def _workspace_bytes(candidates: Sequence[Candidate], sizes: Sizes, *, zero: bool) -> Column:
     """Count workspace, or what of it is cleared; zero for most candidates, which are not asked."""
-    found = np.zeros((len(problems), len(candidates)))
+    found = np.zeros((len(sizes), len(candidates)))
+    m, n = (x[:, 0].astype(np.int64) for x in (sizes.m, sizes.n))
     for j, candidate in enumerate(candidates):
         if candidate.split_k > 1:
             workspace = family_of(candidate).workspace(candidate)
-            count = workspace.num_zero_bytes if zero else workspace.num_bytes
-            found[:, j] = [count(problem.m, problem.n) for problem in problems]
+            count: Any = workspace.num_zero_bytes if zero else workspace.num_bytes
+            # All but the tail's arithmetic takes whole arrays.
+            is_whole = workspace.mode is not SplitK.TAIL
+            found[:, j] = (
+                count(m, n) if is_whole else [count(*pair) for pair in zip(m.tolist(), n.tolist(), strict=True)]
+            )
     return found
 
 
 def estimate(
-    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, constants: Constants = DEFAULTS
+    candidates: Sequence[Candidate], problems: Problems, target: Target, constants: Constants = DEFAULTS
 ) -> Estimate:
     """Predict the times of one launch with a cold L2.
 
@@ -303,7 +333,8 @@ def estimate(
     Returns:
         Arrays with a row for each problem and a column for each candidate.
     """
-    x, operation = Operands.of(candidates, problems), problems[0].operation
+    sizes = sizes_of(problems)
+    x, operation = Operands.of(candidates, sizes), sizes.operation
     cluster = x.cluster_m * x.cluster_n * _num_sharing(candidates)
     slots = np.floor(target.num_sms / cluster) * cluster
     is_tail, most = _is_tail(candidates), _columns(candidates, "split_k")
@@ -315,13 +346,13 @@ def estimate(
     compute_us = waves * _tile_us(x, candidates, operation, target, constants) + outside_us
     modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
     # Partial sums are written once and read once, whoever adds them up.
-    moved = _operand_bytes(operation, problems) + 2 * _workspace_bytes(candidates, problems, zero=False)
+    moved = _operand_bytes(sizes) + 2 * _workspace_bytes(candidates, sizes, zero=False)
     bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
     share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * constants.sm_share_of_bandwidth)
     share = share * _depth(candidates, operation, target, constants)
     memory_us = moved / (bytes_per_s * share) * 1e6
     ramp_us = constants.ramp_us * target.launch_us / REFERENCE_LAUNCH_US
-    split_us = _split_us(modes, candidates, problems, target, constants)
+    split_us = _split_us(modes, candidates, sizes, target, constants)
     overhead_us = ramp_us + np.where(is_tail & (tail_splits == 1.0), 0.0, split_us)
     hidden = constants.unhidden_share * np.minimum(compute_us, memory_us)
     total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
@@ -341,7 +372,7 @@ def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target
 def _split_us(
     modes: Sequence[SplitK],
     candidates: Sequence[Candidate],
-    problems: Sequence[Problem],
+    sizes: Sizes,
     target: Target,
     constants: Constants,
 ) -> Column:
@@ -352,6 +383,6 @@ def _split_us(
         in_place = target.launch_us + constants.serial_handover_us * handovers
         free = {SplitK.NONE: 0.0, SplitK.CLUSTER: 0.0}
         fixed.append({**free, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
-    cleared = _workspace_bytes(candidates, problems, zero=True) / target.bandwidth_bytes_per_s * 1e6
+    cleared = _workspace_bytes(candidates, sizes, zero=True) / target.bandwidth_bytes_per_s * 1e6
     total: Column = np.array(fixed) + cleared
     return total

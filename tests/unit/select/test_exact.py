@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot.select.exact import GAP, fewest_for_worst, least_regret, mean_bound
+from aot.select.exact import GAP, fewest_for_worst, lagrangian_bound, least_regret, mean_bound
 
 CAP = 10.0
 """Above every ratio of the instances, so that no pair is left out."""
@@ -61,7 +61,7 @@ def test_the_least_regret_is_that_of_the_best_of_all_portfolios(instance, limit,
 def test_the_bound_is_below_the_least_mean_and_not_idle(instance, limit):
     ratios, general, _ = instance
     least = brute_force(ratios, np.ones_like(general), np.zeros(ratios.shape[1]), limit, 0.0)
-    bound = mean_bound(ratios, limit)
+    bound = mean_bound(ratios, limit, least)
     assert 0 <= bound <= least + 1e-7
     if limit >= ratios.shape[1]:
         assert bound == pytest.approx(0, abs=1e-9)
@@ -71,8 +71,8 @@ def test_a_bound_and_an_answer_by_hand():
     # Two problems want a kernel each; the third kernel is a compromise.
     ratios = np.array([[1.0, 1.25, 1.125], [1.25, 1.0, 1.125]])
     every, none = np.ones(3, bool), np.zeros(3)
-    assert mean_bound(ratios, 1) == pytest.approx(0.125)
-    assert mean_bound(ratios, 2) == pytest.approx(0, abs=1e-12)
+    assert mean_bound(ratios, 1, 0.3) == pytest.approx(0.125)
+    assert mean_bound(ratios, 2, 0.3) == pytest.approx(0, abs=1e-12)
     assert least_regret(ratios, every, none, 1, 0.5, CAP) == [2]  # 0.125 + 0.5 * 0.125, the others 0.125 + 0.5 * 0.25
     assert least_regret(ratios, every, none, 2, 0.5, CAP) == [0, 1]
     assert least_regret(ratios, np.array([False, False, True]), none, 2, 0.0, CAP) in ([0, 2], [1, 2])
@@ -89,9 +89,9 @@ def test_problems_have_shares_in_the_mean(share, chosen):
 def test_the_bound_may_lie_below_what_whole_kernels_reach():
     # A problem for each pair of four kernels, which both serve: halves of all four serve all, no two whole ones do.
     ratios = np.array([[1.0 if j in pair else 1.2 for j in range(4)] for pair in combinations(range(4), 2)])
-    assert mean_bound(ratios, 2) == pytest.approx(0, abs=1e-12)
+    assert mean_bound(ratios, 2, 0.3) == pytest.approx(0, abs=1e-12)
     assert brute_force(ratios, np.ones(4, bool), np.zeros(4), 2, 0.0) == pytest.approx(0.2 / 6)
-    assert mean_bound(ratios, 1) == pytest.approx(0.2 / 2)
+    assert mean_bound(ratios, 1, 0.3) == pytest.approx(0.2 / 2)
 
 
 def test_ratios_above_the_cap_make_no_exact_answer():
@@ -99,7 +99,7 @@ def test_ratios_above_the_cap_make_no_exact_answer():
     assert least_regret(ratios, np.ones(2, bool), np.zeros(2), 1, 0.05, 1.5) is None
     assert least_regret(ratios, np.ones(2, bool), np.zeros(2), 2, 0.05, 1.5) == [0, 1]
     assert least_regret(ratios, np.ones(2, bool), np.zeros(2), 1, 0.05, 2.5) in ([0], [1])
-    assert mean_bound(ratios, 1) == pytest.approx(0.15)  # what lies outside counts as the bound's cap, 1.3
+    assert mean_bound(ratios, 1, 0.3) == pytest.approx(0.15)  # what lies outside counts as the bound's cap, 1.3
 
 
 def fewest_by_force(ratios, general, max_worst):
@@ -129,8 +129,19 @@ def test_the_general_kernel_counts_among_the_fewest():
     assert fewest_for_worst(ratios, np.array([False, True]), 0.0) == 2
 
 
-def test_of_very_many_pairs_the_bound_is_left_at_zero(monkeypatch):
-    ratios = np.array([[1.0, 1.25], [1.25, 1.0]])
-    assert mean_bound(ratios, 1) == pytest.approx(0.125)
+@settings(max_examples=150, deadline=None)
+@given(instances(), st.integers(1, 4), st.sampled_from([0.0, 1.0, 3.0]))
+def test_prices_give_a_bound_whatever_they_aim_at(instance, limit, share):
+    ratios, general, _ = instance
+    least = brute_force(ratios, np.ones_like(general), np.zeros(ratios.shape[1]), limit, 0.0)
+    assert 0 <= lagrangian_bound(ratios, limit, share * least) <= least + 1e-9
+
+
+def test_of_very_many_pairs_the_bound_is_found_by_prices(monkeypatch):
+    rng = np.random.default_rng(5)
+    ratios = over_best(np.exp(rng.uniform(0, 0.3, (60, 12))))
+    best = min(objective(ratios, np.zeros(12), 0.0, chosen) for chosen in combinations(range(12), 3))
+    whole = mean_bound(ratios, 3, best)
     monkeypatch.setattr("aot.select.exact.MAX_BOUND_PAIRS", 3)
-    assert mean_bound(ratios, 1) == 0.0
+    found = mean_bound(ratios, 3, best)
+    assert 0.97 * whole < found < whole + 1e-9 < best

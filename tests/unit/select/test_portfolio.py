@@ -7,16 +7,15 @@ from hypothesis import strategies as st
 
 from aot.core.errors import SelectionError
 from aot.select import portfolio as module
+from aot.select.exchange import MISSING_RATIO, WORST_WEIGHT
 from aot.select.portfolio import (
     EXACT,
     GREEDY,
     INCUMBENT_CREDIT,
     MAX_TIE,
-    MISSING_RATIO,
     MODELLED_TIE,
     SLOWER_WEIGHT,
     TIE,
-    WORST_WEIGHT,
     Budget,
     Incumbent,
     Matrix,

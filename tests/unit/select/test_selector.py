@@ -482,7 +482,9 @@ def test_the_plain_operations_kernels_do_not_bound_an_epilogue_that_few_of_them_
 def test_epilogues_chosen_by_the_same_times_share_kernels_and_grid(monkeypatch):
     made = []
     monkeypatch.setattr(
-        table, "_grid", lambda known, operation, real=table._grid: (made.append(operation), real(known, operation))[1]
+        table,
+        "_grid",
+        lambda known, operation, at, grid=table._grid: (made.append(operation), grid(known, operation, at))[1],
     )
     found = selected({**FIRST, **rows_of((5, 6), n=2048)}, Objective(operations=(SILU, RELU, SWIGLU)))
     assert shipped(found, SILU) == shipped(found, RELU)

@@ -13,7 +13,8 @@ from aot.select import table
 from aot.select.buckets import FINE_GRID_M, FINE_M
 from aot.select.invariance import orders_of, prices
 from aot.select.portfolio import Budget, choose
-from aot.select.table import PREDICTED_TIE, build_section
+from aot.select.section_kernels import PREDICTED_TIE
+from aot.select.table import build_section
 from aot.select.time_model import Prior
 from aot.select.timed import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.space.roofline import roofline
