@@ -158,8 +158,23 @@ def test_a_step_is_its_edge_above_its_kernel_and_a_column_begins_where_one_ends(
     lines = table.partition("kGrid0Steps[] = {\n")[2].partition("};")[0].splitlines()
     steps = [[divmod(int(x), 4096) for x in line.rstrip(",").split(",")] for line in lines]
     columns = golden_manifest().tables[0].table.sections[0].grid.columns
-    assert steps == [list(zip(x.m_edges, x.kernels, strict=True)) for x in columns]
-    assert steps[3][1] == (2**20 - 1, 3)
+    assert "kGrid0Kernels[] = {2, 3};" in table
+    assert [[(m, (2, 3)[number]) for m, number in column] for column in steps] == [
+        list(zip(x.m_edges, x.kernels, strict=True)) for x in columns
+    ]
+    assert steps[3][1] == (2**20 - 1, 1)
+
+
+def test_sections_whose_grids_differ_in_kernels_alone_have_one_grid(templates):
+    golden = golden_manifest()
+    kk, kn = golden.tables[0].table.sections
+    column = Column((1,), (kk.grid.columns[0].kernels[0],))
+    both = (replace(kk, grid=replace(kn.grid, columns=(column,))), kn)
+    table = replace(golden.tables[0], table=DispatchTable(both))
+    content = render(replace(golden, tables=(table,)), templates)["src/table.cc"].decode()
+    assert content.count("Steps[] = {") == 1
+    assert "{kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 1, 1, nullptr, kGrid1Kernels, 1}" in content
+    assert "kGrid1Kernels[] = {4};" in content
 
 
 def test_what_is_packed_is_what_the_library_unpacks(templates):
