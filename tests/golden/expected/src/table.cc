@@ -25,19 +25,21 @@ constexpr int64_t kGrid0NEdges[] = {1024, 8192};
 constexpr int64_t kGrid0KEdges[] = {1024, 8192};
 constexpr uint32_t kGrid0Starts[] = {0, 2, 3, 6, 8};
 constexpr uint32_t kGrid0Steps[] = {
-    262146, 16777219,
-    16777218,
-    65539, 262146, 16777219,
-    262146, 4294963203,
+    262144, 16777217,
+    16777216,
+    65537, 262144, 16777217,
+    262144, 4294963201,
 };
+constexpr int16_t kGrid0Kernels[] = {2, 3};
 
 // Section 1: bf16_kn of h200
 constexpr int64_t kGrid1NEdges[] = {1};
 constexpr int64_t kGrid1KEdges[] = {1};
 constexpr uint32_t kGrid1Starts[] = {0, 1};
 constexpr uint32_t kGrid1Steps[] = {
-    4100,
+    4096,
 };
+constexpr int16_t kGrid1Kernels[] = {4};
 
 // Table 0: h200
 constexpr const char* kTable0Names[] = {"NVIDIA H200"};
@@ -52,7 +54,7 @@ const Section kSections[] = {
      false,
      kLadders0,
      2,
-     {kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 2, 2, nullptr},
+     {kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 2, 2, nullptr, kGrid0Kernels, 2},
      0,
      2,
      0,
@@ -63,7 +65,7 @@ const Section kSections[] = {
      false,
      nullptr,
      0,
-     {kGrid1NEdges, kGrid1KEdges, kGrid1Starts, kGrid1Steps, 1, 1, nullptr},
+     {kGrid1NEdges, kGrid1KEdges, kGrid1Starts, kGrid1Steps, 1, 1, nullptr, kGrid1Kernels, 1},
      4,
      4,
      0,
