@@ -6,6 +6,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from aot.core.constraints import Form
+
 HOSTILE = {
     "quote": 'a"b',
     "apostrophe": "a'b",
@@ -45,14 +47,21 @@ HOSTILE = {
 }
 
 
+def written_kind(kind: Any) -> Any:
+    """Return the type that a value is written as."""
+    if get_origin(kind) is not Annotated:
+        return kind
+    base, constraint = get_args(kind)
+    return constraint.kind if isinstance(constraint, Form) else base
+
+
 def text_fields(kind: Any, within: str = "") -> set[tuple[str, str]]:
     """List (class, field) of every text that a type can hold; `field[]` are the keys of a dictionary."""
+    kind = written_kind(kind)
     if is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)
         found = (text_fields(hints[field.name], f"{kind.__name__}.{field.name}") for field in fields(kind))
         return set().union(*found)
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
     if isinstance(kind, type) and issubclass(kind, (str, Enum)):
         return {tuple(within.split("."))}
     if get_origin(kind) is dict:
@@ -63,6 +72,7 @@ def text_fields(kind: Any, within: str = "") -> set[tuple[str, str]]:
 
 def text_places(kind: Any, value: Any, within: str = "", place: tuple[Any, ...] = ()):
     """List the place of each text of a document, with (class, field); the place of a key ends with `(key,)`."""
+    kind = written_kind(kind)
     if type(None) in get_args(kind):
         (kind,) = (x for x in get_args(kind) if x is not type(None))
     if value is None:

@@ -24,7 +24,7 @@ from aot.core.strict_toml import toml_string
 from aot.families import family_of
 from aot.measure import row_results, row_tuning_set, tuning_set
 from aot.measure.store import open_store
-from aot.package.manifest import Manifest, from_json
+from aot.package.manifest import Manifest, from_json, to_json
 from aot.select import record, row_record, selection
 from aot.select.coverage import Coverage
 from aot.space import calibration
@@ -119,7 +119,11 @@ def with_mig(document):
     return {**document, "conditions": [{**x, "mig": "1g.18gb"} for x in document["conditions"]]}
 
 
-GOLDEN_MANIFEST = {**plain(GOLDEN), "tables": [with_mig(plain(x)) for x in GOLDEN.tables]}
+def written(manifest):
+    return json.loads(to_json(manifest))
+
+
+GOLDEN_MANIFEST = {**written(GOLDEN), "tables": [with_mig(x) for x in written(GOLDEN)["tables"]]}
 
 
 @dataclass(frozen=True)
@@ -477,7 +481,7 @@ SEEDS = {
         StoreError,
     ),
     "manifest with rows": Seed(
-        Manifest, plain(ROWS), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
+        Manifest, written(ROWS), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),
     "failed result": Seed(
         artifact.StoredResult,

@@ -10,7 +10,10 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,17 @@ class Grammar:
     def __str__(self) -> str:
         """Return the meaning."""
         return self.meaning
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a value is written that is not written as its type is: as a `kind`, of which `read` makes it.
+
+    `read` raises `aot.core.strict_json.DecodeError` where the value is none.
+    """
+
+    kind: Any
+    read: Callable[[Any], Any]
 
 
 class Word(str, Enum):  # noqa: UP042 - bundles run on Python 3.10

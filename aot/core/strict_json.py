@@ -18,7 +18,7 @@ from reprlib import Repr
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from aot.core.constraints import Grammar, Range
+from aot.core.constraints import Form, Grammar, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +86,7 @@ def decode(kind: type[T], value: object) -> T:
     """Make a value of type `kind` of plain values.
 
     Types are dataclasses, `tuple[X, ...]`, `tuple[X, Y]`, `dict[K, X]`, `X | None`, enumerations, bool, and numbers and
-    texts that are annotated with a constraint.
+    texts that are annotated with a constraint, and whatever is annotated with a `Form`.
 
     Args:
         kind: the type.
@@ -134,7 +134,7 @@ def decoder(kind: Any) -> Decoder:
 def _composed(kind: Any) -> Decoder:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _constrained(arguments[0], arguments[1])
+        return _formed(arguments[1]) if isinstance(arguments[1], Form) else _constrained(arguments[0], arguments[1])
     if origin in (UnionType, Union):
         (inner,) = (argument for argument in arguments if argument is not NoneType)
         return _optional(decoder(inner))
@@ -157,6 +157,11 @@ def _constrained(base: type, constraint: Range | Grammar) -> Decoder:
         return base(value)
 
     return read
+
+
+def _formed(form: Form) -> Decoder:
+    written = decoder(form.kind)
+    return lambda value: form.read(written(value))
 
 
 def _bool(value: Any) -> Any:

@@ -11,6 +11,7 @@ from aot.core.constraints import (
     Count,
     Distribution,
     Extent,
+    Form,
     Grammar,
     KernelName,
     Label,
@@ -33,6 +34,7 @@ from aot.core.row_signature import row_signature_of
 from aot.core.strict_json import DecodeError, decode_version, parse_json, write_json
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
+from aot.package.packed_table import PackedTable, pack, unpack
 from aot.select.coverage import Coverage
 from aot.select.selection import HeldOut, Regret
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-MANIFEST_VERSION = 5
+MANIFEST_VERSION = 6
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
@@ -97,7 +99,7 @@ class DeviceTable:
     device_names: tuple[Label, ...]
     num_sms: Extent
     nominal_bandwidth_bytes_per_s: Rate
-    table: DispatchTable
+    table: Annotated[DispatchTable, Form(PackedTable, unpack)]
     row_table: RowTable = field(default_factory=RowTable)
     """Of row operations."""
 
@@ -289,14 +291,22 @@ def _check(manifest: Manifest) -> None:
         _check_table(table, manifest, set(names), set(bits))
 
 
+def _decoded(text: str | bytes) -> Manifest:
+    return decode_version(Manifest, parse_json(text), "manifest_version", MANIFEST_VERSION)
+
+
 def to_json(manifest: Manifest) -> str:
     """Write a manifest: sorted keys, no timestamps, so that equal manifests are equal bytes.
 
     Raises:
         ManifestError: it is none that could be read again.
     """
-    text = write_json(manifest)
-    from_json(text)
+    try:
+        tables = [{**vars(table), "table": pack(table.table)} for table in manifest.tables]
+        text = write_json({**vars(manifest), "tables": tables})
+        _check(_decoded(text))
+    except DecodeError as error:
+        raise ManifestError(f"manifest: {error}; build it again with this aot") from error
     return text
 
 
@@ -308,7 +318,7 @@ def from_json(text: str | bytes, where: str = "manifest") -> Manifest:
             its range, or points at a kernel that is not there or cannot stand there.
     """
     try:
-        manifest = decode_version(Manifest, parse_json(text), "manifest_version", MANIFEST_VERSION)
+        manifest = _decoded(text)
         _check(manifest)
     except DecodeError as error:
         raise ManifestError(f"{where}: {error}; build it again with this aot") from error

@@ -28,6 +28,7 @@ from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.file_set import FileSet
 from aot.package.manifest import Library, Manifest, to_json
 from aot.package.render_rows import row_variables
+from aot.package.shared_grids import share_grids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,10 @@ class _SectionRows:
     first_rows: tuple[int, ...]
     """The number of ladder rows before each ladder."""
     grid: Grid
+    """Its kernels are numbers of places in `grid_kernels`."""
+    grid_owner: int
+    """Index of the first section with the same grid, whose arrays this one has too."""
+    grid_kernels: tuple[int, ...]
     fallback: int
     substitute: int
     num_groups: int
@@ -77,7 +82,7 @@ class _SectionRows:
 
     @property
     def column_steps(self) -> Iterator[tuple[int, ...]]:
-        """Pack the steps of each column: the edge of m above the kernel's index. See templates/src/dispatch.h."""
+        """Pack the steps of each column: the edge of m above the kernel's number. See templates/src/dispatch.h."""
         for column in self.grid.columns:
             steps = zip(column.m_edges, column.kernels, strict=True)
             yield tuple(m * MAX_STEP_KERNELS + kernel for m, kernel in steps)
@@ -111,12 +116,16 @@ def substitute(section: Section, kernels: Sequence[Kernel]) -> int:
 
 def _sections(library: Library) -> list[_SectionRows]:
     found: list[_SectionRows] = []
+    shared = share_grids(section.grid for table in library.tables for section in table.table.sections)
+    owners = [number for number, _ in shared.users]
     for place, table in enumerate(library.tables):
         for number, section in enumerate(table.table.sections):
             first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
             answers = section.fallback, substitute(section, library.kernels)
             kind = section.num_groups, section.batch_invariant
-            body = section.operation, section.ladders, first_rows, section.grid, *answers, *kind
+            grid, grid_kernels = shared.users[len(found)]
+            own = shared.grids[grid], owners.index(grid), grid_kernels
+            body = section.operation, section.ladders, first_rows, *own, *answers, *kind
             found.append(_SectionRows(len(found), place, number, *body))
     return found
 

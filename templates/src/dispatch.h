@@ -26,10 +26,11 @@ struct Ladder {
   int32_t first_row;  // rows of the section's ladders before this one
 };
 
-// A step of a column of the grid: its upper edge of m above its kernel, so that steps ascend as numbers.
+// A step of a column of the grid: its upper edge of m above the number of its kernel, so that steps ascend as numbers.
 constexpr uint32_t kKernelBits = 12;
 
-// Tier 2. Columns are ordered by n, then k. The steps of column i are those from starts[i] to before starts[i + 1].
+// Tier 2. Columns are ordered by n, then k. The steps of column i are those from starts[i] to before starts[i + 1]. Sections
+// whose grids differ in kernels alone have the same arrays but for `kernels`.
 struct Grid {
   const int64_t* n_edges;
   const int64_t* k_edges;
@@ -38,6 +39,8 @@ struct Grid {
   int32_t num_n;
   int32_t num_k;
   const uint8_t* tile_orders;  // of each step; null where all are 0
+  const int16_t* kernels;      // by the numbers in the steps
+  int32_t num_kernels;
 };
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).

@@ -85,11 +85,44 @@ bool takes_aligned(int32_t kernel) {
   return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
 }
 
+const char* find_fault_of_grid_kernels(const Section& section, int32_t number) {
+  for (int32_t i = 0; i < section.grid.num_kernels; ++i) {
+    const int32_t kernel = section.grid.kernels[i];
+    if (is_kernel(kernel) && computes(kernel, section) && takes_aligned(kernel)) continue;
+    return text.write("section %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand in its grid", number, kernel,
+                      kNumKernels);
+  }
+  return nullptr;
+}
+
+bool has_steps_of(const Grid& grid, const Grid& other) {
+  return grid.starts == other.starts && grid.steps == other.steps && grid.tile_orders == other.tile_orders &&
+         grid.num_n == other.num_n && grid.num_k == other.num_k && grid.num_kernels == other.num_kernels;
+}
+
+// Says whether a section before has the same steps, for kernels that take orders of tiles where its own do: then they are
+// right for these, too. Most steps of a library are of two sections.
+bool is_checked(const Section& section, int32_t number) {
+  const Grid& grid = section.grid;
+  for (int32_t i = 0; i < number; ++i) {
+    const Grid& other = kSections[i].grid;
+    bool is_like = has_steps_of(grid, other);
+    for (int32_t j = 0; is_like && j < grid.num_kernels; ++j) {
+      is_like = takes_order(grid.kernels[j], 1) || !takes_order(other.kernels[j], 1);
+    }
+    if (is_like) return true;
+  }
+  return false;
+}
+
 const char* find_fault_of_grid(const Section& section, int32_t number) {
   const Grid& grid = section.grid;
+  const char* of_kernels = find_fault_of_grid_kernels(section, number);
+  if (of_kernels != nullptr) return of_kernels;
   if (!ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
     return text.write("section %" PRId32 ": the edges of its grid do not ascend", number);
   }
+  if (is_checked(section, number)) return nullptr;
   if (grid.starts[0] != 0) return text.write("section %" PRId32 ": the first column of its grid starts late", number);
   for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
     if (grid.starts[i] >= grid.starts[i + 1]) {
@@ -98,16 +131,16 @@ const char* find_fault_of_grid(const Section& section, int32_t number) {
     uint32_t last = 0;
     for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
       const uint32_t edge = grid.steps[j] >> kKernelBits;
-      const auto kernel = static_cast<int32_t>(grid.steps[j] & ((1u << kKernelBits) - 1));
+      const auto place = static_cast<int32_t>(grid.steps[j] & ((1u << kKernelBits) - 1));
       if (edge <= last) {
         return text.write("section %" PRId32 ", column %" PRId32 " of its grid: its edges do not ascend", number, i);
       }
       last = edge;
-      if (!is_kernel(kernel) || !computes(kernel, section) || !takes_aligned(kernel)) {
-        return text.write("section %" PRId32 ", column %" PRId32 " of its grid: kernel %" PRId32 " of %" PRId32
-                     " cannot stand there",
-                     number, i, kernel, kNumKernels);
+      if (place >= grid.num_kernels) {
+        return text.write("section %" PRId32 ", column %" PRId32 " of its grid names kernel %" PRId32 " of its %" PRId32,
+                     number, i, place, grid.num_kernels);
       }
+      const int32_t kernel = grid.kernels[place];
       const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[j];
       if (!takes_order(kernel, order)) {
         return text.write("section %" PRId32 ", column %" PRId32 " of its grid has order %" PRId32

@@ -24,16 +24,24 @@ def count_varying(call: Callable[[], torch.Tensor], runs: int) -> int:
     return sum(not torch.equal(bits(call()), first) for _ in range(runs - 1))
 
 
-def edges(manifest: dict[str, Any], tag: str, n: int, k: int) -> set[int]:
-    """Return the upper edges of m by which tables choose kernels for an operation: of (n, k), and of grids."""
+def edges(manifest: dict[str, Any], packed: Any, tag: str, n: int, k: int) -> set[int]:
+    """Return the upper edges of m by which tables choose kernels for an operation: of (n, k), and of grids.
+
+    Args:
+        manifest: the wheel's.
+        packed: its module that reads packed tables.
+        tag: the operation.
+        n: columns of D.
+        k: columns of A.
+    """
     found: set[int] = set()
     for table in manifest["tables"]:
         for section in table["table"]["sections"]:
             if section["operation"] != tag:
                 continue
-            ladders = [x for x in section["ladders"] if (x["n"], x["k"]) == (n, k)]
-            for column in (*ladders, *section["grid"]["columns"]):
-                found.update(column["m_edges"])
+            found.update(packed.grid_of(table["table"], section)["m_edges"])
+            if (n, k) in zip(section["ladders"]["n"], section["ladders"]["k"], strict=True):
+                found.update(packed.ladder_edges(section, packed.find_ladder(section, n, k)))
     return found
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("aot_gemm")
 
 import aot_gemm
 import torch
+from aot_gemm import _packed
 from aot_gemm._manifest import manifest
 
 from tests.device.group_cases import GROUPED, batch_case, grouped_case, runs_case
@@ -96,7 +97,7 @@ def test_a_rows_bits_depend_neither_on_m_nor_on_its_neighbours(name, n, k):
         rows.call(rows.x[:1])
     except (aot_gemm.UnsupportedError, aot_gemm.DtypeError) as error:  # the latter: there is no such table
         pytest.skip(str(error)[:200])
-    known = edges(manifest(), tag, n, k)
+    known = edges(manifest(), _packed, tag, n, k)
     sample = sampled_rows(known)
     sample = sample if name == "linear" else sample[::7]
     assert list(rows.varying_with_m(sample)) == []
@@ -136,7 +137,7 @@ def test_a_grouped_rows_bits_depend_neither_on_m_nor_on_its_neighbours(kind, n, 
     supported(lambda: rows.call(rows.x[:3]))
     tags = {"gathered": "bf16_kk_gathered_swiglu", "fp8 rows": "e4m3_bf16_kk_grouped"}
     tag = {"fp8 blocks": "e4m3_bf16_block_kk_grouped"} | tags
-    sample = sampled_rows(3 * x for x in edges(manifest(), tag.get(kind, "bf16_kk_grouped"), n, k))[::4]
+    sample = sampled_rows(3 * x for x in edges(manifest(), _packed, tag.get(kind, "bf16_kk_grouped"), n, k))[::4]
     assert list(rows.varying_with_m(sample)) == []
     assert list(rows.varying_with_neighbours(sample[::8])) == []
 

@@ -290,7 +290,15 @@ def _orders(rng, count):
 def _rows(rng, count, kernels, multiples):
     plain = [i for i in kernels if multiples[i] == (1, 1)]
     return tuple(
-        Row(rng.choice(kernels), rng.choice(plain), rng.uniform(1, 99), "measured", rng.choice(kernels), 100.0, order)
+        Row(
+            rng.choice(kernels),
+            rng.choice(plain),
+            round(rng.uniform(1, 99), 3),
+            "measured",
+            rng.choice(kernels),
+            100.0,
+            order,
+        )
         for order in _orders(rng, count)
     )
 

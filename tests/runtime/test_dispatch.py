@@ -171,7 +171,8 @@ constexpr int64_t kEdges[] = {1};
 constexpr uint32_t kStarts[] = {0, 3};
 constexpr uint32_t kSteps[] = {%s};
 constexpr uint8_t kOrders[] = {7, 0, 8};
-constexpr Grid kGrid = {kEdges, kEdges, kStarts, kSteps, 1, 1, kOrders};
+constexpr int16_t kGridKernels[] = {%s};
+constexpr Grid kGrid = {kEdges, kEdges, kStarts, kSteps, 1, 1, kOrders, kGridKernels, 4096};
 const Section kSections[] = {{0, 0, 1, false, nullptr, 0, kGrid, 0, 0, 0, 0}};
 const int32_t kNumSections = 1;
 constexpr int32_t kSectionOf[] = {0, -1, -1, -1};
@@ -186,7 +187,7 @@ def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(t
     column = Column((1, MAX_STEP_M - 1, MAX_STEP_M), kernels, (7, 0, 8))
     steps = (m * MAX_STEP_KERNELS + kernel for m, kernel in zip(column.m_edges, column.kernels, strict=True))
     source, library = tmp_path / "packed.cc", tmp_path / "packed.so"
-    source.write_text(PACKED % ", ".join(map(str, steps)))
+    source.write_text(PACKED % (", ".join(map(str, steps)), ", ".join(map(str, range(MAX_STEP_KERNELS)))))
     arguments = host.library_sources(golden_manifest(), tmp_path, binding=False)
     includes = [x for x in map(str, arguments) if x.startswith("-I")]
     sources = [tmp_path / "src" / "dispatch.cc", host.CHOOSER, source]

@@ -150,20 +150,16 @@ def test_other_layouts_are_refused(package, layout):
 def priced(package, manifest, monkeypatch):
     """Give every row of the ladders a time of so many times the limit of its own shape."""
 
+    read, rates = package._packed.row_of, package._table._rates(0, "bf16")
+
     def price(factor):
-        table = package._table
-        rates = table._rates(0, "bf16")
-        for section in package._table.manifest()["tables"][0]["table"]["sections"]:
-            shapes = [
-                (row, (edge, ladder["n"], ladder["k"]))
-                for ladder in section["ladders"]
-                for edge, row in zip(ladder["m_edges"], ladder["rows"], strict=True)
-            ]
-            for row, of in shapes:
-                time_us = factor * rates.roofline_us(of)
-                monkeypatch.setitem(row, "time_us", time_us)
-                monkeypatch.setitem(row, "runner_up_us", 1.5 * time_us)
-                monkeypatch.setitem(row, "general", row["kernel"])
+        def priced_row(section, ladder, step):
+            edge = package._packed.ladder_edges(section, ladder)[step]
+            shape = edge, section["ladders"]["n"][ladder], section["ladders"]["k"][ladder]
+            time_us = factor * rates.roofline_us(shape)
+            return read(section, ladder, step)._replace(time_us=time_us, runner_up_us=1.5 * time_us)
+
+        monkeypatch.setattr(package._packed, "row_of", priced_row)
 
     return price
 
@@ -246,9 +242,8 @@ def test_a_row_past_what_was_tuned_tells_its_time_as_predicted(package, manifest
     ladder = plain_ladder(manifest)
     edge = ladder.m_edges[-1]
     assert package.plan(edge, ladder.n, ladder.k).provenance == "measured"
-    ladders = package._table.manifest()["tables"][0]["table"]["sections"][0]["ladders"]
-    (row,) = (x["rows"][-1] for x in ladders if (x["n"], x["k"]) == (ladder.n, ladder.k))
-    monkeypatch.setitem(row, "provenance", "predicted")
+    priced_row = package._packed.row_of
+    monkeypatch.setattr(package._packed, "row_of", lambda *x: priced_row(*x)._replace(provenance="predicted"))
     got = package.plan(edge, ladder.n, ladder.k)
     assert (got.provenance, got.no_time) == ("predicted", None)
     lines = time_lines(package.explain(edge, ladder.n, ladder.k))

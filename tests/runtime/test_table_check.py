@@ -29,15 +29,16 @@ take all shapes, and the fallback of kn."""
 BIG = "bf16_kk_sm90_quack_128x256_c2x1_coop"
 NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 STEPS_TURNED = "of its grid: its edges do not ascend"
-NO_STEP = "of 6 cannot stand there"
+NO_STEP = "of 6 cannot stand in its grid"
 UNSCALED = "\n     Scale::kNone,\n     Epilogue::kNone,\n     "
 
 
-def step(m, kernel):
-    """Write a step of a column as the table has it."""
-    return str(m * MAX_STEP_KERNELS + kernel)
+def step(m, number):
+    """Write a step of a column as the table has it, with the number of a kernel in the section's list."""
+    return str(m * MAX_STEP_KERNELS + number)
 
 
+GRID_0 = "kGrid0Kernels, 2},\n     "
 NO_LADDERS = "1,\n     1,\n     false,\n     nullptr,\n     {},"
 HALF_NAME = kernel(HALF, FALLBACK).name
 ONE_NAME, SPLIT_NAME, KN_NAME = (golden_manifest().kernels[i].name for i in (0, 3, 4))
@@ -58,11 +59,11 @@ DAMAGES = {
     "order_below": ("    {3, 3, 0},", "    {3, 3, -1},", f"section 0, ladder row 0 {ORDER} -1 {OF_SPLIT}"),
     "order_of_the_fallback": ("    {3, 3, 0},", "    {0, 3, 1},",
                               f"section 0, ladder row 0 {ORDER} 1 of tiles, which {ONE_NAME} does not take"),
-    "order_of_a_step": ("kGrid0Steps, 2, 2, nullptr}",
-                        r'kGrid0Steps, 2, 2, reinterpret_cast<const uint8_t*>("\0\1\10\11\0\0\0")}',
+    "order_of_a_step": ("kGrid0Steps, 2, 2, nullptr,",
+                        r'kGrid0Steps, 2, 2, reinterpret_cast<const uint8_t*>("\0\1\10\11\0\0\0"),',
                         f"section 0, column 2 of its grid {ORDER} 9 {OF_SPLIT}"),
-    "order_of_a_step_of_the_fallback": ("kGrid1Steps, 1, 1, nullptr}",
-                                        r'kGrid1Steps, 1, 1, reinterpret_cast<const uint8_t*>("\1")}',
+    "order_of_a_step_of_the_fallback": ("kGrid1Steps, 1, 1, nullptr, kGrid1",
+                                        r'kGrid1Steps, 1, 1, reinterpret_cast<const uint8_t*>("\1"), kGrid1',
                                         f"section 1, column 0 of its grid {ORDER} 1 {OF_KN}"),
     "edges_equal": ("{16, 256, 4096}", "{16, 256, 256}", f"section 0, ladder 0: {NOT_ASCENDING} 0"),
     "edges_turned": ("{16, 256, 4096}", "{256, 16, 4096}", f"section 0, ladder 0: {NOT_ASCENDING} 0"),
@@ -76,7 +77,7 @@ DAMAGES = {
     "ladders_below": ("kLadders0,\n     2,", "kLadders0,\n     -1,", "section 0 has -1 ladders"),
     "ladders_nowhere": (NO_LADDERS.format(0), NO_LADDERS.format(1), "section 1 has 1 ladders"),
     "grid_n": ("NEdges[] = {1024, 8192}", "NEdges[] = {-1, 8192}", "section 0: the edges of its grid do not ascend"),
-    "grid_k": ("kGrid1Steps, 1, 1, nullptr}", "kGrid1Steps, 1, 0, nullptr}",
+    "grid_k": ("1, 1, nullptr, kGrid1Kernels", "1, 0, nullptr, kGrid1Kernels",
                "section 1: the edges of its grid do not ascend"),
     "grid_k_equal": ("KEdges[] = {1024, 8192}", "KEdges[] = {1024, 1024}",
                      "section 0: the edges of its grid do not ascend"),
@@ -86,26 +87,29 @@ DAMAGES = {
     "column_of_none": ("{0, 1};\nconstexpr uint32_t kGrid1", "{0, 0};\nconstexpr uint32_t kGrid1",
                        "section 1: column 0 of its grid has no step"),
     "column_too_long": ("{0, 2, 3, 6, 8}", "{0, 3, 4, 6, 8}", f"section 0, column 0 {STEPS_TURNED}"),
-    "steps_equal": (step(16, 3) + ", " + step(64, 2), step(16, 3) + ", " + step(16, 2),
+    "steps_equal": (step(16, 1) + ", " + step(64, 0), step(16, 1) + ", " + step(16, 0),
                     f"section 0, column 2 {STEPS_TURNED}"),
-    "steps_turned": (step(16, 3) + ", " + step(64, 2), step(64, 2) + ", " + step(16, 3),
+    "steps_turned": (step(16, 1) + ", " + step(64, 0), step(64, 0) + ", " + step(16, 1),
                      f"section 0, column 2 {STEPS_TURNED}"),
-    "step_of_zero": (step(16, 3) + ", ", step(0, 3) + ", ", f"section 0, column 2 {STEPS_TURNED}"),
-    "step_kernel_above": (step(16, 3) + ", ", step(16, 6) + ", ",
-                          f"section 0, column 2 of its grid: kernel 6 {NO_STEP}"),
-    "step_kernel_far_above": (step(MAX_STEP_M, 3), step(MAX_STEP_M, 4095),
-                              f"section 0, column 3 of its grid: kernel 4095 {NO_STEP}"),
-    "step_of_whole_tiles": (step(MAX_STEP_M, 3), step(MAX_STEP_M, 1),
-                            f"section 0, column 3 of its grid: kernel 1 {NO_STEP}"),
-    "step_of_other_type": (step(MAX_STEP_M, 3), step(MAX_STEP_M, 5),
-                           f"section 0, column 3 of its grid: kernel 5 {NO_STEP}"),
-    "step_of_other_layout": (f"    {step(1, 4)},", f"    {step(1, 2)},",
-                             f"section 1, column 0 of its grid: kernel 2 {NO_STEP}"),
-    "fallback_of_other_type": ("2, nullptr},\n     0,", "2, nullptr},\n     5,",
+    "step_of_zero": (step(16, 1) + ", ", step(0, 1) + ", ", f"section 0, column 2 {STEPS_TURNED}"),
+    "step_kernel_above": (step(16, 1) + ", ", step(16, 2) + ", ",
+                          "section 0, column 2 of its grid names kernel 2 of its 2"),
+    "step_kernel_far_above": (step(MAX_STEP_M, 1), step(MAX_STEP_M, 4095),
+                              "section 0, column 3 of its grid names kernel 4095 of its 2"),
+    "fewer_kernels_than_the_section_of_the_same_steps": (
+        "kGrid2Kernels, 1}", "kGrid2Kernels, 0}", "section 2, column 0 of its grid names kernel 0 of its 0"),
+    "grid_kernel_below": ("Kernels[] = {2, 3}", "Kernels[] = {-1, 3}", f"section 0: kernel -1 {NO_STEP}"),
+    "grid_kernel_above": ("Kernels[] = {2, 3}", "Kernels[] = {2, 6}", f"section 0: kernel 6 {NO_STEP}"),
+    "grid_kernel_of_whole_tiles": ("Kernels[] = {2, 3}", "Kernels[] = {1, 3}", f"section 0: kernel 1 {NO_STEP}"),
+    "grid_kernel_of_other_type": ("Kernels[] = {2, 3}", "Kernels[] = {2, 5}", f"section 0: kernel 5 {NO_STEP}"),
+    "grid_kernel_of_other_layout": ("Kernels[] = {4}", "Kernels[] = {2}", f"section 1: kernel 2 {NO_STEP}"),
+    "grid_kernel_of_the_section_of_the_same_steps": (
+        "Kernels[] = {5}", "Kernels[] = {4}", f"section 2: kernel 4 {NO_STEP}"),
+    "fallback_of_other_type": (GRID_0 + "0,", GRID_0 + "5,",
                  "section 0: kernel 5 cannot be its fallback"),
-    "fallback_of_one_stride": ("2, nullptr},\n     0,", "2, nullptr},\n     2,",
+    "fallback_of_one_stride": (GRID_0 + "0,", GRID_0 + "2,",
                  "section 0: kernel 2 cannot be its fallback"),
-    "fallback_above": ("2, nullptr},\n     0,", "2, nullptr},\n     6,",
+    "fallback_above": (GRID_0 + "0,", GRID_0 + "6,",
                  "section 0: kernel 6 cannot be its fallback"),
     "substitute_that_waits": ("     0,\n     2,\n     0,\n     0},", "     0,\n     3,\n     0,\n     0},",
                               "section 0: kernel 3 cannot stand for those that need more SMs"),

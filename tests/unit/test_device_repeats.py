@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import torch
 
+from aot.core.dispatch import MAX_STEP_M
+from aot.package.manifest import to_json
 from tests.device.repeats import MOST_ROWS, Rows, bits, count_varying, edges, sampled_rows
+from tests.golden.manifest import golden_manifest
+from tests.packed import wheels_reader
 
 X = torch.arange(MOST_ROWS * 2, dtype=torch.float32).reshape(MOST_ROWS, 2)
-MANIFEST = {
-    "tables": [
-        {
-            "table": {
-                "sections": [
-                    {
-                        "operation": "a",
-                        "ladders": [{"n": 8, "k": 16, "m_edges": [5, 90]}, {"n": 9, "k": 16, "m_edges": [70]}],
-                        "grid": {"columns": [{"m_edges": [1000]}]},
-                    },
-                    {"operation": "b", "ladders": [], "grid": {"columns": [{"m_edges": [300]}]}},
-                ]
-            }
-        }
-    ]
-}
+MANIFEST = json.loads(to_json(golden_manifest()))
 
 
 def test_bits_tell_the_zeros_apart_and_a_nan_is_itself():
@@ -39,9 +29,13 @@ def test_a_run_that_varies_is_counted():
 
 
 def test_the_edges_are_those_of_the_operation_and_sizes():
-    assert edges(MANIFEST, "a", 8, 16) == {5, 90, 1000}
-    sample = sampled_rows(edges(MANIFEST, "a", 8, 16))
-    assert {89, 90, 91, 999, 1000, 1001, 1, MOST_ROWS} <= set(sample)
+    packed = wheels_reader()
+    assert edges(MANIFEST, packed, "bf16_kn", 4096, 4096) == {1}
+    assert edges(MANIFEST, packed, "bf16_kk", 8, 16) == {16, 64, 4096, MAX_STEP_M}
+    known = edges(MANIFEST, packed, "bf16_kk", 4096, 4096)
+    assert known == {16, 64, 256, 4096, MAX_STEP_M}
+    sample = sampled_rows(known)
+    assert {63, 64, 65, 4095, 4096, 4097, 1, MOST_ROWS} <= set(sample)
     assert sample == sorted(set(sample))
     assert max(sample) == MOST_ROWS
 

@@ -7,8 +7,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import _files, _library, errors
+from . import _files, _library, _packed, errors
 from ._manifest import device_table, library_of_manifest, manifest
+from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
 from ._request import find, request_of
 
@@ -124,7 +125,7 @@ class _Selection(NamedTuple):
 class _Place:
     """Where in the table a problem was answered."""
 
-    row: dict[str, Any] | None
+    row: Row | None
     """The row of a ladder; a grid has none, and no times."""
     bucket: Shape
     """Upper edges of the bucket or cell."""
@@ -144,19 +145,21 @@ def _find_place(selection: _Selection) -> _Place | None:
         CorruptLibraryError: the manifest has no such place.
     """
     try:
-        section = manifest()["tables"][selection.table]["table"]["sections"][selection.section]
+        table = manifest()["tables"][selection.table]["table"]
+        section = table["sections"][selection.section]
         if TIERS[selection.tier] == "tuned":
-            ladder = next(x for x in section["ladders"] if (x["n"], x["k"]) == (selection.n, selection.k))
-            step = min(bisect_left(ladder["m_edges"], selection.m), len(ladder["m_edges"]) - 1)
-            bucket = ladder["m_edges"][step], ladder["n"], ladder["k"]
-            return _Place(ladder["rows"][step], bucket, _num_groups(section))
+            ladder = _packed.find_ladder(section, selection.n, selection.k)
+            edges = _packed.ladder_edges(section, ladder)
+            step = min(bisect_left(edges, selection.m), len(edges) - 1)
+            bucket = edges[step], selection.n, selection.k
+            return _Place(_packed.row_of(section, ladder, step), bucket, _num_groups(section))
         if TIERS[selection.tier] == "grid":
-            grid = section["grid"]
+            grid = _packed.grid_of(table, section)
             n, k = divmod(selection.index, len(grid["k_edges"]))
-            edges = grid["columns"][selection.index]["m_edges"]
+            edges = _packed.column_edges(grid, selection.index)
             step = min(bisect_left(edges, selection.m), len(edges) - 1)
             return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), _num_groups(section))
-    except (LookupError, StopIteration) as error:
+    except (LookupError, ValueError) as error:
         raise errors.CorruptLibraryError(
             f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
             "reinstall the package"
@@ -198,8 +201,8 @@ def _why_unlike(place: _Place, selection: _Selection) -> str | None:
         return f"the table's times are of up to {place.num_groups} products or groups"
     if selection.m > edge:
         return f"the table's last bucket ends at m {edge}: no time is known for m {selection.m}"
-    if place.row is not None and place.row["kernel"] != selection.kernel:
-        is_general = place.row["general"] == selection.kernel
+    if place.row is not None and place.row.kernel != selection.kernel:
+        is_general = place.row.general == selection.kernel
         return f"the table's time here is of a kernel that {'takes whole tiles only' if is_general else 'is left out'}"
     return None
 
@@ -214,9 +217,9 @@ def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float
     unlike = _why_unlike(place, selection)
     if unlike is not None:
         return unlike
-    if not place.row["time_us"] > 0:
+    if not place.row.time_us > 0:
         return "the table has none for this kernel here"
-    if place.row["time_us"] < max(roofline_us, rates.roofline_us(place.bucket, place.num_groups)):
+    if place.row.time_us < max(roofline_us, rates.roofline_us(place.bucket, place.num_groups)):
         return "the table's time here is less than the roofline, so that it is not this problem's"
     return None
 
@@ -370,15 +373,15 @@ def plan(
         bucket=place.bucket if place else None,
         bucket_batch=place.num_groups if place else None,
         skew=skew_of(place.num_groups) if place and timed and num_groups is not None else None,
-        time_us=timed["time_us"] if timed else None,
+        time_us=timed.time_us if timed else None,
         no_time=no_time,
-        provenance=timed["provenance"] if timed else None,
-        runner_up=names[timed["runner_up"]] if timed else None,
-        runner_up_us=timed["runner_up_us"] if timed else None,
+        provenance=timed.provenance if timed else None,
+        runner_up=names[timed.runner_up] if timed else None,
+        runner_up_us=timed.runner_up_us if timed else None,
         roofline_us=roofline_us,
         roofline_bound=bound,
         roofline_fraction=(
-            rates.roofline_us(place.bucket, place.num_groups) / timed["time_us"] if place and timed else None
+            rates.roofline_us(place.bucket, place.num_groups) / timed.time_us if place and timed else None
         ),
         bigger_tiles=tuple(tables[selection.table]["bigger_tiles"].get(names[selection.kernel], ())),
         workspace_bytes=selection.workspace_bytes,

@@ -35,8 +35,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 5, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 5, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 6, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 6, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
             ("tables", 0, "conditions", 0, "num_sms"),
@@ -65,14 +65,14 @@ def test_names_that_follow_from_others():
             f"m.json: kernels[2].operation: expected one of {', '.join(Operation)}, got 'f8'",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "ladders", 0, "rows", 2, "kernel"),
+            ("tables", 0, "table", "sections", 0, "kernels", 2),
             9,
-            "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096, row 2: its kernel is 9; there are 5 kernels",
+            "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096, row 1: its runner-up is 9; there are 5 kernels",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "grid", "columns"),
-            [],
-            "m.json: the table of h200: bf16_kk: the grid has 0 columns, its edges give 4",
+            ("tables", 0, "table", "grids", 0, "n_edges"),
+            [1024],
+            "m.json: the table of h200: bf16_kk: the grid has 4 columns, its edges give 2",
         ),
         (
             ("tables", 0, "table", "sections", 1, "fallback"),
@@ -80,8 +80,8 @@ def test_names_that_follow_from_others():
             "m.json: the table of h200: bf16_kn: the fallback is kernel 5; there are 5 kernels",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "ladders", 0, "m_edges"),
-            [1],
+            ("tables", 0, "table", "sections", 0, "ladders", "gaps", 0),
+            "#",
             "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096: 3 rows for 1 edges in m",
         ),
         (
@@ -94,7 +94,7 @@ def test_names_that_follow_from_others():
             {"x": ["why"]},
             "m.json: the table of h200: bigger_tiles names x, no kernel of the manifest",
         ),
-        (("manifest_version",), True, "m.json: manifest_version: expected 5, got True"),
+        (("manifest_version",), True, "m.json: manifest_version: expected 6, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -136,24 +136,74 @@ def test_names_that_follow_from_others():
             "m.json: kernels[0].num_strides: expected a whole number from 1 to 2, got 3",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "grid", "columns", 0, "kernels", 1),
+            ("tables", 0, "table", "sections", 0, "kernels", 0),
             1,
             "m.json: the table of h200: bf16_kk: grid, column 0: its kernel 1 takes only multiples of 256 in m and 25",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "grid", "columns", 2, "kernels", 0),
+            ("tables", 0, "table", "sections", 0, "kernels", 1),
             4,
-            "m.json: the table of h200: bf16_kk: grid, column 2: its kernel 4 is for bf16_kn",
+            "m.json: the table of h200: bf16_kk: grid, column 0: its kernel 4 is for bf16_kn",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "grid", "columns", 2, "m_edges", 1),
+            ("tables", 0, "table", "grids", 0, "m_edges", 1),
             16,
             "m.json: the table of h200: bf16_kk: grid, column 2: its edges in m must ascend",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "grid", "columns", 3, "m_edges", 1),
+            ("tables", 0, "table", "grids", 0, "m_edges", 3),
             2**20,
-            "m.json: tables[0].table.sections[0].grid.columns[3].m_edges[1]: expected a whole number from 1 to 10485",
+            "m.json: tables[0].table.grids[0].m_edges[3]: expected a whole number from 1 to 1048575, got 1048576",
+        ),
+        (
+            ("tables", 0, "table", "grids", 0, "kernels", 2),
+            "#!%",
+            "m.json: tables[0].table.sections[0].columns[2]: it has place 3 of 3 kernels",
+        ),
+        (
+            ("tables", 0, "table", "grids", 0, "gaps", 1),
+            "(",
+            "m.json: tables[0].table.grids[0].columns[1]: it has place 5 of 4 edges in m",
+        ),
+        (
+            ("tables", 0, "table", "grids", 0, "gaps", 1),
+            "a b",
+            "m.json: tables[0].table.grids[0].gaps[1]: expected numbers in the digits of aot.package.number_text, got",
+        ),
+        (
+            ("tables", 0, "table", "grids", 0, "kernels"),
+            ["!"],
+            "m.json: tables[0].table.grids[0]: it has 1 kernels for 4 gaps of columns",
+        ),
+        (
+            ("tables", 0, "table", "grids", 0, "tile_orders", 1),
+            "+",
+            "m.json: tables[0].table.grids[0].columns[1][0]: expected a whole number from 0 to 8, got 9",
+        ),
+        (
+            ("tables", 0, "table", "sections", 1, "grid"),
+            2,
+            "m.json: tables[0].table.sections[1]: it has place 2 of 2 grids",
+        ),
+        (
+            ("tables", 0, "table", "sections", 0, "ladders", "k"),
+            [4096],
+            "m.json: tables[0].table.sections[0]: it has 1 k for 2 n of ladders",
+        ),
+        (
+            ("tables", 0, "table", "sections", 0, "ladders", "times", 1),
+            "!!",
+            "m.json: tables[0].table.sections[0].ladders[1]: it has 2 times for 1 kernels of rows",
+        ),
+        (
+            ("tables", 0, "table", "sections", 0, "ladders", "times", 1),
+            "#",
+            "m.json: tables[0].table.sections[0].ladders[1][0]: expected a number from 0 to 1e+12, got -0.001",
+        ),
+        (
+            ("tables", 0, "table", "sections", 0, "ladders", "provenances", 1),
+            "$",
+            "m.json: tables[0].table.sections[0].ladders[1]: it has place 2 of 2 provenances",
         ),
         (
             ("tables", 0, "table", "sections"),
@@ -277,7 +327,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 5, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 6, got None"):
         from_json(text, "m.json")
 
 

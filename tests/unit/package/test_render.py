@@ -146,9 +146,10 @@ def test_capability_of_an_architecture():
 
 def test_manifest_of_the_wheel_is_plain_json(templates):
     values = json.loads(render(golden_manifest(), templates)["python/aot_gemm/manifest.json"])
-    section = values["tables"][0]["table"]["sections"][0]
-    assert section["ladders"][0]["rows"][0]["provenance"] == "measured"
-    assert section["grid"]["columns"][2] == {"m_edges": [16, 64, 4096], "kernels": [3, 2, 3], "tile_orders": None}
+    table = values["tables"][0]["table"]
+    assert table["grids"][0]["m_edges"] == [16, 64, 4096, 2**20 - 1]
+    assert [x["operation"] for x in table["sections"]] == ["bf16_kk", "bf16_kn"]
+    assert table["sections"][0]["ladders"]["n"] == [4096, 14336]
 
 
 def test_a_step_is_its_edge_above_its_kernel_and_a_column_begins_where_one_ends(templates):
@@ -158,8 +159,23 @@ def test_a_step_is_its_edge_above_its_kernel_and_a_column_begins_where_one_ends(
     lines = table.partition("kGrid0Steps[] = {\n")[2].partition("};")[0].splitlines()
     steps = [[divmod(int(x), 4096) for x in line.rstrip(",").split(",")] for line in lines]
     columns = golden_manifest().tables[0].table.sections[0].grid.columns
-    assert steps == [list(zip(x.m_edges, x.kernels, strict=True)) for x in columns]
-    assert steps[3][1] == (2**20 - 1, 3)
+    assert "kGrid0Kernels[] = {2, 3};" in table
+    assert [[(m, (2, 3)[number]) for m, number in column] for column in steps] == [
+        list(zip(x.m_edges, x.kernels, strict=True)) for x in columns
+    ]
+    assert steps[3][1] == (2**20 - 1, 1)
+
+
+def test_sections_whose_grids_differ_in_kernels_alone_have_one_grid(templates):
+    golden = golden_manifest()
+    kk, kn = golden.tables[0].table.sections
+    column = Column((1,), (kk.grid.columns[0].kernels[0],))
+    both = (replace(kk, grid=replace(kn.grid, columns=(column,))), kn)
+    table = replace(golden.tables[0], table=DispatchTable(both))
+    content = render(replace(golden, tables=(table,)), templates)["src/table.cc"].decode()
+    assert content.count("Steps[] = {") == 1
+    assert "{kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 1, 1, nullptr, kGrid1Kernels, 1}" in content
+    assert "kGrid1Kernels[] = {4};" in content
 
 
 def test_what_is_packed_is_what_the_library_unpacks(templates):
