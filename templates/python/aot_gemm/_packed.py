@@ -18,6 +18,8 @@ class Row(NamedTuple):
     """A row of a ladder."""
 
     kernel: int
+    general: int
+    """The kernel for problems that are no multiples of what `kernel` takes."""
     provenance: str
     time_us: float
     runner_up: int
@@ -73,9 +75,11 @@ def row_of(section: dict[str, Any], ladder: int, step: int) -> Row:
     def column(name: str) -> list[int]:
         return numbers(section["ladders"][name][ladder])
 
+    kernel, general = column("kernels")[step], column("generals")[step]
     time_ns = sum(map(_unsigned, column("times")[: step + 1]))
     return Row(
-        kernel=section["kernels"][column("kernels")[step]],
+        kernel=section["kernels"][kernel],
+        general=section["kernels"][general - 1 if general else kernel],
         provenance=_PROVENANCES[column("provenances")[step]],
         time_us=time_ns / 1000,
         runner_up=section["kernels"][column("runners_up")[step]],
