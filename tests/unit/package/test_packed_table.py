@@ -37,7 +37,7 @@ def test_the_wheel_reads_each_column_and_row(table):
             assert reader.find_ladder(section, ladder.n, ladder.k) == i
             assert tuple(reader.ladder_edges(section, i)) == ladder.m_edges
             for step, row in enumerate(ladder.rows):
-                expected = row.kernel, row.provenance, row.time_us, row.runner_up, row.runner_up_us
+                expected = row.kernel, row.general, row.provenance, row.time_us, row.runner_up, row.runner_up_us
                 assert reader.row_of(section, i, step) == expected
         with pytest.raises(ValueError, match="not in list"):
             reader.find_ladder(section, 7, 7)
