@@ -281,6 +281,22 @@ def test_hooks_training_and_gradients_take_the_modules_own_forward(module, calls
     assert calls == ["linear"] * 2
 
 
+class Clipped(nn.Module):
+    """What transformers has as gelu_10."""
+
+    def forward(self, x):
+        return nn.functional.gelu(x).clamp(-10, 10)
+
+
+@pytest.mark.parametrize("act", [nn.ReLU6(), nn.Hardtanh(0, 1000), Clipped()], ids=["relu6", "hardtanh", "gelu_10"])
+def test_an_activation_that_clips_is_torchs(module, calls, act):
+    model, x = drawn(Activated(act)), random_tensor(5, 32) * 1000
+    expected = model(x)
+    assert module.patch(model).fused == {}
+    close(model(x), expected)
+    assert calls == ["linear"] * 2
+
+
 def drawing(model):
     """Have a dropout draw in a model in evaluation mode, as samples of a model's uncertainty are taken."""
     model.dropout.train()

@@ -297,7 +297,7 @@ def activation_of(module: Any) -> str | None:
         return None
     if sum(1 for _ in module.modules()) > _MAX_DEPTH:
         return None
-    x = torch.linspace(-6, 6, 97, dtype=torch.float64)
+    x = torch.cat((torch.linspace(-6, 6, 97, dtype=torch.float64), _FAR, -_FAR))
     try:
         with torch.no_grad():
             got = module(x.clone())
@@ -309,6 +309,8 @@ def activation_of(module: Any) -> str | None:
     return None
 
 
+_FAR = torch.logspace(-12, 38, 401, dtype=torch.float64)
+"""Magnitudes up to the largest of bfloat16, at which what is clipped, as ReLU6, differs from what is not."""
 _KNOWN: dict[str, Any] = {
     "silu": nn.functional.silu,
     "gelu": nn.functional.gelu,
