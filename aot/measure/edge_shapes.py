@@ -18,6 +18,7 @@ from aot.core.types import Scale
 from aot.measure.group_inputs import GroupSizes
 
 if TYPE_CHECKING:
+    from aot.core.candidate import KernelKey
     from aot.core.operation import Operation
     from aot.measure.tuning_set import TunedKernel
 
@@ -36,6 +37,11 @@ ALIGNED_SHAPES = (
 )
 """(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way. They are
 rounded up to what the types' alignment needs."""
+
+LONG_SHAPE = (40, 136, 24584, 8)
+"""(m, n, k, padding) for kernels that have more stages than the shapes above have blocks of k: those of 8-bit operands,
+of which 128 elements lie in a stage, and those whose clusters share k. Two turns of 22 stages of 128 in each of 4 CTAs,
+as a tile of 64 x 16 has in 227 KiB, are 22,528 of k."""
 
 TAIL_TILES = ((15, 10), (18, 12))
 """Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with
@@ -164,6 +170,12 @@ def _num_groups(operation: Operation) -> int:
     return GROUPS if operation.grouping.has_offsets else BATCH
 
 
+def _has_long_rings(key: KernelKey) -> bool:
+    """Say whether a kernel may have more stages than the aligned shapes have blocks of k."""
+    is_of_bytes = key.operation.a.element.num_bytes == 1
+    return not key.operation.grouping.has_offsets and (is_of_bytes or key.candidate.split_k_mode == SplitK.CLUSTER)
+
+
 MIN_STEP = 8
 """What n and k of aligned shapes are multiples of in any case."""
 
@@ -220,5 +232,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
         replace(shape(extents, arrangements[i % len(arrangements)], Content.RANDOM), sizes=SIZES[i % len(SIZES)])
         for i, extents in enumerate(ALIGNED_SHAPES)
     ]
+    if _has_long_rings(kernel.key):
+        aligned.insert(-1, shape(LONG_SHAPE, PLAIN, Content.RANDOM))
     special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

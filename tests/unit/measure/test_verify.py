@@ -4,7 +4,7 @@ import pytest
 from aot.core.candidate import Workspace
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.operands import is_aligned
-from aot.core.operation import Layout
+from aot.core.operation import Layout, Operation
 from aot.measure import edge_shapes as cases
 from aot.measure.edge_shapes import edge_shapes
 from aot.measure.verify import Verifier
@@ -81,6 +81,25 @@ def test_aligned_shapes_keep_alignment_and_multiples(operation):
     for shape in shapes:
         assert is_aligned(shape.problem)
         assert (shape.problem.m % 64, shape.problem.n % 48, shape.padding % 8, shape.offset) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "is_long"),
+    [
+        (Operation.BF16_KK, {}, False),
+        (Operation.BF16_KK, {"split_k": 4, "split_k_mode": "cluster"}, True),
+        (Operation.BF16_KK_BATCHED, {"split_k": 2, "split_k_mode": "cluster"}, True),
+        (Operation.E4M3_BF16_KK, {}, True),
+        (Operation.INT8_INT32_KK, {}, True),
+        (Operation.E4M3_BF16_KK_GROUPED, {}, False),
+    ],
+)
+def test_all_stages_of_long_rings_are_used_again(operation, fields, is_long):
+    """A tile of 64 x 16 has 22 stages of 128 bytes of k in each of the CTAs that share k."""
+    longest = max(x.problem.k for x in edge_shapes(kernel_of(operation=operation, **fields)))
+    block_k = 128 // operation.a.element.num_bytes
+    assert (longest > 2 * 22 * block_k * 4, longest % block_k > 0) == (is_long, True)
+    assert edge_shapes(kernel_of(operation=operation, **fields))[0].problem.m == 1
 
 
 def test_fallback_runs_unaligned_in_every_layout():
