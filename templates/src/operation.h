@@ -27,6 +27,9 @@ enum class Scale : int32_t { kNone, kVector, kBlock };
 // Elements along k, and rows of B, that one factor of Scale::kBlock serves.
 constexpr int64_t kScaleBlock = 128;
 
+// Counts the blocks of an extent, of any size, that have a factor each.
+inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
+
 // Whether a call has an operand.
 enum class Presence : int32_t { kNone, kOptional, kRequired };
 

@@ -136,9 +136,6 @@ inline bool adds_bias(const aot_gemm_problem_t& problem, const Operation& operat
   return operation.bias == Presence::kRequired || (operation.bias == Presence::kOptional && problem.bias.data != nullptr);
 }
 
-// Counts the blocks of an extent that have a factor each.
-inline int64_t num_blocks(int64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
-
 // Copies a problem of a caller of another header, which begins with its size in bytes, to a struct of ours of `own_bytes`:
 // fields that it lacks become 0. `name` is the struct's. Fails where it is smaller than `least_bytes`, or has something that we do not know.
 aot_gemm_status_t copy_stated(const char* name, const void* stated, uint64_t least_bytes, uint64_t own_bytes,

@@ -105,7 +105,7 @@ int check_scales(Product product, const RowTensors& tensors, RowResult* result) 
                   which == kScaleOut ? " whose scales are computed" : " that has no blocks", type_of(operation.y).name);
   }
   std::memcpy(result->scale_extents, result->extents, sizeof(result->extents));
-  result->scale_extents[result->num_dims - 1] = operation.scale == RowScale::kBlock ? (cols + kScaleBlock - 1) / kScaleBlock : 1;
+  result->scale_extents[result->num_dims - 1] = operation.scale == RowScale::kBlock ? num_blocks(cols) : 1;
   if (result->writes_scale && operation.scale == RowScale::kRow && cols == 0) {
     return refuse("ShapeError", "%s: x has shape %s; expected at least 1 column, of whose values a row's scale is computed; "
                   "pass scale=", product_name(product), shape_text(*tensors.x).characters);

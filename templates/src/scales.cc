@@ -9,8 +9,6 @@ namespace aot {
 
 namespace {
 
-int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
-
 bool is_one_element(const DLTensor& tensor) {
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] != 1) return false;

@@ -112,7 +112,7 @@ def run_python(folder, calls, seed):
     outcomes, seconds = _run(command, **variables)
     launches, idle = outcomes.pop("launches"), outcomes.pop("idle")
     if idle and calls >= ENOUGH_CALLS:
-        raise FuzzError(f"{idle} operations were never launched from Python")
+        raise FuzzError(f"never launched from Python: {', '.join(idle)}")
     return Run("Python", calls, seconds, launches, dict(Counter(outcomes)))
 
 

@@ -75,9 +75,9 @@ class Garbage:
         code, bits = rng.choice(ODD_DTYPES) if self._is_odd(0.03) else dtype
         self.extents = (ctypes.c_int64 * MAX_DIMS)(*shape)
         self.steps = (ctypes.c_int64 * MAX_DIMS)(*(strides or ()))
-        address = (
-            rng.choice((0, 1, 2**64 - 2)) if self._is_odd(0.05) else BASE * rng.randint(1, 6) + 2 * rng.randint(0, 4)
-        )
+        step = 2 if bits < 32 or self._is_odd(0.1) else 4
+        address = BASE * rng.randint(1, 6) + step * rng.randint(0, 4)
+        address = rng.choice((0, 1, 2**64 - 2)) if self._is_odd(0.05) else address
         self.view = DLTensor(
             address,
             rng.choice(ODD_DEVICES) if self._is_odd(0.04) else (2, 0),
@@ -353,7 +353,7 @@ def main():
         outcomes[call(package, rng, kinds)] += 1
     launched |= operations_launched(library, operations) | row_operations_launched(library, row_operations)
     launches += library.recorder_num_fake() + library.recorder_num_rows()
-    totals = {"launches": launches, "idle": len({*operations, *row_operations} - launched)}
+    totals = {"launches": launches, "idle": sorted({*operations, *row_operations} - launched)}
     print(json.dumps({**outcomes, **totals}, sort_keys=True))
 
 
