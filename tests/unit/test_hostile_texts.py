@@ -1,6 +1,7 @@
 """Every text of every file format, found by its dataclasses' annotations, with texts that mean something elsewhere.
 
-Each is refused with the format's own error, or comes out as the very text, in what is rendered too.
+Each is refused with the format's own error, or comes out as the very text, in what is rendered too; of the texts that
+are digits of numbers, none comes out.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def test_a_hostile_text_is_refused_or_is_read_as_it_is(name, tmp_path):
                 refusals.append(str(error))
                 continue
             assert text.isprintable(), (owner, text)
-            assert text in texts_of(found) or owner == ("_Searches", "record"), (owner, text)
+            is_numbers = owner[0] in ("PackedGrid", "PackedLadders")
+            assert is_numbers or text in texts_of(found) or owner == ("_Searches", "record"), (owner, text)
     assert refusals
     assert [x for x in refusals if not x.isprintable() or len(x) > 2000] == []
 
