@@ -15,7 +15,8 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Outc
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.select.heldout import LookUp, look_ups
-from aot.select.portfolio import MISSING_RATIO, Matrix
+from aot.select.exchange import MISSING_RATIO
+from aot.select.portfolio import Matrix
 from aot.select.selection import Curve, HeldOut, Regret, Selection
 from aot.select.times import measured_times, split, with_imputed_times
 from aot.space.enumeration import FamilyCensus, Patterns, census

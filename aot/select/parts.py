@@ -59,7 +59,7 @@ def in_parts(
     """
     num_processes = min(len(os.sched_getaffinity(0)), len(parts))
     if size < MANY or num_processes <= 1:
-        found = []
+        found: list[Result] = []
         for part in parts:
             at(len(found))
             found.append(work(state, part))
