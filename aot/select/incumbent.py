@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import look_up
 from aot.families import family_of
 from aot.select.portfolio import Incumbent
+from aot.select.timed import no_incumbent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from aot.core.candidate import Candidate
+    from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import Section
     from aot.core.measurement import Times
     from aot.core.operation import Operation
@@ -26,21 +27,35 @@ def kept_section(selection: Selection | None, operation: Operation) -> Section |
     return next((x for x in sections if x.operation == operation and not x.batch_invariant), None)
 
 
+@dataclass(frozen=True)
+class Dispatched:
+    """Gives what a selection dispatches an operation's problems to."""
+
+    kernels: tuple[KernelKey, ...]
+    multiples: tuple[tuple[int, int], ...]
+    grid: Section
+    """Without its ladders: a look-up goes through all of them, one of which at most concerns a problem, and a grid asks
+    for 400,000 problems."""
+    parts: Mapping[tuple[int, int], Section]
+    """With one ladder each, by (n, k)."""
+
+    @staticmethod
+    def of(selection: Selection, section: Section) -> Dispatched:
+        """Arrange a section of a selection."""
+        multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+        parts = {(ladder.n, ladder.k): replace(section, ladders=(ladder,)) for ladder in section.ladders}
+        return Dispatched(selection.kernels, multiples, replace(section, ladders=()), parts)
+
+    def __call__(self, problem: Problem) -> Candidate:
+        """Return a problem's kernel."""
+        choice = look_up(self.parts.get((problem.n, problem.k), self.grid), problem, self.multiples)
+        return self.kernels[choice.kernel].candidate
+
+
 def incumbent_kernel(selection: Selection | None, operation: Operation) -> Callable[[Problem], Candidate | None]:
     """Make a function that gives what a selection dispatches an operation's problems to; None where it has no table."""
     section = kept_section(selection, operation)
-    if selection is None or section is None:
-        return lambda _problem: None
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    # A look-up goes through all ladders, one of which at most concerns a problem; a grid asks for 400,000 problems.
-    grid = replace(section, ladders=())
-    parts = {(ladder.n, ladder.k): replace(section, ladders=(ladder,)) for ladder in section.ladders}
-
-    def kernel(problem: Problem) -> Candidate:
-        choice = look_up(parts.get((problem.n, problem.k), grid), problem, multiples)
-        return selection.kernels[choice.kernel].candidate
-
-    return kernel
+    return no_incumbent if selection is None or section is None else Dispatched.of(selection, section)
 
 
 def incumbent_of(selection: Selection | None, operation: Operation, times: Times) -> Incumbent:

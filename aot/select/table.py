@@ -17,12 +17,13 @@ from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
+from aot.select.parts import in_parts
 from aot.select.section_kernels import BARRED, SectionKernels
 from aot.select.selection import FamilyKernel
 from aot.select.timed import Bucket, Timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.select.portfolio import Portfolio
@@ -54,7 +55,7 @@ NEAR = 1.6
 its longer time of those two. Source: by trees of the first H200 record, over 7,500 fine cells and without `MOST`, 1.25
 chose kernels 0.56% slower in the mean and 64% at worst than a look at all."""
 
-TOGETHER = 8
+TOGETHER = 4
 """Weights, or edges of n, whose times are predicted at once: what they have in common is looked for once for all."""
 
 
@@ -136,16 +137,24 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
     return Ladder(corners[0].n, corners[0].k, m_edges, tuple(rows))
 
 
+def _ladders_of(of: tuple[SectionKernels, Portfolio], tuned: Sequence[Sequence[Problem]]) -> list[Ladder]:
+    """Build the ladders of a few (n, k), whose times are predicted together."""
+    known, portfolio = of
+    steps = [_Steps.of(known, problems) for problems in tuned]
+    times = known.timed.times_us(known.candidates, [problem for x in steps for problem in x.inside])
+    parts = np.split(times, np.cumsum([len(x.inside) for x in steps])[:-1])
+    return [_ladder(known, portfolio, x, part) for x, part in zip(steps, parts, strict=True)]
+
+
 def _ladders(
     known: SectionKernels, portfolio: Portfolio, tuned: Sequence[Sequence[Problem]], at: Callable[[str], None]
-) -> Iterator[Ladder]:
-    """Build the ladders of what was tuned, each (n, k) apart; several are predicted together, which is cheaper."""
-    for first in range(0, len(tuned), TOGETHER):
-        at(f"{first} of {len(tuned)} weights")
-        steps = [_Steps.of(known, problems) for problems in tuned[first : first + TOGETHER]]
-        times = known.timed.times_us(known.candidates, [problem for x in steps for problem in x.inside])
-        parts = np.split(times, np.cumsum([len(x.inside) for x in steps])[:-1])
-        yield from (_ladder(known, portfolio, x, part) for x, part in zip(steps, parts, strict=True))
+) -> tuple[Ladder, ...]:
+    """Build the ladders of what was tuned, each (n, k) apart."""
+    parts = [tuned[first : first + TOGETHER] for first in range(0, len(tuned), TOGETHER)]
+    size = len(tuned) * len(LEARNED_M) * len(known.candidates)
+    of = known, portfolio
+    done = in_parts(_ladders_of, of, parts, size, lambda x: at(f"{x * TOGETHER} of {len(tuned)} weights"))
+    return tuple(ladder for part in done for ladder in part)
 
 
 def _thin(edges: Sequence[int]) -> tuple[int, ...]:
@@ -250,11 +259,11 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
         fine = tuple(_thin(axis) for axis in fine)
     columns = _Columns(known, operation, fine)
     places = [(n, k) for n in fine[1] for k in fine[2]]
-    found: list[Column] = []
-    while len(found) < len(places):
-        at(f"{len(found)} of {len(places)} columns")
-        found += columns.of(places[len(found) : len(found) + TOGETHER * len(fine[2])])
-    return Grid(fine[1], fine[2], tuple(found))
+    step = TOGETHER * len(fine[2])
+    parts = [places[first : first + step] for first in range(0, len(places), step)]
+    size = len(places) * len(fine[0]) * len(known.candidates)
+    done = in_parts(_Columns.of, columns, parts, size, lambda x: at(f"{x * step} of {len(places)} columns"))
+    return Grid(fine[1], fine[2], tuple(column for part in done for column in part))
 
 
 def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate, int]) -> Grid:
@@ -305,6 +314,6 @@ def build_section(
     for problem in (x for x in sorted(portfolio.solutions) if x.num_groups == num_groups):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
-    ladders = tuple(_ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at))
+    ladders = _ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at)
     scope = Scope(num_groups, is_invariant) if num_groups > 1 or is_invariant else None
     return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)

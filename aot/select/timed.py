@@ -57,7 +57,8 @@ class Bucket:
         return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
 
 
-def _no_incumbent(_problem: Problem) -> Candidate | None:
+def no_incumbent(_problem: Problem) -> Candidate | None:
+    """Say that no earlier selection dispatches a problem."""
     return None
 
 
@@ -72,7 +73,7 @@ class Timed:
     provenance: Provenance
     """Of `own`; a row whose time is not in it is predicted."""
     model: Model
-    incumbent: Callable[[Problem], Candidate | None] = field(default=_no_incumbent)
+    incumbent: Callable[[Problem], Candidate | None] = field(default=no_incumbent)
     """Gives the kernel that an earlier selection dispatches a problem to."""
     target: Target | None = None
     """Where it is known, no time that is predicted, by the model or by another operation's, is below its roofline."""
