@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,3 +77,12 @@ def test_what_lanes_write_is_what_chunks_store(tile, operation, swap_ab):
             found = written(gemm, warp, first)
             assert found == stored(gemm, warp, first)
             assert len(found) == len(set(found.values())) == 128 // gemm.num_halves * tile.num_vectors
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_warp_writes_d_only_where_its_own_sums_were(width):
+    """Other warps may still read theirs: a warp's vector has 32 lanes of 16 bytes, whatever D's elements are."""
+    gemm = EpilogueSplitGemmSm90(
+        SimpleNamespace(width=width), TILES[0], False, 132, (True, True), Operation.BF16_KK_RESIDUAL
+    )
+    assert gemm.num_elements * width // 8 == 32 * 16
