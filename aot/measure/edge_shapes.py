@@ -38,7 +38,7 @@ ALIGNED_SHAPES = (
 """(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way. They are
 rounded up to what the types' alignment needs."""
 
-LONG_SHAPE = (40, 136, 24584, 8)
+LONG_SHAPE = (17, 24, 24584, 8)
 """(m, n, k, padding) for kernels that have more stages than the shapes above have blocks of k: those of 8-bit operands,
 of which 128 elements lie in a stage, and those whose clusters share k. Two turns of 22 stages of 128 in each of 4 CTAs,
 as a tile of 64 x 16 has in 227 KiB, are 22,528 of k."""
