@@ -40,8 +40,11 @@ rounded up to what the types' alignment needs."""
 
 LONG_SHAPE = (17, 24, 24584, 8)
 """(m, n, k, padding) for kernels that have more stages than the shapes above have blocks of k: those of 8-bit operands,
-of which 128 elements lie in a stage, and those whose clusters share k. Two turns of 22 stages of 128 in each of 4 CTAs,
+of which 128 elements lie in a stage, and those of `OF_ONE_TILE`. Two turns of 22 stages of 128 in each of 4 CTAs,
 as a tile of 64 x 16 has in 227 KiB, are 22,528 of k."""
+
+OF_ONE_TILE = ("sm90_cluster_split_k", "sm90_one_tile")
+"""Families whose CTAs compute one tile, so that no second tile uses the stages again."""
 
 TAIL_TILES = ((15, 10), (18, 12))
 """Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with
@@ -171,9 +174,9 @@ def _num_groups(operation: Operation) -> int:
 
 
 def _has_long_rings(key: KernelKey) -> bool:
-    """Say whether a kernel may have more stages than the aligned shapes have blocks of k."""
+    """Say whether a kernel may have more stages than the aligned shapes have blocks of k, for one tile."""
     is_of_bytes = key.operation.a.element.num_bytes == 1
-    return not key.operation.grouping.has_offsets and (is_of_bytes or key.candidate.split_k_mode == SplitK.CLUSTER)
+    return not key.operation.grouping.has_offsets and (is_of_bytes or key.candidate.family in OF_ONE_TILE)
 
 
 MIN_STEP = 8

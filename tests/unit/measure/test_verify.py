@@ -87,8 +87,9 @@ def test_aligned_shapes_keep_alignment_and_multiples(operation):
     ("operation", "fields", "is_long"),
     [
         (Operation.BF16_KK, {}, False),
-        (Operation.BF16_KK, {"split_k": 4, "split_k_mode": "cluster"}, True),
-        (Operation.BF16_KK_BATCHED, {"split_k": 2, "split_k_mode": "cluster"}, True),
+        (Operation.BF16_KK, {"family": "sm90_cluster_split_k", "split_k": 4, "split_k_mode": "cluster"}, True),
+        (Operation.BF16_KK_BATCHED, {"family": "sm90_cluster_split_k", "split_k_mode": "none"}, True),
+        (Operation.BF16_KK, {"family": "sm90_one_tile"}, True),
         (Operation.E4M3_BF16_KK, {}, True),
         (Operation.INT8_INT32_KK, {}, True),
         (Operation.E4M3_BF16_KK_GROUPED, {}, False),
