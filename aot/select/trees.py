@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +95,8 @@ class Forest:
 
     def walk(self, bins: Bins) -> Array:
         """Add up each row's leaves, (feature, row) of numbers of bins."""
+        from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
         total: Array = np.full(bins.shape[1], self.baseline)
         for tree in np.split(self.nodes, self.starts[1:]):
             if len(tree) > MOST_LOOKED_AT:

@@ -361,11 +361,10 @@ def values_of(parameter):
 
 
 @st.composite
-def command_lines(draw):
-    """Draw the words after `aot`."""
-    if draw(st.integers(0, 30)) == 0:
+def command_lines(draw, name):
+    """Draw the words after `aot`, of a command, or of none where the name is empty."""
+    if not name:
         return draw(st.lists(st.one_of(st.sampled_from(HOSTILE), st.sampled_from(sorted(COMMANDS))), max_size=4))
-    name = draw(st.sampled_from(sorted(COMMANDS)))
     command = main.get_command(None, name)
     words = [name]
     if isinstance(command, click.Group) and draw(st.booleans()):
@@ -496,12 +495,18 @@ def template():
 
 
 def fuzz(num_cases, number, report=lambda _code, _words: None):
-    """Run so many cases.
+    """Run so many cases, of each command as many, and of none.
 
     Raises:
         AssertionError: one of them ended as it should not; the message has its words.
     """
 
+    names = ["", *sorted(COMMANDS)]
+    for i, name in enumerate(names):
+        _fuzz_command(name, max(num_cases // len(names), 1), number + i, report)
+
+
+def _fuzz_command(name, num_cases, number, report):
     @settings(
         max_examples=num_cases,
         database=None,
@@ -512,7 +517,7 @@ def fuzz(num_cases, number, report=lambda _code, _words: None):
         verbosity=Verbosity.quiet,
     )
     @seed(number)
-    @given(command_lines())
+    @given(command_lines(name))
     def case(words):
         code, fault = run(words, template())
         report(code, words)
