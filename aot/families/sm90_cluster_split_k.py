@@ -236,10 +236,10 @@ class Sm90ClusterSplitK:
         if operation.types.is_scaled or has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
 
-            gemm = with_epilogue(*configured, operation)
-            if operation.types.is_scaled:
-                a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
-                gemm = scaled(*configured, operation, (b, a) if candidate.swap_ab else (a, b))
+            if not operation.types.is_scaled:
+                return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation)
+            a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
+            gemm = scaled(*configured, operation, (b, a) if candidate.swap_ab else (a, b))
             return skinny_epilogue_entry(gemm, arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
 
