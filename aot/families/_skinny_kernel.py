@@ -19,6 +19,7 @@ from cutlass.memory import SmemAllocator
 
 from aot.families._grid import along_x
 from aot.families._skinny_tile import ALIGN_BYTES, CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
+from aot.families._waits import await_phase
 
 WORDS = 4
 """32-bit registers of a chunk."""
@@ -193,7 +194,7 @@ class SplitGemm:
         fetched = self._fetch(vectors, share)
         stage, phase = Int32(0), Int32(0)
         for k_block in cutlass.range(first, num_k_blocks, step, unroll=1):
-            cute.arch.mbarrier_wait(barriers + stage, phase)
+            await_phase(barriers + stage, phase)
             self._multiply_stage(sums, storage, first_stage + stage)
             cute.arch.sync_warp()
             following = k_block + num_stages * step
@@ -303,7 +304,7 @@ class SplitGemm:
                 row, column = element % tile.rows, element // tile.rows
                 if column < columns:
                     self._send(_add_up(partial, row, column), storage, row, column, rank)
-            cute.arch.mbarrier_wait(_received_barrier(storage, tile), 0)
+            await_phase(_received_barrier(storage, tile), 0)
             layout = cute.make_layout((tile.share, tile.columns, tile.cluster))
             self._store_share(storage.received.get_tensor(layout), kept, storage, columns, origin, d, vectors)
         else:

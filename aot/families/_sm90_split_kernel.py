@@ -28,6 +28,7 @@ from aot.families._quack_internals import first_stage
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP, Tile
+from aot.families._waits import await_phase
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ class SplitGemmSm90(StoreSplitSm90):
         full, empty, _ = barriers(storage, tile)
         stage, phase = Int32(0), Int32(1)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
-            cute.arch.mbarrier_wait(empty + stage, phase)
+            await_phase(empty + stage, phase)
             if const_expr(announces):
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full + stage, tile.stage_bytes)
@@ -280,7 +281,7 @@ class SplitGemmSm90(StoreSplitSm90):
         sums.fill(0.0)
         stage, phase, previous = Int32(0), Int32(0), Int32(0)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
-            cute.arch.mbarrier_wait(full + stage, phase)
+            await_phase(full + stage, phase)
             quack_sm90.gemm_w_idx(mma, sums, fragments_r, fragments_c, False, stage, stage, wg_wait=1)
             if k_block >= tile.splits and k_block + (tile.num_stages - 1) * tile.splits < num_k_blocks:
                 self.release(storage, previous, rank)
@@ -374,7 +375,7 @@ class SplitGemmSm90(StoreSplitSm90):
     def _add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
         """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
         if const_expr(self.tile.splits > 1):
-            cute.arch.mbarrier_wait(barriers(storage, self.tile)[2], 0)
+            await_phase(barriers(storage, self.tile)[2], 0)
         for slot in range_constexpr(self.tile.splits - 1):
             for v in range_constexpr(self.tile.num_vectors):
                 part = cute.make_rmem_tensor(4, Float32)

@@ -24,6 +24,7 @@ from aot.families._epilogue import Terms, finish_sum
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import barriers
 from aot.families._sm90_split_tile import GROUP, MMA_M
+from aot.families._waits import await_phase
 
 RUN = 2
 """Neighbouring columns of a row of which a thread holds sums. Source: PTX ISA, wgmma, registers of the accumulator."""
@@ -61,7 +62,7 @@ class ScaledSplitGemmSm90(EpilogueSplitGemmSm90):
         sums.fill(0.0)
         stage, phase = Int32(0), Int32(0)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
-            cute.arch.mbarrier_wait(full + stage, phase)
+            await_phase(full + stage, phase)
             quack_sm90.gemm_w_idx(mma, partial, fragments_r, fragments_c, True, stage, stage, wg_wait=0)
             if k_block + tile.num_stages * tile.splits < num_k_blocks:
                 self.release(storage, stage, rank)
