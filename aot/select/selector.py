@@ -30,6 +30,7 @@ from aot.select.selection import (
     SELECTION_VERSION,
     AgainstReference,
     Curve,
+    HeldOut,
     Regret,
     Selection,
 )
@@ -75,11 +76,15 @@ def _choose(
     found: Sequence[Chosen],
     target: Target,
 ) -> Chosen:
-    """Choose an operation's kernels: those of a twin, or some of those of the operation without its epilogue."""
+    """Choose an operation's kernels: those of a twin, or some of those of the operation without its epilogue.
+
+    One that was measured itself is bound by a twin's alone.
+    """
     basis, known_times = measured.basis_of(operation), filled
     pool = pool_of(operation, filled, measured, objective, found)
     able, timed = legal(pool.candidates, operation, target), {x for row in filled.values() for x in row}
-    is_bound = able & timed and len(able) >= MIN_SHARED * len(pool.candidates)
+    may_bind = pool.like is not None or basis is not Basis.MEASURED
+    is_bound = may_bind and able & timed and len(able) >= MIN_SHARED * len(pool.candidates)
     shared = tuple(x for x in pool.candidates if x in able) if is_bound else ()
     if shared or basis is Basis.IMPUTED or operation.epilogue.steps:
         filled = within(filled, frozenset(shared) or legal(timed, operation, target))
@@ -187,6 +192,12 @@ def _against(table: DispatchTable, kernels: Sequence[KernelKey], measured: Known
             found = against(section, kernels, rows, measured.references, measured.ordered, is_heldout=is_heldout)
             if found is not None:
                 yield found
+
+
+def _scores(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[HeldOut]:
+    """Score each section on what was held out."""
+    for section in table.sections:
+        yield from score(section, kernels, _asked_of(section, table, measured.heldout), measured.ordered)
 
 
 def _with_imputed(times: OperationTimes, objective: Objective) -> OperationTimes:
@@ -340,7 +351,7 @@ def _selection(
         measured.record.conditions if is_measured and measured.record else (),
         tuple(_regret(chosen, is_predicted=measured.record is None) for chosen in found),
         tuple(item for item in curves if item is not None),
-        tuple(x for s in sections for x in score(s, kernels, _asked_of(s, table, measured.heldout), measured.ordered)),
+        tuple(_scores(table, kernels, measured)),
         tuple(kernels),
         table,
         tuple(_against(table, kernels, measured)),
