@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
-NEVER_RUN = {"sm90_cluster_split_k": (8,), "sm90_one_tile": (8, 16)}
-"""Families of which no kernel has run on any device where A has so many bits: `aot tune` verifies and times them, and
-no prediction chooses them. An entry goes when a committed record has such a kernel."""
-
 _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
 
@@ -121,17 +117,12 @@ def _predicted_candidates(
 ) -> tuple[Candidate, ...]:
     """Choose the candidates for a predicted table.
 
-    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks. And
-    none of `NEVER_RUN`.
+    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
     """
     groups = (1,) if operation.grouping is Grouping.DENSE else (8, 64)
     sizes = product((1, 16, 64, 128, 256, 512, 2048), (1024, 4096, 8192), groups)
     problems = [Problem(operation, m, n, n, num_groups) for m, n, num_groups in sizes]
-    legal = [
-        candidate
-        for candidate in space.legal(operation, target, patterns)
-        if is_general(candidate) and operation.a.element.bits not in NEVER_RUN.get(candidate.family, ())
-    ]
+    legal = [x for x in space.legal(operation, target, patterns) if is_general(x)]
     return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
 
 

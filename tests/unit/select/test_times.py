@@ -1,20 +1,13 @@
-import gzip
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import aot
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.shape_set import parse_shape_set
-from aot.core.target import load_target
-from aot.select.times import NEVER_RUN, measured_times, predicted_times, split, spreads, with_imputed_times
-from aot.space.enumeration import Patterns
+from aot.select.times import measured_times, split, spreads, with_imputed_times
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
@@ -132,26 +125,3 @@ def test_a_gate_takes_the_times_of_the_product_of_both_halves():
         Problem(gate, 64, 256, 4096): {PLAIN: 512.0},
         Problem(gate, 64, 512, 4096): {PLAIN: 1024.0},
     }
-
-
-@pytest.mark.parametrize(
-    ("operation", "is_there"), [(Operation.E4M3_FP32_KK, False), (Operation.E4M3_BF16_FAST_KK, False), (BF16, True)]
-)
-def test_predictions_choose_no_kernel_of_a_kind_that_never_ran(operation, is_there):
-    weight = '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n'
-    shapes = parse_shape_set(f'version = 1\noperations = ["{operation}"]\nm = [128]\n{weight}', "x")
-    (rows,) = predicted_times(shapes, load_target("h200"), Patterns(), operations=[operation]).values()
-    families = {x.family for row in rows.values() for x in row}
-    found = [x in families for x in ("sm90_cluster_split_k", "sm90_prefetch_b", "sm90_one_tile")]
-    assert found == [is_there, True, False]
-
-
-def test_what_never_ran_is_in_no_committed_record():
-    """A family goes from `NEVER_RUN` with the first record that has it."""
-    paths = list(Path(aot.__file__).parent.glob("records/*.jsonl.gz"))
-    assert paths
-    for path in paths:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            kernels = json.loads(file.readline())["kernels"]
-        run = {(x["candidate"]["family"], Operation(x["operation"]).a.element.bits) for x in kernels}
-        assert run.isdisjoint((family, bits) for family, widths in NEVER_RUN.items() for bits in widths)
