@@ -20,7 +20,7 @@ from aot.select.trees import Forest
 from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, estimate, num_tiles, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,10 +42,23 @@ NEAR_BEST = 2.0
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
 (docs/log/2026-11-21-selections.md); none was searched for."""
 
+TIMED_WAVES = 0.999
+"""Part of a family's times at whose number of waves and below the trees are trusted; with all, one time would do."""
+SHARE_OF_WAVES = 0.25
+"""Part of the waves of the family timed at most, from which on a family is trusted at any number: an assumption."""
+BEYOND_WAVES = 1.25
+"""What a prediction of another family for more waves is multiplied by. Source: an assumption, on the safe side of what
+was seen on an H200, 2026-11-23: of `sm90_one_tile`, timed at up to 7 waves, the trees gave times at 12 to 500 waves
+by which the table took it where other kernels are up to 11% faster (docs/log/2026-11-23-one-tile.md)."""
+
 FEW_PROBLEMS = 400
 """Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""
 
 _MODES = list(SplitK)
+_LOG_WAVES = 11
+"""The feature that is the logarithm of a launch's waves of tiles."""
+_FAMILY = 20
+"""The feature that is a candidate's family, by its place among the names."""
 
 
 class Model(Protocol):
@@ -137,6 +150,13 @@ def _features(
     return np.stack([np.broadcast_to(feature, shape) for feature in every], axis=-1), found[0]
 
 
+def _most_log_waves(features: Array, names: Sequence[str]) -> dict[str, float]:
+    """Return `TimeModel.log_waves` of the features of all times."""
+    families, waves = features[:, _FAMILY], features[:, _LOG_WAVES]
+    most = {names[int(i)]: float(np.quantile(waves[families == i], TIMED_WAVES)) for i in np.unique(families)}
+    return {family: x for family, x in most.items() if x < max(most.values()) + np.log(SHARE_OF_WAVES)}
+
+
 @dataclass(frozen=True)
 class TimeModel:
     """The cost model corrected by what a record holds."""
@@ -146,6 +166,8 @@ class TimeModel:
     """Families and schedules; their index is the feature."""
     regressor: Any
     """scikit-learn's HistGradientBoostingRegressor."""
+    log_waves: Mapping[str, float]
+    """By family that is not trusted at any number, the logarithm of the most waves at which it is."""
 
     @staticmethod
     def fit(times: OperationTimes, target: Target) -> TimeModel:
@@ -183,9 +205,10 @@ class TimeModel:
             early_stopping=False,
             random_state=0,
         )
+        every = np.concatenate(features)
         with threadpool_limits(1):
-            regressor.fit(np.concatenate(features), np.concatenate(residuals), np.concatenate(weights))
-        return TimeModel(target, names, regressor)
+            regressor.fit(every, np.concatenate(residuals), np.concatenate(weights))
+        return TimeModel(target, names, regressor, _most_log_waves(every, names))
 
     def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Array:
         """Predict times in microseconds, (problem, candidate); infinite where a mask does not ask."""
@@ -197,7 +220,8 @@ class TimeModel:
             if asked.any():
                 with threadpool_limits(1):
                     predicted[asked] = np.exp(modelled[asked] + self.regressor.predict(found[asked]))
-            return predicted
+            most = np.array([self.log_waves.get(candidate.family, np.inf) for candidate in candidates])
+            return np.where(found[..., _LOG_WAVES] > most, predicted * BEYOND_WAVES, predicted)
         for j, candidate in enumerate(candidates):
             rows = np.arange(len(problems)) if asked is None else np.flatnonzero(asked[:, j])
             if rows.size:
@@ -211,7 +235,8 @@ class TimeModel:
         features = [x[:, 0] if x.ndim > 1 else x for x in found]
         own = _of_candidates([candidate], sizes.operation, self.names)
         times: Array = np.exp(modelled + self._forest.predict([*features, *own], modelled))
-        return times
+        is_beyond = features[_LOG_WAVES] > self.log_waves.get(candidate.family, np.inf)
+        return np.where(is_beyond, times * BEYOND_WAVES, times)
 
     @cached_property
     def _forest(self) -> Forest:

@@ -164,3 +164,16 @@ def test_a_name_that_no_time_was_of_is_predicted_too():
 def test_no_times_is_an_error():
     with pytest.raises(ValueError, match="need at least one array to concatenate"):
         TimeModel.fit({}, H200)
+
+
+@pytest.mark.parametrize("few_problems", [0, 400])
+def test_a_family_timed_at_few_waves_is_taken_to_be_slower_at_many(few_trees, monkeypatch, few_problems):
+    monkeypatch.setattr(module, "FEW_PROBLEMS", few_problems)
+    one_tile = named("sm90_one_tile_128x128_c1x1_direct", "h200")
+    small = [p for p in PROBLEMS if p.m <= 256]
+    wide, narrow = planted(lambda *_: 1.0, candidates=[PINGPONG]), planted(lambda *_: 1.0, small, [one_tile])
+    times = {problem: {**row, **narrow.get(problem, {})} for problem, row in wide.items()}
+    asked = [problem_of(128, 4096, 4096), problem_of(4096, 8192, 4096)]
+    found = TimeModel.fit({BF16: times}, H200).times_us([PINGPONG, one_tile], asked)
+    factors = found / estimate([PINGPONG, one_tile], asked, H200).total_us
+    assert factors == pytest.approx(np.array([[1.0, 1.0], [1.0, module.BEYOND_WAVES]]), rel=0.01)
