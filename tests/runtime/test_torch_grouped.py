@@ -159,6 +159,22 @@ def test_a_compiled_function_has_no_graph_break(module, calls):
     assert calls == ["grouped_linear"] * 4
 
 
+@pytest.mark.parametrize("mode", ["deterministic", "batch_invariant"])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_mode_comes_through_a_graph_and_both_gradients(module, calls, mode, is_listed):
+    x, weight, ends = operands()
+
+    def product(x, weight):
+        return module.grouped_linear(x, list(weight.unbind()) if is_listed else weight, ends, **{mode: True})
+
+    found = torch.compile(product, backend="aot_eager", fullgraph=True)(x, weight)
+    torch.testing.assert_close(found, torch_reference.grouped_linear(x, weight, ends))
+    torch.testing.assert_close(product(x, weight), found, rtol=0, atol=0)
+    product(x.requires_grad_(), weight.requires_grad_()).sum().backward()
+    assert list(torch_reference.MODES) == [(mode,)] * 5
+    assert x.grad.shape == x.shape
+
+
 def test_one_graph_serves_every_number_of_rows(module, calls):
     graphs = []
 
