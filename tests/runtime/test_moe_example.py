@@ -75,6 +75,13 @@ def test_the_layer_is_the_sum_over_a_tokens_experts(package, monkeypatch, bias):
     assert relative_error(result.view(-1, HIDDEN), by_tokens(x, logits, gate_up, down)) < 0.01
 
 
+def test_a_mode_of_the_layer_is_that_of_both_products(package, monkeypatch):
+    torch_reference.stand_in(package, monkeypatch)
+    example, (x, router, gate_up, down) = example_of(package), drawn()
+    example.MixtureOfExperts(router, example.Experts(gate_up, down), TOP, batch_invariant=True)(x)
+    assert list(torch_reference.MODES) == [("batch_invariant",)] * 2
+
+
 @pytest.mark.slow
 def test_a_compiler_takes_the_layer_as_one_graph(package, monkeypatch):
     torch_reference.stand_in(package, monkeypatch)
