@@ -78,7 +78,10 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
 /* Flag of a problem: a row of D has the same bits whatever m is and whatever the other rows hold, and from run to run.
  * Between calls of one n, one k and one operation, operands with the same strides, and addresses that are multiples of 16
  * bytes in both or in neither, on devices that one table answers for. A kernel is then chosen among those that add up k
- * in one order, which costs time at some sizes. A library without such a table for the operation says so: an error. */
+ * in one order, which costs time at some sizes. A library without such a table for the operation says so: an error. Of
+ * groups that offsets tell, the bits of a row depend on its operands and on its group's alone: not on how many rows the
+ * group has, nor on the other groups and their number. It costs nothing there, since a library's kernels of such an
+ * operation have one order or refuse the flag. */
 #define AOT_GEMM_BATCH_INVARIANT UINT64_C(4)
 
 /* Flag of a problem: D has the same bits from run to run, of the same operands on the same device. Only kernels that add
