@@ -44,6 +44,11 @@ SCALED = [
     KernelKey(Operation.E4M3_FP32_KK, FOUR_CTAS),
     KernelKey(Operation.E4M3_BF16_KK_SILU, TWO_CTAS),
     KernelKey(Operation.E4M3_BF16_KK_SWIGLU, TWO_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK_RELU, ONE_ROW),
+    KernelKey(Operation.E4M3_BF16_KK_GELU, FOUR_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, WHOLE),
+    KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, TWO_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK_GEGLU, FOUR_CTAS),
 ]
 FINISHED = [
     KernelKey(Operation.BF16_KK_RELU, FOUR_CTAS),
