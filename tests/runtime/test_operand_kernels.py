@@ -61,6 +61,7 @@ SOME = [
     (Operation.FP16_KK_BIAS, sm90(128, 208, swap_ab=True)),
     (Operation.BF16_KK_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.E4M3_BF16_KK_SWIGLU, sm90(64, 64)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm90(64, 192, "cooperative", swap_ab=True, **SERIAL)),
     (Operation.E4M3_BF16_KK, early(64, 8, swap_ab=True)),
     (Operation.BF16_KK_SILU, early(64, 64, **SERIAL)),
     (Operation.INT8_INT32_KK, sm90(64, 16, swap_ab=True)),
@@ -75,9 +76,14 @@ SOME = [
     (Operation.BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
     (Operation.E4M3_BF16_KK_SWIGLU, sm100(128, 256)),
     (Operation.INT8_FP16_KK, sm100(64, 32, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_GEGLU, sm100(128, 64, **PAIR)),
 ]
 """Of each family and kind of operands one; where there is one, the kernel that tests/equivalence compiles too."""
 MORE = [
+    (Operation.E4M3_BF16_KK_GEGLU, sm90(128, 96)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm90(128, 96)),
+    (Operation.E4M3_BF16_KK_GELU, sm90(64, 208, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_RELU, early(64, 88, "cooperative")),
     (Operation.E4M3_BF16_KK, sm90(128, 96)),
     (Operation.E5M2E4M3_BF16_KK, sm90(64, 64, swap_ab=True)),
     (Operation.E4M3_BF16_FAST_KK, sm90(128, 256, "cooperative", cluster_m=2)),
@@ -95,6 +101,10 @@ MORE = [
     (Operation.E4M3E5M2_BF16_KK, sm100(64, 64, swap_ab=True)),
     (Operation.FP16_KK_GELU, sm100(256, 256, **PAIR)),
     (Operation.BF16_KK_GEGLU, sm100(128, 64, **PAIR)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm100(256, 256, **PAIR)),
+    (Operation.E4M3_BF16_KK_GELU, sm100(256, 256, **PAIR)),
+    (Operation.E4M3_BF16_KK_RELU, sm100(128, 64, **SERIAL)),
     (Operation.INT8_INT32_KK, sm100(256, 256, **PAIR)),
     (Operation.INT8_BF16_KK, sm100(128, 256, "static")),
     (Operation.TF32_KK, sm100(128, 160, **SERIAL)),

@@ -39,6 +39,7 @@ LAUNCHED = [
     key(Op.E4M3E5M2_BF16_KK, 128, 64, 2, cluster_m=2),
     key(Op.E4M3_BF16_KK_SWIGLU, 128, 128, swap_ab=True),
     key(Op.E4M3_BF16_KK_SWIGLU, 128, 160, 4),
+    key(Op.E4M3_BF16_KK_RESIDUAL, 128, 128, 2, swap_ab=True),
 ]
 """Kernels of each kind of operands, with as many sums as fit."""
 MORE = [
@@ -51,6 +52,14 @@ MORE = [
     alone(Op.E4M3_FP32_KK, 128, 128, cluster_n=4),
     alone(Op.E4M3_BF16_FAST_KK, 256, 64, cluster_m=2),
     alone(Op.E4M3_BF16_KK_SILU, 64, 96, swap_ab=True),
+    key(Op.E4M3_BF16_KK_RELU, 64, 160, swap_ab=True),
+    key(Op.E4M3_BF16_KK_GELU, 256, 80, 2, swap_ab=True),
+    key(Op.E4M3_BF16_KK_GEGLU, 64, 192, 2),
+    key(Op.E4M3_BF16_KK_RESIDUAL, 128, 104),
+    alone(Op.E4M3_BF16_KK_RESIDUAL, 64, 160, cluster_m=2),
+    alone(Op.E4M3_BF16_KK_RESIDUAL, 192, 72),
+    alone(Op.E4M3_BF16_KK_GELU, 128, 128, cluster_n=4),
+    alone(Op.E4M3_BF16_KK_GEGLU, 128, 64, swap_ab=True),
 ]
 """Kernels of the other operations of FP8, and of other limits."""
 KEYS = LAUNCHED + MORE if EVERY else LAUNCHED
