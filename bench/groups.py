@@ -27,7 +27,7 @@ if not __package__:  # run as a file, beside which this file itself would be fou
 
 import torch
 
-from bench.moe import LARGEST_ERROR, LARGEST_FP8_ERROR, MODELS, TOKENS, Experts, Model, layer_row, product_row, routed
+from bench.moe import LARGEST_ERROR, LARGEST_FP8_ERROR, MODELS, TOKENS, Model, Weights, layer_row, product_row, routed
 from bench.options import write
 from bench.protocol import L2_MULTIPLE, capture, interleave, make_sets, relative_error
 
@@ -78,21 +78,21 @@ def blocks(values: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]
 def grouped(wheel: Any, tokens: Sequence[int]) -> Iterator[Row]:
     """Time the first product of each model's experts, with even and with skewed loads."""
     for model in MODELS:
-        experts = Experts.of(model)
+        experts = Weights.of(model)
         for count in tokens:
             for is_skewed in (False, True):
-                yield product_row(model, experts, count, wheel.grouped_linear, is_skewed=is_skewed)
+                yield product_row(wheel, model, experts, count, is_skewed=is_skewed)
 
 
-def _eights(experts: Experts) -> tuple[torch.Tensor, torch.Tensor]:
+def _eights(experts: Weights) -> tuple[torch.Tensor, torch.Tensor]:
     """Round the first weights expert by expert: in float32 all at once would not fit."""
     parts = [blocks(weight, BLOCK) for weight in experts.gate_up]
     return torch.stack([x for x, _ in parts]), torch.stack([x for _, x in parts])
 
 
-def fp8_row(wheel: Any, model: Model, experts: Experts, eights: tuple[torch.Tensor, torch.Tensor], tokens: int) -> Row:
+def fp8_row(wheel: Any, model: Model, experts: Weights, eights: tuple[torch.Tensor, torch.Tensor], tokens: int) -> Row:
     """Time a product with blocks of factors beside that of bfloat16; the rows are rounded beforehand."""
-    routes = routed(model, tokens, is_skewed=False)
+    routes = routed(wheel, model, tokens, is_skewed=False)
     x = torch.randn(tokens, model.hidden, device="cuda", dtype=torch.bfloat16)[routes.token_of.long()]
     (rows, scale_x), (weight, scale_w) = blocks(x, 1), eights
     out = torch.empty(len(rows), weight.shape[1], device="cuda", dtype=torch.bfloat16)
@@ -109,7 +109,7 @@ def fp8_row(wheel: Any, model: Model, experts: Experts, eights: tuple[torch.Tens
 def fp8(wheel: Any, tokens: Sequence[int]) -> Iterator[Row]:
     """Time float8 of each model's experts."""
     for model in MODELS:
-        experts = Experts.of(model)
+        experts = Weights.of(model)
         eights = _eights(experts)
         for count in tokens:
             yield fp8_row(wheel, model, experts, eights, count)
@@ -156,9 +156,9 @@ def modes(wheel: Any, _tokens: Sequence[int]) -> Iterator[Row]:
 def layers(wheel: Any, tokens: Sequence[int]) -> Iterator[Row]:
     """Time whole layers."""
     for model in MODELS:
-        experts = Experts.of(model)
+        experts = Weights.of(model)
         for count in tokens:
-            yield layer_row(model, experts, count, wheel.grouped_linear)
+            yield layer_row(wheel, model, experts, count)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -6,8 +6,8 @@ from the repository's root, with a wheel of the preset `moe`, torch and, for the
 that of the experts' first weight, for 16 to 8192 tokens that are routed evenly or with a skew (the logits of expert e
 less log(e + 1)). Results are held against torch's. Medians over interleaved rounds of CUDA-graph replays; the weights
 exceed the L2 many times over, so that they are read from memory. The layer has router, permutation and
-weighted sum in it, ours (bench/moe_layer.py, with the parts that are torch's compiled) and transformers' own block on
-torch._grouped_mm, eager and under torch.compile. Ends with 1 where a result is wrong.
+weighted sum in it, ours (the wheel's examples/moe.py, with the parts that are torch's compiled) and transformers' own
+block on torch._grouped_mm, eager and under torch.compile. Ends with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ if not __package__:  # run as a file, beside which this file itself would be fou
 
 import torch
 
-from bench.moe_layer import Fp8Experts, Routes, combine, moe, moe_fp8, quantise_rows, route
 from bench.options import write
 from bench.protocol import capture, interleave, relative_error
 
@@ -58,7 +57,12 @@ MODELS = (
 asked for this bench has it."""
 
 
-class Experts(NamedTuple):
+def example(wheel: Any) -> Any:
+    """Return the module of the layer that the wheel ships."""
+    return importlib.import_module(f"{wheel.__name__}.examples.moe")
+
+
+class Weights(NamedTuple):
     """The weights of a layer on the device."""
 
     router: torch.Tensor
@@ -66,26 +70,26 @@ class Experts(NamedTuple):
     down: torch.Tensor
 
     @staticmethod
-    def of(model: Model) -> Experts:
+    def of(model: Model) -> Weights:
         """Draw weights."""
 
         def draw(*shape: int) -> torch.Tensor:
             return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) / math.sqrt(shape[-1])
 
         width = 2 * model.intermediate
-        return Experts(
+        return Weights(
             draw(model.experts, model.hidden),
             draw(model.experts, width, model.hidden),
             draw(model.experts, model.hidden, model.intermediate),
         )
 
 
-def routed(model: Model, tokens: int, *, is_skewed: bool) -> Routes:
-    """Route tokens at random."""
+def routed(wheel: Any, model: Model, tokens: int, *, is_skewed: bool) -> Any:
+    """Route tokens at random; gives the `Routes` of the wheel's example."""
     logits = torch.randn(tokens, model.experts, device="cuda")
     if is_skewed:
         logits -= torch.log(torch.arange(1, model.experts + 1, device="cuda"))
-    return route(logits, model.top)
+    return example(wheel).route(logits, model.top)
 
 
 def medians(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -94,9 +98,9 @@ def medians(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     return {name: round(statistics.median(times), 2) for name, times in interleave(graphs).items()}
 
 
-def product_row(model: Model, experts: Experts, tokens: int, linear: Any, *, is_skewed: bool) -> dict[str, Any]:
+def product_row(wheel: Any, model: Model, experts: Weights, tokens: int, *, is_skewed: bool) -> dict[str, Any]:
     """Time the first product of a layer, without its gate, which torch's has none of; and with gate and gather."""
-    routes = routed(model, tokens, is_skewed=is_skewed)
+    routes, linear = routed(wheel, model, tokens, is_skewed=is_skewed), wheel.grouped_linear
     x = torch.randn(tokens, model.hidden, device="cuda", dtype=torch.bfloat16)
     rows, weight, offsets = x[routes.token_of.long()], experts.gate_up, routes.offsets
     transposed = weight.transpose(1, 2)
@@ -123,7 +127,7 @@ def product_row(model: Model, experts: Experts, tokens: int, linear: Any, *, is_
     return {"model": model.name, "tokens": tokens, "skew": is_skewed, "us": us, "errors": errors}
 
 
-def transformers_block(model: Model, experts: Experts) -> Any:
+def transformers_block(model: Model, experts: Weights) -> Any:
     """Return Qwen3's sparse block of transformers with these weights, on torch._grouped_mm.
 
     Raises:
@@ -148,38 +152,36 @@ def transformers_block(model: Model, experts: Experts) -> Any:
     return block
 
 
-def layer_row(model: Model, experts: Experts, tokens: int, linear: Any) -> dict[str, Any]:
+def layer_row(wheel: Any, model: Model, experts: Weights, tokens: int) -> dict[str, Any]:
     """Time whole layers, router, permutation and weighted sum among them."""
+    layer = example(wheel)
     x = torch.randn(tokens, model.hidden, device="cuda", dtype=torch.bfloat16)
-    route_compiled, combine_compiled = torch.compile(route), torch.compile(combine)
-    quantise: Any = torch.compile(quantise_rows)
-    quantised = Fp8Experts.of(experts.gate_up, experts.down)
+    route, combine, quantise = (torch.compile(f) for f in (layer.route, layer.combine, layer.quantise_rows))
+    plain = layer.Experts(experts.gate_up, experts.down)
+    quantised = plain.quantised()
 
-    def wheel() -> torch.Tensor:
-        routes = route_compiled(torch.nn.functional.linear(x, experts.router), model.top)
-        inner = linear(x, experts.gate_up, routes.offsets, index=routes.token_of, gate="silu")
-        return combine_compiled(linear(inner, experts.down, routes.offsets), routes)
+    def computed(weights: Any) -> torch.Tensor:
+        routes = route(torch.nn.functional.linear(x, experts.router), model.top)
+        result: torch.Tensor = combine(layer.multiply(x, routes, weights, quantise), routes)
+        return result
 
-    def wheel_fp8() -> torch.Tensor:
-        routes = route_compiled(torch.nn.functional.linear(x, experts.router), model.top)
-        return moe_fp8(x, routes, quantised, linear, quantise)
-
-    calls: dict[str, Callable[[], object]] = {"wheel": wheel, "wheel fp8": wheel_fp8}
+    calls: dict[str, Callable[[], object]] = {
+        "wheel": lambda: computed(plain),
+        "wheel fp8": lambda: computed(quantised),
+    }
     row: dict[str, Any] = {"model": model.name, "tokens": tokens, "errors": []}
-    plain = moe(
-        x, route(torch.nn.functional.linear(x, experts.router), model.top), experts.gate_up, experts.down, linear
-    )
-    row["errors"].append(relative_error(wheel(), plain))
+    expected = layer.MixtureOfExperts(experts.router, plain, model.top)(x)
+    row["errors"].append(relative_error(computed(plain), expected))
     try:
-        row["errors_fp8"] = [relative_error(wheel_fp8(), plain)]
-    except importlib.import_module(linear.__module__.split(".")[0]).UnsupportedError as error:
+        row["errors_fp8"] = [relative_error(computed(quantised), expected)]
+    except wheel.UnsupportedError as error:
         row["fp8_refused"] = str(error).splitlines()[0]
         del calls["wheel fp8"]
     try:
         block = transformers_block(model, experts)
         whole: Any = torch.compile(block)
         batch = x[None]
-        row["errors"].append(relative_error(plain, _first(block(batch))[0]))
+        row["errors"].append(relative_error(expected, _first(block(batch))[0]))
         calls |= {"transformers": lambda: block(batch), "transformers compiled": lambda: whole(batch)}
     except (ImportError, AttributeError, TypeError) as error:
         row["transformers_refused"] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -191,17 +193,17 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
-def rows(values: argparse.Namespace, linear: Any, start: float) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows(values: argparse.Namespace, wheel: Any, start: float) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is measured, with the kind of row, until the time is over."""
     for model in MODELS:
-        experts = Experts.of(model)
+        experts = Weights.of(model)
         for tokens in values.tokens:
             for is_skewed in (False, True):
                 if time.monotonic() - start > values.max_seconds:
                     return
-                yield "products", product_row(model, experts, tokens, linear, is_skewed=is_skewed)
+                yield "products", product_row(wheel, model, experts, tokens, is_skewed=is_skewed)
             if values.layers and time.monotonic() - start <= values.max_seconds:
-                yield "layers", layer_row(model, experts, tokens, linear)
+                yield "layers", layer_row(wheel, model, experts, tokens)
 
 
 def is_right(result: dict[str, Any]) -> bool:
@@ -245,12 +247,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run from the command line; 1 if a result was wrong."""
     values, start = arguments(), time.monotonic()
-    linear = importlib.import_module(values.package).grouped_linear
+    wheel = importlib.import_module(values.package)
     result: dict[str, Any] = {"description": __doc__, "products": [], "layers": []}
     result |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     result["date"] = time.strftime("%Y-%m-%d", time.gmtime())
     with torch.no_grad():
-        for kind, row in rows(values, linear, start):
+        for kind, row in rows(values, wheel, start):
             result[kind].append(row)
             print(f"[{time.monotonic() - start:5.1f} s] {row['model']} {row['tokens']} {row['us']}", file=sys.stderr)
     write(values.out, result)

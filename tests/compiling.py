@@ -1,16 +1,16 @@
 """Compile kernels for tests into the store that `aot` uses: each once, by a process that is kept for the next ones.
 
 CUTLASS takes seconds to import. `aot` starts compilers for a run and ends them with it; a test module asks for a few
-kernels, many modules do, and each process that runs tests needs no more than one compiler at a time.
+kernels, and many modules do. CuTe DSL takes an architecture once, so that there is a compiler for each.
 """
 
 from __future__ import annotations
 
 import atexit
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -21,36 +21,31 @@ from aot.core.scratch import scratch_folder
 from tests import native
 
 STORE = Path(__file__).parents[1] / "build" / "artifacts"
+EVERY = "AOT_EVERY_CANDIDATE" in os.environ
+"""Whether tests compile all kernels that they know, as `make walk` does, or those that show each property once."""
 
 
-@dataclass
 class _Compiler:
-    """The process that compiles; CuTe DSL takes an architecture once, so another one needs another process."""
+    """A process that compiles for one architecture."""
 
-    arch: str = ""
-    process: ProcessPoolExecutor | None = None
-    workplace: Path = STORE
-    held: ExitStack = field(default_factory=ExitStack)
+    def __init__(self, arch):
+        STORE.mkdir(parents=True, exist_ok=True)
+        self._held = ExitStack()
+        self._workplace = self._held.enter_context(scratch_folder(SCRATCH, STORE.resolve()))
+        context = multiprocessing.get_context("spawn")
+        self._process = ProcessPoolExecutor(1, context, _start_worker, (arch, self._workplace))
 
     def end(self):
-        if self.process is not None:
-            self.process.shutdown()
-        self.held.close()
+        self._process.shutdown()
+        self._held.close()
 
     def run(self, key, target):
-        if target.arch != self.arch:
-            self.end()
-            STORE.mkdir(parents=True, exist_ok=True)
-            self.arch, self.workplace = target.arch, self.held.enter_context(scratch_folder(SCRATCH, STORE.resolve()))
-            start = (target.arch, self.workplace)
-            context = multiprocessing.get_context("spawn")
-            self.process = ProcessPoolExecutor(1, context, _start_worker, start)
-        return self.process.submit(compile_one, key, target, STORE.resolve(), self.workplace).result()
+        return self._process.submit(compile_one, key, target, STORE.resolve(), self._workplace).result()
 
 
 @cache
-def _compiler():
-    found = _Compiler()
+def _compiler(arch):
+    found = _Compiler(arch)
     atexit.register(found.end)
     return found
 
@@ -63,6 +58,6 @@ def compile_kernels(keys, target):
         if store.get_any(key, target) is None:
             with native.locked(native.STORE / f"{store.directory(key, target).name}.lock"):
                 if store.get_any(key, target) is None:
-                    outcome = _compiler().run(key, target)
+                    outcome = _compiler(target.arch).run(key, target)
                     assert (outcome.failure, outcome.machine, outcome.missing) == (None, "", ""), (key.name, outcome)
     return [store.get_any(key, target) for key in keys]

@@ -269,9 +269,9 @@ def record(output: Path, command: tuple[str, ...], as_json: bool) -> None:
     """Run COMMAND, a Python program, and make a shape set of the products that torch computes in it.
 
     Put -- in front of the command: aot shapes record -o shapes.toml -- python serve.py. Every thread and process of it
-    is watched, and how often each product is computed weighs in aot select. Ctrl-C ends the program, and keeps what was
-    seen. The program runs slower, and torch.compile leaves its code as it is; a CUDA graph counts once, when it is
-    captured.
+    is watched, and how often each product is computed weighs in aot select. What a wheel computes is counted where its
+    module for torch is called, with gates, groups and epilogues. Ctrl-C ends the program, and keeps what was seen. The
+    program runs slower, and torch.compile leaves its code as it is; a CUDA graph counts once, when it is captured.
     """
     del as_json
     with scratch_folder("aot-record-") as scratch:

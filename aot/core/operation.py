@@ -112,9 +112,13 @@ class Operation(Word):
     E4M3E5M2_BF16_KK = "e4m3e5m2_bf16_kk", t.E4M3E5M2_BF16, Layout.KK
     E4M3_BF16_FAST_KK = "e4m3_bf16_fast_kk", t.E4M3_BF16_FAST, Layout.KK
     E4M3_BF16_BLOCK_KK = "e4m3_bf16_block_kk", t.E4M3_BF16_BLOCK, Layout.KK
+    E4M3_BF16_KK_RELU = "e4m3_bf16_kk_relu", t.E4M3_BF16, Layout.KK, Epilogue.RELU
+    E4M3_BF16_KK_GELU = "e4m3_bf16_kk_gelu", t.E4M3_BF16, Layout.KK, Epilogue.GELU
     E4M3_BF16_KK_GELU_TANH = "e4m3_bf16_kk_gelu_tanh", t.E4M3_BF16, Layout.KK, Epilogue.GELU_TANH
     E4M3_BF16_KK_SILU = "e4m3_bf16_kk_silu", t.E4M3_BF16, Layout.KK, Epilogue.SILU
+    E4M3_BF16_KK_RESIDUAL = "e4m3_bf16_kk_residual", t.E4M3_BF16, Layout.KK, Epilogue.RESIDUAL
     E4M3_BF16_KK_SWIGLU = "e4m3_bf16_kk_swiglu", t.E4M3_BF16, Layout.KK, Epilogue.SWIGLU
+    E4M3_BF16_KK_GEGLU = "e4m3_bf16_kk_geglu", t.E4M3_BF16, Layout.KK, Epilogue.GEGLU
     INT8_INT32_KK = "int8_int32_kk", t.INT8_INT32, Layout.KK
     INT8_BF16_KK = "int8_bf16_kk", t.INT8_BF16, Layout.KK
     INT8_FP16_KK = "int8_fp16_kk", t.INT8_FP16, Layout.KK

@@ -27,7 +27,7 @@ class Written:
     y: Bits
     """(rows, cols)."""
     scales: NDArray[np.float32] | None = None
-    """(rows, 1) or (rows, blocks): those that the kernel wrote, or those that were given to it."""
+    """(rows, 1), (rows, blocks) or (1, 1): those that the kernel wrote, or those that were given to it."""
     residual_out: Bits | None = None
     """(rows, cols)."""
 

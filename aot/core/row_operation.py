@@ -47,13 +47,16 @@ class RowScale(Enum):
     """One scale for each row, which the kernel computes, or scales that the caller gives, one for each row or all."""
     BLOCK = "block"
     """One scale for each 128 columns of a row, which the kernel computes; the last block may be narrower."""
+    TENSOR = "tensor"
+    """One scale for all of Y, which the kernel computes; one that is given goes with `ROW`."""
 
 
 NORMS = (RowFunction.RMS_NORM, RowFunction.LAYER_NORM)
 PAIRS = (RowFunction.SILU_MUL, RowFunction.GELU_TANH_MUL)
 """Functions of two elements of X for each one of Y."""
 
-BF16, FP16, E4M3, INT8 = ElementType.BFLOAT16, ElementType.FLOAT16, ElementType.E4M3, ElementType.INT8
+BF16, FP16, INT8 = ElementType.BFLOAT16, ElementType.FLOAT16, ElementType.INT8
+E4M3, E5M2 = ElementType.E4M3, ElementType.E5M2
 
 
 class RowOperation(Word):
@@ -86,6 +89,13 @@ class RowOperation(Word):
     FP16_E4M3_QUANTIZE = "fp16_e4m3_quantize", FP16, RowFunction.QUANTIZE, E4M3, RowScale.ROW
     BF16_INT8_QUANTIZE = "bf16_int8_quantize", BF16, RowFunction.QUANTIZE, INT8, RowScale.ROW
     BF16_E4M3_BLOCK_QUANTIZE = "bf16_e4m3_block_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.BLOCK
+    BF16_E5M2_QUANTIZE = "bf16_e5m2_quantize", BF16, RowFunction.QUANTIZE, E5M2, RowScale.ROW
+    FP16_E5M2_QUANTIZE = "fp16_e5m2_quantize", FP16, RowFunction.QUANTIZE, E5M2, RowScale.ROW
+    BF16_E4M3_TENSOR_QUANTIZE = "bf16_e4m3_tensor_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.TENSOR
+    FP16_E4M3_TENSOR_QUANTIZE = "fp16_e4m3_tensor_quantize", FP16, RowFunction.QUANTIZE, E4M3, RowScale.TENSOR
+    BF16_E5M2_TENSOR_QUANTIZE = "bf16_e5m2_tensor_quantize", BF16, RowFunction.QUANTIZE, E5M2, RowScale.TENSOR
+    FP16_E5M2_TENSOR_QUANTIZE = "fp16_e5m2_tensor_quantize", FP16, RowFunction.QUANTIZE, E5M2, RowScale.TENSOR
+    BF16_INT8_TENSOR_QUANTIZE = "bf16_int8_tensor_quantize", BF16, RowFunction.QUANTIZE, INT8, RowScale.TENSOR
 
     def __new__(
         cls,
@@ -136,6 +146,11 @@ class RowOperation(Word):
         """Say whether an element of Y depends on all of its row of X, so that one CTA must read the whole row."""
         return self.is_norm or self.scale is RowScale.ROW
 
+    @property
+    def num_launches(self) -> int:
+        """Return the kernels that a call launches: a tensor's scale is cleared, found and used by one each."""
+        return 3 if self.scale is RowScale.TENSOR else 1
+
     @cached_property
     def twins(self) -> tuple[RowOperation, ...]:
         """Return the operations that differ in X's element type alone: they share their candidates."""
@@ -151,7 +166,14 @@ class RowOperation(Word):
 
     def num_scales(self, rows: int, cols: int) -> int:
         """Count the scales that go with Y (rows, cols)."""
-        return {RowScale.NONE: 0, RowScale.ROW: rows, RowScale.BLOCK: rows * -(-cols // SCALE_BLOCK)}[self.scale]
+        height, width = self.shape_of_scales(rows, cols)
+        return height * width if self.is_quantized else 0
+
+    def shape_of_scales(self, rows: int, cols: int) -> tuple[int, int]:
+        """Return the rows and columns of the scales that go with a quantised Y (rows, cols)."""
+        if self.scale is RowScale.TENSOR:
+            return 1, 1
+        return rows, -(-cols // SCALE_BLOCK) if self.scale is RowScale.BLOCK else 1
 
     def num_bytes(self, rows: int, cols: int, *, has_residual: bool = False) -> int:
         """Count the fewest bytes that device memory must move: X, residual and weight are read, all else is written.

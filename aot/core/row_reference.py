@@ -164,11 +164,13 @@ def row_reference(operation: RowOperation, rows: Rows, parameters: RowParameters
 
 
 def expected_scales(operation: RowOperation, values: Expected) -> Expected:
-    """Return the scales that a kernel computes, (rows, 1) or (rows, blocks): the largest magnitude over Y's largest.
+    """Return the scales that a kernel computes, `shape_of_scales`: the largest magnitude over Y's largest number.
 
     A NaN among the values makes the scale one; values that are all 0 have the scale 1. Where the values are exact, the
     scale is the exact quotient rounded to float32.
     """
+    if operation.scale is RowScale.TENSOR:
+        values = Expected(values.values.reshape(1, -1), values.radius.reshape(1, -1))
     cols = values.values.shape[1]
     width = SCALE_BLOCK if operation.scale is RowScale.BLOCK else max(cols, 1)
     parts = [slice(start, start + width) for start in range(0, cols, width)]
@@ -188,7 +190,7 @@ def scaled(operation: RowOperation, values: Expected, scales: Array) -> Expected
     Args:
         operation: whose scales they are.
         values: (rows, cols).
-        scales: (rows, 1), or (rows, blocks).
+        scales: (rows, 1), (1, 1), or (rows, blocks).
     """
     cols = values.values.shape[1]
     wide = np.repeat(scales, SCALE_BLOCK, 1)[:, :cols] if operation.scale is RowScale.BLOCK else scales

@@ -40,8 +40,8 @@ class RowArgument(Word):
     RESIDUAL_OUT = "residual_out"
     """Tensor (rows, cols) of X's type: X + RESIDUAL, rounded. It may be RESIDUAL itself, or X."""
     SCALE = "scale"
-    """Float32 tensor (rows, 1), of blocks (rows, blocks), always of two strides: written, or read where it is given;
-    then strides of 0 let one scale serve all."""
+    """Float32 tensor (rows, 1), of blocks (rows, blocks), of a tensor (1, 1), always of two strides: written, or read
+    where it is given; then strides of 0 let one scale serve all."""
     EPS = "eps"
     """float32."""
     WEIGHT_OFFSET = "weight_offset"
@@ -61,7 +61,7 @@ class RowFlag(IntFlag):
     HAS_RESIDUAL_OUT = 8
     """X + RESIDUAL is to be written, which takes a residual."""
     SCALE_IS_GIVEN = 16
-    """SCALE is read, and not computed; not of blocks."""
+    """SCALE is read, and not computed; of rows alone."""
     IS_INTERLEAVED = 32
     """The elements of a pair, or those that are rotated together, lie side by side, and not in two halves."""
     ROUNDS_NORM = 64

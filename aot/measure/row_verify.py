@@ -14,7 +14,6 @@ from aot.core.row_comparison import Written, fault_of
 from aot.core.row_operation import RowFunction, RowOperation, RowScale
 from aot.core.row_reference import RowParameters, Rows, row_reference
 from aot.core.row_signature import RowArgument
-from aot.core.types import SCALE_BLOCK
 from aot.measure.row_library import INTERLEAVED, ROUND_NORM, SCALE_GIVEN, tensor_of
 
 if TYPE_CHECKING:
@@ -173,8 +172,8 @@ class _Run:
             if operation.has_bias:
                 self._add(RowArgument.BIAS, operation.x, 1, case.cols, drawn=True)
         if operation.is_quantized:
-            blocks = -(-case.cols // SCALE_BLOCK) if operation.scale is RowScale.BLOCK else 1
-            self._add(RowArgument.SCALE, ElementType.FLOAT32, case.rows, blocks, drawn=self.gives_scale)
+            shape = operation.shape_of_scales(case.rows, case.cols)
+            self._add(RowArgument.SCALE, ElementType.FLOAT32, *shape, drawn=self.gives_scale)
             self.problem.flags |= SCALE_GIVEN if self.gives_scale else 0
 
     def _add_heads(self) -> None:

@@ -123,9 +123,9 @@ class _Sets:
         if operation.has_bias:
             addresses[RowArgument.BIAS] = self._operand(x, 1, cols)
         if operation.is_quantized:
-            blocks = operation.num_scales(1, cols)
-            addresses[RowArgument.SCALE] = self._operand(ElementType.FLOAT32, rows, blocks, drawn=False)
-            strides[RowArgument.SCALE] = blocks
+            shape = operation.shape_of_scales(rows, cols)
+            addresses[RowArgument.SCALE] = self._operand(ElementType.FLOAT32, *shape, drawn=False)
+            strides[RowArgument.SCALE] = shape[1]
         for argument, address in addresses.items():
             setattr(found, argument.value, tensor_of(address, strides.get(argument, cols), 1))
         return found

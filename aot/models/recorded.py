@@ -40,14 +40,19 @@ class Product:
     m: int
     n: int
     k: int
+    epilogue: str = "none"
+    """Of what a wheel computed; of torch's products a bias alone is seen."""
+    has_blocks: bool = False
+    """Whether factors were of blocks."""
 
     @property
     def text(self) -> str:
         """Say what it is, in a line."""
         groups = "" if self.grouping == Grouping.DENSE.value else f"{self.grouping}, {self.groups} x "
-        return one_line(
-            f"{self.a} x {self.b} to {self.d}, layout {self.layout}: {groups}m {self.m} n {self.n} k {self.k}"
-        )
+        with_what = "" if self.epilogue == Epilogue.NONE.value else f" with {self.epilogue}"
+        with_what += " and factors of blocks" if self.has_blocks else ""
+        sizes = f"{groups}m {self.m} n {self.n} k {self.k}"
+        return one_line(f"{self.a} x {self.b} to {self.d}{with_what}, layout {self.layout}: {sizes}")
 
 
 END_S = 1.0
@@ -126,11 +131,12 @@ def _operation(product: Product) -> Operation | None:
         and (x.types.a, x.types.b, x.types.d) == types
         and x.layout == Layout(product.layout)
         and not x.types.is_fast
-        and x.types.scale is not Scale.BLOCK
+        and (x.types.scale is Scale.BLOCK) == product.has_blocks
     ]
-    plain = next((x for x in found if x.epilogue is Epilogue.NONE), None)
+    plain = next((x for x in found if x.epilogue.value == product.epilogue), None)
     biased = next((x for x in found if x.epilogue is Epilogue.BIAS), None)
-    return biased if product.has_bias and biased is not None else plain
+    adds_bias_alone = product.has_bias and product.epilogue == Epilogue.NONE.value
+    return biased if adds_bias_alone and biased is not None else plain
 
 
 def recorded_text(counts: Mapping[Product, int], command: str) -> tuple[str, list[str]]:

@@ -12,11 +12,13 @@ import atexit
 import importlib
 import importlib.util
 import json
+import math
 import os
 import sys
 import threading
 import time
 from importlib.machinery import PathFinder
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,28 @@ _written = [0.0]
 _lock = threading.Lock()
 
 
-def _count(a: Any, b: Any, d: Any, *, bias: bool, grouping: str = "dense", groups: int = 1) -> None:
-    """Count a product of a (m, k) and b (k, n), or as many as `groups` says; of runs of rows, m is what one expects."""
+def _count(
+    a: Any,
+    b: Any,
+    d: Any,
+    *,
+    bias: bool,
+    grouping: str = "dense",
+    groups: int = 1,
+    epilogue: str = "none",
+    has_blocks: bool = False,
+) -> None:
+    """Count a product of a (m, k) and b (k, n), or as many as `groups` says.
+
+    Of runs of rows m is what one group expects, and of runs of k that is k. With a gate b has twice the columns of D.
+    """
     kinds = [str(x).removeprefix("torch.") for x in (a.dtype, b.dtype, d)]
     layout = ("k" if a.stride(-1) == 1 else "m") + ("k" if b.stride(-2) == 1 else "n")
-    m = -(-int(a.shape[-2]) // groups) if grouping == "grouped" else int(a.shape[-2])
-    key = (a.device.type, *kinds, layout, bias, grouping, groups, m, int(b.shape[-1]), int(a.shape[-1]))
+    m, n, k = int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1])
+    m = -(-m // groups) if grouping in {"grouped", "gathered"} else m
+    k = -(-k // groups) if grouping == "kgrouped" else k
+    n = n // 2 if epilogue in _GATES.values() else n
+    key = (a.device.type, *kinds, layout, bias, grouping, groups, m, n, k, epilogue, has_blocks)
     with _lock:
         _counts[key] = _counts.get(key, 0) + 1
     if time.monotonic() - _written[0] > EVERY_S:
@@ -74,16 +92,76 @@ _COMPOSED = {"linear", "matmul"}
 """What torch composes of the others; under inference mode it arrives whole."""
 
 
-def _see_own(name: str, arguments: tuple[Any, ...], result: Any) -> None:
-    """Count what an operator of a wheel computed."""
-    x, weight = arguments[:2]
-    if weight.dim() == 2 and hasattr(result, "dtype"):
-        rows, right = x.reshape(-1, x.shape[-1]), weight if name == "matmul" else weight.t()
-        _count(rows, right, result.dtype, bias=len(arguments) > 2 and arguments[2] is not None)
+_GATES = {"silu": "swiglu", "gelu_tanh": "geglu"}
+"""The epilogue of a gate, by its activation."""
+_OWN = {"linear", "matmul", "gated_linear", "grouped_linear", "grouped_linear_weights"}
+"""The operators of a wheel that are products."""
 
 
-def _start(torch: Any) -> None:
-    """Count from now on, in this thread and in those that begin."""
+def _is_wheels(namespace: str) -> bool:
+    """Say whether operators of a namespace are those of a wheel: it is the import name of its package."""
+    return hasattr(sys.modules.get(namespace), "AotGemmError")
+
+
+def _has_blocks(given: dict[str, Any], weight: Any) -> bool:
+    """Say whether factors are of blocks of 128 by 128 elements of a weight (..., n, k)."""
+    scale = given.get("scale_w")
+    blocks = tuple(-(-int(x) // 128) for x in weight.shape[-2:])
+    return scale is not None and blocks[1] > 1 and tuple(scale.shape[-2:]) == blocks
+
+
+def _see_own(name: str, given: dict[str, Any], result: Any) -> None:
+    """Count what an operator of a wheel computed, of arguments by name; what wrote `out` gives nothing."""
+    dtype = (given["out"] if result is None else result).dtype
+    if name == "matmul":
+        _see_matmul(given["a"], given["b"], dtype)
+    elif name in {"linear", "gated_linear"}:
+        _see_linear(name, given, dtype)
+    else:
+        _see_groups(given, dtype)
+
+
+def _see_matmul(a: Any, b: Any, dtype: Any) -> None:
+    a, b = a[None] if a.dim() == 1 else a, b[:, None] if b.dim() == 1 else b
+    batch = math.prod(max(x) for x in zip_longest(a.shape[-3::-1], b.shape[-3::-1], fillvalue=1))
+    if math.prod(b.shape[:-2]) == 1:
+        _count(a.reshape(-1, a.shape[-1]), b, dtype, bias=False)
+    else:
+        _count(a, b, dtype, bias=False, grouping="batched", groups=batch)
+
+
+def _see_linear(name: str, given: dict[str, Any], dtype: Any) -> None:
+    x, weight = given["x"], given["weight"]
+    activation = given.get("activation")
+    epilogue = _GATES[activation or "silu"] if name == "gated_linear" else activation or "none"
+    epilogue = "residual" if epilogue == "none" and given.get("residual") is not None else epilogue
+    rows, has_bias, has_blocks = x.reshape(-1, x.shape[-1]), given.get("bias") is not None, _has_blocks(given, weight)
+    _count(rows, weight.mT, dtype, bias=has_bias, epilogue=epilogue, has_blocks=has_blocks)
+
+
+def _see_groups(given: dict[str, Any], dtype: Any) -> None:
+    x, weight, index = given["x"], given["weight"], given.get("index")
+    groups = len(weight)
+    if isinstance(weight, (list, tuple)):
+        weight = weight[0]
+    elif weight.dim() == len(("n", "k")):  # one matrix, whose groups are runs of k
+        _count(x, weight.mT, dtype, bias=False, grouping="kgrouped", groups=len(given["offsets"]))
+        return
+    rows = x if index is None else x[:1].expand(len(index), x.shape[1])
+    _count(
+        rows,
+        weight.mT,
+        dtype,
+        bias=given.get("bias") is not None,
+        grouping="grouped" if index is None else "gathered",
+        groups=groups,
+        epilogue=_GATES.get(given.get("gate") or "", "none"),
+        has_blocks=_has_blocks(given, weight),
+    )
+
+
+def recorder_class() -> Any:
+    """Make the class of torch's dispatch modes that count what is computed while they are on."""
     base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class Recorder(base):  # type: ignore[misc]
@@ -100,8 +178,9 @@ def _start(torch: Any) -> None:
                     return result
             result = function(*arguments, **(options or {}))
             try:
-                if not is_torchs and name in {"linear", "matmul"} and hasattr(torch.ops, function.namespace):
-                    _see_own(name, arguments, result)
+                if name in _OWN and _is_wheels(function.namespace):
+                    names = [x.name for x in function._schema.arguments]  # noqa: SLF001 - as above
+                    _see_own(name, {**dict(zip(names, arguments, strict=False)), **(options or {})}, result)
                 elif is_torchs:
                     _see(name, arguments, result)
             except Exception:  # noqa: BLE001 - what cannot be counted must not end the program, and is told at its end
@@ -109,7 +188,12 @@ def _start(torch: Any) -> None:
                     _uncounted[name] = _uncounted.get(name, 0) + 1
             return result
 
-    recorder: Any = Recorder
+    return Recorder
+
+
+def _start() -> None:
+    """Count from now on, in this thread and in those that begin."""
+    recorder = recorder_class()
     recorder().__enter__()
     threads: Any = threading.Thread
     run = threads.run
@@ -140,7 +224,7 @@ class _Finder:
 
         def execute_and_start(module: Any) -> None:
             execute(module)
-            _start(module)
+            _start()
 
         loader.exec_module = execute_and_start
         return spec

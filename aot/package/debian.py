@@ -181,7 +181,8 @@ def _development(
     consumers = render_consumer_files(manifest, read_templates(), names.triplet)
     module, cmake = names.module, f"{names.folder}/cmake/{names.module}"
     own = {name.removeprefix(f"{module}/"): content for name, content in files.items() if name.startswith(f"{module}/")}
-    examples = {name: content for name, content in own.items() if name.startswith("examples/")}
+    # Those in Python are modules of the wheel, which these packages have not.
+    examples = {x: content for x, content in own.items() if x.startswith("examples/") and not x.endswith(".py")}
     content = {
         **{f"usr/{name}": text for name, text in own.items() if name.startswith("include/")},
         f"{cmake}/{module}-config.cmake": consumers["config.cmake"],

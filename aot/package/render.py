@@ -29,6 +29,7 @@ from aot.package.file_set import FileSet
 from aot.package.manifest import Library, Manifest, to_json
 from aot.package.render_rows import row_variables
 from aot.package.shared_grids import share_grids
+from aot.select.invariance import has_one_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +75,8 @@ class _SectionRows:
     substitute: int
     num_groups: int
     batch_invariant: bool
+    has_one_order: bool
+    """Whether it is of groups that offsets tell, and all kernels of the operation's sections add up k in one order."""
 
     @property
     def column_starts(self) -> tuple[int, ...]:
@@ -114,15 +117,23 @@ def substitute(section: Section, kernels: Sequence[Kernel]) -> int:
     return min(fit, key=lambda index: (-fit[index], index), default=section.fallback)
 
 
+def _operations_of_one_order(sections: Sequence[Section], kernels: Sequence[Kernel]) -> set[Operation]:
+    """Return the operations of groups of a table of which a batch-invariant call may take any kernel."""
+    keys = [kernel.key for kernel in kernels]
+    grouped = {x.operation for x in sections if x.operation.grouping.has_offsets}
+    return {x for x in grouped if has_one_order([y for y in sections if y.operation == x], keys)}
+
+
 def _sections(library: Library) -> list[_SectionRows]:
     found: list[_SectionRows] = []
     shared = share_grids(section.grid for table in library.tables for section in table.table.sections)
     owners = [number for number, _ in shared.users]
     for place, table in enumerate(library.tables):
+        ordered = _operations_of_one_order(table.table.sections, library.kernels)
         for number, section in enumerate(table.table.sections):
             first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
             answers = section.fallback, substitute(section, library.kernels)
-            kind = section.num_groups, section.batch_invariant
+            kind = section.num_groups, section.batch_invariant, section.operation in ordered
             grid, grid_kernels = shared.users[len(found)]
             own = shared.grids[grid], owners.index(grid), grid_kernels
             body = section.operation, section.ladders, first_rows, *own, *answers, *kind

@@ -21,6 +21,7 @@ from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
 from aot.select.coverage import Coverage
+from aot.select.invariance import has_one_order
 from aot.select.joined import renumbered
 from aot.select.rows import RowSelection, renumbered_rows
 from aot.select.selection import Selection
@@ -186,7 +187,11 @@ def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list
 
 
 def _check_invariant(sources: Sequence[TableSource]) -> None:
-    """Refuse selections that have an operation without a batch-invariant table (PackageError)."""
+    """Refuse selections that have an operation without a batch-invariant table, or groups without one order of sums.
+
+    Raises:
+        PackageError: there is such an operation.
+    """
     for source in sources:
         sections = source.selection.table.sections
         invariant = {x.operation for x in sections if x.batch_invariant}
@@ -196,6 +201,14 @@ def _check_invariant(sources: Sequence[TableSource]) -> None:
             raise PackageError(
                 f"--batch-invariant: the selection of {source.target.name} has no such table of {missing.tag}; make "
                 "one with `aot select --batch-invariant`, and give it with --selection"
+            )
+        grouped = {x.operation for x in sections if x.operation.grouping.has_offsets}
+        own = {x: [y for y in sections if y.operation == x] for x in grouped}
+        mixed = min((x for x in grouped if not has_one_order(own[x], source.selection.kernels)), default=None)
+        if mixed is not None:
+            raise PackageError(
+                f"--batch-invariant: kernels of {mixed.tag} in the selection of {source.target.name} add up k in more "
+                "than one order; leave it out with `aot build --operations`"
             )
 
 

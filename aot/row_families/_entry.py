@@ -12,12 +12,13 @@ from cutlass import Float32, Int32, cute
 
 from aot.core.element import ElementType
 from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowOperation
+from aot.core.row_operation import RowOperation, RowScale
 from aot.core.row_signature import RowArgument, row_signature_of
 from aot.families import Entry
 from aot.families._arguments import cutlass_type
 from aot.row_families._rotary_kernel import RotaryKernel
 from aot.row_families._row_kernel import Operands, RowKernel
+from aot.row_families._tensor_scale_kernel import TensorScaleKernel
 
 
 def _tensor(element: ElementType, rank: int, elements: int) -> Any:
@@ -56,8 +57,12 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
 
 
 def row_entry(operation: RowOperation, candidate: RowCandidate, registers: int, *, is_looped: bool) -> Entry:
-    """Make the entry of a kernel of `_row_kernel`; what the operation does not have is None, and no parameter."""
-    row_kernel = RowKernel(operation, candidate, registers, is_looped)
+    """Make the entry of a kernel of `_row_kernel`, or of the three of a tensor's scale.
+
+    What the operation does not have is None, and no parameter.
+    """
+    kind = TensorScaleKernel if operation.scale is RowScale.TENSOR else RowKernel
+    row_kernel = kind(operation, candidate, registers, is_looped)
 
     def entry(
         x: cute.Tensor,

@@ -108,6 +108,6 @@ class RowKernels:
         return limits(candidate)
 
     def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
-        """Read once."""
-        del candidate, operation
-        return 1
+        """Read once, or for a tensor's scale too."""
+        del candidate
+        return 2 if operation.scale is RowScale.TENSOR else 1

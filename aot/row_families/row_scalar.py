@@ -45,8 +45,7 @@ class RowScalar(_space.RowKernels):
 
     def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
         """Read once for each step."""
-        del candidate
-        return num_reads(operation) if operation.reduces_rows else 1
+        return num_reads(operation) if operation.reduces_rows else super().num_reads(candidate, operation)
 
     def entry(self, candidate: RowCandidate, operation: RowOperation) -> Entry:
         """Make the entry."""

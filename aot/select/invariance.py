@@ -1,4 +1,4 @@
-"""What it costs that a row's bits do not depend on m: the price of batch-invariant tables. Pure."""
+"""Whether a row's bits depend on m, by the orders of kernels' sums, and what it costs that they do not. Pure."""
 
 from __future__ import annotations
 
@@ -38,6 +38,31 @@ def orders_of(section: Section, kernels: Sequence[KernelKey]) -> dict[tuple[int,
         named = {x for row in ladder.rows for x in (row.kernel, row.general)}
         found[ladder.n, ladder.k] = frozenset(map(order, named))
     return found
+
+
+def has_one_order(sections: Sequence[Section], kernels: Sequence[KernelKey]) -> bool:
+    """Say whether all kernels of sections of one operation add up k in one order, whatever m, n and k are.
+
+    Where groups are found by offsets this is what makes results batch-invariant: the bits of a group's row then depend
+    neither on the rows that are in the group, nor on the other groups, nor on how many there are, by which a section is
+    chosen. Kernels whose CTAs wait for each other do not count as such: another stands for them on a device of fewer
+    SMs. Fallbacks, which take what is not aligned, are left out, as of every batch-invariant table.
+
+    Args:
+        sections: those of one operation.
+        kernels: by the index that the sections use.
+    """
+    named = {kernels[index].candidate for section in sections for index in _named(section)}
+    orders = {family_of(x).sum_order(x) for x in named}
+    return len(orders) == 1 and "" not in orders and not any(family_of(x).workspace(x).waits for x in named)
+
+
+def _named(section: Section) -> Iterator[int]:
+    """Yield the kernels that a section's rows and columns may answer with."""
+    for row in (x for ladder in section.ladders for x in ladder.rows):
+        yield from (row.kernel, row.general)
+    for column in section.grid.columns:
+        yield from column.kernels
 
 
 def _ratios(

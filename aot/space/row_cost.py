@@ -64,7 +64,7 @@ def row_time_us(key: RowKernelKey, problem: RowProblem, target: Target) -> float
     elements = candidate.vectors_per_thread * candidate.vector_elements
     latency = rounds * (LATENCY_US + ELEMENT_US * elements) + _reductions_us(key)
     waves = -(-ctas // slots)
-    return target.launch_us + max(moved / rate * 1e6, (waves - 1) * latency) + latency
+    return operation.num_launches * target.launch_us + max(moved / rate * 1e6, (waves - 1) * latency) + latency
 
 
 def _reductions_us(key: RowKernelKey) -> float:

@@ -162,7 +162,12 @@ def row_support(operation: RowOperation, target: str) -> Support:
     return Support(COMPILED if legal_rows(operation, device) else FALLBACK)
 
 
-_SCALES = {RowScale.NONE: "none", RowScale.ROW: "of rows, or given", RowScale.BLOCK: "of 128 columns"}
+_SCALES = {
+    RowScale.NONE: "none",
+    RowScale.ROW: "of rows, or given",
+    RowScale.BLOCK: "of 128 columns",
+    RowScale.TENSOR: "one of all",
+}
 
 
 def _of_rows(targets: list[str]) -> list[list[str]]:

@@ -78,7 +78,10 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
 /* Flag of a problem: a row of D has the same bits whatever m is and whatever the other rows hold, and from run to run.
  * Between calls of one n, one k and one operation, operands with the same strides, and addresses that are multiples of 16
  * bytes in both or in neither, on devices that one table answers for. A kernel is then chosen among those that add up k
- * in one order, which costs time at some sizes. A library without such a table for the operation says so: an error. */
+ * in one order, which costs time at some sizes. A library without such a table for the operation says so: an error. Of
+ * groups that offsets tell, the bits of a row depend on its operands and on its group's alone: not on how many rows the
+ * group has, nor on the other groups and their number. It costs nothing there, since a library's kernels of such an
+ * operation have one order or refuse the flag. */
 #define AOT_GEMM_BATCH_INVARIANT UINT64_C(4)
 
 /* Flag of a problem: D has the same bits from run to run, of the same operands on the same device. Only kernels that add
@@ -230,14 +233,16 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem
  *   rotary         a rotary position embedding of X (rows, heads, cols): a row is a token, cols the elements of a head
  *   quantize       x itself, in fewer bits
  *
- * A Y of 8 bits is of float8_e4m3fn, or int8 where the tag says so. It is x / scale, clamped: int8 rounded half to even. */
+ * A Y of 8 bits is of float8_e4m3fn, or float8_e5m2 or int8 where the tag says so. It is x / scale, clamped: int8 rounded
+ * half to even. */
 typedef struct {
   void* data;         /* device address; null in queries, and of an operand that there is not */
   int64_t strides[3]; /* in elements, none below 0: from row to row, then from column to column; of a rotary embedding's x and
                          y from token to token, head to head, then element to element */
 } aot_rows_tensor_t;
 
-/* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize.
+/* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize or a
+ * tensor_quantize.
  * AOT_ROWS_INTERLEAVED: gate 2j stands before linear 2j + 1, and a rotary embedding turns the elements 2j and 2j + 1; without
  * it those are j of two halves. AOT_ROWS_ROUND_NORM: of a rms_norm, a normalised row is rounded to X's type before it is
  * multiplied with the weight. */
@@ -252,8 +257,9 @@ typedef struct {
  *   weight        (1, cols), of a norm, optional; columns that are adjacent, as of a bias.
  *   bias          (1, cols), of a layer_norm, optional.
  *   cos, sin      (positions, rotary_dim / 2), of a rotary embedding: token i takes the row i modulo `positions`.
- *   scale         float32, of a Y of 8 bits: (rows, 1), or of a block_quantize (rows, ceil(cols / 128)). It is computed and
- *                 written: the largest |y| of the row or block over the largest value of Y's type, and 1 where all are 0. With
+ *   scale         float32, of a Y of 8 bits: (rows, 1), of a block_quantize (rows, ceil(cols / 128)), or of a tensor_quantize
+ *                 one for all, (1, 1). It is computed and written: the largest |y| of the row, block or tensor over the largest
+ *                 value of Y's type, but at least 2^-126, and 1 where all are 0. With
  *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows.
  *
  * The fast kernels need last strides of 1, and addresses and other strides that are multiples of 16 bytes (of a y of 8 bits,

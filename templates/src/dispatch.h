@@ -51,6 +51,7 @@ struct Section {
   int32_t layout;
   int64_t num_groups;  // the largest that it is for, unless it is the last; 1 where an operation has one product
   bool batch_invariant;
+  bool has_one_order;  // of groups: all kernels of the operation's sections of this table add up k in one order
   const Ladder* ladders;
   int32_t num_ladders;
   Grid grid;

@@ -14,7 +14,8 @@ namespace {
 constexpr long kInterleaved = 1;
 constexpr long kBlocks = 2;
 constexpr long kRoundsNorm = 4;
-constexpr long kAllFlags = 7;
+constexpr long kOneScale = 8;
+constexpr long kAllFlags = 15;
 constexpr long kLastElement = static_cast<long>(Element::kInt32);
 
 // One call, on the stream and with the allocator of x's framework.
@@ -160,6 +161,7 @@ int read_row_options(const State& state, PyObject* numbers, RowOptions* options)
   options->element = static_cast<Element>(element >= 0 ? element : 0);
   options->is_interleaved = (flags & kInterleaved) != 0;
   options->has_blocks = (flags & kBlocks) != 0;
+  options->has_one_scale = (flags & kOneScale) != 0;
   options->rounds_norm = (flags & kRoundsNorm) != 0;
   options->rotary_dim = rotary_dim;
   options->eps = static_cast<float>(reals[0]);

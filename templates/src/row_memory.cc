@@ -182,7 +182,8 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
     places.all[kPlaceSin] = of_matrix("sin", problem.sin, problem.positions, problem.rotary_dim / 2, x);
   }
   if (operation.has_scale()) {
-    places.all[kPlaceScale] = of_matrix("the scale", problem.scale, rows, scales_of_row(problem, operation), kFactorBytes);
+    places.all[kPlaceScale] = of_matrix("the scale", problem.scale, rows_of_scales(problem, operation),
+                                        scales_of_row(problem, operation), kFactorBytes);
   }
   return places;
 }

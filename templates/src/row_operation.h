@@ -11,8 +11,9 @@ namespace aot {
 
 enum class RowFunction : int32_t { kRmsNorm, kLayerNorm, kSiluMul, kGeluTanhMul, kRotary, kQuantize };
 
-// What Y is divided by before it is rounded: nothing, a scale for each row, or one for each kScaleBlock columns of a row.
-enum class RowScale : int32_t { kNone, kRow, kBlock };
+// What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
+// for all.
+enum class RowScale : int32_t { kNone, kRow, kBlock, kTensor };
 
 struct RowOperation {
   const char* tag;

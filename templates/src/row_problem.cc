@@ -186,7 +186,7 @@ RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& op
     operands.residual_out = operand_of(problem.residual_out, problem.rows, problem.cols);
     operands.weight = {problem.weight.data, {cols}};
     operands.bias = {problem.bias.data, {cols}};
-    operands.scale = matrix_of(problem.scale, problem.rows, scales_of_row(problem, operation));
+    operands.scale = matrix_of(problem.scale, rows_of_scales(problem, operation), scales_of_row(problem, operation));
   }
   operands.eps = problem.eps;
   operands.weight_offset = problem.weight_offset;

@@ -59,6 +59,11 @@ inline int64_t scales_of_row(const aot_rows_problem_t& problem, const RowOperati
   return operation.scale == RowScale::kBlock ? num_blocks(problem.cols) : 1;
 }
 
+// Rows of scales.
+inline int64_t rows_of_scales(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  return operation.scale == RowScale::kTensor ? 1 : problem.rows;
+}
+
 // A problem as the caller states it, in the struct of this library's own header.
 class StatedRows {
  public:

@@ -55,17 +55,21 @@ int find_element_of_y(Product product, const RowTensors& tensors, Element x, Ele
   return 0;
 }
 
+RowScale scale_of(const RowOptions& options, Element y) {
+  if (bytes_of(y) != 1) return RowScale::kNone;
+  return options.has_blocks ? RowScale::kBlock : options.has_one_scale ? RowScale::kTensor : RowScale::kRow;
+}
+
 // Finds the operation. Python has the words for one that there is none of.
 int find_operation_of(Product product, const RowTensors& tensors, RowResult* result) {
   Element x;
   Element y;
   if (check_tensor(product, "x", *tensors.x, *tensors.x, &x) != 0) return -1;
   if (find_element_of_y(product, tensors, x, &y) != 0) return -1;
-  const bool is_of_8_bits = bytes_of(y) == 1;
-  const RowScale scale = !is_of_8_bits ? RowScale::kNone : tensors.options.has_blocks ? RowScale::kBlock : RowScale::kRow;
+  const RowScale scale = scale_of(tensors.options, y);
   result->operation = find_row_operation(function_of(product), x, y, scale);
   if (result->operation >= 0) return 0;
-  constexpr const char* kScales[] = {"none", "row", "block"};
+  constexpr const char* kScales[] = {"none", "row", "block", "tensor"};
   return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), type_of(x).name, type_of(y).name,
                 kScales[static_cast<int32_t>(scale)]);
 }
@@ -82,6 +86,13 @@ int check_of(Product product, const RowTensors& tensors, RowTensor which, Elemen
   if (tensor == nullptr) return 0;
   if (check_tensor_of(product, name_of(which), *tensor, *tensors.x, element) != 0) return -1;
   return have_shape(*tensor, extents, num_dims) ? 0 : refuse_shape(product, which, *tensor, extents, num_dims);
+}
+
+bool is_empty(const DLTensor& tensor) {
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] == 0) return true;
+  }
+  return false;
 }
 
 bool is_one_element(const DLTensor& tensor) {
@@ -104,11 +115,20 @@ int check_scales(Product product, const RowTensors& tensors, RowResult* result) 
                   product_name(product), name_of(which),
                   which == kScaleOut ? " whose scales are computed" : " that has no blocks", type_of(operation.y).name);
   }
-  std::memcpy(result->scale_extents, result->extents, sizeof(result->extents));
+  const bool has_one = operation.scale == RowScale::kTensor;
+  for (int32_t i = 0; i < result->num_dims; ++i) result->scale_extents[i] = has_one ? 1 : result->extents[i];
   result->scale_extents[result->num_dims - 1] = operation.scale == RowScale::kBlock ? num_blocks(cols) : 1;
+  if (result->writes_scale && has_one && is_empty(*tensors.x)) {
+    return refuse("ShapeError", "%s: x has shape %s; expected at least 1 element, of which the scale is computed; pass scale=",
+                  product_name(product), shape_text(*tensors.x).characters);
+  }
   if (result->writes_scale && operation.scale == RowScale::kRow && cols == 0) {
     return refuse("ShapeError", "%s: x has shape %s; expected at least 1 column, of whose values a row's scale is computed; "
                   "pass scale=", product_name(product), shape_text(*tensors.x).characters);
+  }
+  const DLTensor* written = tensors.others[kScaleOut];
+  if (has_one && written != nullptr && is_one_element(*written)) {
+    return check_tensor_of(product, "scale_out", *written, *tensors.x, Element::kFloat32);
   }
   if (given == nullptr) {
     return check_of(product, tensors, kScaleOut, Element::kFloat32, result->scale_extents, result->num_dims);
@@ -234,6 +254,7 @@ int state_matrices(Product product, const RowTensors& tensors, aot_rows_problem_
   problem->bias = vector_of(tensors.others[kBias]);
   const DLTensor* written = tensors.others[kScaleOut];
   const DLTensor* given = tensors.others[kScale];
+  if (written != nullptr && is_one_element(*written)) return state_scale(product, *written, &problem->scale);
   if (written != nullptr) return state_matrix(product, kScaleOut, *written, &problem->scale);
   return given == nullptr ? 0 : state_scale(product, *given, &problem->scale);
 }

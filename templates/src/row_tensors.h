@@ -24,7 +24,8 @@ const char* name_of(RowTensor tensor);
 struct RowOptions {
   bool gives_element = false;  // of y: the next field
   Element element = Element::kBfloat16;
-  bool has_blocks = false;  // of quantize: a scale for each kScaleBlock columns
+  bool has_blocks = false;     // of quantize: a scale for each kScaleBlock columns
+  bool has_one_scale = false;  // of quantize: one for all, which is computed
   bool is_interleaved = false;
   bool rounds_norm = false;
   int64_t rotary_dim = -1;  // -1: by the shape of cos

@@ -2,7 +2,8 @@
 
     python -m tests.device.fuzz --calls 500000 --seed 1 --seconds 240 --processes 6
 
-from the repository's root, with the wheel and torch installed, and CuPy if it is to take part. A line about a call is
+from the repository's root, with the wheel and torch installed, and CuPy if it is to take part. One call in eight has an
+epilogue, factors or a gate, or quantises; what the wheel has no kernels for it refuses. A line about a call is
 a command that makes it again. Exit code 1 if a call gave a wrong result, or an error that is not the package's.
 """
 
@@ -21,6 +22,8 @@ from tests.device.fuzz_cases import draw
 if TYPE_CHECKING:
     from tests.device.fuzz_calls import Tally
 
+OPERATIONS_EVERY = 8
+"""One of so many calls is of an operation beside the plain products."""
 BATCH = 64
 """Calls between two waits for the GPU."""
 STUCK_S = 90.0
@@ -41,6 +44,7 @@ def work(options: argparse.Namespace, part: int, deadline: float, current, resul
     import torch
 
     from tests.device.fuzz_calls import Judge
+    from tests.device.fuzz_operations import draw_operation
     from tests.device.fuzz_tensors import Kit
 
     warnings.simplefilter("ignore")
@@ -52,9 +56,11 @@ def work(options: argparse.Namespace, part: int, deadline: float, current, resul
             if time.time() > deadline:
                 break
             current[part] = index
-            judge.run(
-                index, draw(options.seed, index, has_cupy=kit.cupy is not None, num_gpus=torch.cuda.device_count())
-            )
+            if index % OPERATIONS_EVERY == OPERATIONS_EVERY - 1:
+                judge.run_operation(index, draw_operation(options.seed, index))
+            else:
+                num_gpus = torch.cuda.device_count()
+                judge.run(index, draw(options.seed, index, has_cupy=kit.cupy is not None, num_gpus=num_gpus))
             if judge.is_full(size):
                 judge.flush(index)
         judge.flush(index)

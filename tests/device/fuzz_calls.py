@@ -6,9 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import aot_gemm
+import aot_gemm.torch
 import torch
 
 from tests.device.fuzz_cases import ARITY, ERROR, RIGHT, Case
+from tests.device.fuzz_operations import Call
 from tests.device.fuzz_tensors import POISON, Kit, build, build_out, expected_bound
 from tests.device.scene import capture
 
@@ -66,11 +68,11 @@ class Judge:
         self.kit = kit
         self.tally = Tally()
         self._reproducer = reproducer
-        self._pending: list[tuple[int, Case, str, torch.Tensor]] = []
+        self._pending: list[tuple[int, Case | str, str, torch.Tensor]] = []
         self._keep_alive: list[object] = []
         self.first = 0
 
-    def line(self, index: int, case: Case, text: str) -> str:
+    def line(self, index: int, case: Case | str, text: str) -> str:
         return f"{self._reproducer(index)}  # {text}; {case}"
 
     def run(self, index: int, case: Case) -> None:
@@ -83,6 +85,28 @@ class Judge:
                 self._run(index, case)
             except UnbuiltError as error:
                 self.tally.unbuilt[str(error)] += 1
+
+    def run_operation(self, index: int, call: Call) -> None:
+        """Make a legal call of an operation that the wheel may not have kernels for."""
+        if not self._pending and not self._keep_alive:
+            self.first = index
+        self.tally.calls += 1
+        self._keep_alive.append(call)
+        package = aot_gemm.torch if call.is_of_torch else aot_gemm
+        try:
+            with torch.no_grad():
+                result = getattr(package, call.function)(*call.arguments, **call.keywords)
+                self._pending.append((index, call.text, "values are wrong", call.is_right(result)))
+        except aot_gemm.UnsupportedError:
+            self.tally.typed["UnsupportedError, of an operation"] += 1
+        except torch.OutOfMemoryError:
+            self.tally.out_of_memory += 1
+        except aot_gemm.AotGemmError as error:
+            self.tally.wrong.append(self.line(index, call.text, f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not typed
+            self.tally.untyped.append(self.line(index, call.text, f"untyped {type(error).__name__}: {error}"))
+        else:
+            self.tally.right += 1
 
     def _run(self, index: int, case: Case) -> None:
         try:

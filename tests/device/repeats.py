@@ -1,7 +1,9 @@
-"""Which calls give the same bits again: from run to run, whatever m is, and whatever the other rows hold."""
+"""Which calls give the same bits again: from run to run, whatever m is, and whatever other rows and groups hold."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -78,3 +80,55 @@ class Rows:
                 if not torch.equal(bits(self.call(alone))[row], expected[row]):
                     yield m
                     break
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where some rows lie among groups of rows."""
+
+    sizes: tuple[int, ...]
+    """Rows of each group."""
+    group: int
+    """The group that they are all in."""
+    places: tuple[int, ...]
+    """The row of all groups that each of them is, in any order."""
+    is_nan: bool = False
+    """Whether all other rows hold NaN."""
+
+    @property
+    def ends(self) -> list[int]:
+        """Return where each group ends."""
+        return list(itertools.accumulate(self.sizes))
+
+
+def alone(rows: int) -> Placement:
+    """Return the placement of rows that are the only group."""
+    return Placement((rows,), 0, tuple(range(rows)))
+
+
+def placements(rng: random.Random, count: int, rows: int) -> Iterator[Placement]:
+    """Draw placements of some rows: in groups that they fill or that are far larger, beside empty and large ones."""
+    for _ in range(count):
+        groups, largest = rng.choice((1, 2, 8, 64)), rng.choice((1, 16, 300))
+        sizes = [rng.choice((0, 1, rng.randint(0, largest))) for _ in range(groups)]
+        group = rng.randrange(groups)
+        sizes[group] = rows + rng.choice((0, 1, 30, 100, 500, 4000))
+        first = sum(sizes[:group])
+        places = rng.sample(range(first, first + sizes[group]), rows)
+        yield Placement(tuple(sizes), group, tuple(places), rng.random() < 0.5)
+
+
+def varying_with_groups(
+    call: Callable[[Placement], torch.Tensor], rows: int, drawn: Iterable[Placement]
+) -> Iterator[Placement]:
+    """Give the placements in which some row has other bits than in a group of its own, without other groups.
+
+    Args:
+        call: gives what is computed of the rows, in their own order.
+        rows: how many there are.
+        drawn: what is tried.
+    """
+    expected = bits(call(alone(rows)))
+    for placement in drawn:
+        if not torch.equal(bits(call(placement)), expected):
+            yield placement

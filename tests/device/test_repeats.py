@@ -1,6 +1,8 @@
-"""Results that repeat bit for bit: of all batches and groups from run to run, and in batch-invariant mode over m."""
+"""Results that repeat bit for bit: from run to run, over m in batch-invariant mode, and whatever other groups are."""
 
+import itertools
 import random
+from functools import partial
 
 import pytest
 
@@ -14,7 +16,15 @@ from aot_gemm._manifest import manifest
 
 from tests.device.group_cases import GROUPED, batch_case, grouped_case, runs_case
 from tests.device.reference import randn
-from tests.device.repeats import MOST_ROWS, Rows, count_varying, edges, sampled_rows
+from tests.device.repeats import (
+    MOST_ROWS,
+    Rows,
+    count_varying,
+    edges,
+    placements,
+    sampled_rows,
+    varying_with_groups,
+)
 
 RUNS, CASES, DRAWS = 100, 3, 20
 """Of each case; of each kind, cases, and most that are drawn until so many are of types that the wheel has."""
@@ -40,16 +50,14 @@ def supported(call):
 
 @pytest.mark.parametrize("name", list(DRAWN))
 def test_batches_and_groups_repeat_bit_for_bit(name):
-    """Groups have kernels that add in one order alone, and need not be asked; batches are."""
     function, draw = DRAWN[name]
     rng = random.Random(f"repeats {name}")
-    options = {"deterministic": True} if function == "matmul" else {}
     found = 0
     for _ in range(DRAWS):
         case = draw(rng, "cuda")
 
         def call(case=case):
-            getattr(aot_gemm, function)(*case.arguments, **case.keywords, **options)
+            getattr(aot_gemm, function)(*case.arguments, **case.keywords, deterministic=True)
             return case.whole.clone()
 
         try:
@@ -123,7 +131,7 @@ def grouped_rows(kind, n, k):
         scales = {"scale_x": of_x[:m], "scale_w": of_w} if is_fp8 else {}
         index = {"index": torch.arange(m, dtype=torch.int32, device="cuda")} if kind == "gathered" else {}
         gate = {"gate": "silu"} if kind == "gathered" else {}
-        return aot_gemm.grouped_linear(x, weights, ends, **scales, **index, **gate)
+        return aot_gemm.grouped_linear(x, weights, ends, **scales, **index, **gate, batch_invariant=True)
 
     return Rows(randn(MOST_ROWS, k, dtype=torch.bfloat16).to(dtype), call)
 
@@ -131,8 +139,7 @@ def grouped_rows(kind, n, k):
 @pytest.mark.parametrize("kind", ["rows", "gathered", "listed", "fp8 rows", "fp8 blocks"])
 @pytest.mark.parametrize(("n", "k"), [(2816, 2048), (512, 256)])
 def test_a_grouped_rows_bits_depend_neither_on_m_nor_on_its_neighbours(kind, n, k):
-    """The groups have equal weights, so that a row has the same product in each. All kernels of groups that use the
-    tensor cores add up k in one order."""
+    """The groups have equal weights, so that a row has the same product in each."""
     rows = grouped_rows(kind, n, k)
     supported(lambda: rows.call(rows.x[:3]))
     tags = {"gathered": "bf16_kk_gathered_swiglu", "fp8 rows": "e4m3_bf16_kk_grouped"}
@@ -140,6 +147,70 @@ def test_a_grouped_rows_bits_depend_neither_on_m_nor_on_its_neighbours(kind, n, 
     sample = sampled_rows(3 * x for x in edges(manifest(), _packed, tag.get(kind, "bf16_kk_grouped"), n, k))[::4]
     assert list(rows.varying_with_m(sample)) == []
     assert list(rows.varying_with_neighbours(sample[::8])) == []
+
+
+PLACED, MOST_GROUPS = 37, 64
+"""Rows that are looked at, and the most groups that they are put among."""
+
+
+class Placed:
+    """Rows of one group, computed among other groups, each with a weight of its own."""
+
+    def __init__(self, kind, n, k):
+        self.kind, self.is_fp8 = kind, kind.startswith("fp8")
+        dtype = torch.float8_e4m3fn if self.is_fp8 else torch.bfloat16
+        weights = [randn(n * (1 + (kind == "gathered")), k, dtype=torch.bfloat16) for _ in range(MOST_GROUPS)]
+        self.weight = torch.stack(weights).to(dtype)
+        self.x = randn(PLACED, k, dtype=torch.bfloat16).to(dtype)
+        blocks = (-(-n // 128), -(-k // 128)) if kind == "fp8 blocks" else (n,)
+        self.scale_x = torch.rand(PLACED, *blocks[1:], device="cuda") + 0.5
+        self.scale_w = torch.rand(MOST_GROUPS, *blocks, device="cuda") + 0.5
+
+    def of_groups(self, stack, placement):
+        """Return what the groups have of a stack; the group of the rows has the last one's."""
+        found = stack[: len(placement.sizes)].clone()
+        found[placement.group] = stack[-1]
+        return found
+
+    def among(self, rows, placement):
+        """Put what the rows have among what all rows have."""
+        shape = (placement.ends[-1], *rows.shape[1:])
+        found = torch.rand(shape, device="cuda")
+        if placement.is_nan:
+            found.fill_(float("nan"))
+        found[list(placement.places)] = rows.float()
+        return found.to(rows.dtype)
+
+    def __call__(self, placement):
+        ends = torch.tensor(placement.ends, dtype=torch.int32, device="cuda")
+        weight, x = self.of_groups(self.weight, placement), self.among(self.x, placement)
+        options = {"batch_invariant": True}
+        if self.is_fp8:
+            options |= {"scale_x": self.among(self.scale_x, placement)}
+            options |= {"scale_w": self.of_groups(self.scale_w, placement)}
+        if self.kind == "gathered":
+            order = torch.randperm(len(x), device="cuda")
+            x = x[order.argsort()]  # row i of the groups is row order[i] of x
+            options |= {"index": order.to(torch.int32), "gate": "silu"}
+        weight = [w.clone() for w in weight] if self.kind == "listed" else weight
+        return aot_gemm.grouped_linear(x, weight, ends, **options)[list(placement.places)]
+
+
+@pytest.mark.parametrize("kind", ["rows", "gathered", "listed", "fp8 rows", "fp8 blocks"])
+@pytest.mark.parametrize(("n", "k"), [(2816, 2048), (512, 256), (520, 264)])
+def test_a_grouped_rows_bits_depend_neither_on_its_groups_size_nor_on_other_groups(kind, n, k):
+    placed = Placed(kind, n, k)
+    supported(lambda: placed(next(placements(random.Random(1), 1, PLACED))))
+    drawn = placements(random.Random(f"{kind} {n} {k}"), 40, PLACED)
+    assert list(varying_with_groups(placed, PLACED, drawn)) == []
+
+
+def test_the_modes_of_groups_take_the_kernels_of_the_default():
+    """They cost nothing: the default has one order of sums already."""
+    for m, groups in itertools.product((1, 64, 1000, 65536), (8, 64, 128)):
+        modes = ({}, {"deterministic": True}, {"batch_invariant": True})
+        plans = [supported(partial(aot_gemm.plan, m, 2816, 2048, groups=groups, **mode)) for mode in modes]
+        assert len({x.kernel for x in plans}) == 1
 
 
 def test_separate_weights_in_a_cuda_graph_are_read_at_each_replay():

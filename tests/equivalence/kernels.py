@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,9 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.target import Target, load_target
 from aot.package.manifest import Manifest
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, manifest_of
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.objects import parameter_sizes
+from tests.unit.invoked import coarse_grid
 
 MACHINES = ("aarch64", "x86_64")
 
@@ -32,25 +32,23 @@ def wheel():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aot.cli.build.make_wheel", stop)
+        if not EVERY:  # of a grid of few cells, which leaves the kernels as they are
+            coarse_grid(patch)
         result = CliRunner().invoke(cli.main, ["build", "--target", "thor"])
     assert chosen, result.output
     return chosen[0]
-
-
-EVERY = "AOT_EVERY_CANDIDATE" in os.environ
-"""Whether each candidate is compiled, as `make walk` does, or enough of them to have each choice of a family once."""
 
 
 def facets(key, *, of_every=EVERY):
     """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation.
 
     Unless every candidate is asked for, a candidate counts by the values of its fields in its family, and by the groups
-    of fields that a grid is counted from.
+    of fields that a grid is counted from; and an operation by its element type, and by its layout.
     """
     operation, candidate, family = key.operation, key.candidate, key.candidate.family
-    found = {(family, operation), (family, operation.layout, operation.epilogue)}
+    found = {(family, operation.element), (family, operation.layout, operation.epilogue)}
     if of_every:
-        return found | {(candidate, operation.layout, operation.epilogue)}
+        return found | {(family, operation), (candidate, operation.layout, operation.epilogue)}
     swaps = candidate.swap_ab
     found |= {(family, name, value) for name, value in vars(candidate).items()}
     found |= {(family, "split", candidate.split_k, candidate.split_k_mode, swaps), (family, candidate.schedule, swaps)}

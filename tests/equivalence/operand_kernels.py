@@ -18,11 +18,12 @@ from aot.core.operation import Operation as Op
 from aot.core.row_candidate import RowKernelKey
 from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.core.row_operation import RowOperation as Row
+from aot.core.signature import signature_of
 from aot.core.target import Target, load_target
 from aot.families.simt import FAMILY as FALLBACK
 from aot.package.manifest import Manifest, device_table, from_json, to_json
 from aot.row_families import row_families
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.golden.manifest import golden_manifest, with_table
 from tests.objects import parameter_sizes
 from tests.runtime import test_grouped_kernels as groups
@@ -59,20 +60,14 @@ KERNELS = {
         (Op.E4M3_BF16_KK_SWIGLU, operands.sm90(64, 64)),
         (Op.E4M3_BF16_BLOCK_KK, operands.sm90_block(128, 128, "cooperative")),
         (Op.BF16_KK_BATCHED, operands.sm90(128, 64)),
-        (Op.BF16_KK_BATCHED, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
         (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 128, 128, 2, split_k=2, **SHARED_K)),
-        (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 64, 128, 1, 2, use_tma_store=False)),
         (Op.BF16_MN_BATCHED, Candidate("sm90_cluster_split_k", 64, 64, split_k=4, swap_ab=True, **SHARED_K)),
         (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
         (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
-        (Op.FP16_KK_GELU, Candidate("sm90_cluster_split_k", 192, 64, split_k=4, swap_ab=True, **SHARED_K)),
         (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 64, 80, split_k=2, swap_ab=True, **SHARED_K)),
-        (Op.BF16_KK_BATCHED, Candidate("sm90_one_tile", 64, 88, use_tma_store=False)),
         (Op.BF16_KN_BATCHED, Candidate("sm90_one_tile", 128, 128, 4, use_tma_store=False)),
         (Op.BF16_MN_BATCHED, Candidate("sm90_one_tile", 64, 64, 1, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_RESIDUAL, Candidate("sm90_one_tile", 128, 56, swap_ab=True, use_tma_store=False)),
-        (Op.FP16_KK_GELU, Candidate("sm90_one_tile", 192, 64, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_SWIGLU, Candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
         *((x.operation, x.candidate) for x in fp8_splits.LAUNCHED),
         (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
@@ -82,7 +77,20 @@ KERNELS = {
         (Op.E4M3_BF16_KK, SKINNY),
     ],
 }
-"""A kernel of each family for each kind of operands; each operation of these has the fallback too."""
+"""A kernel of each family for each kind of operands; each operation of these has the fallback too, or another of its
+kind."""
+MORE = {
+    "thor": [],
+    "h200": [
+        (Op.BF16_KK_BATCHED, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
+        (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 64, 128, 1, 2, use_tma_store=False)),
+        (Op.FP16_KK_GELU, Candidate("sm90_cluster_split_k", 192, 64, split_k=4, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 64, 80, split_k=2, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KK_BATCHED, Candidate("sm90_one_tile", 64, 88, use_tma_store=False)),
+        (Op.FP16_KK_GELU, Candidate("sm90_one_tile", 192, 64, 2, swap_ab=True, use_tma_store=False)),
+    ],
+}
+"""Kernels of other layouts and epilogues, which `make walk` adds."""
 FALLBACKS = (Op.E4M3_BF16_BLOCK_KK, Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU)
 """Of which every target has the fallback, and a Thor nothing else."""
 ROWS = {
@@ -95,12 +103,21 @@ ROWS = {
 """Candidates of operations on rows, beside the fallback of each."""
 
 
+def kind(operation):
+    """Give what the fallback's host code depends on: which operands there are, of how many bytes and which strides."""
+    types, signature = operation.types, signature_of(operation, has_workspace=False, prefetches_b=False)
+    sizes = (types.a.num_bytes, types.b.num_bytes, types.d.num_bytes)
+    return (signature, sizes, types.scale, operation.gate is None, operation.grouping)
+
+
 def keys(target):
-    """List the kernels of a target, with the fallback of each operation."""
+    """List the kernels of a target, with the fallback of each operation, or of each kind of operation."""
     device = load_target(target)
-    operations = dict.fromkeys((*(x for x, _ in KERNELS[target]), *FALLBACKS))
-    fallbacks = [KernelKey(x, next(iter(FALLBACK.candidates(x, device)))) for x in operations]
-    return [*(KernelKey(*x) for x in KERNELS[target]), *fallbacks]
+    kernels = KERNELS[target] + MORE[target] if EVERY else KERNELS[target]
+    operations = dict.fromkeys((*(x for x, _ in kernels), *FALLBACKS))
+    chosen = operations if EVERY else {kind(x): x for x in operations}.values()
+    fallbacks = [KernelKey(x, next(iter(FALLBACK.candidates(x, device)))) for x in chosen]
+    return [*(KernelKey(*x) for x in kernels), *fallbacks]
 
 
 def row_keys():

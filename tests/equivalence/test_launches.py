@@ -110,7 +110,7 @@ def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
     selected, shipped = kernels.selection().kernels, kernels.wheel().kernels
     for facet in (
         lambda x: (x.candidate if kernels.EVERY else x.candidate.family, x.operation.layout, x.operation.epilogue),
-        lambda x: (x.candidate.family, x.operation),
+        lambda x: (x.candidate.family, x.operation if kernels.EVERY else x.operation.element),
         lambda x: (x.candidate.family, x.candidate.tile_m),
         lambda x: (x.candidate.family, x.candidate.tile_n),
         lambda x: (x.candidate.family, x.candidate.cluster_m, x.candidate.cluster_n, x.candidate.swap_ab),

@@ -10,7 +10,7 @@ from tests.runtime.rows import RowLaunch
 EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 BFLOAT16, FLOAT16, FLOAT32 = (4, 16), (2, 16), (2, 32)
-DTYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8_e4m3fn": (10, 8), "int8": (0, 8)}
+DTYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8), "int8": (0, 8)}
 
 
 def _maybe(rng, chance, make):
@@ -47,12 +47,12 @@ def row_call(package, rng, kinds):
     x = kind(rng, (rows, wide), x_type)
     shapes = {"out": ((rows, cols), y_type)}
     if operation.is_quantized:
-        shapes["scale_out"] = ((rows, 1 if operation.scale.value == "row" else -(-cols // 128)), FLOAT32)
+        shapes["scale_out"] = (operation.shape_of_scales(rows, cols), FLOAT32)
     named, operands = {}, (x,)
     if operation.is_quantized and rng.random() < 0.2:
         named["scale"] = _maybe(rng, 0.9, lambda: kind(rng, rng.choice(((), (1,), (rows,), (rows, 1))), FLOAT32))
     if function == "quantize":
-        named |= {"dtype": operation.y.value, "granularity": "block" if operation.scale.value == "block" else "row"}
+        named |= {"dtype": operation.y.value, "granularity": operation.scale.value}
     elif y_type != x_type or rng.random() < 0.1:
         named["out_dtype"] = operation.y.value if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, "float32"))
     if operation.is_norm:

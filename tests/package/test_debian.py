@@ -116,6 +116,7 @@ def test_the_examples_are_built_by_cmake_of_the_systems_library(systems, tmp_pat
     root = systems["h200"]
     cuda = build_driver("h200", ["gcc"], tmp_path)
     examples = root / "usr/share/doc/libaot-gemm-dev/examples"
+    assert sorted(x.name for x in examples.iterdir()) == ["CMakeLists.txt", "multiply.c", "multiply.cc"]
     # What a program finds in /usr, where it lies in a root of its own.
     options = [
         f"-DCUDA_INCLUDE_DIR={cuda}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -116,11 +117,14 @@ def test_the_licences_of_all_that_is_inside_go_along(wheels, target):
     assert sorted(re.findall("^License-File: (.*)$", metadata, re.MULTILINE)) == sorted(f"licenses/{x}" for x in texts)
 
 
-def test_the_example_for_c_goes_along(wheels, target):
+def test_the_examples_go_along(wheels, target):
     with zipfile.ZipFile(wheels(target)) as archive:
-        example = archive.read("aot_gemm/examples/multiply.c")
+        example, layer = (archive.read(f"aot_gemm/examples/{name}") for name in ("multiply.c", "moe.py"))
         lists = archive.read("aot_gemm/examples/CMakeLists.txt").decode()
-    assert example == read_templates()["examples/multiply.c"]
+        record = json.loads(archive.read("aot_gemm/_build.json"))
+    templates = read_templates()
+    assert (example, layer) == (templates["examples/multiply.c"], templates["python/aot_gemm/examples/moe.py"])
+    assert record["examples/moe.py"]["num_bytes"] == len(layer)
     assert "find_package(aot_gemm REQUIRED)" in lists
 
 

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from tests.golden.manifest import golden_manifest
+from tests.readings import readings
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
 from tests.runtime.stating import DENSE
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
+
+__all__ = ["readings"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -350,3 +351,26 @@ def random_manifest(seed=1, operations=OPERATIONS):
         columns = _columns(rng, len(axes[0]) * len(axes[1]), [i for i in indices if multiples[i] in ((1, 1), (1, 8))])
         sections.append(Section(operation, tuple(ladders), Grid(*axes, columns), first))
     return with_table(golden_manifest(), tuple(kernels), DispatchTable(tuple(sections)))
+
+
+def with_one_order(manifest):
+    """Have a random manifest's tables answer with kernels that do not split k, so that all add it up in one order."""
+    (table,) = manifest.tables
+    kernels = manifest.kernels
+
+    def plain(section, index):
+        return index if kernels[index].candidate.split_k == 1 else section.fallback + 1
+
+    def row(section, old):
+        places = {name: plain(section, getattr(old, name)) for name in ("kernel", "general", "runner_up")}
+        return replace(old, **places, tile_order=None)
+
+    def column(section, old):
+        return replace(old, kernels=tuple(plain(section, x) for x in old.kernels), tile_orders=None)
+
+    sections = []
+    for section in table.table.sections:
+        ladders = (replace(x, rows=tuple(row(section, y) for y in x.rows)) for x in section.ladders)
+        grid = replace(section.grid, columns=tuple(column(section, x) for x in section.grid.columns))
+        sections.append(replace(section, ladders=tuple(ladders), grid=grid))
+    return with_table(manifest, kernels, DispatchTable(tuple(sections)))

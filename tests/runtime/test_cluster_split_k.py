@@ -14,7 +14,7 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.equivalence.descriptor import NUM_BYTES, decode
 from tests.objects import BF16, small_manifest
 from tests.runtime import test_operand_kernels as direct
@@ -38,25 +38,32 @@ FOUR_CTAS = Candidate("cluster_split_k", 8, 32, 4, schedule="warps8", num_stages
 CANDIDATES = (ONE_ROW, TWO_CTAS, FOUR_CTAS)
 M, N, K = 35, 520, 264
 WHOLE = Candidate("cluster_split_k", 64, 64, schedule="warps4", num_stages=3, **PLAIN)
-SCALED = [
-    KernelKey(Operation.E4M3_BF16_KK, ONE_ROW),
+SOME = [
     KernelKey(Operation.E4M3_BF16_KK, TWO_CTAS),
     KernelKey(Operation.E4M3_FP32_KK, FOUR_CTAS),
-    KernelKey(Operation.E4M3_BF16_KK_SILU, TWO_CTAS),
     KernelKey(Operation.E4M3_BF16_KK_SWIGLU, TWO_CTAS),
-]
-FINISHED = [
+    KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, WHOLE),
+    KernelKey(Operation.E4M3_BF16_KK_GEGLU, FOUR_CTAS),
     KernelKey(Operation.BF16_KK_RELU, FOUR_CTAS),
-    KernelKey(Operation.FP16_KK_GELU, ONE_ROW),
     KernelKey(Operation.BF16_KK_GELU_TANH, WHOLE),
-    KernelKey(Operation.FP16_KK_SILU, TWO_CTAS),
-    KernelKey(Operation.BF16_KK_RESIDUAL, WHOLE),
     KernelKey(Operation.FP16_KK_RESIDUAL, TWO_CTAS),
     KernelKey(Operation.BF16_KK_SWIGLU, ONE_ROW),
-    KernelKey(Operation.BF16_KK_SWIGLU, TWO_CTAS),
     KernelKey(Operation.FP16_KK_GEGLU, FOUR_CTAS),
 ]
-GATED = [x for x in SCALED + FINISHED if x.operation.gate is not None]
+"""Kernels with factors, with epilogues and with gates, of each number of CTAs."""
+MORE = [
+    KernelKey(Operation.E4M3_BF16_KK_RELU, ONE_ROW),
+    KernelKey(Operation.E4M3_BF16_KK_GELU, FOUR_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, TWO_CTAS),
+    KernelKey(Operation.E4M3_BF16_KK, ONE_ROW),
+    KernelKey(Operation.E4M3_BF16_KK_SILU, TWO_CTAS),
+    KernelKey(Operation.FP16_KK_GELU, ONE_ROW),
+    KernelKey(Operation.FP16_KK_SILU, TWO_CTAS),
+    KernelKey(Operation.BF16_KK_RESIDUAL, WHOLE),
+    KernelKey(Operation.BF16_KK_SWIGLU, TWO_CTAS),
+]
+KEYS = SOME + MORE if EVERY else SOME
+GATED = [x for x in KEYS if x.operation.gate is not None]
 
 
 def compile_beside_others(candidates):
@@ -118,7 +125,7 @@ def test_b_is_prefetched_only_where_it_is_constant(real, built, flags, expected)
 @pytest.fixture(scope="module")
 def finished():
     """Compile kernels with epilogues, with a library over the recorder in which their entries are called."""
-    artifacts = compile_kernels(SCALED + FINISHED, load_target("h200"))
+    artifacts = compile_kernels(KEYS, load_target("h200"))
     return {x.kernel.key: direct.Compiled(x.kernel, x.path, 132) for x in artifacts}
 
 
@@ -135,7 +142,7 @@ def boxes(parameters):
     return {x.address: (x.extents, x.box, x.swizzle) for x in maps}
 
 
-@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+@pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 def test_boxes_are_of_both_halves_of_a_gate_and_of_128_bytes_of_k(finished, entries, key):
     record, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation))
     rows, columns = key.candidate.tile_m * key.candidate.cluster_m, key.candidate.tile_n
@@ -148,7 +155,7 @@ def test_boxes_are_of_both_halves_of_a_gate_and_of_128_bytes_of_k(finished, entr
     assert tuple(record.grid) == (tiles * key.candidate.cluster_m, 1, 1)
 
 
-@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+@pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 def test_shared_memory_with_vectors_is_what_the_family_counts_and_nothing_is_spilled(finished, entries, key):
     kernel = finished[key].kernel
     record, _ = direct.launch(entries, finished[key], direct.arguments(key.operation))
@@ -156,7 +163,7 @@ def test_shared_memory_with_vectors_is_what_the_family_counts_and_nothing_is_spi
     assert (kernel.spill_bytes, tuple(record.block)) == (0, (kernel.num_threads, 1, 1))
 
 
-@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+@pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 @pytest.mark.parametrize("bias", [True, False])
 def test_vectors_keep_their_strides_and_an_absent_bias_has_no_elements(finished, entries, key, bias):
     _, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation, bias=bias))
@@ -169,7 +176,7 @@ def test_vectors_keep_their_strides_and_an_absent_bias_has_no_elements(finished,
     assert parameters[-1] == struct.pack("<i", 1)
 
 
-@pytest.mark.parametrize("key", SCALED + FINISHED, ids=lambda x: x.name)
+@pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 def test_a_residual_is_passed_where_the_operation_adds_one(finished, entries, key):
     _, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation))
     residual = direct.struct_of(direct.RESIDUAL, (direct.M, direct.N), (direct.N,))

@@ -17,7 +17,7 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
 from aot.core.types import SCALE_BLOCK, Scale
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.objects import small_manifest
 from tests.runtime.host import Library, compile_library
 from tests.runtime.test_operand_kernels import (
@@ -51,23 +51,27 @@ def sm100(tile_m, tile_n, schedule="clc", **fields):
 
 
 PAIR = {"cluster_m": 2, "use_2cta": True}
-KERNELS = [
-    (Operation.BF16_KK_GROUPED, sm90(64, 128)),
+SOME = [
     (Operation.BF16_KK_GROUPED, sm90(128, 256, "cooperative", cluster_m=2)),
     (Operation.BF16_KN_GROUPED, sm90(64, 128)),
     (Operation.BF16_KK_GROUPED_SWIGLU, sm90(64, 256)),
     (Operation.BF16_KK_GATHERED, sm90(128, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.BF16_MN_KGROUPED, sm90(128, 128)),
-    (Operation.E4M3_BF16_KK_GROUPED, sm90(64, 192)),
     (Operation.E4M3_BF16_KK_GATHERED_SWIGLU, sm90(128, 128, "cooperative")),
     (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, block(64, 128)),
     (Operation.BF16_KK_GROUPED, sm100(128, 256, **PAIR)),
-    (Operation.BF16_KK_GATHERED_SWIGLU, sm100(128, 128)),
     (Operation.BF16_MN_KGROUPED, sm100(128, 64, "static")),
+]
+"""Of each family and kind of groups one."""
+MORE = [
+    (Operation.BF16_KK_GROUPED, sm90(64, 128)),
+    (Operation.E4M3_BF16_KK_GROUPED, sm90(64, 192)),
+    (Operation.BF16_KK_GATHERED_SWIGLU, sm100(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED, sm100(64, 128)),
 ]
+KERNELS = SOME + MORE if EVERY else SOME
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,8 @@ ADDRESSES = {
     name: place << 44
     for place, name in enumerate(("a", "b", "d", "bias", "scale_a", "scale_b", "offsets", "index", "scale_d"), 1)
 }
-ARGUMENT, SHAPE, STRIDE = 1, 3, 4  # aot_gemm_status_t
+ARGUMENT, OPERATION, SHAPE, STRIDE = 1, 2, 3, 4  # aot_gemm_status_t
+BATCH_INVARIANT, DETERMINISTIC = 4, 8
 FALLBACK = 3  # AOT_GEMM_TIER_FALLBACK
 
 
@@ -310,3 +312,71 @@ def test_places_need_the_workspace_that_was_asked_for(library):
 def test_no_b_of_groups_is_read_where_k_is_0(library):
     stated = listed(library, Operation.BF16_KK_GROUPED, [1, 0, 7, 3, 5], k=0)
     assert launched(library, stated).places.shape[0] == 0
+
+
+# Results that repeat.
+
+
+def selected(library, operation, **changes):
+    """Return the kernel that is chosen."""
+    status, selection = library.select(state(library, operation, **changes))
+    assert status == 0, library.error()
+    return selection.kernel
+
+
+def rows_to_ask(operation):
+    """List m for which packed groups can be stated."""
+    return (1, 48, 500, 8000) if operation.grouping.groups_rows else (1, 7, 20, 48)
+
+
+@pytest.mark.parametrize("operation", GROUPED, ids=lambda x: x.tag)
+def test_kernels_of_several_orders_are_refused_to_a_batch_invariant_call(library, operation):
+    stated = state(library, operation, flags=BATCH_INVARIANT)
+    assert library.select(stated)[0] == OPERATION
+    assert library.error() == (
+        f"the kernels of {operation.call} in this library add up k in more than one order, by which a row's bits "
+        "depend on the sizes of groups; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library whose kernels "
+        "of it have one order"
+    )
+    assert library.launch(stated, 0, 0, STREAM) == OPERATION
+    assert not library.fake_launches()
+
+
+@pytest.fixture(scope="module")
+def one_order():
+    return host.with_one_order(host.random_manifest(5, GROUPED))
+
+
+@pytest.fixture(scope="module")
+def ordered_path(one_order, tmp_path_factory):
+    return host.compile_library(one_order, tmp_path_factory.mktemp("one_order"))
+
+
+@pytest.mark.parametrize("operation", GROUPED, ids=lambda x: x.tag)
+def test_kernels_of_one_order_are_chosen_as_without_the_flag(ordered_path, one_order, operation):
+    library = host.Library(ordered_path)
+    for m in rows_to_ask(operation):
+        usual, *asked = (selected(library, operation, m=m, flags=x) for x in (0, BATCH_INVARIANT, DETERMINISTIC))
+        assert asked == [usual, usual]
+        assert one_order.kernels[usual].candidate.split_k == 1
+
+
+def test_a_library_whose_calls_are_all_batch_invariant_computes_groups(one_order, tmp_path):
+    library = host.Library(host.compile_library(replace(one_order, batch_invariant=True), tmp_path))
+    library.c.recorder_reset()
+    launch = launched(library, state(library, Operation.BF16_KK_GROUPED))
+    assert one_order.kernels[launch.kernel].candidate.split_k == 1
+
+
+def test_a_deterministic_call_takes_no_kernel_that_adds_in_the_order_of_arrival(library):
+    """None of real groups does; those of this library do."""
+    kernels = host.random_manifest(5, GROUPED).kernels
+    varying = 0
+    for operation in GROUPED:
+        for m in rows_to_ask(operation):
+            usual, asked = (selected(library, operation, m=m, flags=x) for x in (0, DETERMINISTIC))
+            arrives = kernels[usual].workspace.mode == "parallel"
+            varying += arrives
+            assert kernels[asked].workspace.mode != "parallel"
+            assert (asked == usual) != arrives
+    assert varying > 3

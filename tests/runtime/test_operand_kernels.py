@@ -16,7 +16,7 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
 from aot.core.types import Scale
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.objects import cubin, parameter_sizes, small_manifest
 from tests.runtime.host import Library, compile_library
 
@@ -50,13 +50,10 @@ def sm100(tile_m, tile_n, schedule="clc", **fields):
 SERIAL = {"split_k": 4, "split_k_mode": SplitK.SERIAL}
 PARALLEL = {"split_k": 2, "split_k_mode": SplitK.PARALLEL}
 PAIR = {"cluster_m": 2, "use_2cta": True}
-KERNELS = [
-    (Operation.E4M3_BF16_KK, sm90(128, 96)),
+SOME = [
     (Operation.E4M3_BF16_KK, sm90(64, 16, swap_ab=True)),
     (Operation.E4M3_FP32_KK, sm90(128, 64, **SERIAL)),
     (Operation.E4M3_E4M3_KK, sm90(64, 192, "cooperative")),
-    (Operation.E5M2E4M3_BF16_KK, sm90(64, 64, swap_ab=True)),
-    (Operation.E4M3_BF16_FAST_KK, sm90(128, 256, "cooperative", cluster_m=2)),
     (Operation.BF16_KK_GELU, sm90(256, 208, "cooperative")),
     (Operation.FP16_KK_RELU, sm90(64, 32, swap_ab=True, **PARALLEL)),
     (Operation.BF16_KK_RESIDUAL, sm90(128, 128, cluster_n=2)),
@@ -64,39 +61,56 @@ KERNELS = [
     (Operation.FP16_KK_BIAS, sm90(128, 208, swap_ab=True)),
     (Operation.BF16_KK_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.E4M3_BF16_KK_SWIGLU, sm90(64, 64)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm90(64, 192, "cooperative", swap_ab=True, **SERIAL)),
     (Operation.E4M3_BF16_KK, early(64, 8, swap_ab=True)),
-    (Operation.E4M3_FP32_KK, early(64, 24, swap_ab=True)),
-    (Operation.E4M3_E4M3_KK, early(64, 88, "cooperative")),
     (Operation.BF16_KK_SILU, early(64, 64, **SERIAL)),
-    (Operation.FP16_KK_GELU, early(128, 104, "cooperative", cluster_m=2)),
-    (Operation.INT8_INT32_KK, sm90(256, 208, "cooperative")),
     (Operation.INT8_INT32_KK, sm90(64, 16, swap_ab=True)),
     (Operation.INT8_BF16_KK, sm90(128, 208)),
-    (Operation.INT8_FP16_KK, sm90(320, 160, "cooperative", swap_ab=True)),
     (Operation.TF32_KK, sm90(192, 192, "cooperative", cluster_m=2)),
-    (Operation.TF32_KK, sm90(64, 32, **SERIAL)),
-    (Operation.TF32_KK, sm90(64, 16, swap_ab=True)),
     (Operation.E4M3_BF16_BLOCK_KK, sm90_block(128, 128, "cooperative")),
-    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(128, 96)),
     (Operation.E4M3_BF16_BLOCK_KK, sm90_block(64, 8, cluster_m=2)),
-    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(192, 96, "cooperative")),
     (Operation.E4M3_BF16_KK, sm100(128, 256, **PAIR)),
-    (Operation.BF16_KK_BIAS, sm100(128, 96)),
-    (Operation.E4M3_BF16_KK_SILU, sm100(64, 32, "static", swap_ab=True)),
     (Operation.E4M3_E4M3_KK, sm100(128, 64, **SERIAL)),
     (Operation.E5M2E4M3_BF16_KK, sm100(128, 224)),
     (Operation.E4M3E5M2_BF16_KK, sm100(128, 224)),
+    (Operation.BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_SWIGLU, sm100(128, 256)),
+    (Operation.INT8_FP16_KK, sm100(64, 32, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_GEGLU, sm100(128, 64, **PAIR)),
+]
+"""Of each family and kind of operands one; where there is one, the kernel that tests/equivalence compiles too."""
+MORE = [
+    (Operation.E4M3_BF16_KK_GEGLU, sm90(128, 96)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm90(128, 96)),
+    (Operation.E4M3_BF16_KK_GELU, sm90(64, 208, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_RELU, early(64, 88, "cooperative")),
+    (Operation.E4M3_BF16_KK, sm90(128, 96)),
+    (Operation.E5M2E4M3_BF16_KK, sm90(64, 64, swap_ab=True)),
+    (Operation.E4M3_BF16_FAST_KK, sm90(128, 256, "cooperative", cluster_m=2)),
+    (Operation.E4M3_FP32_KK, early(64, 24, swap_ab=True)),
+    (Operation.E4M3_E4M3_KK, early(64, 88, "cooperative")),
+    (Operation.FP16_KK_GELU, early(128, 104, "cooperative", cluster_m=2)),
+    (Operation.INT8_INT32_KK, sm90(256, 208, "cooperative")),
+    (Operation.INT8_FP16_KK, sm90(320, 160, "cooperative", swap_ab=True)),
+    (Operation.TF32_KK, sm90(64, 32, **SERIAL)),
+    (Operation.TF32_KK, sm90(64, 16, swap_ab=True)),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(128, 96)),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(192, 96, "cooperative")),
+    (Operation.BF16_KK_BIAS, sm100(128, 96)),
+    (Operation.E4M3_BF16_KK_SILU, sm100(64, 32, "static", swap_ab=True)),
     (Operation.E4M3E5M2_BF16_KK, sm100(64, 64, swap_ab=True)),
     (Operation.FP16_KK_GELU, sm100(256, 256, **PAIR)),
-    (Operation.BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
     (Operation.BF16_KK_GEGLU, sm100(128, 64, **PAIR)),
-    (Operation.E4M3_BF16_KK_SWIGLU, sm100(128, 256)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm100(128, 160, swap_ab=True)),
+    (Operation.E4M3_BF16_KK_RESIDUAL, sm100(256, 256, **PAIR)),
+    (Operation.E4M3_BF16_KK_GELU, sm100(256, 256, **PAIR)),
+    (Operation.E4M3_BF16_KK_RELU, sm100(128, 64, **SERIAL)),
     (Operation.INT8_INT32_KK, sm100(256, 256, **PAIR)),
     (Operation.INT8_BF16_KK, sm100(128, 256, "static")),
-    (Operation.INT8_FP16_KK, sm100(64, 32, swap_ab=True)),
     (Operation.TF32_KK, sm100(128, 160, **SERIAL)),
     (Operation.TF32_KK, sm100(256, 192, swap_ab=True, **PAIR)),
 ]
+KERNELS = SOME + MORE if EVERY else SOME
 
 
 @dataclass(frozen=True)

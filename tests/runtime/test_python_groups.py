@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from aot.core.types import SCALE_BLOCK, Scale
 from aot.measure.group_inputs import GroupSizes, draw_ends
 from tests.runtime import host
 from tests.runtime.exchange import Framework
-from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, INT32
+from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, INT32, install_old_torch
 from tests.runtime.test_groups import GROUPED
 from tests.runtime.test_python_operations import DTYPES, address, call_of
 
@@ -321,6 +322,47 @@ def test_weights_beside_the_wrong_number_of_offsets_are_refused(package, library
     operands, named = listed(Operation.BF16_KK_GROUPED, tensor)
     with pytest.raises(package.ShapeError, match=r"offsets has shape \(3,\), weight \(5, 128, 256\)"):
         package.grouped_linear(operands[0], [*operands[1], *operands[1][:2]], operands[2], **named)
+
+
+# Results that repeat.
+
+
+def test_a_mode_goes_to_the_call(package, library, manifest, tensor, monkeypatch):
+    """What a library chooses by it is in test_groups.py."""
+    operands, named = arguments(Operation.BF16_KK_GROUPED, tensor)
+    with pytest.raises(package.DtypeError, match=r"add up k in more than one order"):
+        package.grouped_linear(*operands, **named, batch_invariant=True)
+    assert not library.fake_launches()
+    m, n, k = varying_size(package, manifest)
+    operands, named = [tensor((m, k), BFLOAT16), tensor((GROUPS, n, k), BFLOAT16), operands[2]], {}
+    for options in ({}, {"deterministic": True}):
+        package.grouped_linear(*operands, **named, **options)
+    usual, asked = (manifest.kernels[x.kernel].workspace.mode for x in library.fake_launches())
+    assert (usual, asked != "parallel") == ("parallel", True)
+
+
+def varying_size(package, manifest):
+    """Find sizes that get a kernel whose sums are in the order of arrival."""
+    modes = {x.name: x.workspace.mode for x in manifest.kernels}
+    for m in (3, 48, 500, 8000):
+        for n, k in itertools.product((64, 128, 4096, 5120), (64, 72, 4096)):
+            if modes[package.plan(m, n, k, groups=GROUPS).kernel] == "parallel":
+                assert modes[package.plan(m, n, k, groups=GROUPS, deterministic=True).kernel] != "parallel"
+                return m, n, k
+    raise AssertionError("no size gets such a kernel")
+
+
+def test_torchs_setting_is_heard(package, library, manifest, monkeypatch):
+    torch = install_old_torch(monkeypatch, 0x8880)
+    m, n, k = varying_size(package, manifest)
+    operands = [torch.Tensor(x, BFLOAT16) for x in ((m, k), (GROUPS, n, k))] + [torch.Tensor((GROUPS,), INT32)]
+    torch.bfloat16 = BFLOAT16
+    out = torch.Tensor((m, n), BFLOAT16)
+    for is_asked in (False, True):
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda is_asked=is_asked: is_asked)
+        package.grouped_linear(*operands, out=out)
+    usual, asked = (manifest.kernels[x.kernel].workspace.mode for x in library.fake_launches())
+    assert (usual, asked != "parallel") == ("parallel", True)
 
 
 # What the table says of groups.

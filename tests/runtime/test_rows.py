@@ -225,6 +225,18 @@ def test_blocks_have_scales_of_their_own(rows):
     assert "bf16_e4m3_block_quantize takes of" in rows.error()
 
 
+def test_a_tensor_has_one_scale(rows):
+    operation = RowOperation.BF16_E5M2_TENSOR_QUANTIZE
+    given = {"x": (X, (300, 1)), "y": (Y, (300, 1)), "scale": (SCALE, (0, 1))}
+    assert rows.launch(row_problem(operation, 50, 300, **given)) == OK, rows.error()
+    (got,) = rows.launches()
+    assert (*got.scale.shape, *got.scale.strides, got.flags) == (1, 1, 0, 1, 0)
+    assert rows.launch(row_problem(operation, 50, 300, flags=SCALE_GIVEN, **given)) == ARGUMENT
+    assert "bf16_e5m2_tensor_quantize takes of" in rows.error()
+    assert rows.launch(row_problem(operation, 50, 300, **(given | {"scale": (Y + 4, (0, 1))}))) == STRIDE
+    assert "overlaps the scale" in rows.error()
+
+
 def test_one_scale_may_serve_all_where_it_is_read_alone(rows):
     operation = RowOperation.BF16_INT8_QUANTIZE
     given = {"x": (X, (64, 1)), "y": (Y, (64, 1)), "scale": (SCALE, (0, 1))}

@@ -11,7 +11,7 @@ from aot.core.row_operation import RowOperation
 from aot.core.row_signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest
-from tests.runtime.tensors import BFLOAT16, CPU, E4M3, FLOAT16, FLOAT32, FLOAT64, INT8
+from tests.runtime.tensors import BFLOAT16, CPU, E4M3, E5M2, FLOAT16, FLOAT32, FLOAT64, INT8
 from tests.runtime.test_torch_operands import gpu_tensor
 
 ROWS, COLS = 6, 256
@@ -108,15 +108,40 @@ def test_a_gate_has_half_the_columns(package, manifest, rows, tensor, function):
         ("float8_e4m3fn", "row", "bf16_e4m3_quantize", (2, 3, 1)),
         ("int8", "row", "bf16_int8_quantize", (2, 3, 1)),
         ("float8_e4m3fn", "block", "bf16_e4m3_block_quantize", (2, 3, 3)),
+        ("float8_e5m2", "row", "bf16_e5m2_quantize", (2, 3, 1)),
     ],
 )
 def test_quantize_gives_scales(package, manifest, rows, framework, dtype, granularity, tag, shape):
     y, scale = package.quantize(framework.Tensor((2, 3, 300)), dtype, granularity)
-    assert (y.shape, y.dtype) == ((2, 3, 300), INT8 if dtype == "int8" else E4M3)
+    assert (y.shape, y.dtype) == ((2, 3, 300), {"int8": INT8, "float8_e5m2": E5M2}.get(dtype, E4M3))
     assert (scale.shape, scale.dtype) == (shape, FLOAT32)
     assert names(manifest, rows) == [tag]
     (got,) = rows.launches()
     assert (*got.scale.shape, got.scale.strides[0]) == (ROWS, shape[-1], shape[-1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tag"),
+    [
+        ("float8_e4m3fn", "bf16_e4m3_tensor_quantize"),
+        ("float8_e5m2", "bf16_e5m2_tensor_quantize"),
+        ("int8", "bf16_int8_tensor_quantize"),
+    ],
+)
+def test_a_tensor_has_one_scale(package, manifest, rows, framework, dtype, tag):
+    y, scale = package.quantize(framework.Tensor((2, 3, 300)), dtype, "tensor")
+    assert (y.shape, scale.shape, scale.dtype) == ((2, 3, 300), (1, 1, 1), FLOAT32)
+    assert names(manifest, rows) == [tag]
+    (got,) = rows.launches()
+    assert (*got.scale.shape, got.scale.data, got.flags) == (1, 1, scale.address, 0)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
+def test_a_scale_of_a_tensor_may_be_written_to_any_one_element(package, rows, tensor, shape):
+    scale_out = tensor(shape, FLOAT32)
+    assert package.quantize(tensor((2, 3, COLS)), granularity="tensor", scale_out=scale_out)[1] is scale_out
+    (got,) = rows.launches()
+    assert got.scale.data == scale_out.address
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (ROWS,), (ROWS, 1), (2, 3), (2, 3, 1)])
@@ -244,10 +269,16 @@ def test_torch_hears_of_every_write_and_of_no_gradient(package, rows):
         ),
         (lambda p, t: p.quantize(t((4, 8)), granularity="column"), "UnsupportedError", "granularity is 'column'"),
         (
-            lambda p, t: p.quantize(t((4, 8)), granularity="tensor"),
-            "UnsupportedError",
-            "no kernel that computes the scale",
+            lambda p, t: p.quantize(t((4, 8)), "float8_e5m2", "block"),
+            "DtypeError",
+            "float8_e5m2 with scales of blocks; expected one of .*int8 with one scale",
         ),
+        (
+            lambda p, t: p.quantize(t((4, 8)), granularity="tensor", scale_out=t((4, 1), FLOAT32)),
+            "ShapeError",
+            r"scale_out has shape \(4, 1\); expected \(1, 1\)",
+        ),
+        (lambda p, t: p.quantize(t((0, 8)), granularity="tensor"), "ShapeError", "expected at least 1 element"),
         (
             lambda p, t: p.quantize(t((4, 8)), scale=t((3,), FLOAT32)),
             "ShapeError",

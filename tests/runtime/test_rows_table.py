@@ -25,7 +25,8 @@ def package(manifest, tmp_path_factory):
 
 def asked(operation):
     """Return what `plan_rows` is asked for an operation by."""
-    out = {"out_dtype": operation.y.value, "granularity": "block" if operation.scale.value == "block" else "row"}
+    granularity = operation.scale.value if operation.is_quantized else "row"
+    out = {"out_dtype": operation.y.value, "granularity": granularity}
     return operation.function.value, operation.x.value, out
 
 

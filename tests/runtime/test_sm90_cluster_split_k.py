@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from aot.core.candidate import Candidate, SplitK
+from tests.compiling import EVERY
 from tests.equivalence.descriptor import NUM_BYTES, decode
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import K, M, N, compile_beside_others, stated
@@ -39,7 +40,8 @@ ONE_TILES = (
     Candidate("sm90_one_tile", 192, 80, 1, 2, swap_ab=True, use_tma_store=False),
     Candidate("sm90_one_tile", 64, 128, 2, 4, swap_ab=True, use_tma_store=False),
 )
-CANDIDATES = (PAIR, FOUR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, SHARED_ALONE, *ONE_TILES)
+SOME = (PAIR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, *ONE_TILES)
+CANDIDATES = (*SOME, FOUR, SHARED_ALONE) if EVERY else SOME
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def step(m, number):
 
 
 GRID_0 = "kGrid0Kernels, 2},\n     "
-NO_LADDERS = "1,\n     1,\n     false,\n     nullptr,\n     {},"
+NO_LADDERS = "1,\n     1,\n     false,\n     false,\n     nullptr,\n     {},"
 HALF_NAME = kernel(HALF, FALLBACK).name
 ONE_NAME, SPLIT_NAME, KN_NAME = (golden_manifest().kernels[i].name for i in (0, 3, 4))
 ORDER = "has order"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import replace
 from importlib import import_module
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 from aot.core.operation import Operation
+from aot.models import recorder
 from tests.runtime import host, torch_reference
 from tests.runtime.tensors import FakeTensor
 from tests.runtime.test_groups import GROUPED
@@ -159,6 +161,22 @@ def test_a_compiled_function_has_no_graph_break(module, calls):
     assert calls == ["grouped_linear"] * 4
 
 
+@pytest.mark.parametrize("mode", ["deterministic", "batch_invariant"])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_mode_comes_through_a_graph_and_both_gradients(module, calls, mode, is_listed):
+    x, weight, ends = operands()
+
+    def product(x, weight):
+        return module.grouped_linear(x, list(weight.unbind()) if is_listed else weight, ends, **{mode: True})
+
+    found = torch.compile(product, backend="aot_eager", fullgraph=True)(x, weight)
+    torch.testing.assert_close(found, torch_reference.grouped_linear(x, weight, ends))
+    torch.testing.assert_close(product(x, weight), found, rtol=0, atol=0)
+    product(x.requires_grad_(), weight.requires_grad_()).sum().backward()
+    assert list(torch_reference.MODES) == [(mode,)] * 5
+    assert x.grad.shape == x.shape
+
+
 def test_one_graph_serves_every_number_of_rows(module, calls):
     graphs = []
 
@@ -197,6 +215,22 @@ def test_what_is_not_traced_goes_to_the_packages_function(module, package, calls
     found = module.grouped_linear(x, weight, ends, out_dtype=BF16)
     torch.testing.assert_close(found, torch_reference.grouped_linear(x, weight, ends))
     assert calls == ["grouped_linear"]
+
+
+def test_a_recorder_counts_the_operators_of_the_package(module, calls, monkeypatch):
+    """What each becomes is in tests/unit/models/test_recorded.py; here are the names and arguments that torch gives."""
+    counts = {}
+    monkeypatch.setattr(recorder, "_counts", counts)
+    monkeypatch.setattr(recorder, "_uncounted", {})
+    monkeypatch.setattr(recorder, "_written", [math.inf])
+    x, weight, ends = operands()
+    with recorder.recorder_class()():
+        module.grouped_linear(x, weight, ends)
+        module.grouped_linear(x, list(weight.unbind()), ends, out=random_tensor(ROWS, N))
+        module.grouped_linear(x, weight, offsets_of(4, 4, len(INDEX)), index=INDEX, gate="silu", batch_invariant=True)
+    assert (len(calls), recorder._uncounted) == (3, {})
+    found = [(key[7:11], key[6], key[11], count) for key, count in counts.items()]
+    assert found == [((GROUPS, 3, N, K), "grouped", "none", 2), ((GROUPS, 4, N // 2, K), "gathered", "swiglu", 1)]
 
 
 # Gradients.

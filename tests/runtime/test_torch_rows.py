@@ -13,10 +13,11 @@ from torch.nn import functional
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import Rows, row_manifest
-from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT8
+from tests.runtime.tensors import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, INT8
 
-BF16, F16, F32, E4, I8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int8
-GPU = {BF16: BFLOAT16, F16: FLOAT16, F32: FLOAT32, E4: E4M3, I8: INT8}
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+E4, E5, I8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
+GPU = {BF16: BFLOAT16, F16: FLOAT16, F32: FLOAT32, E4: E4M3, E5: E5M2, I8: INT8}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,9 @@ CALLS = [
     ("quantize", {"x": ((2, 3, 300), BF16)}, {"dtype": I8}),
     ("quantize", {"x": ((2, 3, 300), BF16)}, {"dtype": E4, "granularity": "block"}),
     ("quantize", {"x": ((2, 3, 300), BF16), "scale": ((1,), F32)}, {"dtype": E4, "granularity": "tensor"}),
+    ("quantize", {"x": ((2, 3, 300), BF16)}, {"dtype": E4, "granularity": "tensor"}),
+    ("quantize", {"x": ((6, 64), F16)}, {"dtype": E5, "granularity": "tensor"}),
+    ("quantize", {"x": ((6, 64), BF16)}, {"dtype": E5}),
     # And what is refused.
     ("rms_norm", {"x": ((6, 64), F32)}, {}),
     ("rms_norm", {"x": ((6, 64), BF16)}, {"out_dtype": I8}),
@@ -79,7 +83,7 @@ CALLS = [
     ("rotary", {"x": ((3, 4, 64), BF16), "cos": ((3, 32), BF16), "sin": ((3, 64), BF16)}, {}),
     ("rotary", {"x": ((3, 4, 64), BF16), "cos": ((3, 40), BF16), "sin": ((3, 40), BF16)}, {}),
     ("quantize", {"x": ((6, 64), BF16)}, {"dtype": I8, "granularity": "block"}),
-    ("quantize", {"x": ((6, 64), BF16)}, {"dtype": E4, "granularity": "tensor"}),
+    ("quantize", {"x": ((6, 64), BF16)}, {"dtype": E5, "granularity": "block"}),
     ("quantize", {"x": ((6, 64), BF16), "scale": ((6, 1), F32)}, {"dtype": E4, "granularity": "block"}),
 ]
 

@@ -128,6 +128,7 @@ def grouped_linear(
     interleaved=False,
     out=None,
     out_dtype=None,
+    **_,
 ):
     """Compute groups; rows that are in none are NaN, as nothing writes them."""
     weight = torch.stack([x.detach() for x in weight]) if isinstance(weight, (list, tuple)) else weight

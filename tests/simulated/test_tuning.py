@@ -20,13 +20,15 @@ from aot.measure.protocol import FLUSH_PROTOCOL, PROTOCOL, num_sets, plan_for, s
 from aot.measure.store import open_store
 from aot.package.wheel_check import read_wheel_manifest
 from aot.select.record import from_store, read_record
+from tests.compiling import EVERY
 from tests.simulated.conftest import CANDIDATES, TARGET
 from tests.simulated.device import Faults, SimulatedDevice
 from tests.unit.invoked import coarse_grid
 
 SOUND = CANDIDATES[:2]
 LAUNCH, STICKY, WRONG, HANG, CLUSTERS = CANDIDATES[2:]
-NUM_KILLS = 20
+NUM_KILLS = 20 if EVERY else 6
+"""Each starts an emulated Python, which takes seconds; `make walk` kills at more points."""
 LINGER_US = 500
 """Of a launch, so that no run that is to be killed ends before."""
 L2_BYTES = 1 << 16

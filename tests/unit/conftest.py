@@ -5,6 +5,9 @@ import pytest
 import aot
 from aot.select.record import read_record
 from aot.select.times import measured_times
+from tests.readings import readings
+
+__all__ = ["readings"]
 
 
 @pytest.fixture(scope="session")

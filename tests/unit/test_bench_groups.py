@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from bench import groups, moe
 from bench.moe import Model
+from tests.unit.wheel_twin import wheel_twin
 
 SMALL = Model("small, 2 of 4", 4, 2, 128, 128)
 
@@ -53,8 +54,8 @@ def plan(*_sizes, batch):
     return SimpleNamespace(kernel=f"a_kernel_of_{batch}")
 
 
-WHEEL = SimpleNamespace(
-    grouped_linear=grouped, linear=linear, matmul=matmul, plan=plan, AotGemmError=NotImplementedError
+WHEEL = wheel_twin(
+    "twin_of_groups", grouped_linear=grouped, linear=linear, matmul=matmul, plan=plan, AotGemmError=NotImplementedError
 )
 
 

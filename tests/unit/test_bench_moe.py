@@ -1,90 +1,67 @@
-"""The mixture-of-experts layer of the bench against a loop over tokens, and what the bench says of its rows."""
+"""What the bench of mixture-of-experts layers measures, by stand-ins on the CPU, and what it says of its rows."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from bench.moe import is_right, summary
-from bench.moe_layer import Fp8Experts, moe, moe_fp8, quantise_rows, route
+from bench import moe
+from bench.moe import Model, Weights, is_right, layer_row, summary
+from tests.runtime.torch_reference import grouped_linear
+from tests.unit.test_bench_groups import OnCpu
+from tests.unit.wheel_twin import Refusal, wheel_twin
 
-TOKENS, EXPERTS, TOP, HIDDEN, INTERMEDIATE = 9, 6, 2, 16, 24
+SMALL = Model("small, 2 of 6", 6, 2, 32, 24)
 
 
-def grouped_linear(x, weight, offsets, *, index=None, gate=None, scale_x=None, scale_w=None, out_dtype=None):
-    """Stand for the wheel's function, in float64."""
-    values, weights = x.double(), weight.double()
-    if scale_x is not None:
-        values, weights = values * scale_x.double(), weights * scale_w.double()[..., None]
-    values = values if index is None else values[index.long()]
-    starts = [0, *offsets.tolist()]
-    parts = [values[a:b] @ w.T for a, b, w in zip(starts, starts[1:], weights, strict=False)]
-    result = torch.cat(parts)
-    if gate:
-        assert gate == "silu"
-        half = result.shape[1] // 2
-        result = torch.nn.functional.silu(result[:, :half]) * result[:, half:]
-    return result.to(out_dtype or x.dtype)
+def once(calls):
+    """Make each call once."""
+    for call in calls.values():
+        call()
+    return dict.fromkeys(calls, 2.0)
+
+
+def no_block(*_operands):
+    raise ImportError("no transformers")
 
 
 @pytest.fixture
-def layer():
-    generator = torch.Generator().manual_seed(3)
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    return (
-        draw(TOKENS, HIDDEN),
-        draw(TOKENS, EXPERTS),
-        draw(EXPERTS, 2 * INTERMEDIATE, HIDDEN) / 4,
-        draw(EXPERTS, HIDDEN, INTERMEDIATE) / 5,
-    )
+def _stand_ins(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(moe, "medians", once)
+    monkeypatch.setattr(moe, "transformers_block", no_block)
 
 
-def by_tokens(x, logits, gate_up, down):
-    """Compute the layer token by token."""
-    result = torch.zeros(TOKENS, HIDDEN, dtype=torch.float64)
-    for token, (row, probabilities) in enumerate(zip(x.double(), torch.softmax(logits.double(), -1), strict=True)):
-        chosen = probabilities.argsort(descending=True)[:TOP]
-        for expert in chosen:
-            gate, linear = (gate_up[expert].double() @ row).chunk(2)
-            part = down[expert].double() @ (torch.nn.functional.silu(gate) * linear)
-            result[token] += part * probabilities[expert] / probabilities[chosen].sum()
-    return result
+def scaled(x, weight, offsets, *, index=None, scale_x=None, scale_w=None, gate=None, out_dtype=None):
+    """Compute groups as the wheel's function, with factors of rows."""
+    if scale_x is not None:
+        x, weight = x.float() * scale_x, weight.float() * scale_w[..., None]
+    return grouped_linear(x, weight, offsets, index=index, gate=gate, out_dtype=out_dtype)
 
 
-def test_the_layer_is_the_sum_over_a_tokens_experts(layer):
-    x, logits, gate_up, down = layer
-    result = moe(x, route(logits, TOP), gate_up, down, grouped_linear)
-    torch.testing.assert_close(result.double(), by_tokens(*layer), rtol=1e-5, atol=1e-5)
+def measured(wheel):
+    with OnCpu(), torch.no_grad():
+        return layer_row(wheel, SMALL, Weights.of(SMALL), 9)
 
 
-def test_float8_is_near(layer):
-    x, logits, gate_up, down = layer
-    result = moe_fp8(x, route(logits, TOP), Fp8Experts.of(gate_up, down), grouped_linear)
-    expected = by_tokens(*layer)
-    assert ((result.double() - expected).norm() / expected.norm()).item() < 0.08
+@pytest.mark.usefixtures("_stand_ins")
+def test_layers_of_both_element_types_are_timed_and_near():
+    row = measured(wheel_twin("twin_of_layers", grouped_linear=scaled))
+    assert row["errors"][0] == 0.0
+    assert 0.001 < row["errors_fp8"][0] < moe.LARGEST_FP8_ERROR
+    assert row["us"].keys() == {"wheel", "wheel fp8"}
 
 
-def test_routes_are_in_the_order_of_experts_and_lead_back(layer):
-    routes = route(layer[1], TOP)
-    chosen = layer[1].topk(TOP, -1).indices
-    assert routes.offsets.tolist() == torch.bincount(chosen.flatten(), minlength=EXPERTS).cumsum(0).tolist()
-    assert routes.offsets.dtype is routes.token_of.dtype is torch.int32
-    for token in range(TOKENS):
-        for choice in range(TOP):
-            place = routes.places[token, choice]
-            assert routes.token_of[place] == token
-            ends = routes.offsets.tolist()
-            assert next(e for e, end in enumerate(ends) if place < end) == chosen[token, choice]
-    torch.testing.assert_close(routes.weights.sum(-1), torch.ones(TOKENS))
+@pytest.mark.usefixtures("_stand_ins")
+def test_a_wheel_without_float8_is_timed_without():
+    def plain(x, *operands, **options):
+        if x.dtype == torch.float8_e4m3fn:
+            raise Refusal("no kernels\nfor this")
+        return scaled(x, *operands, **options)
 
-
-def test_a_row_of_zeros_is_quantised_to_zeros():
-    values, scale = quantise_rows(torch.zeros(2, 8))
-    assert (values.float() == 0).all()
-    assert torch.isfinite(scale).all()
+    row = measured(wheel_twin("twin_of_plain_layers", grouped_linear=plain))
+    assert row["fp8_refused"] == "no kernels"
+    assert row["us"].keys() == {"wheel"}
 
 
 def row(wheel, errors):

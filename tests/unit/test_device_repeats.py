@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 
+import pytest
 import torch
 
 from aot.core.dispatch import MAX_STEP_M
 from aot.package.manifest import to_json
-from tests.device.repeats import MOST_ROWS, Rows, bits, count_varying, edges, sampled_rows
+from tests.device.repeats import (
+    MOST_ROWS,
+    Rows,
+    alone,
+    bits,
+    count_varying,
+    edges,
+    placements,
+    sampled_rows,
+    varying_with_groups,
+)
 from tests.golden.manifest import golden_manifest
 from tests.packed import wheels_reader
 
@@ -48,3 +60,36 @@ def test_a_row_that_depends_on_m_or_on_its_neighbours_is_found():
     assert list(by_m.varying_with_m(sample)) == [1, 7, 64]
     by_neighbours = Rows(X, lambda x: x + 0 * x[-1:])
     assert list(by_neighbours.varying_with_neighbours(sample)) == [7, 64, 65, 300]
+
+
+ROWS = 5
+
+
+def test_placements_are_in_one_group_and_of_every_kind():
+    drawn = list(placements(random.Random(1), 200, ROWS))
+    for placement in drawn:
+        ends = [0, *placement.ends]
+        first, end = ends[placement.group], ends[placement.group + 1]
+        assert len({x for x in placement.places if first <= x < end}) == ROWS
+    sizes = {x.sizes[x.group] for x in drawn}
+    assert (min(sizes), max(sizes)) == (ROWS, ROWS + 4000)
+    assert {len(x.sizes) for x in drawn} == {1, 2, 8, 64}
+    assert {x.is_nan for x in drawn} == {False, True}
+    assert any(0 in x.sizes for x in drawn)
+    assert alone(ROWS).ends == [ROWS]
+
+
+FAULTS = {
+    "none": lambda placement: 1.0,
+    "the size of the group": lambda placement: 1.0 if placement.sizes[placement.group] < 600 else 1.001,
+    "the number of groups": lambda placement: 1.0 if len(placement.sizes) < 64 else 1.001,
+    "what other rows hold": lambda placement: float("nan") if placement.is_nan else 1.0,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rows_that_depend_on_what_is_beside_them_are_found(fault):
+    drawn = list(placements(random.Random(2), 100, ROWS))
+    found = list(varying_with_groups(lambda x: torch.arange(1.0, 6.0) * FAULTS[fault](x), ROWS, drawn))
+    assert found == [x for x in drawn if FAULTS[fault](x) != 1.0]
+    assert bool(found) == (fault != "none")

@@ -187,6 +187,8 @@ def grouped_linear(
     scale_w: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> Any:
     """Compute x[rows of g] @ weight[g]^T for each group g of rows, as torch.nn.functional.grouped_mm with offs.
 
@@ -222,6 +224,10 @@ def grouped_linear(
         out: (rows, n), or (groups, rows, n) of runs of k; written to; allocated where it is not given. Rows that are in
             no group are not written: a new tensor holds anything there.
         out_dtype: as `linear` has it.
+        deterministic: as `linear` has it.
+        batch_invariant: whether a row of the result must have the same bits whatever the number of rows of its group,
+            whatever they hold, and whatever the other groups are. No wheel has to be built for it, and it costs no
+            time: where a wheel's kernels for groups add up k in more than one order it is refused.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
@@ -235,6 +241,7 @@ def grouped_linear(
         refuse_activation("grouped_linear", gate)
     element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
+    flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     extras: tuple[Any, ...] = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
     if isinstance(weight, (list, tuple)):
         weights = weights_of(weight)

@@ -10,6 +10,8 @@ from ._catalogue import ROW_CATALOGUE, RowRow
 PREFIX = "rows "
 """How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
 
+_SCALES = {"none": "", "row": "", "block": " with scales of blocks", "tensor": " with one scale"}
+
 
 def find(function: str, x: str, y: str, scale: str) -> RowRow | None:
     """Return the operation of a function and types, whether or not this wheel has it."""
@@ -35,11 +37,9 @@ def refuse(text: str) -> NoReturn:
     function, x, y, scale = text.removeprefix(PREFIX).split()
     of_function = [row for row in ROW_CATALOGUE if row.function == function]
     row = find(function, x, y, scale)
-    blocks = " with scales of blocks" if scale == "block" else ""
+    blocks = _SCALES[scale]
     if row is None:
-        known = ", ".join(
-            f"{each.x} to {each.y}{' with scales of blocks' if each.scale == 'block' else ''}" for each in of_function
-        )
+        known = ", ".join(f"{each.x} to {each.y}{_SCALES[each.scale]}" for each in of_function)
         raise errors.DtypeError(
             f"{function}: there is none of {x} to {y}{blocks}; expected one of {known}; convert x, or ask for "
             "another type"

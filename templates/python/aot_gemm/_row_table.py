@@ -13,7 +13,7 @@ from ._rows import GRANULARITIES
 from ._table import TIERS, extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
-_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
+_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
 _SCALE_BLOCK = 128
 """kScaleBlock of operation.h."""
 
@@ -64,7 +64,8 @@ def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowR
     x = dtype_name("dtype", dtype)
     default = "float8_e4m3fn" if function == "quantize" else x
     y = default if out_dtype is None else dtype_name("out_dtype", out_dtype)
-    scale = "none" if _BYTES.get(y) != 1 else "block" if granularity == "block" else "row"
+    is_row = granularity == "tensor" and function != "quantize"  # one scale is given there, as it may be of rows
+    scale = "none" if _BYTES.get(y) != 1 else "row" if is_row else granularity
     row = _row_request.find(function, x, y, scale)
     if row is None or not _row_request.is_there(row):
         _row_request.refuse(f"{_row_request.PREFIX}{function} {x} {y} {scale}")
@@ -75,7 +76,7 @@ def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     """Count the fewest bytes that memory must move: `RowOperation.num_bytes` of the toolchain."""
     is_pair = row.function in ("silu_mul", "gelu_tanh_mul")
     vectors = {"rms_norm": 1, "layer_norm": 2}.get(row.function, 0)
-    scales = {"none": 0, "row": rows, "block": rows * -(-cols // _SCALE_BLOCK)}[row.scale]
+    scales = {"none": 0, "row": rows, "block": rows * -(-cols // _SCALE_BLOCK), "tensor": 1}[row.scale]
     x = _BYTES[row.x] * (rows * cols * (2 if is_pair else 1) + vectors * cols)
     return x + _BYTES[row.y] * rows * cols + 4 * scales
 
@@ -122,7 +123,7 @@ def plan_rows(
         cols: of the result; of "rotary" the elements of a head.
         dtype: element type of x, by name or as torch, NumPy or JAX have it.
         out_dtype: that of the result; by default x's, and float8_e4m3fn of "quantize".
-        granularity: as `quantize` has it.
+        granularity: as `quantize` has it, of scales that are computed.
         target: as `plan` has it.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from . import _products, errors
 from ._dtypes import dtype_number
 
-INTERLEAVED, BLOCKS, ROUNDS_NORM = 1, 2, 4
+INTERLEAVED, BLOCKS, ROUNDS_NORM, ONE_SCALE = 1, 2, 4, 8
 """Bits of the flags, which row_call.cc has too."""
 GRANULARITIES = ("row", "tensor", "block")
 
@@ -230,20 +230,20 @@ def rotary(
     return _products.rotary(x, tensors, (-1, flags, asked, 0.0, 0.0))
 
 
-def check_granularity(granularity: Any, scale: Any) -> None:
+def check_granularity(granularity: Any) -> None:
     """Check what `quantize` is asked for.
 
     Raises:
-        UnsupportedError: there is no such granularity, or none whose scale is computed.
+        UnsupportedError: there is no such granularity.
     """
     if granularity not in GRANULARITIES:
         known = ", ".join(map(repr, GRANULARITIES))
         raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
-    if granularity == "tensor" and scale is None:
-        raise errors.UnsupportedError(
-            "quantize: there is no kernel that computes the scale of a whole tensor; expected scale=, a float32 tensor "
-            'of one element; compute it as x.abs().amax().float() / 448, or take granularity="row"'
-        )
+
+
+def scales_of(granularity: str, scale: Any) -> str:
+    """Return the scales of the operation that `quantize` takes: one that is given serves rows like one of each."""
+    return "row" if granularity == "tensor" and scale is not None else granularity
 
 
 def quantize(
@@ -257,30 +257,31 @@ def quantize(
 ) -> tuple[Any, Any]:
     """Compute x / scale, clamped to the range of a type of 8 bits and rounded to it, as a product takes it.
 
-    float8_e4m3fn saturates at 448, and NaN stays NaN; int8 is rounded half to even.
+    float8_e4m3fn saturates at 448 and float8_e5m2 at 57344, infinities too, and NaN stays NaN; int8 is rounded half to
+    even.
 
     Args:
         x: (..., cols), as `rms_norm` has it.
-        dtype: float8_e4m3fn or int8, as torch, NumPy or JAX have it or by name.
+        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name.
         granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of
-            all, which is to be given.
+            all.
         scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks.
         out: (..., cols), written to; allocated where it is not given.
-        scale_out: (..., 1), or of blocks (..., ceil(cols / 128)), float32: what the scales are written to where they
-            are computed; allocated where it is not given. Each is the largest magnitude over 448, or over 127 of int8,
-            and 1 where all are zero.
+        scale_out: (..., 1), of blocks (..., ceil(cols / 128)), or of the tensor one element, float32: what the scales
+            are written to where they are computed; allocated where it is not given. Each is the largest magnitude over
+            448, of float8_e5m2 over 57344, of int8 over 127, but at least 2^-126, and 1 where all are zero. A NaN
+            among the values makes it one.
 
     Returns:
-        The result and the scales: those that were given, or (..., 1), or of blocks (..., ceil(cols / 128)). As scale_x,
-        `linear` takes them as they are.
+        The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of the
+        tensor one element, of as many dimensions as x. As scale_x, `linear` takes them as they are.
 
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
     element = dtype_number("quantize: dtype", dtype)
-    check_granularity(granularity, scale)
+    check_granularity(granularity)
     tensors = (None, None, None, None, None, scale, out, None, scale_out)
-    result: tuple[Any, Any] = _products.quantize(
-        x, tensors, (element, BLOCKS if granularity == "block" else 0, -1, 0.0, 0.0)
-    )
+    flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
+    result: tuple[Any, Any] = _products.quantize(x, tensors, (element, flags, -1, 0.0, 0.0))
     return result

@@ -9,7 +9,7 @@ import torch
 from . import _operations, errors
 from ._request import Request, find
 from ._torch_grouped_result import Groups, result_of_groups, stack_of
-from ._torch_operators import LIBRARY, NAMESPACE, RECORDED, refuse_out
+from ._torch_operators import LIBRARY, MODES, NAMESPACE, OF_VALUES, RECORDED, refuse_out
 from ._torch_products import dispatch
 from ._torch_promises import promised
 from ._torch_result import dtype_text
@@ -18,7 +18,7 @@ LISTED = "grouped_linear_weights"
 """The operator whose weights are a tensor for each group."""
 _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None, Tensor? index=None, Tensor? scale_x=None, "
-    "Tensor? scale_w=None, *, str? gate=None, bool interleaved=False, ScalarType? out_dtype=None"
+    f"Tensor? scale_w=None, *, str? gate=None, bool interleaved=False, ScalarType? out_dtype=None, {MODES}"
 )
 _REQUEST = Request("grouped_linear", "", "", "", "none", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
@@ -53,7 +53,7 @@ def _kernel_out(*operands: Any, **options: Any) -> None:
 def _groups_of(operands: tuple[Any, ...], options: dict[str, Any]) -> Groups:
     x, weight, *others = operands
     weight = stack_of(weight) if isinstance(weight, list) else weight
-    return Groups(x, weight, *others, **{key: value for key, value in options.items() if key != "interleaved"})
+    return Groups(x, weight, *others, **{key: value for key, value in options.items() if key not in OF_VALUES})
 
 
 def _fake(*operands: Any, **options: Any) -> Any:
@@ -78,7 +78,9 @@ def _check_recordable(groups: Groups) -> None:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
-    _check_recordable(_groups_of(inputs, keyword_only_inputs or {}))
+    options = keyword_only_inputs or {}
+    _check_recordable(_groups_of(inputs, options))
+    ctx.modes = {name: options.get(name, False) for name in ("deterministic", "batch_invariant")}
     needs_x, needs_weight = ctx.needs_input_grad[0], _needs_weight(ctx)
     x, weight, offsets = inputs[:3]
     if needs_weight:  # of a wheel without kernels for its gradient this is told now, and not in the backward pass
@@ -95,20 +97,22 @@ def _needs_weight(ctx: Any) -> bool:
     return any(needs) if isinstance(needs, (list, tuple)) else bool(needs)
 
 
-def _gradient_of_x(gradient: Any, weights: tuple[Any, ...], offsets: Any, *, is_listed: bool) -> Any:
+def _gradient_of_x(
+    gradient: Any, weights: tuple[Any, ...], offsets: Any, modes: dict[str, bool], *, is_listed: bool
+) -> Any:
     """Multiply each group's rows by its weight. Rows of no group, which no product writes, are zeros."""
     out = gradient.new_zeros((gradient.shape[0], weights[0].shape[-1]))
     transposed = [x.transpose(-2, -1) for x in weights]
     if is_listed:
-        getattr(_operators, LISTED).out(gradient, transposed, offsets, out=out)
+        getattr(_operators, LISTED).out(gradient, transposed, offsets, out=out, **modes)
     else:
-        _operators.grouped_linear.out(gradient, transposed[0], offsets, out=out)
+        _operators.grouped_linear.out(gradient, transposed[0], offsets, out=out, **modes)
     return out
 
 
-def _gradient_of_weight(gradient: Any, x: Any, offsets: Any, num_groups: int) -> Any:
+def _gradient_of_weight(gradient: Any, x: Any, offsets: Any, modes: dict[str, bool], num_groups: int) -> Any:
     """Sum up each group's rows: runs of k of a product of both, transposed."""
-    sums = _operators.grouped_linear.default(gradient.t(), x.t(), offsets)
+    sums = _operators.grouped_linear.default(gradient.t(), x.t(), offsets, **modes)
     # Where the first group's start is given, the rows in front of it are a run too, whose sums are left away.
     return sums[offsets.shape[0] - num_groups :]
 
@@ -117,8 +121,8 @@ def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     x, offsets, *weights = ctx.saved_tensors
     needs = ctx.needs_input_grad
     gradient = gradient.contiguous()
-    of_x = _gradient_of_x(gradient, weights, offsets, is_listed=ctx.is_listed) if needs[0] else None
-    of_weight = _gradient_of_weight(gradient, x, offsets, ctx.num_groups) if _needs_weight(ctx) else None
+    of_x = _gradient_of_x(gradient, weights, offsets, ctx.modes, is_listed=ctx.is_listed) if needs[0] else None
+    of_weight = _gradient_of_weight(gradient, x, offsets, ctx.modes, ctx.num_groups) if _needs_weight(ctx) else None
     if ctx.is_listed:
         of_weight = [None] * ctx.num_groups if of_weight is None else list(of_weight.unbind())
     return (of_x, of_weight, *[None] * (len(needs) - 2))
@@ -159,8 +163,9 @@ def grouped_linear(
 
     Arguments, result and errors are those of the package's `grouped_linear`. Gradients are recorded of x and of weight
     in bfloat16 and float16, of groups of rows without an index, a bias, a gate or factors; else GradientError. The
-    backward pass is of grouped products too: with the weights transposed, and with runs of rows for the weights. A row
-    that is in no group has a gradient of zeros. Weights of a list have a gradient each, which are one stack in memory.
+    backward pass is of grouped products too, in the same modes: with the weights transposed, and with runs of rows for
+    the weights. A row that is in no group has a gradient of zeros. Weights of a list have a gradient each, which are
+    one stack in memory.
     """
     tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
     name = LISTED if isinstance(weight, (list, tuple)) else "grouped_linear"

@@ -17,9 +17,10 @@ from ._torch_promises import promised
 from ._torch_result import Product, result_of
 
 NAMESPACE = (__package__ or "").replace(".", "_")
-_MODES = "bool deterministic=False, bool batch_invariant=False"
+MODES = "bool deterministic=False, bool batch_invariant=False"
+"""The part of a schema that says what is asked of results beside their values."""
 _OPTIONS = (
-    "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False, " + _MODES
+    "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False, " + MODES
 )
 _LINEAR = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, Tensor? residual=None, "
@@ -27,7 +28,7 @@ _LINEAR = (
 )
 _GATED = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, *, "
-    f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {_MODES}'
+    f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {MODES}'
 )
 _MATMUL = "Tensor a, Tensor b, *"
 SCHEMAS = {
@@ -35,11 +36,11 @@ SCHEMAS = {
     "linear.out": f"({_LINEAR}, Tensor(a!) out) -> ()",
     "gated_linear": f"({_GATED}) -> Tensor",
     "gated_linear.out": f"({_GATED}, Tensor(a!) out) -> ()",
-    "matmul": f"({_MATMUL}, {_MODES}) -> Tensor",
-    "matmul.out": f"({_MATMUL}, {_MODES}, Tensor(a!) out) -> ()",
+    "matmul": f"({_MATMUL}, {MODES}) -> Tensor",
+    "matmul.out": f"({_MATMUL}, {MODES}, Tensor(a!) out) -> ()",
 }
 """By operator. Tensors go by position, as torch records gradients of those alone; what writes `out` gives nothing."""
-_OF_VALUES = ("interleaved", "deterministic", "batch_invariant")
+OF_VALUES = ("interleaved", "deterministic", "batch_invariant")
 """Options that change neither shape nor element type of a result."""
 _ADVICE = {
     "linear": "linear(x, weight, bias) in bfloat16 or float16, and what follows it by torch",
@@ -80,7 +81,7 @@ def _matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
 def _product_of(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Product:
     """Put an operator's arguments together; those that are as by default may have been left away."""
     known = {"activation": "silu"} if name == "gated_linear" else {}
-    known |= {key: value for key, value in options.items() if key not in _OF_VALUES}
+    known |= {key: value for key, value in options.items() if key not in OF_VALUES}
     return Product(name, *operands, **known)
 
 

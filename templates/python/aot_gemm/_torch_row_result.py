@@ -10,8 +10,9 @@ import math
 from typing import Any, NamedTuple
 
 from . import _row_request, _torch_result, errors
+from ._rows import scales_of
 
-_BYTE_DTYPES = ("float8_e4m3fn", "int8")
+_BYTE_DTYPES = ("float8_e4m3fn", "float8_e5m2", "int8")
 _SCALE_BLOCK = 128
 """kScaleBlock of operation.h."""
 
@@ -28,7 +29,7 @@ class RowCall(NamedTuple):
     sin: Any = None
     scale: Any = None
     out_dtype: Any = None
-    has_blocks: bool = False
+    granularity: str = "row"
     rotary_dim: Any = None
 
 
@@ -58,7 +59,7 @@ def results_of(call: RowCall) -> RowResults:
             _check_device(call, name, getattr(call, name))
     dtype = name_of(x.dtype)
     y = dtype if call.out_dtype is None else name_of(call.out_dtype)
-    scale = "none" if y not in _BYTE_DTYPES else "block" if call.has_blocks else "row"
+    scale = "none" if y not in _BYTE_DTYPES else scales_of(call.granularity, call.scale)
     row = _row_request.find(call.function, dtype, y, scale)
     if row is None or not _row_request.is_there(row):
         _row_request.refuse(f"{_row_request.PREFIX}{call.function} {dtype} {y} {scale}")
@@ -69,6 +70,8 @@ def results_of(call: RowCall) -> RowResults:
     if call.function == "rotary":
         _check_angles(call, dtype)
     scales = (*shape[:-1], -(-shape[-1] // _SCALE_BLOCK) if scale == "block" else 1)
+    if scale == "tensor":
+        scales = (1,) * len(shape)
     if call.scale is not None:
         _check_scale(call, scale, y, scales)
     return RowResults(

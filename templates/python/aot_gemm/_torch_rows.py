@@ -25,7 +25,7 @@ SCHEMAS = {
     "silu_mul": _GATE,
     "gelu_tanh_mul": _GATE,
     "rotary": "(Tensor x, Tensor cos, Tensor sin, *, bool interleaved=False, int? rotary_dim=None) -> Tensor[]",
-    "quantize": "(Tensor x, Tensor? scale=None, *, ScalarType dtype, bool has_blocks=False) -> Tensor[]",
+    "quantize": '(Tensor x, Tensor? scale=None, *, ScalarType dtype, str granularity="row") -> Tensor[]',
 }
 """By operator."""
 _TENSORS = {
@@ -44,15 +44,14 @@ _operators: Any = getattr(torch.ops, NAMESPACE)
 def _direct(name: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
     """Call the package's function with an operator's arguments."""
     if name == "quantize":
-        granularity = "block" if options["has_blocks"] else "row"
-        return _rows.quantize(tensors["x"], options["dtype"], granularity, scale=tensors["scale"])
+        return _rows.quantize(tensors["x"], options["dtype"], options["granularity"], scale=tensors["scale"])
     given = {key: value for key, value in options.items() if value is not None}
     return getattr(_rows, name)(**tensors, **given)
 
 
 def _kernel(name: str) -> Any:
     def call(*operands: Any, **options: Any) -> list[Any]:
-        defaults = {"dtype": None, "has_blocks": False} if name == "quantize" else {}
+        defaults = {"dtype": None, "granularity": "row"} if name == "quantize" else {}
         tensors = dict.fromkeys(_TENSORS[name]) | dict(zip(_TENSORS[name], operands, strict=False))
         found = _direct(name, tensors, defaults | options)
         results = list(found) if isinstance(found, tuple) else [found]
@@ -111,8 +110,7 @@ def _dispatch(name: str, tensors: dict[str, Any], written: dict[str, Any], optio
     is_told = is_compiling() or (isinstance(x, torch.Tensor) and is_recorded(*tensors.values(), *given.values()))
     if not is_told:
         if name == "quantize":
-            dtype = options["dtype"]
-            return _rows.quantize(x, dtype, "block" if options["has_blocks"] else "row", scale=scale, **given)
+            return _rows.quantize(x, options["dtype"], options["granularity"], scale=scale, **given)
         return getattr(_rows, name)(**tensors, **given, **options)
     if given:
         raise errors.UnsupportedError(
@@ -221,7 +219,7 @@ def quantize(
     scale_out: Any = None,
 ) -> tuple[Any, Any]:
     """Compute the package's `quantize`, as `rms_norm` is here."""
-    _rows.check_granularity(granularity, scale)
-    options = {"dtype": dtype, "has_blocks": granularity == "block"}
+    _rows.check_granularity(granularity)
+    options = {"dtype": dtype, "granularity": granularity}
     found: tuple[Any, Any] = _dispatch("quantize", {"x": x, "scale": scale}, _written(out, None, scale_out), options)
     return found

@@ -20,7 +20,7 @@ def written(tag, x, residual=None):
     if operation.is_quantized:
         scales = expected_scales(operation, values).values.astype(np.float32)
         values = scaled(operation, values, scales.astype(np.float64))
-    rounded = np.nan_to_num(values.values, nan=0.0) if tag == "bf16_int8_quantize" else values.values
+    rounded = np.nan_to_num(values.values, nan=0.0) if operation.y is ElementType.INT8 else values.values
     out = None if expected.residual_out is None else encode(operation.x, expected.residual_out.astype(np.float32))
     return operation, expected, Written(encode(operation.y, rounded.astype(np.float32)), scales, out)
 
@@ -31,10 +31,14 @@ def random(seed=1):
     return decode(ElementType.BFLOAT16, encode(ElementType.BFLOAT16, x))
 
 
-TAGS = ["bf16_rms_norm", "bf16_e4m3_rms_norm", "bf16_e4m3_quantize", "bf16_int8_quantize", "bf16_e4m3_block_quantize"]
+TAGS = [
+    *("bf16_rms_norm", "bf16_e4m3_rms_norm", "bf16_e4m3_quantize", "bf16_int8_quantize", "bf16_e4m3_block_quantize"),
+    "bf16_e5m2_quantize",
+]
+TENSORS = ["bf16_e4m3_tensor_quantize", "bf16_e5m2_tensor_quantize", "bf16_int8_tensor_quantize"]
 
 
-@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("tag", TAGS + TENSORS)
 def test_what_is_right_has_no_fault(tag):
     operation, expected, right = written(tag, random(), random(2) if "norm" in tag else None)
     assert fault_of(operation, right, expected, scales_are_given=False) == ""
@@ -43,6 +47,20 @@ def test_what_is_right_has_no_fault(tag):
 @pytest.mark.parametrize("tag", TAGS)
 def test_one_wrong_element_is_found(tag):
     operation, expected, right = written(tag, random())
+    y = right.y.copy()
+    y[2, 7] ^= 0x40
+    fault = fault_of(operation, Written(y, right.scales), expected, scales_are_given=False)
+    assert fault.startswith("y: 1 of 480 elements are wrong; the first, (2, 7), is ")
+
+
+@pytest.mark.parametrize("tag", TENSORS)
+def test_one_scale_serves_every_row(tag):
+    """The NaN of `random` makes all of a tensor one."""
+    operation, expected, right = written(tag, np.nan_to_num(random(), nan=3.0))
+    assert right.scales.shape == (1, 1)
+    scales = right.scales * np.float32(1 + 2**-20)
+    fault = fault_of(operation, Written(right.y, scales), expected, scales_are_given=False)
+    assert fault.startswith("scales: 1 of 1 elements are wrong; the first, (0, 0), is ")
     y = right.y.copy()
     y[2, 7] ^= 0x40
     fault = fault_of(operation, Written(y, right.scales), expected, scales_are_given=False)

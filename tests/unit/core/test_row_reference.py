@@ -145,13 +145,18 @@ def test_a_row_without_variance_may_be_anything_that_rounding_makes_of_it():
     assert (found.radius < 0.1).all()
 
 
-@pytest.mark.parametrize("tag", ["bf16_e4m3_quantize", "bf16_int8_quantize", "bf16_e4m3_block_quantize"])
+MOST = {ElementType.E4M3: 448, ElementType.E5M2: 57344, ElementType.INT8: 127}
+
+
+@pytest.mark.parametrize(
+    "tag", ["bf16_e4m3_quantize", "bf16_e5m2_quantize", "bf16_int8_quantize", "bf16_e4m3_block_quantize"]
+)
 def test_scales_are_the_largest_magnitude_over_the_largest_number(tag):
     operation = RowOperation(tag)
     rows = special(operation, 300.0)
     found = row_reference(operation, rows, RowParameters()).values
     scales = expected_scales(operation, found)
-    most = np.float32(448 if operation.y is ElementType.E4M3 else 127)
+    most = np.float32(MOST[operation.y])
     assert scales.values[1, 0] == np.float32(300) / most
     assert scales.values[2, 0] == 1.0
     assert scales.values.shape == (ROWS, 2 if operation.scale is RowScale.BLOCK else 1)
@@ -179,3 +184,39 @@ def test_a_nan_makes_the_scale_one_and_a_tiny_row_has_the_least():
     scales = expected_scales(operation, row_reference(operation, {X: x}, RowParameters()).values)
     assert np.isnan(scales.values[0, 0])
     assert scales.values[1, 0] == 2.0**-126
+
+
+TENSORS = [x for x in RowOperation if x.scale is RowScale.TENSOR]
+
+
+def quantized_by_torch(x, operation):
+    """Quantise by one factor as torch computes it on a CPU: the bits of Y, and the factor."""
+    dtype, most = getattr(torch, operation.y.value), float(MOST[operation.y])
+    wide = torch.tensor(x, dtype=torch.float32)
+    largest = wide.abs().amax()
+    scale = torch.where(largest == 0, 1.0, (largest / most).clamp_min(2.0**-126))
+    quotient = (wide / scale).clamp(-most, most)
+    rounded = quotient if dtype.is_floating_point else quotient.nan_to_num(nan=0.0).round()
+    return rounded.to(dtype).view(torch.uint8).numpy(), scale.item()
+
+
+@pytest.mark.parametrize("operation", TENSORS)
+@pytest.mark.parametrize("case", ["random", "zeros", "nan", "infinity", "tiny", "large"])
+def test_a_tensor_is_quantised_as_torch_would(operation, case):
+    x = np.random.default_rng(3).standard_normal((ROWS, COLS), np.float32)
+    x = decode(operation.x, encode(operation.x, x * np.float32({"tiny": 2.0**-24, "large": 2.0**14}.get(case, 1.0))))
+    x[1, 2] = {"nan": np.nan, "infinity": -np.inf}.get(case, x[1, 2])
+    x = np.zeros_like(x) if case == "zeros" else x
+    found = row_reference(operation, {X: x}, RowParameters()).values
+    scales = expected_scales(operation, found)
+    bits, scale = quantized_by_torch(x, operation)
+    assert scales.values.shape == (1, 1)
+    assert not scales.radius.any()
+    np.testing.assert_array_equal(scales.values, [[scale]])
+    values = scaled(operation, found, scales.values).values.astype(np.float32)
+    if operation.y is ElementType.INT8:
+        values = np.nan_to_num(values, nan=0.0)
+    got, wanted = encode(operation.y, values), bits
+    is_nan = np.isnan(decode(operation.y, wanted))
+    np.testing.assert_array_equal(np.isnan(decode(operation.y, got)), is_nan)
+    np.testing.assert_array_equal(got[~is_nan], wanted[~is_nan])

@@ -15,6 +15,10 @@ SIGNATURES = {
     "e4m3_quantize": "x y scale flags stream",
     "int8_quantize": "x y scale flags stream",
     "e4m3_block_quantize": "x y scale flags stream",
+    "e5m2_quantize": "x y scale flags stream",
+    "e4m3_tensor_quantize": "x y scale flags stream",
+    "e5m2_tensor_quantize": "x y scale flags stream",
+    "int8_tensor_quantize": "x y scale flags stream",
 }
 
 

@@ -105,6 +105,7 @@ def test_the_device_is_filled_from_n_1024_to_n_14336():
     [
         *(BF16, FP8, Operation.E4M3_FP16_KK, Operation.E4M3_FP32_KK, Operation.E4M3_BF16_FAST_KK),
         *(Operation.E4M3_BF16_KK_SILU, Operation.E4M3_BF16_KK_GELU_TANH, Operation.E4M3_BF16_KK_SWIGLU),
+        *(Operation.E4M3_BF16_KK_GELU, Operation.E4M3_BF16_KK_RESIDUAL, Operation.E4M3_BF16_KK_GEGLU),
         *(Operation.BF16_KK_RELU, Operation.FP16_KK_GELU, Operation.BF16_KK_RESIDUAL, Operation.FP16_KK_SWIGLU),
     ],
 )

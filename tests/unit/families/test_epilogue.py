@@ -106,6 +106,7 @@ def test_scales_are_multiplied_in_order():
     [
         (Operation.BF16_KK_SWIGLU, torch.nn.functional.silu),
         (Operation.E4M3_BF16_KK_SWIGLU, torch.nn.functional.silu),
+        (Operation.E4M3_BF16_KK_GEGLU, lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
         (Operation.FP16_KK_GEGLU, lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
     ],
 )

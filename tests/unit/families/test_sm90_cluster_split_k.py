@@ -215,7 +215,7 @@ FP8 = [x for x in Operation if x.types in FAMILY.types and x.types.a.bits == 8 a
 
 
 def test_takes_every_operation_of_fp8_with_vectors():
-    assert len(FP8) == 10
+    assert len(FP8) == 14
     assert all(isinstance(check(TILE, x, H200), Accepted) for x in FP8)
 
 
@@ -257,6 +257,31 @@ def test_a_tile_of_too_many_promoted_sums_is_refused():
     candidate = replace(TILE, tile_n=176, split_k=4)
     assert reason(candidate, "h200", Operation.E4M3_BF16_KK) == (Reason.REGISTERS, message)
     assert isinstance(check(candidate, Operation.E4M3_BF16_FAST_KK, H200), Accepted)
+
+
+@pytest.mark.parametrize(
+    ("change", "held", "fit"),
+    [
+        ({"tile_n": 104, "split_k": 1}, None, None),
+        ({"tile_n": 112, "split_k": 1}, 168, 160),
+        ({"tile_n": 128, "split_k": 2}, None, None),
+        ({"tile_n": 144, "split_k": 4}, 164, 160),
+        ({"tile_m": 64, "tile_n": 192, "split_k": 2}, None, None),
+        ({"tile_m": 192, "tile_n": 80, "split_k": 1}, 120, 112),
+    ],
+)
+def test_a_residual_leaves_promoted_sums_fewer_registers(change, held, fit):
+    mode = "cluster" if change["split_k"] > 1 else "none"
+    candidate = replace(TILE, **change, split_k_mode=mode)
+    assert isinstance(check(candidate, Operation.E4M3_BF16_KK_GELU, H200), Accepted)
+    if held is None:
+        assert isinstance(check(candidate, Operation.E4M3_BF16_KK_RESIDUAL, H200), Accepted)
+        return
+    message = (
+        f"{candidate.tile_m}x{candidate.tile_n} needs {held} registers a thread for promoted sums and those that it "
+        f"finishes; {fit} fit beside a residual; take a smaller tile, or split k over more CTAs"
+    )
+    assert reason(candidate, "h200", Operation.E4M3_BF16_KK_RESIDUAL) == (Reason.REGISTERS, message)
 
 
 def test_a_gate_counts_rows_of_both_halves():

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from aot.core.candidate import Candidate
+from aot.core.operation import Operation
+from aot.core.target import load_target
 from aot.families import families, family_of
+from aot.space.enumeration import fallback, has_tuned_kernels, legal
 
 
 def order(family, **parts):
@@ -41,3 +44,18 @@ def test_every_family_names_one():
     names = {name: order(name) for name in families()}
     assert all(isinstance(x, str) for x in names.values())
     assert (names["simt"], names["sm100_quack"], names["sm90_block_scale"]) == ("fma", "tcgen05", "wgmma by blocks")
+
+
+GROUPED = [x for x in Operation if x.grouping.has_offsets]
+
+
+@pytest.mark.parametrize("target", ["h200", "thor"])
+@pytest.mark.parametrize("operation", GROUPED, ids=lambda x: x.tag)
+def test_all_kernels_of_groups_but_the_fallback_have_one_order(operation, target):
+    """So a table of groups keeps a row's bits whatever it chooses: no split of k is legal in any of them."""
+    device = load_target(target)
+    found = legal(operation, device) if has_tuned_kernels(operation, device) else []
+    assert fallback(operation, device) not in found
+    orders = {family_of(x).sum_order(x) for x in found}
+    assert orders == ({"wgmma" if target == "h200" else "tcgen05"} if found else set())
+    assert not any(family_of(x).workspace(x).waits for x in found)

@@ -62,8 +62,10 @@ class TwinRows:
         expected = row_reference(op, values, parameters)
         y = expected.values
         if op.is_quantized:
-            blocks = -(-cols // 128) if op.scale is RowScale.BLOCK else 1
-            scales = view(problem.scale, rows, blocks, ElementType.FLOAT32).view(np.float32)
+            shape = (
+                (1, 1) if op.scale is RowScale.TENSOR else (rows, -(-cols // 128) if op.scale is RowScale.BLOCK else 1)
+            )
+            scales = view(problem.scale, *shape, ElementType.FLOAT32).view(np.float32)
             if not problem.flags & SCALE_GIVEN:
                 scales[:] = expected_scales(op, y).values
             y = scaled(op, y, scales.astype(np.float64))

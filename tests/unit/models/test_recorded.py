@@ -127,6 +127,90 @@ def test_grouped_products_of_torch_are_counted_by_what_a_group_expects(monkeypat
     assert Product(*key) == Product("cpu", *["bfloat16"] * 3, "kk", False, "grouped", 8, 13, 32, 64)
 
 
+def of_bf16(*shape):
+    return torch.empty(shape, dtype=torch.bfloat16)
+
+
+def of_e4m3(*shape):
+    return torch.empty(shape, dtype=torch.float8_e4m3fn)
+
+
+ROWS, ENDS, VECTOR = of_bf16(100, 256), torch.zeros(8, dtype=torch.int32), torch.empty(100, 1)
+EIGHT, INDEX = {"x": ROWS, "weight": of_bf16(8, 64, 256), "offsets": ENDS}, torch.zeros(80, dtype=torch.int32)
+BLOCKS = {"scale_x": torch.empty(100, 2), "scale_w": torch.empty(8, 1, 2)}
+OWN = {
+    "bf16_kk": [("linear", {"x": of_bf16(4, 25, 256), "weight": of_bf16(64, 256)}, (100, 64, 256))],
+    "bf16_kk_silu": [("linear", {"x": ROWS, "weight": of_bf16(64, 256), "activation": "silu"}, (100, 64, 256))],
+    "bf16_kk_residual": [
+        ("linear", {"x": ROWS, "weight": of_bf16(64, 256), "residual": of_bf16(100, 64)}, (100, 64, 256))
+    ],
+    "bf16_kk_swiglu": [("gated_linear", {"x": ROWS, "weight": of_bf16(128, 256)}, (100, 64, 256))],
+    "bf16_kk_geglu": [
+        ("gated_linear", {"x": ROWS, "weight": of_bf16(128, 256), "activation": "gelu_tanh"}, (100, 64, 256))
+    ],
+    "bf16_kn": [
+        ("matmul", {"a": of_bf16(4, 25, 256), "b": of_bf16(256, 64)}, (100, 64, 256)),
+        ("matmul", {"a": of_bf16(256), "b": of_bf16(1, 256, 64)}, (1, 64, 256)),
+    ],
+    "bf16_kn_batched": [
+        ("matmul", {"a": of_bf16(2, 1, 25, 256), "b": of_bf16(4, 256, 64)}, (25, 64, 256, 8)),
+        ("matmul", {"a": of_bf16(25, 256), "b": of_bf16(4, 256, 64)}, (25, 64, 256, 4)),
+    ],
+    "bf16_kk_grouped": [
+        ("grouped_linear", EIGHT, (13, 64, 256, 8)),
+        ("grouped_linear_weights", EIGHT | {"weight": [of_bf16(64, 256)] * 8}, (13, 64, 256, 8)),
+    ],
+    "bf16_kk_gathered": [("grouped_linear", EIGHT | {"index": INDEX}, (10, 64, 256, 8))],
+    "bf16_kk_gathered_swiglu": [("grouped_linear", EIGHT | {"index": INDEX, "gate": "silu"}, (10, 32, 256, 8))],
+    "bf16_mn_kgrouped": [
+        ("grouped_linear", {"x": ROWS.t(), "weight": of_bf16(100, 64).t(), "offsets": ENDS}, (256, 64, 13, 8))
+    ],
+    "e4m3_bf16_kk_grouped": [
+        (
+            "grouped_linear",
+            {
+                "x": of_e4m3(100, 256),
+                "weight": of_e4m3(8, 64, 256),
+                "offsets": ENDS,
+                "scale_x": VECTOR,
+                "scale_w": torch.empty(8, 64),
+            },
+            (13, 64, 256, 8),
+        )
+    ],
+    "e4m3_bf16_block_kk_grouped": [
+        (
+            "grouped_linear",
+            {"x": of_e4m3(100, 256), "weight": of_e4m3(8, 64, 256), "offsets": ENDS, **BLOCKS},
+            (13, 64, 256, 8),
+        )
+    ],
+}
+"""By the operation that computes it, what a wheel's operator was given, and m, n, k and groups if there are some."""
+
+
+@pytest.mark.parametrize("tag", OWN)
+@pytest.mark.parametrize("writes_out", [False, True])
+def test_products_of_a_wheel_are_counted_as_its_operations(monkeypatch, tag, writes_out):
+    for name, given, sizes in OWN[tag]:
+        counts = {}
+        monkeypatch.setattr(recorder, "_counts", counts)
+        monkeypatch.setattr(recorder, "_written", [math.inf])
+        recorder._see_own(name, given | {"out": of_bf16(1)}, None if writes_out else of_bf16(1))
+        text, notes = recorded_text({Product(*key): count for key, count in counts.items()}, "serve")
+        assert launches(text) == {(tag, *sizes): 1}
+        assert notes == ["no product was on a GPU; those on the CPU are taken instead"]
+
+
+def test_what_no_operation_computes_is_told_with_its_epilogue():
+    gated = Product("cuda", *["float32"] * 3, "kk", False, "dense", 1, 16, 64, 64, "swiglu", has_blocks=True)
+    expected = (
+        "left out, since no operation computes it: float32 x float32 to float32 with swiglu and factors of blocks, "
+        "layout kk: m 16 n 64 k 64, 2 times"
+    )
+    assert recorded_text({gated: 2, BF16: 1}, "serve")[1] == [expected]
+
+
 def test_what_the_program_is_called_cannot_leave_its_comment():
     text, _ = recorded_text({BF16: 1}, "a\nversion = 2")
     assert launches(text) == {("bf16_kk", 16, 64, 64): 1}

@@ -11,10 +11,11 @@ from aot.compile.artifact import Artifact
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Column, Grid, Ladder, Row
 from aot.core.errors import ManifestError, PackageError
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.distribution import wheel_version
 from aot.package.manifest import from_json, to_json
-from aot.package.wheel import TableSource, check_one_host, manifest_of, shared_kernels
+from aot.package.wheel import TableSource, check_one_host, make_wheel, manifest_of, shared_kernels
 from tests.golden.manifest import kernel
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
@@ -122,3 +123,31 @@ def test_a_wheel_is_for_one_architecture_and_host():
         check_one_host([H200, THOR])
     with pytest.raises(PackageError, match="the target h200 is given twice"):
         check_one_host([H200, H100, H200])
+
+
+def grouped(*keys):
+    """Make a selection of kernels of groups of rows."""
+    made = selection(H200, *(KernelKey(Operation.BF16_KK_GROUPED, x.candidate) for x in keys))
+    (section,) = made.table.sections
+    return replace(made, table=replace(made.table, sections=(replace(section, operation=Operation.BF16_KK_GROUPED),)))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (selection(H200, SMALL), "the selection of h200 has no such table of bf16_kk; make one with `aot select"),
+        (grouped(SMALL, SERIAL), "kernels of bf16_kk_grouped in the selection of h200 add up k in more than one order"),
+    ],
+)
+def test_a_wheel_is_not_batch_invariant_without_one_order_of_sums(chosen, message, tmp_path):
+    stated = {"package": "aot-gemm", "wheel_version": "1.2", "batch_invariant": True}
+    with pytest.raises(PackageError, match=f"^--batch-invariant: {message}"):
+        make_wheel([TableSource(chosen, H200)], tmp_path, None, **stated)
+
+
+def test_groups_of_one_order_make_a_batch_invariant_wheel(tmp_path, monkeypatch):
+    """They pass the check, behind which kernels are compiled."""
+    monkeypatch.setattr("aot.package.wheel._compiled", lambda *_: pytest.fail("compiled", pytrace=False))
+    stated = {"package": "aot-gemm", "wheel_version": "1.2", "batch_invariant": True}
+    with pytest.raises(pytest.fail.Exception, match="compiled"):
+        make_wheel([TableSource(grouped(SMALL), H200)], tmp_path, None, **stated)

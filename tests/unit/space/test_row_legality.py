@@ -150,6 +150,14 @@ def test_a_looped_kernel_reads_once_for_each_step(tag, num_reads):
     assert row_family_of(GOOD).num_reads(GOOD, operation) == 1
 
 
+def test_a_tensor_is_read_for_its_scale_and_for_its_result():
+    operation = RowOperation.BF16_E4M3_TENSOR_QUANTIZE
+    found = legal_rows(operation, H200)
+    assert {x.family for x in found} == {"row_registers"}
+    assert {(x.threads_per_row, x.rows_per_cta) for x in found} == {(128, 1), (256, 1)}
+    assert {row_family_of(x).num_reads(x, operation) for x in (*found, row_fallback(operation, H200))} == {2}
+
+
 def test_rows_in_registers_are_no_wider_than_those():
     family = row_family_of(GOOD)
     assert family.limits(GOOD, NORM) == RowLimits(16, 8, 4096)

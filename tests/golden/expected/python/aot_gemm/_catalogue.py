@@ -52,9 +52,13 @@ CATALOGUE = (
     Row("e4m3e5m2_bf16", "e4m3e5m2_bf16_kk", "float8_e4m3fn", "float8_e5m2", "bfloat16", "vector", "none", "dense", 1, 0),
     Row("e4m3_bf16_fast", "e4m3_bf16_fast_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "none", "dense", 1, 1),
     Row("e4m3_bf16_block", "e4m3_bf16_block_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "none", "dense", 0, 0),
+    Row("e4m3_bf16_relu", "e4m3_bf16_kk_relu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "relu", "dense", 1, 0),
+    Row("e4m3_bf16_gelu", "e4m3_bf16_kk_gelu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "gelu", "dense", 1, 0),
     Row("e4m3_bf16_gelu_tanh", "e4m3_bf16_kk_gelu_tanh", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "gelu_tanh", "dense", 1, 0),
     Row("e4m3_bf16_silu", "e4m3_bf16_kk_silu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "silu", "dense", 1, 0),
+    Row("e4m3_bf16_residual", "e4m3_bf16_kk_residual", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "residual", "dense", 1, 0),
     Row("e4m3_bf16_swiglu", "e4m3_bf16_kk_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "swiglu", "dense", 1, 0),
+    Row("e4m3_bf16_geglu", "e4m3_bf16_kk_geglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "geglu", "dense", 1, 0),
     Row("int8_int32", "int8_int32_kk", "int8", "int8", "int32", "none", "none", "dense", 0, 0),
     Row("int8_bf16", "int8_bf16_kk", "int8", "int8", "bfloat16", "vector", "none", "dense", 1, 0),
     Row("int8_fp16", "int8_fp16_kk", "int8", "int8", "float16", "vector", "none", "dense", 1, 0),
@@ -90,7 +94,7 @@ class RowRow(NamedTuple):
     x: str
     y: str
     scale: str
-    """`none`, `row` or `block`."""
+    """`none`, `row`, `block` or `tensor`."""
 
 
 ROW_CATALOGUE = (
@@ -112,4 +116,11 @@ ROW_CATALOGUE = (
     RowRow("fp16_e4m3_quantize", "quantize", "float16", "float8_e4m3fn", "row"),
     RowRow("bf16_int8_quantize", "quantize", "bfloat16", "int8", "row"),
     RowRow("bf16_e4m3_block_quantize", "quantize", "bfloat16", "float8_e4m3fn", "block"),
+    RowRow("bf16_e5m2_quantize", "quantize", "bfloat16", "float8_e5m2", "row"),
+    RowRow("fp16_e5m2_quantize", "quantize", "float16", "float8_e5m2", "row"),
+    RowRow("bf16_e4m3_tensor_quantize", "quantize", "bfloat16", "float8_e4m3fn", "tensor"),
+    RowRow("fp16_e4m3_tensor_quantize", "quantize", "float16", "float8_e4m3fn", "tensor"),
+    RowRow("bf16_e5m2_tensor_quantize", "quantize", "bfloat16", "float8_e5m2", "tensor"),
+    RowRow("fp16_e5m2_tensor_quantize", "quantize", "float16", "float8_e5m2", "tensor"),
+    RowRow("bf16_int8_tensor_quantize", "quantize", "bfloat16", "int8", "tensor"),
 )

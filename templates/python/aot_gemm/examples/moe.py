@@ -1,0 +1,280 @@
+"""A mixture-of-experts layer of two calls of `grouped_linear`: gather, gate and up with SwiGLU; down; weighted sum.
+
+    from aot_gemm.examples.moe import Experts, MixtureOfExperts
+
+    layer = MixtureOfExperts(router, Experts(gate_up, down), top=8)  # or Experts(gate_up, down).quantised()
+    y = layer(x)  # x (..., hidden), bfloat16, in GPU memory
+
+The rows of an expert are a group. Which token a row is of is an index, by which the first product reads x while it
+loads it, so that no permuted copy is made. The second product's rows lie in the order of the experts too; each token
+then sums its own, in the order of its choices: there is no atomic addition, so that results are the same from run to
+run. Nothing waits for the host: a CUDA graph can capture all of it, and torch.compile can compile it.
+
+bfloat16 takes a wheel of bf16_kk_gathered_swiglu and bf16_kk_grouped, float8 one of e4m3_bf16_kk_gathered_swiglu and
+e4m3_bf16_kk_grouped. What a wheel lacks of these the layer says when it is made, and `lacking` lists it.
+
+    python -m aot_gemm.examples.moe
+
+computes both on this machine's GPU, and compares them with torch's products, expert by expert.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import AotGemmError, UnsupportedError, plan
+from ..torch import grouped_linear
+
+MAX_E4M3 = 448.0
+"""Largest finite float8_e4m3fn."""
+OPERATIONS = {
+    torch.bfloat16: ("bf16_kk_gathered_swiglu", "bf16_kk_grouped"),
+    torch.float8_e4m3fn: ("e4m3_bf16_kk_gathered_swiglu", "e4m3_bf16_kk_grouped"),
+}
+"""By the element type of the experts' weights, the operations of the first product and of the second."""
+LARGEST_ERROR = {torch.bfloat16: 0.01, torch.float8_e4m3fn: 0.08}
+"""Relative Frobenius error that `main` allows: rounding to bfloat16, and to 3 bits of mantissa in float8."""
+
+Quantise = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""`quantise_rows`, or what stands for it: it compiled, or the package's `quantize` where the wheel has it."""
+
+
+class Routes(NamedTuple):
+    """Which experts each token goes to, and where its rows lie. `rows` is tokens times choices."""
+
+    weights: torch.Tensor
+    """(tokens, choices), float32: what a token's rows are multiplied by."""
+    token_of: torch.Tensor
+    """(rows), int32: the token of each row, rows in the order of the experts."""
+    offsets: torch.Tensor
+    """(experts), int32: where the rows of each expert end."""
+    places: torch.Tensor
+    """(tokens, choices): the row of each token's choice."""
+
+
+def route(logits: torch.Tensor, top: int) -> Routes:
+    """Choose the experts of each token: softmax over all, the largest `top`, whose weights sum up to 1.
+
+    Args:
+        logits: (tokens, experts), of the router.
+        top: choices of a token.
+    """
+    tokens, experts = logits.shape
+    weights, chosen = torch.softmax(logits.float(), dim=-1).topk(top, dim=-1)
+    flat = chosen.flatten()
+    order = torch.argsort(flat, stable=True)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), device=order.device)
+    counts = torch.zeros(experts, dtype=torch.int32, device=flat.device)
+    counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+    token_of, offsets = (order // top).to(torch.int32), counts.cumsum(0, dtype=torch.int32)
+    return Routes(weights / weights.sum(-1, keepdim=True), token_of, offsets, places.view(tokens, top))
+
+
+def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round each row of the last dimension to float8_e4m3fn; give it, and the factors (..., 1) to multiply it by."""
+    scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / MAX_E4M3
+    return (x.float() / scale).to(torch.float8_e4m3fn), scale
+
+
+class Experts(NamedTuple):
+    """The weights of the experts; of float8 with a factor for each row."""
+
+    gate_up: torch.Tensor
+    """(experts, 2 intermediate, hidden): the gate's rows, then the linear ones."""
+    down: torch.Tensor
+    """(experts, hidden, intermediate)."""
+    gate_up_scale: torch.Tensor | None = None
+    """(experts, 2 intermediate), float32."""
+    down_scale: torch.Tensor | None = None
+    """(experts, hidden), float32."""
+
+    def quantised(self) -> Experts:
+        """Round the weights to float8, expert by expert: in float32 all at once may not fit."""
+        rounded: list[torch.Tensor] = []
+        for weight in (self.gate_up, self.down):
+            parts = [quantise_rows(x) for x in weight]
+            rounded += [torch.stack([x for x, _ in parts]), torch.stack([x.squeeze(-1) for _, x in parts])]
+        gate_up, gate_up_scale, down, down_scale = rounded
+        return Experts(gate_up, down, gate_up_scale, down_scale)
+
+
+def lacking(dtype: torch.dtype) -> list[str]:
+    """List the operations that the wheel has no kernels for, of a layer whose weights are of an element type.
+
+    Args:
+        dtype: torch.bfloat16 or torch.float8_e4m3fn.
+
+    Raises:
+        UnsupportedError: the layer has no such element type.
+    """
+    if dtype not in OPERATIONS:
+        raise UnsupportedError(
+            f"the experts' weights are {dtype}; expected bfloat16, or float8_e4m3fn with factors; convert them, or "
+            "call Experts.quantised()"
+        )
+    found = []
+    for tag, is_first in zip(OPERATIONS[dtype], (True, False), strict=True):
+        try:
+            plan(1, 128, 128, dtype, groups=1, grouping="gathered" if is_first else "grouped", gated=is_first)
+        except UnsupportedError:
+            found.append(tag)
+    return found
+
+
+def require(dtype: torch.dtype) -> None:
+    """Check that the wheel has kernels for a layer whose weights are of an element type.
+
+    Raises:
+        UnsupportedError: it has not.
+    """
+    missing = lacking(dtype)
+    if missing:
+        raise UnsupportedError(
+            f"this wheel lacks {' and '.join(missing)}, which a layer of {str(dtype).removeprefix('torch.')} takes; "
+            f"build one with it: aot build --operations default,{','.join(OPERATIONS[dtype])}"
+        )
+
+
+def multiply(
+    x: torch.Tensor, routes: Routes, experts: Experts, quantise: Quantise = quantise_rows, **modes: bool
+) -> torch.Tensor:
+    """Compute what the experts give of each row: (rows, hidden), bfloat16, rows in the order of the experts.
+
+    Weights of float8 take rows of float8: a token is quantised once, and not once for each of its experts.
+
+    Args:
+        x: (tokens, hidden), bfloat16.
+        routes: of `route`.
+        experts: the weights.
+        quantise: what rounds rows to float8.
+        modes: `deterministic` and `batch_invariant`, as `grouped_linear` has them.
+    """
+    if experts.gate_up_scale is None:
+        inner = grouped_linear(x, experts.gate_up, routes.offsets, index=routes.token_of, gate="silu", **modes)
+        return grouped_linear(inner, experts.down, routes.offsets, **modes)
+    named: dict[str, Any] = {"out_dtype": torch.bfloat16, **modes}
+    tokens, scale = quantise(x)
+    first = {"index": routes.token_of, "gate": "silu", "scale_x": scale, "scale_w": experts.gate_up_scale}
+    inner = grouped_linear(tokens, experts.gate_up, routes.offsets, **first, **named)
+    rows, scale = quantise(inner)
+    return grouped_linear(rows, experts.down, routes.offsets, scale_x=scale, scale_w=experts.down_scale, **named)
+
+
+def combine(rows: torch.Tensor, routes: Routes) -> torch.Tensor:
+    """Sum each token's rows (rows, hidden), times their weights, in float32; gives (tokens, hidden).
+
+    torch.compile makes one kernel of it, and few of `route`; without, each step of it goes through memory.
+    """
+    return (rows[routes.places].float() * routes.weights[..., None]).sum(1).to(rows.dtype)
+
+
+class MixtureOfExperts(torch.nn.Module):
+    """The layer: the router's choice, the experts' products, and the weighted sum of each token.
+
+    Weights are buffers: no gradient is recorded, since there is none of a gate in `grouped_linear`.
+    """
+
+    def __init__(
+        self, router: torch.Tensor, experts: Experts, top: int, quantise: Quantise = quantise_rows, **modes: bool
+    ) -> None:
+        """Keep the weights.
+
+        Args:
+            router: (experts, hidden), of the type of x.
+            experts: the weights, of bfloat16 or of float8.
+            top: experts of a token.
+            quantise: as `multiply` has it.
+            modes: the same.
+
+        Raises:
+            UnsupportedError: the wheel lacks an operation, which is named.
+        """
+        super().__init__()
+        require(experts.gate_up.dtype)
+        self.top, self.quantise, self.modes = top, quantise, modes
+        for name, tensor in {"router": router, **experts._asdict()}.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the layer of x (..., hidden); gives as much."""
+        tokens = x.reshape(-1, x.shape[-1])
+        routes = route(torch.nn.functional.linear(tokens, self.router), self.top)
+        experts = Experts(self.gate_up, self.down, self.gate_up_scale, self.down_scale)
+        rows = multiply(tokens, routes, experts, self.quantise, **self.modes)
+        return combine(rows, routes).view(x.shape)
+
+
+def by_experts(x: torch.Tensor, logits: torch.Tensor, experts: Experts, top: int) -> torch.Tensor:
+    """Compute the layer in float32 by torch's products, expert by expert: what the layer is compared with.
+
+    Args:
+        x: (tokens, hidden).
+        logits: (tokens, experts).
+        experts: the weights, not quantised.
+        top: experts of a token.
+    """
+    weights, chosen = torch.softmax(logits.float(), dim=-1).topk(top, dim=-1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    result = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert, (gate_up, down) in enumerate(zip(experts.gate_up, experts.down, strict=True)):
+        token, choice = (chosen == expert).nonzero(as_tuple=True)  # which waits for the device
+        gate, linear = (x[token].float() @ gate_up.float().t()).chunk(2, dim=-1)
+        rows = (torch.nn.functional.silu(gate) * linear) @ down.float().t()
+        result[token] += rows * weights[token, choice, None]  # an expert has a token once
+    return result
+
+
+def _relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((result.float() - expected).norm() / expected.norm())
+
+
+def _compared(values: argparse.Namespace, device: str) -> dict[torch.dtype, float]:
+    """Compute the layer of random weights in each element type that the wheel has; give the relative errors."""
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, dtype=torch.bfloat16) / shape[-1] ** 0.5
+
+    hidden, intermediate = values.hidden, values.intermediate
+    x, router = draw(values.tokens, hidden) * hidden**0.5, draw(values.experts, hidden)
+    plain = Experts(draw(values.experts, 2 * intermediate, hidden), draw(values.experts, hidden, intermediate))
+    expected = by_experts(x, torch.nn.functional.linear(x, router), plain, values.top)
+    errors = {}
+    for dtype in OPERATIONS:
+        try:
+            layer = MixtureOfExperts(router, plain if dtype == torch.bfloat16 else plain.quantised(), values.top)
+        except UnsupportedError as error:
+            print(error)
+            continue
+        errors[dtype] = _relative_error(layer(x), expected)
+    return errors
+
+
+def main(given: list[str] | None = None, device: str = "cuda") -> int:
+    """Run from the command line; 1 if a result was wrong, or there was none."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of x (256)")
+    parser.add_argument("--experts", type=int, default=64, help="experts (64)")
+    parser.add_argument("--top", type=int, default=8, help="experts of a token (8)")
+    parser.add_argument("--hidden", type=int, default=2048, help="columns of x (2048)")
+    parser.add_argument("--intermediate", type=int, default=1408, help="columns between the products (1408)")
+    values = parser.parse_args(given)
+    try:
+        with torch.no_grad():
+            errors = _compared(values, device)
+    except AotGemmError as error:
+        print(error)
+        return 1
+    for dtype, error in errors.items():
+        verdict = "right" if error <= LARGEST_ERROR[dtype] else "WRONG"
+        print(f"{str(dtype).removeprefix('torch.')}: relative error {error:.4f}: {verdict}")
+    return 0 if errors and all(error <= LARGEST_ERROR[dtype] for dtype, error in errors.items()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
