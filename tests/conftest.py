@@ -20,9 +20,11 @@ clone's run, 2026-11-22."""
 
 
 def pytest_configure():
-    """Let Ctrl-C interrupt what tests start: a shell's background job ignores it, and so would all its children."""
+    """Let signals interrupt what tests start; a background job, or one of `nohup`, ignores some and hands that on."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _rank(item):
