@@ -43,13 +43,14 @@ Source of these five: of a few settings each, what did well on problems left out
 (docs/log/2026-11-21-selections.md); none was searched for."""
 
 TIMED_WAVES = 0.999
-"""Part of a family's times at whose number of waves and below the trees are trusted; with all, one time would do."""
+"""Part of a family's times that lie at the waves up to which the trees are trusted. Not all: one time would then do."""
 SHARE_OF_WAVES = 0.25
 """Part of the waves of the family timed at most, from which on a family is trusted at any number: an assumption."""
 BEYOND_WAVES = 1.25
-"""What a prediction of another family for more waves is multiplied by. Source: an assumption, on the safe side of what
-was seen on an H200, 2026-11-23: of `sm90_one_tile`, timed at up to 7 waves, the trees gave times at 12 to 500 waves
-by which the table took it where other kernels are up to 11% faster (docs/log/2026-11-23-one-tile.md)."""
+"""What a prediction of another family for more waves is multiplied by. Source: an assumption. On an H200, 2026-11-23,
+99% of the times of `sm90_one_tile` were at up to 7 waves; by what the trees gave at up to 185 waves the table took it
+on 37 products of over 100 us, and lost up to a sixth of the speed that the kernels before had there
+(docs/log/2026-11-23-one-tile.md)."""
 
 FEW_PROBLEMS = 400
 """Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""

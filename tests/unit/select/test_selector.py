@@ -20,6 +20,7 @@ from aot.select.coverage import only_fallback
 from aot.select.diff import compare
 from aot.select.incumbent import incumbent_kernel
 from aot.select.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
+from aot.select.orders import OrderedTimes
 from aot.select.selection import AgainstReference, parse_selection
 from aot.select.selector import UNTRIED, fallback_key, select_kernels
 from aot.select.table import renamed
@@ -398,6 +399,16 @@ def test_a_curve_of_many_problems_goes_through_the_choice(monkeypatch):
     ]
     assert selected(times).curves == ()
     assert selected(rows_of((10, 12), (12, 10)), objective).curves == ()
+
+
+@pytest.mark.usefixtures("believe")
+def test_a_table_that_says_orders_of_tiles_is_scored_on_what_was_held_out():
+    times, apart = rows_of((10, 20), (20, 10)), rows_of((10, 12), n=2048)
+    ordered = OrderedTimes({problem: {A: {1: 9.0}} for problem in times[BF16]})
+    found = selected(times, heldout=apart, ordered=ordered)
+    assert [(x.operation, x.num_problems, x.worst_problem) for x in found.heldout] == [
+        (BF16, 1, next(iter(apart[BF16])).name)
+    ]
 
 
 @pytest.mark.usefixtures("believe")
