@@ -63,6 +63,9 @@ class Target:
     """Time from one kernel's start to the next one's in a back-to-back stream of empty kernels, in microseconds."""
     clusters: tuple[tuple[Cluster, Cluster], ...]
     """Cluster shapes (m, n) that candidates may use."""
+    active_clusters: tuple[tuple[Positive, Positive], ...]
+    """Clusters of a size, in CTAs, that the device holds at once, each CTA with an SM to itself: (size, number). Only
+    sizes of which it holds fewer than its SMs would give: the CTAs of a cluster are on SMs of one GPC."""
     host_triple: Triple
     """LLVM triple of the machine that loads the wheel."""
     host_cpu: Cpu
@@ -98,6 +101,13 @@ class Target:
     def platform_tag(self) -> str:
         """Return the wheel's platform tag, such as `manylinux_2_28_aarch64`."""
         return f"manylinux_{self.glibc.replace('.', '_')}_{self.machine}"
+
+    def num_clusters(self, size: int) -> int:
+        """Count the clusters of `size` CTAs that the device holds at once, each CTA with an SM to itself.
+
+        A grid of more would leave some to start when others have ended: with a persistent scheduler twice the time.
+        """
+        return dict(self.active_clusters).get(size, self.num_sms // size)
 
     def peak_flops_per_s(self, operation: Operation) -> float:
         """Return the dense rate at which an operation's products can be formed, at most."""

@@ -111,7 +111,7 @@ class Sm100Grouped(Sm100Quack):
         from aot.families._grouped_entry import grouped_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
         return grouped_entry(gemm, KernelKey(operation, candidate), clusters)
 
 

@@ -124,7 +124,7 @@ class Sm100Persistent:
         """Configure `PersistentDenseGemmKernel` and make its entry."""
         from aot.families._nvidia import persistent_entry
 
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
         return persistent_entry(candidate, operation, clusters, dynamic=candidate.schedule == CLC)
 
 

@@ -148,7 +148,7 @@ class Sm100Quack:
         from aot.families._quack import quack_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
         make = epilogue_entry if has_own_epilogue(operation) else quack_entry
         return make(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 

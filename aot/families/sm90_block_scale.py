@@ -73,7 +73,7 @@ class Sm90BlockScale(Sm90PartialTile):
         from aot.families._block_scale_kernel import block_scale_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_sms // (candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
         return block_scale_entry(gemm, KernelKey(operation, candidate), clusters)
 
 

@@ -108,6 +108,12 @@ def _num_sharing(candidates: Sequence[Candidate]) -> Column:
     return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in candidates], dtype=np.float64)
 
 
+def cluster_slots(candidates: Sequence[Candidate], target: Target) -> tuple[Column, Column]:
+    """Return the CTAs of each candidate's clusters, and the CTAs that whole clusters of them fill the device with."""
+    cluster = _columns(candidates, "cluster_m") * _columns(candidates, "cluster_n") * _num_sharing(candidates)
+    return cluster, cluster * [float(target.num_clusters(size)) for size in cluster.astype(int).tolist()]
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of problems of one operation as arrays (problem, 1), made once for many looks."""
@@ -335,8 +341,7 @@ def estimate(
     """
     sizes = sizes_of(problems)
     x, operation = Operands.of(candidates, sizes), sizes.operation
-    cluster = x.cluster_m * x.cluster_n * _num_sharing(candidates)
-    slots = np.floor(target.num_sms / cluster) * cluster
+    cluster, slots = cluster_slots(candidates, target)
     is_tail, most = _is_tail(candidates), _columns(candidates, "split_k")
     tail_waves, tail_splits = _tail_waves(x.num_ctas(), slots, cluster, most)
     ctas = x.num_ctas() * np.where(is_tail, tail_splits, most)

@@ -83,7 +83,7 @@ def compiled():
     for arch, target in (("sm90", h200), ("sm100", thor)):
         keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
         artifacts = compile_kernels(keys, target)
-        found |= {x.kernel.key: Compiled(x.kernel, x.path, target.num_sms) for x in artifacts}
+        found |= {x.kernel.key: Compiled(x.kernel, x.path, target) for x in artifacts}
     return found
 
 
@@ -144,7 +144,7 @@ def num_clusters(each):
     rows = candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m
     columns = -(-operation.num_rows_of_b(N) // (candidate.tile_n * candidate.cluster_n))
     most = (ROWS + GROUPS * (rows - 1)) // rows if operation.grouping.groups_rows else -(-ROWS // rows) * GROUPS
-    return most * columns if candidate.schedule == "clc" else min(most * columns, each.num_sms // cluster)
+    return most * columns if candidate.schedule == "clc" else min(most * columns, each.target.num_clusters(cluster))
 
 
 def test_the_launch_is_of_as_many_tiles_as_groups_of_any_sizes_may_have(each, library):

@@ -14,7 +14,7 @@ import pytest
 from aot.core.candidate import Candidate, KernelKey, SplitK
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.core.target import load_target
+from aot.core.target import Target, load_target
 from aot.core.types import Scale
 from tests.compiling import EVERY, compile_kernels
 from tests.objects import cubin, parameter_sizes, small_manifest
@@ -117,7 +117,7 @@ KERNELS = SOME + MORE if EVERY else SOME
 class Compiled:
     kernel: object
     path: object
-    num_sms: int
+    target: Target
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def compiled():
     for arch, target in (("sm90", h200), ("sm100", thor)):
         keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
         artifacts = compile_kernels(keys, target)
-        found |= {x.kernel.key: Compiled(x.kernel, x.path, target.num_sms) for x in artifacts}
+        found |= {x.kernel.key: Compiled(x.kernel, x.path, target) for x in artifacts}
     return found
 
 
@@ -244,7 +244,7 @@ def vector(parameters, address):
     return struct.unpack_from("<i", content, 8)[0], struct.unpack(f"<{(len(content) - 16) // 8}q", content[16:])
 
 
-def num_blocks(kernel, num_sms):
+def num_blocks(kernel, target):
     """Count the CTAs of a launch: of all tiles and splits, or of a wave where CTAs take one tile after another."""
     candidate = kernel.candidate
     columns = N if kernel.operation.gate is None else 2 * N
@@ -255,7 +255,7 @@ def num_blocks(kernel, num_sms):
         candidate.tile_n * candidate.cluster_n,
     )
     clusters = -(-extents[0] // tile[0]) * -(-extents[1] // tile[1]) * candidate.split_k
-    return cluster * (clusters if candidate.schedule == "clc" else min(clusters, num_sms // cluster))
+    return cluster * (clusters if candidate.schedule == "clc" else min(clusters, target.num_clusters(cluster)))
 
 
 @pytest.fixture(params=[KernelKey(*x) for x in KERNELS], ids=lambda x: x.name)
@@ -273,7 +273,7 @@ def test_the_launch_is_of_the_tiles_and_clusters(each, library):
     candidate = each.kernel.candidate
     record, _ = launch(library, each, arguments(each.kernel.operation))
     assert tuple(record.block) == (each.kernel.num_threads, 1, 1)
-    assert record.grid[0] * record.grid[1] * record.grid[2] == num_blocks(each.kernel, each.num_sms)
+    assert record.grid[0] * record.grid[1] * record.grid[2] == num_blocks(each.kernel, each.target)
     stated = {record.attribute_ids[i]: tuple(record.attribute_values[i]) for i in range(record.num_attributes)}
     assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, candidate.cluster_n, 1)
     assert stated[PROGRAMMATIC][0] == 1

@@ -97,3 +97,9 @@ def test_the_rates_of_narrower_types_are_multiples_of_bf16s(name):
     for operation in Operation:
         assert target.peak_flops_per_s(operation) == getattr(target, RATES[operation.types.a])
     assert all("ot measured" in target.sources[x] for x in RATES.values() if x != "flops_per_s")
+
+
+def test_a_device_may_hold_fewer_clusters_than_its_sms_would_give():
+    h200, thor = load_target("h200"), load_target("thor")
+    assert [h200.num_clusters(size) for size in (1, 2, 4, 8)] == [132, 66, 30, 15]
+    assert [thor.num_clusters(size) for size in (1, 2)] == [20, 10]

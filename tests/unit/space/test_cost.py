@@ -110,9 +110,10 @@ def test_a_tail_that_is_not_split_costs_what_no_split_costs():
 
 def test_a_cluster_that_shares_k_is_placed_whole_and_launched_once():
     split = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4", "h200")
-    assert waves(split, 128, 128 * 33) == 1
-    assert waves(split, 128, 128 * 34) == 2
-    assert waves(split, 128, 128 * 33, replace(H200, num_sms=131)) == 2
+    assert waves(split, 128, 128 * 30) == 1
+    assert waves(split, 128, 128 * 31) == 2, "an H200 holds 30 clusters of 4, not 33"
+    assert waves(split, 128, 128 * 33, replace(H200, active_clusters=())) == 1
+    assert waves(split, 128, 128 * 33, replace(H200, active_clusters=(), num_sms=131)) == 2
     problem = problem_of(16, 4096, 4096)
     assert predict(split, problem).overhead_us == predict(SQUARE, problem).overhead_us
 
