@@ -374,7 +374,7 @@ def test_statuses_and_types_are_those_of_the_header(package):
     statuses = re.findall(r"AOT_GEMM_(?:OK|ERROR_(\w+)) = (\d)", header)
     assert [int(number) for _, number in statuses] == list(range(len(package.errors.OF_STATUS)))
     names = [f"{name.title().replace('_', '')}Error" for name, _ in statuses]
-    others = {"TableError": package.CorruptLibraryError, "OperationError": package.DtypeError}
+    others = {"TableError": package.CorruptLibraryError, "OperationError": package.UnsupportedError}
     named = [others.get(x, getattr(package, x, None)) for x in names]
     assert list(package.errors.OF_STATUS) == [x or package.AotGemmError for x in named]
     names = re.findall(r'{"(\w+)", "\w+", \d+, \d+}', (SOURCES / "operation.cc").read_text())

@@ -57,7 +57,7 @@ class CorruptLibraryError(AotGemmError, ImportError):
 OF_STATUS = (
     AotGemmError,
     AotGemmError,
-    DtypeError,
+    UnsupportedError,
     ShapeError,
     StrideError,
     NoGpuError,
