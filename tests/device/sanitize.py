@@ -25,7 +25,8 @@ from pathlib import Path
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from aot.core.errors import DeviceError
+from aot.core.errors import CandidateError, DeviceError
+from aot.space.enumeration import Patterns
 from bench.dispatched import library_of
 from tests.device.sanitize_cases import ShippedKernel, read_kernels
 from tests.device.sanitize_pool import Pool, Shard
@@ -88,13 +89,23 @@ def watch(values: argparse.Namespace, library: Path, kernels: list[ShippedKernel
     )
 
 
+def patterns(text: str) -> Patterns:
+    """Read patterns on names, for argparse."""
+    try:
+        return Patterns.parse(text)
+    except CandidateError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; end the program where it is wrong, or there is no sanitizer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--tool", choices=TOOLS, default="memcheck")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 4))
     parser.add_argument("--budget-seconds", type=float, default=130.0, help="stop in time for this (130)")
-    parser.add_argument("--kernels", default="", help="only kernels whose name contains this")
+    parser.add_argument(
+        "--kernels", type=patterns, default=Patterns(), help="patterns on kernels' names: '*_quack_*,-*_c2x1_*' (all)"
+    )
     parser.add_argument("--package", default="aot_gemm", help="name of the wheel's package (aot_gemm)")
     parser.add_argument("--out", type=Path, default=Path("build/sanitize"), help="folder of the results, also earlier")
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the program (compute-sanitizer)")
@@ -117,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     except DeviceError as error:
         print(error, file=sys.stderr)
         return 2
-    kernels = [x for x in read_kernels(library.parent / "manifest.json") if values.kernels in x.name]
+    kernels = [x for x in read_kernels(library.parent / "manifest.json") if values.kernels.keep(x.name)]
     summary = watch(values, library, kernels)
     (values.out / f"{values.tool}.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     print(text_of(summary))

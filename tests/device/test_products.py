@@ -264,9 +264,12 @@ def test_cupy_on_its_current_stream(monkeypatch, tmp_path):
         cupy.random.standard_normal((300, 512)).astype("float16"),
         cupy.random.standard_normal((520, 512)).astype("float16"),
     )
+    large = cupy.ones((8192, 8192), "float32")
+    cupy.cuda.Device().synchronize()  # the operands were made on another stream
     with cupy.cuda.Stream(non_blocking=True) as stream:
-        result = aot_gemm.linear(x, weight)
+        cupy.matmul(large, large)  # a product on another stream would end before `out` is filled
         out = cupy.full((300, 520), cupy.nan, "float16")
+        result = aot_gemm.linear(x, weight)
         assert aot_gemm.linear(x, weight, out=out) is out
         stream.synchronize()
     expected = x.astype("float32") @ weight.astype("float32").T
