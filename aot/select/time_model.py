@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from aot.core.candidate import SplitK
 from aot.select.trees import Forest
-from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, estimate, num_tiles, sizes_of
+from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, cluster_slots, estimate, num_tiles, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +37,10 @@ LEARNING_RATE = 0.1
 MAX_LEAVES = 63
 MIN_SAMPLES = 5
 """Of a leaf: fewer times than this say nothing, and the cost model stands."""
-NEAR_BEST = 2.0
+NEAR_BEST = 4.0
 """A time weighs with this power of the best time on its problem over it: what is far from winning need not be exact.
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
-(docs/log/2026-11-21-selections.md); none was searched for."""
+(docs/log/2026-11-21-selections.md), of the power too (docs/log/2026-11-23-clusters.md); none was searched for."""
 
 TIMED_WAVES = 0.999
 """Part of a family's times that lie at the waves up to which the trees are trusted. Not all: one time would then do."""
@@ -97,8 +97,7 @@ def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Targe
     splits = np.array([float(c.split_k) for c in candidates])
     ctas = tiles_m * tiles_n * splits
     waves = ctas / target.num_sms
-    cluster = x.cluster_m * x.cluster_n
-    slots = np.floor(target.num_sms / cluster) * cluster
+    _, slots = cluster_slots(candidates, target)
     whole_waves = np.ceil(ctas / slots)
     loaded = x.rows * x.columns * x.k * splits * (1 / (x.cta_m * x.cluster_m) + 1 / (x.tile_n * x.cluster_n))
     return (
