@@ -101,8 +101,11 @@ def decode(kind: type[T], value: object) -> T:
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _columns(kind: Any) -> tuple[tuple[str, ...], tuple[Decoder, ...], int]:
+    """Return the names of a dataclass's fields, their decoders, and how many of them a row has at least."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = tuple(field.name for field in fields(kind))
+    return names, tuple(decoder(hints[name]) for name in names), sum(x.default is not None for x in fields(kind))
 
 
 def decode_row(kind: type[T], values: Sequence[object]) -> T:
@@ -111,9 +114,14 @@ def decode_row(kind: type[T], values: Sequence[object]) -> T:
     Raises:
         DecodeError: there are more or fewer, or one does not fit.
     """
-    names = _names(cast("Any", kind))
+    names, decoders, least = _columns(cast("Any", kind))
     if len(values) > len(names):
         raise DecodeError(f"expected a list of {len(names)} values, got {len(values)}")
+    try:
+        if len(values) >= least:
+            return kind(*[read(value) for read, value in zip(decoders, values, strict=False)])
+    except ValueError:
+        pass  # it is read once more, for the place of the fault
     return decode(kind, dict(zip(names, values, strict=False)))
 
 
@@ -149,12 +157,12 @@ def _constrained(base: type, constraint: Range | Grammar) -> Decoder:
     if (base, type(constraint)) not in ((int, Range), (float, Range), (str, Grammar)):
         raise TypeError(f"a {base.__name__} cannot have the constraint {constraint!r}")
     kinds = (int, float) if base is float else (base,)
-    noun = {int: "a whole number ", float: "a number ", str: ""}[base]
+    noun, holds = {int: "a whole number ", float: "a number ", str: ""}[base], constraint.holds
 
     def read(value: Any) -> Any:
-        if type(value) not in kinds or not constraint.holds(value):
-            raise _refuse(f"{noun}{constraint}", value)
-        return base(value)
+        if type(value) in kinds and holds(value):
+            return base(value)
+        raise _refuse(f"{noun}{constraint}", value)
 
     return read
 
@@ -267,8 +275,12 @@ def _record(kind: Any) -> Decoder:
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _refuse(f"an object of {name}", value)
-        if value.keys() != decoders.keys():
-            _check_keys(name, value, decoders, required)
+        try:
+            if value.keys() == decoders.keys():
+                return kind(**{key: decoders[key](x) for key, x in value.items()})
+        except ValueError:
+            pass  # it is read once more, for the place of the fault
+        _check_keys(name, value, decoders, required)
         found = {}
         for key, x in value.items():
             try:
