@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,23 +106,38 @@ class _Programme:
         values = [pair_values, np.full(self.num_problems, outside_value), np.full(self.num_problems, worst_value)]
         columns = [self.num_kernels + e, self.num_kernels + self.num_pairs + p, np.full(p.size, self.num_variables - 1)]
         shape = (self.num_problems, self.num_variables)
-        matrix = csr_array(
-            (np.concatenate(values), (np.concatenate([self.problem, p, p]), np.concatenate(columns))), shape
-        )
-        return LinearConstraint(matrix, *limits)
+        place = (np.concatenate([self.problem, p, p]), np.concatenate(columns))
+        return _constraint((np.concatenate(values), place), *limits, shape=shape)
 
     def only_shipped(self) -> Any:
         """Let a problem take only a kernel that is shipped."""
         e = np.arange(self.num_pairs)
         values = np.concatenate([np.ones(e.size), -np.ones(e.size)])
         place = (np.concatenate([e, e]), np.concatenate([self.num_kernels + e, self.kernel]))
-        return LinearConstraint(csr_array((values, place), (self.num_pairs, self.num_variables)), -np.inf, 0)
+        return _constraint((values, place), -np.inf, 0, shape=(self.num_pairs, self.num_variables))
 
     def count(self, chosen: NDArray[np.bool_], low: float, high: float) -> Any:
         """Bound the number of kernels shipped among those chosen."""
         row = np.zeros((1, self.num_variables))
         row[0, : self.num_kernels] = chosen
-        return LinearConstraint(csr_array(row), low, high)
+        return _constraint(row, low, high)
+
+
+def _constraint(entries: Any, low: float, high: float, shape: tuple[int, int] | None = None) -> Any:
+    """Bound the products of a sparse matrix: a dense one, or its (values, (rows, columns)).
+
+    SciPy takes most of a second to import, which commands that choose nothing do without.
+    """
+    from scipy.optimize import LinearConstraint
+    from scipy.sparse import csr_array
+
+    return LinearConstraint(csr_array(entries, shape=shape), low, high)
+
+
+def _optimum(cost: Array, constraints: list[Any], upper: Array | float, integrality: Array, **options: float) -> Any:
+    from scipy.optimize import Bounds, milp
+
+    return milp(cost, constraints=constraints, bounds=Bounds(0, upper), integrality=integrality, options=options)
 
 
 def _solve(
@@ -136,8 +149,7 @@ def _solve(
     upper[-1] = np.inf
     integrality = np.zeros(programme.num_variables)
     integrality[: programme.num_kernels] = whole
-    options = {"mip_rel_gap": GAP}
-    found = milp(cost, constraints=constraints, bounds=Bounds(0, upper), integrality=integrality, options=options)
+    found = _optimum(cost, constraints, upper, integrality, mip_rel_gap=GAP)
     return found.x, float(found.fun)
 
 
@@ -208,6 +220,6 @@ def fewest_for_worst(ratios: Array, general: NDArray[np.bool_], max_worst: float
     if max_worst is None:
         return 1
     covers = (ratios <= 1 + max_worst).astype(float)
-    constraints = [LinearConstraint(csr_array(covers), 1, np.inf), LinearConstraint(general[None, :].astype(float), 1)]
-    found = milp(np.ones(num_kernels), constraints=constraints, bounds=Bounds(0, 1), integrality=np.ones(num_kernels))
+    constraints = [_constraint(covers, 1, np.inf), _constraint(general[None, :].astype(float), 1, np.inf)]
+    found = _optimum(np.ones(num_kernels), constraints, 1, np.ones(num_kernels))
     return num_kernels if found.x is None else round(float(found.fun))
