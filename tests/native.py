@@ -27,6 +27,7 @@ def zig(target, language="c++"):
     """Return the words of the compiler that builds the wheels, for a target."""
     cpu = target.host_cpu.replace("-", "_")
     machine = ("-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={cpu}")
+    machine = (*machine, "-D_LIBCPP_REMOVE_TRANSITIVE_INCLUDES")  # as the wheels are compiled
     return (sys.executable, "-m", "ziglang", language, *machine)
 
 
