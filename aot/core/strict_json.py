@@ -383,30 +383,3 @@ def read_content(path: Path) -> bytes:
     if len(content) > MAX_BYTES:
         raise DecodeError(f"more than {MAX_BYTES} bytes, which no file of ours has")
     return content
-
-
-@cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(sorted(x.name for x in fields(kind)))
-
-
-def _fields_of(value: object) -> dict[str, Any]:
-    """Return what JSON has of a dataclass, for json, which knows none."""
-    return {name: getattr(value, name) for name in _field_names(cast("Any", type(value)))}
-
-
-def _line(value: object) -> str:
-    return json.dumps(value, default=_fields_of, sort_keys=True, separators=(",", ":"))
-
-
-def write_json(value: object) -> str:
-    """Write a dataclass, or a dictionary of what it holds, as JSON: sorted keys, and a line for each entry of a list.
-
-    Equal values are equal bytes. A table of a wheel has millions of numbers: each on a line of its own would make the
-    file three times as large and writing it ten times as long, since json's encoder in C does not indent.
-    """
-    entries = []
-    for name, held in sorted(value.items()) if isinstance(value, dict) else _fields_of(value).items():
-        is_list = isinstance(held, list | tuple) and len(held) > 0
-        entries.append(f'"{name}":' + ("[\n" + ",\n".join(map(_line, held)) + "\n]" if is_list else _line(held)))
-    return "{\n" + ",\n".join(entries) + "\n}\n"

@@ -25,13 +25,14 @@ from aot.core.constraints import (
 from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.element import ElementType
 from aot.core.errors import CandidateError, ManifestError
+from aot.core.json_text import write_json
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
 from aot.core.row_dispatch import RowTable, row_table_fault
 from aot.core.row_kernel import RowKernel
 from aot.core.row_signature import row_signature_of
-from aot.core.strict_json import DecodeError, decode_version, parse_json, write_json
+from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
 from aot.package.packed_table import PackedTable, pack, unpack

@@ -11,9 +11,10 @@ from aot.core.candidate import KernelKey
 from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Positive, Range, Rate, TargetName, Version
 from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.errors import CandidateError, SelectionError
+from aot.core.json_text import write_json
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
-from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content, write_json
+from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.select.coverage import Coverage

@@ -1,6 +1,5 @@
 import gzip
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ from aot.core.strict_json import (
     parse_json,
     read_content,
     shown,
-    write_json,
 )
 
 Name = Annotated[str, Grammar("[a-z]*", "a name", 4)]
@@ -230,23 +228,6 @@ def test_members_need_not_be_texts():
     for value in (True, 2, "1"):
         with pytest.raises(DecodeError, match="expected one of 1, got"):
             decode(Number, value)
-
-
-@dataclass(frozen=True)
-class Wide:
-    rows: tuple[tuple[int, ...], ...]
-    kinds: tuple[Word, ...]
-    names: dict[str, float]
-    nothing: tuple[int, ...] = ()
-
-
-def test_what_is_written_is_sorted_has_a_line_for_each_entry_and_is_read_again():
-    value = Wide(((1, 2), (3,)), (Operation.BF16_KK,), {"b": 1.5, "a": 2.0})
-    text = write_json(value)
-    assert text == (
-        '{\n"kinds":[\n"bf16_kk"\n],\n"names":{"a":2.0,"b":1.5},\n"nothing":[],\n"rows":[\n[1,2],\n[3]\n]\n}\n'
-    )
-    assert json.loads(text) == json.loads(json.dumps(asdict(value)))
 
 
 @pytest.mark.parametrize(("given", "expected"), [([], ()), ([3], (3,)), ([9, 0, 4], (9, 0, 4)), ((1, 2), (1, 2))])
