@@ -1,6 +1,11 @@
 """Makes the repository importable for every test below, however pytest is started; what takes longest comes first."""
 
+import os
 import signal
+
+# There is a worker for each core: threads of torch and of numpy beside it wait for one another by spinning, which takes
+# several times what the work takes. Here and in what tests start, and before either is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LONGEST = (
     "equivalence",
