@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -311,15 +312,11 @@ def _destination(path: str, module: str) -> str:
     return path.removesuffix(TEMPLATE_SUFFIX)
 
 
-def _rendered(variables: Mapping[str, object], templates: Mapping[str, bytes], module: str) -> FileSet:
-    """Render the templates that end in `.j2`, and copy the others.
-
-    Raises:
-        PackageError: a template fails, or writes what is not escaped for its language, or two files have one path.
-    """
-    texts = {path: content.decode() for path, content in templates.items() if path.endswith(TEMPLATE_SUFFIX)}
+@cache
+def _environment(texts: tuple[tuple[str, str], ...]) -> Environment:
+    """Return the environment of templates, (path, text) each; equal ones are compiled once."""
     environment = Environment(  # noqa: S701 - never HTML; `finalize` lets through what is escaped only
-        loader=DictLoader(texts),
+        loader=DictLoader(dict(texts)),
         undefined=StrictUndefined,
         finalize=finalize,
         trim_blocks=True,
@@ -327,7 +324,17 @@ def _rendered(variables: Mapping[str, object], templates: Mapping[str, bytes], m
         keep_trailing_newline=True,
     )
     environment.filters |= FILTERS
-    files = FileSet()
+    return environment
+
+
+def _rendered(variables: Mapping[str, object], templates: Mapping[str, bytes], module: str) -> FileSet:
+    """Render the templates that end in `.j2`, and copy the others.
+
+    Raises:
+        PackageError: a template fails, or writes what is not escaped for its language, or two files have one path.
+    """
+    texts = {path: content.decode() for path, content in templates.items() if path.endswith(TEMPLATE_SUFFIX)}
+    environment, files = _environment(tuple(texts.items())), FileSet()
     for path, content in sorted(templates.items()):
         rendered = content
         if path in texts:
