@@ -93,6 +93,14 @@ def text_places(kind: Any, value: Any, within: str = "", place: tuple[Any, ...] 
             yield from text_places(inner, item, within, (*place, i))
 
 
+def first_places(kind: Any, value: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """Give a place of each (class, field) whose texts a document has: all others are read by the same decoder."""
+    found: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for place, owner in text_places(kind, value):
+        found.setdefault(owner, place)
+    return found
+
+
 def with_text(document: Any, place: tuple[Any, ...], text: str) -> Any:
     """Return a document with another text at a place."""
     step, *rest = place

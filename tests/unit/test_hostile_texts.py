@@ -25,7 +25,7 @@ from aot.package.manifest import WheelTable, from_json
 from aot.package.render import render
 from aot.select.record import from_store, read_record
 from tests.golden.manifest import golden_manifest
-from tests.hostile import HOSTILE, text_fields, text_places, with_text
+from tests.hostile import HOSTILE, first_places, text_fields, text_places, with_text
 from tests.seeds import SEEDS, store_bytes
 from tests.unit.escapes import CPP_LITERAL, unescaped_cpp, unescaped_markdown
 
@@ -46,7 +46,7 @@ def test_a_hostile_text_is_refused_or_is_read_as_it_is(name, tmp_path):
     seed = SEEDS[name]
     seed.read(seed.written(seed.document), tmp_path)
     refusals = []
-    for place, owner in text_places(seed.kind, seed.document):
+    for owner, place in first_places(seed.kind, seed.document).items():
         for text in HOSTILE.values():
             content = seed.written(with_text(seed.document, place, text))
             try:
@@ -117,7 +117,7 @@ def check_rendered(manifest):
 @pytest.mark.slow
 def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
     taken = set()
-    for place, owner in text_places(MANIFEST.kind, MANIFEST.document):
+    for owner, place in first_places(MANIFEST.kind, MANIFEST.document).items():
         for name, text in HOSTILE.items():
             try:
                 manifest = from_json(json.dumps(with_text(MANIFEST.document, place, text)))
