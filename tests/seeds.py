@@ -50,8 +50,8 @@ class Seed:
     written: Callable[[Any], bytes]
     read: Callable[[bytes, Path], Any]
     error: type[Exception] | tuple[type[Exception], ...]
-    committed: tuple[bytes, ...] = ()
-    """What the repository has of the format, or a small part of it."""
+    committed: Callable[[], tuple[bytes, ...]] = tuple
+    """Gives what the repository has of the format, or a small part of it: read when it is asked for."""
 
 
 def json_bytes(document):
@@ -239,10 +239,11 @@ def store_bytes():
 AOT = Path(target.__file__).parents[1]
 
 
-def committed_text(path):
-    return ((AOT / path).read_bytes(),)
+def committed_text(path, *others):
+    return lambda: ((AOT / path).read_bytes(), *others)
 
 
+@cache
 def committed_record(num_rows=20):
     """Return the first rows of a committed record, with their kernels."""
     lines = gzip.decompress((AOT / "records" / "h200_quack.jsonl.gz").read_bytes()).decode().splitlines()
@@ -253,6 +254,7 @@ def committed_record(num_rows=20):
     return ("\n".join(map(json.dumps, lines)).encode(),)
 
 
+@cache
 def committed_selection():
     """Return the committed selection with one section of two short ladders and a grid of one column."""
     found = json.loads(gzip.decompress((AOT / "selections" / "h200.json.gz").read_bytes()))
@@ -438,13 +440,13 @@ SEEDS = {
         json_bytes,
         from_file("s.json", selection.read_selection),
         SelectionError,
-        committed_selection(),
+        committed_selection,
     ),
     "manifest": Seed(
         Manifest, GOLDEN_MANIFEST, json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),
     "record": Seed(
-        RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError, committed_record()
+        RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError, committed_record
     ),
     "tuning set": Seed(TuningDocument, TUNING, tuning_files, read_tuning, StoreError),
     "census": Seed(census.Census, CENSUS, json_bytes, from_file("c.json", census.read_census), StoreError),
@@ -519,7 +521,7 @@ SEEDS = {
         toml_bytes,
         from_file("x.toml", lambda path: shape_set.load_shape_set(str(path))),
         ShapeFileError,
-        (*committed_text("shapes/transposed.toml"), MISS_LOG),
+        committed_text("shapes/transposed.toml", MISS_LOG),
     ),
     "shape set by names": Seed(
         shape_set._ShapeSet,

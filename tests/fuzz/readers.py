@@ -51,7 +51,7 @@ def damaged(random, name):
     if random.randrange(3):
         content = seed.written(damaged_document(random, seed.document))
         return damaged_bytes(random, content) if random.randrange(8) == 0 else content
-    return damaged_bytes(random, random.choice((seed.written(seed.document), *seed.committed)))
+    return damaged_bytes(random, random.choice((seed.written(seed.document), *seed.committed())))
 
 
 def read_document(random, name, folder):
