@@ -95,7 +95,7 @@ def check_wheel(out, tmp_path, quarantined):
     assert (conditions.device, conditions.arch, conditions.num_sms) == ("NVIDIA Thor", "sm_110a", 20)
     assert (conditions.power_mode, conditions.sm_clock_mhz, conditions.memory_clock_mhz) == ("MAXN", 1575, 4266)
     assert conditions.protocol == FLUSH_PROTOCOL
-    aot("select", "--target", "thor", "--record", path, "-o", selection)
+    aot("select", "--target", "thor", "--record", path, "--operations", "bf16_kk", "-o", selection)
     aot("build", "--target", "thor", "--selection", selection, "--dist", dist)
     (wheel,) = dist.iterdir()
     shipped = {kernel.candidate.name for kernel in read_wheel_manifest(wheel).kernels}
