@@ -46,12 +46,13 @@ pure: $(READY)
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# What `make test` runs with fewer kernels; tests/compiling.py says which.
-OF_MORE_KERNELS := $(addprefix tests/runtime/test_,$(addsuffix .py,\
+# What `make test` runs with fewer kernels or cases: EVERY of tests/compiling.py.
+OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
   operand_kernels real_operations grouped_kernels cluster_split_k sm90_cluster_split_k sm90_split_fp8))
+OF_MORE += tests/simulated/test_tuning.py tests/package/test_wheels.py
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
-	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence $(OF_MORE_KERNELS) tests/simulated/test_tuning.py \
+	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence $(OF_MORE) \
 	  --numprocesses auto --dist loadfile
 
 images: $(READY) ## Execute the layers of both images in unpacked root file systems, for arm64 under emulation

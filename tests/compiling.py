@@ -22,7 +22,8 @@ from tests import native
 
 STORE = Path(__file__).parents[1] / "build" / "artifacts"
 EVERY = "AOT_EVERY_CANDIDATE" in os.environ
-"""Whether tests compile all kernels that they know, as `make walk` does, or those that show each property once."""
+"""Whether tests compile all kernels and try all cases that they know, as `make walk` does, or those that show each
+property once."""
 
 
 class _Compiler:
