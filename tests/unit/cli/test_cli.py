@@ -509,7 +509,7 @@ main(sys.argv[2:])
         ["shapes"],
         ["space", "--kernels", "sm100_tgv_*"],
         ["smem"],
-        ["explain", "--target", "h200", "8", "4096", "4096"],
+        ["explain", "--target", "h100", "8", "4096", "4096"],
         ["tune", "-h"],
         ["build", "-h"],
         ["select", "-h"],

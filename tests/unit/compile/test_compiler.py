@@ -164,15 +164,15 @@ def test_another_kernels_result_counts_as_none(store):
     assert store.get(SMALL, H200) is None
 
 
-def test_what_a_killed_run_left_is_swept(artifacts, store, monkeypatch):
+def test_what_a_killed_run_left_is_swept(tmp_path, monkeypatch):
+    store = ArtifactStore(tmp_path)
     old, used = store.root / f"{SCRATCH}old", store.root / f"{SCRATCH}used"
     for folder in (old, used):
         folder.mkdir()
         (folder / "kernel.o").write_bytes(b"half")
     monkeypatch.setattr(scratch, "MIN_AGE_S", 0.0)
     descriptor = scratch._lock(used)
-    spoilt = store.directory(SMALL, H200)
-    shutil.rmtree(spoilt)
+    monkeypatch.setattr(compile_module, "_start_worker", partial(_kill_self, signal.SIGSEGV))
     compile_kernels([SMALL], H200, store.root, progress=False)
     os.close(descriptor)
     assert [x.name for x in store.root.iterdir() if x.name.startswith(".")] == [used.name]
