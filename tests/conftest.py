@@ -9,19 +9,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LONGEST = (
     "equivalence",
-    "simulated/test_tuning",
     "package/test_wheels",
+    "simulated/test_tuning",
     "interrupts",
     "simulated",
-    "unit/cli/test_cli_select",
-    "runtime/test_dispatch",
     "unit/compile",
-    "unit/cli/test_cli",
+    "runtime/test_dispatch",
+    "runtime/test_grouped_kernels",
+    "runtime/test_measuring",
     "package",
+    "unit/cli/test_cli_select",
     "runtime",
+    "unit/test_hostile_texts",
+    "unit/cli",
 )
-"""Below tests/: what a worker must not begin when the others are done, longest first. Source: CPU seconds of a clean
-clone's run, 2026-11-22."""
+"""Below tests/: what a worker must not begin when the others are done, longest first. Source: CPU seconds of files in a
+clean clone, 2026-11-23; of equivalence and interrupts, 2026-11-22."""
 
 
 def pytest_configure():
