@@ -16,7 +16,6 @@ LONGEST = (
     "unit/compile",
     "runtime/test_dispatch",
     "runtime/test_grouped_kernels",
-    "runtime/test_measuring",
     "package",
     "unit/cli/test_cli_select",
     "runtime",
