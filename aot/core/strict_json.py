@@ -275,18 +275,14 @@ def _record(kind: Any) -> Decoder:
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _refuse(f"an object of {name}", value)
+        if value.keys() != decoders.keys():
+            _check_keys(name, value, decoders, required)
+        found, key = {}, ""
         try:
-            if value.keys() == decoders.keys():
-                return kind(**{key: decoders[key](x) for key, x in value.items()})
-        except ValueError:
-            pass  # it is read once more, for the place of the fault
-        _check_keys(name, value, decoders, required)
-        found = {}
-        for key, x in value.items():
-            try:
+            for key, x in value.items():
                 found[key] = decoders[key](x)
-            except DecodeError as error:
-                raise error.inside(key) from None
+        except DecodeError as error:
+            raise error.inside(key) from None
         try:
             return kind(**found)
         except DecodeError:
