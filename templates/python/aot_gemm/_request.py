@@ -168,7 +168,8 @@ def refuse(request: Request) -> NoReturn:
     has = has if serving else f"there are {_list(of_types)}; {has.replace('it has', 'this one has')}"
     advice = [_nearest(request, here)]
     advice += [f"build a wheel with it: aot build --operations default,{serving[0].tag}"] if serving else []
-    advice += ["an output is named by keyword, out=, since the third argument is a bias"] if request.bias else []
+    if request.bias and request.product != "plan":
+        advice += ["an output is named by keyword, out=, since the third argument is a bias"]
     raise errors.UnsupportedError(f"{request.product}: {what}; {has}; {'; '.join(advice)}")
 
 
