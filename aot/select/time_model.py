@@ -42,20 +42,24 @@ NEAR_BEST = 4.0
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
 (docs/log/2026-11-21-selections.md), of the power too (docs/log/2026-11-23-clusters.md); none was searched for."""
 
-TIMED_WAVES = 0.999
-"""Part of a family's times that lie at the waves up to which the trees are trusted. Not all: one time would then do."""
-SHARE_OF_WAVES = 0.25
-"""Part of the waves of the family timed at most, from which on a family is trusted at any number: an assumption."""
-BEYOND_WAVES = 1.25
-"""What a prediction of another family for more waves is multiplied by. Source: an assumption. On an H200, 2026-11-23,
-99% of the times of `sm90_one_tile` were at up to 7 waves; by what the trees gave at up to 185 waves the table took it
-on 37 products of over 100 us, and lost up to a sixth of the speed that the kernels before had there
-(docs/log/2026-11-23-one-tile.md)."""
+TIMED_SHARE = 0.999
+"""Part of a family's times that lie within the waves and m at which the trees are trusted. Not all: one would do."""
+SHARE_OF_RANGE = 0.25
+"""Part of the most waves or the largest m that any family was timed at, from which on a family is trusted at any, and
+as to the least m its inverse: an assumption."""
+BEYOND_TIMED = 1.25
+"""What a prediction outside of that is multiplied by. Source: an assumption. On an H200, 2026-11-23, 99% of the times
+of `sm90_one_tile` were at up to 7 waves; by what the trees gave at up to 185 waves the table took it on 37 products of
+over 100 us, and lost up to a sixth of the speed that the kernels before had there (docs/log/2026-11-23-one-tile.md). Of
+FP8 it was timed from m 96 on, and taken at m 16, where it took up to 1.3 times what the kernels before did
+(docs/log/2026-11-23-clusters.md)."""
 
 FEW_PROBLEMS = 400
 """Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""
 
 _MODES = list(SplitK)
+_LOG_M = 6
+"""The feature that is the logarithm of m."""
 _LOG_WAVES = 11
 """The feature that is the logarithm of a launch's waves of tiles."""
 _FAMILY = 20
@@ -150,11 +154,37 @@ def _features(
     return np.stack([np.broadcast_to(feature, shape) for feature in every], axis=-1), found[0]
 
 
-def _most_log_waves(features: Array, names: Sequence[str]) -> dict[str, float]:
-    """Return `TimeModel.log_waves` of the features of all times."""
-    families, waves = features[:, _FAMILY], features[:, _LOG_WAVES]
-    most = {names[int(i)]: float(np.quantile(waves[families == i], TIMED_WAVES)) for i in np.unique(families)}
-    return {family: x for family, x in most.items() if x < max(most.values()) + np.log(SHARE_OF_WAVES)}
+@dataclass(frozen=True)
+class Timed:
+    """Where a family was timed, as logarithms; infinite where it is trusted at any."""
+
+    least_m: float
+    most_m: float
+    most_waves: float
+
+    def is_beyond(self, log_m: Array, log_waves: Array) -> Mask:
+        """Say of which problems there is nothing to learn from."""
+        beyond: Mask = (log_m < self.least_m) | (log_m > self.most_m) | (log_waves > self.most_waves)
+        return beyond
+
+
+def _timed_ranges(features: Array, names: Sequence[str]) -> dict[str, Timed]:
+    """Return `TimeModel.timed` of the features of all times."""
+    families, every = features[:, _FAMILY], {}
+    for i in np.unique(families):
+        rows = features[families == i]
+        (least, most), waves = np.quantile(rows[:, _LOG_M], (1 - TIMED_SHARE, TIMED_SHARE)), rows[:, _LOG_WAVES]
+        every[names[int(i)]] = float(least), float(most), float(np.quantile(waves, TIMED_SHARE))
+    least_m, most_m, most_waves = (limit(x[i] for x in every.values()) for i, limit in enumerate((min, max, max)))
+    margin = -np.log(SHARE_OF_RANGE)
+    return {
+        family: Timed(
+            least if least > least_m + margin else -np.inf,
+            most if most < most_m - margin else np.inf,
+            waves if waves < most_waves - margin else np.inf,
+        )
+        for family, (least, most, waves) in every.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -166,8 +196,8 @@ class TimeModel:
     """Families and schedules; their index is the feature."""
     regressor: Any
     """scikit-learn's HistGradientBoostingRegressor."""
-    log_waves: Mapping[str, float]
-    """By family that is not trusted at any number, the logarithm of the most waves at which it is."""
+    timed: Mapping[str, Timed]
+    """By family where it was timed."""
 
     @staticmethod
     def fit(times: OperationTimes, target: Target) -> TimeModel:
@@ -208,7 +238,7 @@ class TimeModel:
         every = np.concatenate(features)
         with threadpool_limits(1):
             regressor.fit(every, np.concatenate(residuals), np.concatenate(weights))
-        return TimeModel(target, names, regressor, _most_log_waves(every, names))
+        return TimeModel(target, names, regressor, _timed_ranges(every, names))
 
     def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Array:
         """Predict times in microseconds, (problem, candidate); infinite where a mask does not ask."""
@@ -220,8 +250,9 @@ class TimeModel:
             if asked.any():
                 with threadpool_limits(1):
                     predicted[asked] = np.exp(modelled[asked] + self.regressor.predict(found[asked]))
-            most = np.array([self.log_waves.get(candidate.family, np.inf) for candidate in candidates])
-            return np.where(found[..., _LOG_WAVES] > most, predicted * BEYOND_WAVES, predicted)
+            log_m, log_waves = found[..., _LOG_M], found[..., _LOG_WAVES]
+            beyond = [self._is_beyond(x, log_m[:, j], log_waves[:, j]) for j, x in enumerate(candidates)]
+            return np.where(np.stack(beyond, axis=1), predicted * BEYOND_TIMED, predicted)
         for j, candidate in enumerate(candidates):
             rows = np.arange(len(problems)) if asked is None else np.flatnonzero(asked[:, j])
             if rows.size:
@@ -235,8 +266,13 @@ class TimeModel:
         features = [x[:, 0] if x.ndim > 1 else x for x in found]
         own = _of_candidates([candidate], sizes.operation, self.names)
         times: Array = np.exp(modelled + self._forest.predict([*features, *own], modelled))
-        is_beyond = features[_LOG_WAVES] > self.log_waves.get(candidate.family, np.inf)
-        return np.where(is_beyond, times * BEYOND_WAVES, times)
+        is_beyond = self._is_beyond(candidate, features[_LOG_M], features[_LOG_WAVES])
+        return np.where(is_beyond, times * BEYOND_TIMED, times)
+
+    def _is_beyond(self, candidate: Candidate, log_m: Array, log_waves: Array) -> Mask:
+        """Say on which problems a candidate's family was not timed near; all of them where it never was."""
+        timed = self.timed.get(candidate.family)
+        return np.ones(len(log_m), dtype=bool) if timed is None else timed.is_beyond(log_m, log_waves)
 
     @cached_property
     def _forest(self) -> Forest:

@@ -86,7 +86,7 @@ def test_what_is_near_the_best_weighs_more():
     times = {problem: {PINGPONG: 5.0, SWAPPED: 50.0}}
     logs = np.log(np.array([5.0, 50.0]) / modelled)
     found = TimeModel.fit({BF16: times}, H200).times_us([PINGPONG, SWAPPED], [problem])[0]
-    assert found == pytest.approx(modelled * exp(np.average(logs, weights=(1.0, 0.1**2))), rel=1e-6)
+    assert found == pytest.approx(modelled * exp(np.average(logs, weights=(1.0, 0.1**module.NEAR_BEST))), rel=1e-6)
 
 
 @pytest.mark.usefixtures("few_trees")
@@ -176,4 +176,21 @@ def test_a_family_timed_at_few_waves_is_taken_to_be_slower_at_many(few_trees, mo
     asked = [problem_of(128, 4096, 4096), problem_of(4096, 8192, 4096)]
     found = TimeModel.fit({BF16: times}, H200).times_us([PINGPONG, one_tile], asked)
     factors = found / estimate([PINGPONG, one_tile], asked, H200).total_us
-    assert factors == pytest.approx(np.array([[1.0, 1.0], [1.0, module.BEYOND_WAVES]]), rel=0.01)
+    assert factors == pytest.approx(np.array([[1.0, 1.0], [1.0, module.BEYOND_TIMED]]), rel=0.01)
+
+
+@pytest.mark.parametrize("few_problems", [0, 400])
+@pytest.mark.parametrize(("timed", "inside", "outside"), [((256, 8192), 512, 16), ((1, 128), 64, 2048)])
+def test_a_family_timed_at_some_m_is_taken_to_be_slower_at_others(
+    few_trees, monkeypatch, few_problems, timed, inside, outside
+):
+    monkeypatch.setattr(module, "FEW_PROBLEMS", few_problems)
+    skinny = named("cluster_split_k_16x8_c1x1_warps8_st4_direct_swap", "h200")
+    some = [p for p in PROBLEMS if timed[0] <= p.m <= timed[1]]
+    wide, narrow = planted(lambda *_: 1.0, candidates=[PINGPONG]), planted(lambda *_: 1.0, some, [skinny])
+    times = {problem: {**row, **narrow.get(problem, {})} for problem, row in wide.items()}
+    asked = [problem_of(inside, 4096, 4096), problem_of(outside, 4096, 4096)]
+    found = TimeModel.fit({BF16: times}, H200).times_us([PINGPONG, skinny], asked)
+    factors = found / estimate([PINGPONG, skinny], asked, H200).total_us
+    assert factors[:, 0] == pytest.approx(1.0, rel=0.01)
+    assert factors[1, 1] / factors[0, 1] == pytest.approx(module.BEYOND_TIMED, rel=0.02)
