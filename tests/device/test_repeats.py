@@ -103,7 +103,7 @@ def test_a_rows_bits_depend_neither_on_m_nor_on_its_neighbours(name, n, k):
     tag, rows = invariant_rows(name, n, k)
     try:
         rows.call(rows.x[:1])
-    except (aot_gemm.UnsupportedError, aot_gemm.DtypeError) as error:  # the latter: there is no such table
+    except aot_gemm.UnsupportedError as error:
         pytest.skip(str(error)[:200])
     known = edges(manifest(), _packed, tag, n, k)
     sample = sampled_rows(known)

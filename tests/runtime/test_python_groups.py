@@ -330,7 +330,7 @@ def test_weights_beside_the_wrong_number_of_offsets_are_refused(package, library
 def test_a_mode_goes_to_the_call(package, library, manifest, tensor, monkeypatch):
     """What a library chooses by it is in test_groups.py."""
     operands, named = arguments(Operation.BF16_KK_GROUPED, tensor)
-    with pytest.raises(package.DtypeError, match=r"add up k in more than one order"):
+    with pytest.raises(package.UnsupportedError, match=r"add up k in more than one order"):
         package.grouped_linear(*operands, **named, batch_invariant=True)
     assert not library.fake_launches()
     m, n, k = varying_size(package, manifest)
