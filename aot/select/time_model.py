@@ -45,8 +45,8 @@ Source of these five: of a few settings each, what did well on problems left out
 TIMED_SHARE = 0.999
 """Part of a family's times that lie within the waves and m at which the trees are trusted. Not all: one would do."""
 SHARE_OF_RANGE = 0.25
-"""Part of the most waves or the largest m that any family was timed at, from which on a family is trusted at any, and
-as to the least m its inverse: an assumption."""
+"""A family timed at this part of the largest m, or of the most waves, that any family was timed at is trusted at any
+larger; one timed at the least m of any over this part, at any smaller. An assumption."""
 BEYOND_TIMED = 1.25
 """What a prediction outside of that is multiplied by. Source: an assumption. On an H200, 2026-11-23, 99% of the times
 of `sm90_one_tile` were at up to 7 waves; by what the trees gave at up to 185 waves the table took it on 37 products of
@@ -155,7 +155,7 @@ def _features(
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedRange:
     """Where a family was timed, as logarithms; infinite where it is trusted at any."""
 
     least_m: float
@@ -168,7 +168,7 @@ class Timed:
         return beyond
 
 
-def _timed_ranges(features: Array, names: Sequence[str]) -> dict[str, Timed]:
+def _timed_ranges(features: Array, names: Sequence[str]) -> dict[str, TimedRange]:
     """Return `TimeModel.timed` of the features of all times."""
     families, every = features[:, _FAMILY], {}
     for i in np.unique(families):
@@ -178,7 +178,7 @@ def _timed_ranges(features: Array, names: Sequence[str]) -> dict[str, Timed]:
     least_m, most_m, most_waves = (limit(x[i] for x in every.values()) for i, limit in enumerate((min, max, max)))
     margin = -np.log(SHARE_OF_RANGE)
     return {
-        family: Timed(
+        family: TimedRange(
             least if least > least_m + margin else -np.inf,
             most if most < most_m - margin else np.inf,
             waves if waves < most_waves - margin else np.inf,
@@ -196,7 +196,7 @@ class TimeModel:
     """Families and schedules; their index is the feature."""
     regressor: Any
     """scikit-learn's HistGradientBoostingRegressor."""
-    timed: Mapping[str, Timed]
+    timed: Mapping[str, TimedRange]
     """By family where it was timed."""
 
     @staticmethod
