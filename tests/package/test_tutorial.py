@@ -46,7 +46,7 @@ def test_every_command_is_one_that_there_is(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("config.json", "shapes.toml", "my_policy_gemm-0.whl"):
         Path(name).touch()
-    command, context = main, Context(main, info_name="aot")
+    command, context = main, Context(main, info_name="aot", **main.context_settings)
     while isinstance(command, Group) and not words[0].startswith("-"):
         _, command, words = command.resolve_command(context, words)
         context = Context(command, context, info_name=command.name)
