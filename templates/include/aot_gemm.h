@@ -120,7 +120,8 @@ typedef struct {
  *
  *   num_groups     of more than 1 makes a batch of any operation without a grouping in its tag: `num_groups` products of
  *                  the same sizes, each `group_strides` behind the one before it. An operation "..._batched" has kernels
- *                  for that; where the library has none, each product is a launch of its own.
+ *                  for that; where the library has none, or AOT_GEMM_BATCH_INVARIANT is set, each product is a launch of
+ *                  its own.
  *   offsets        (num_groups, 1), int32 on the device, adjacent: where each group ends. Of "..._grouped" a group is the
  *                  rows of A and of D from the end of the one before it; m is that of all groups, and B (n, k), what
  *                  belongs to its rows and a bias are one for each group, `group_strides` apart. Of "..._kgrouped" it is a

@@ -98,9 +98,21 @@ struct Asked {
   aot_gemm_problem_t storage;
 };
 
+// The operation for batches has no kernels whose rows' bits are said not to depend on the batch: where that is asked for,
+// the operation of one product stands for it, if the library has that.
+int32_t without_batches(int32_t operation) {
+  for (int32_t i = 0; i < kNumOperations; ++i) {
+    const Operation& other = kOperations[i];
+    if (other.batched == operation && other.bias == Presence::kNone && other.layouts != 0) return i;
+  }
+  return operation;
+}
+
 // Has a batch be one product of all rows, or be computed by the operation for batches, or product by product where the
 // table has no section of that, or none whose rows' bits do not depend on the batch.
 void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked) {
+  const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
+  if (is_invariant && kOperations[operation].grouping == Grouping::kBatched) operation = without_batches(operation);
   asked->problem = &problem;
   asked->operation = operation;
   asked->num_launches = 1;
@@ -110,7 +122,6 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
     asked->problem = &asked->storage;
   }
   if (!is_batch(problem, own) || own.grouping == Grouping::kBatched || is_empty(problem)) return;
-  const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
   if (fold(problem, own, &asked->storage)) {
     asked->problem = &asked->storage;
   } else if (!is_invariant && own.batched >= 0 && kOperations[own.batched].layouts != 0 && own.bias == Presence::kNone) {

@@ -12,10 +12,11 @@ import torch
 
 from aot.core.dispatch import Scope
 from aot.core.operation import Operation
+from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from tests.runtime import host
 from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy
 
-BATCH_INVARIANT, DETERMINISTIC = 4, 8
+BATCH_INVARIANT = 4
 DENSE = (Operation.FP16_KK, Operation.FP16_KN)
 BATCHED = (Operation.FP16_KK_BATCHED, Operation.FP16_KN_BATCHED)
 
@@ -40,12 +41,16 @@ class Memory(FakeTensor):
 
 
 def with_groups(manifest):
-    """Have batches up to 4 and up to 64 be answered by sections of their own."""
+    """Have batches up to 4 and up to 64 be answered by sections of their own, and products in one order by another."""
     table = manifest.tables[0]
     sections = []
-    for section in table.table.sections:
-        is_batched = section.operation in BATCHED
-        sections += [replace(section, scope=Scope(x, False)) for x in (4, 64)] if is_batched else [section]
+    for section, in_one_order in zip(
+        table.table.sections, host.with_one_order(manifest).tables[0].table.sections, strict=True
+    ):
+        if section.operation in BATCHED:
+            sections += [replace(section, scope=Scope(x, False)) for x in (4, 64)]
+        else:
+            sections += [section, replace(in_one_order, scope=Scope(1, True))]
     return replace(manifest, tables=(replace(table, table=replace(table.table, sections=tuple(sections))),))
 
 
@@ -228,6 +233,24 @@ def test_the_section_is_that_of_the_next_number_of_products(batched, manifest):
         scope = sections[asked.section].scope
         assert (asked.num_launches, scope and scope.num_groups) == (1, groups)
         assert asked.num_groups == batch
+
+
+def test_a_batch_that_is_named_is_computed_product_by_product_where_rows_must_not_depend_on_it(batched, manifest):
+    """In C an operation for batches may be named; it has no table of one order of sums."""
+    _, library = batched
+    rng = random.Random(4)
+    a, b = (numbers(rng, x) for x in ((7, 16, 32), (7, 24, 32)))
+    out = np.full((7, 16, 24), np.nan, np.float16)
+    stated = ProblemStruct(ctypes.sizeof(ProblemStruct), library.c.aot_gemm_operation(b"fp16_batched"), -1, 16, 24, 32)
+    for name, array in (("a", a), ("b", b), ("d", out)):
+        setattr(stated, name, TensorStruct(array.ctypes.data, (array.shape[2], 1)))
+        setattr(stated.group_strides, name, array.shape[1] * array.shape[2])
+    stated.num_groups, stated.flags = 7, BATCH_INVARIANT
+    library.c.recorder_reset()
+    assert library.launch(stated) == 0, library.error()
+    kernels = run(library.fake_launches(), manifest)
+    assert [(x.operation, x.candidate.split_k) for x in kernels] == [(Operation.FP16_KK, 1)] * 7
+    np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in (a, b.transpose(0, 2, 1)))))
 
 
 def test_an_empty_batch_launches_nothing(batched):
