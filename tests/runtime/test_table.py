@@ -354,6 +354,22 @@ def test_info_tells_regrets_what_was_held_out_and_what_is_covered(package):
     assert (package.info().misses_file, "misses are not counted" in lines) == (None, True)
 
 
+def test_info_joins_what_runs_of_one_device_were_measured_under_and_counts_kernels(package, manifest, monkeypatch):
+    (table,) = package._manifest.manifest()["tables"]
+    (old,) = table["conditions"][-1:]
+    later = old | {"sm_clock_mhz": old["sm_clock_mhz"] + 15, "date": "2099-01-01"}
+    other = old | {"driver": "1"}
+    monkeypatch.setitem(table, "conditions", [old, later, other])
+    text = str(package.info())
+    assert f"sm_clock_mhz {old['sm_clock_mhz']} to {later['sm_clock_mhz']}\n" in text
+    assert f"date {old['date']} to 2099-01-01, " in text
+    assert (text.count("  arch "), text.count("driver 1,")) == (2, 1)
+    (kernels,) = [x for x in text.splitlines() if x.startswith("kernels, each named in `kernels`: ")]
+    counts = dict(x.rsplit(" ", 1) for x in kernels.partition(": ")[2].split(", "))
+    assert sum(map(int, counts.values())) == len(manifest.kernels) + len(manifest.row_kernels)
+    assert all(any(name.startswith(kind) for name in package.info().kernels) for kind in counts)
+
+
 def test_a_predicted_table_tells_no_regret(package, monkeypatch):
     monkeypatch.setitem(package._manifest.manifest()["tables"][0], "provenance", "predicted")
     info = package.info()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from . import _files, _library, errors
@@ -14,6 +17,26 @@ if TYPE_CHECKING:
 
 _HELD_OUT = ("", "tuned (n, k) at other m", "(n, k) that are not tuned")
 """By the tier that answers."""
+
+_OF_A_RUN = ("sm_clock_mhz", "memory_clock_mhz", "date")
+"""What differs from run to run on one device: shown as a range."""
+
+
+def _summaries(conditions: Iterable[dict[str, Any]]) -> list[str]:
+    """Write one line for all runs that differ in their clocks and dates alone."""
+    runs: dict[str, dict[str, list[Any]]] = {}
+    for condition in conditions:
+        known = {key: value for key, value in condition.items() if value is not None}
+        device = str({key: value for key, value in known.items() if key not in _OF_A_RUN})
+        values = runs.setdefault(device, {})
+        for key, value in known.items():
+            values.setdefault(key, []).append(value)
+    return [", ".join(f"{key} {_range(x)}" for key, x in values.items()) for values in runs.values()]
+
+
+def _range(values: list[Any]) -> str:
+    first, last = min(values), max(values)
+    return str(first) if first == last else f"{first} to {last}"
 
 
 @dataclass(frozen=True)
@@ -38,13 +61,12 @@ class TableInfo:
     """How many of the problems that it was made for are answered by a measured row, and how else; may be None."""
 
     def __str__(self) -> str:
-        """Write a line for the table, and one for each condition and each score."""
+        """Write a line for the table, one for each device and way of measuring, and one for each score."""
         names = " or ".join(self.device_names)
         lines = [
             f"table {self.target}, for {names} with {self.num_sms} SMs: times {self.provenance}, record {self.record}"
         ]
-        known = ({key: value for key, value in x.items() if value is not None} for x in self.conditions)
-        lines += ["  " + ", ".join(f"{key} {value}" for key, value in x.items()) for x in known]
+        lines += [f"  {x}" for x in _summaries(self.conditions)]
         if self.coverage is not None:
             general, refused = (sum(self.coverage[x].values()) for x in ("general", "refused"))
             known_by = f"{self.coverage['num_measured']} are measured, {self.coverage['num_predicted']} predicted"
@@ -64,6 +86,12 @@ class TableInfo:
             for x in self.heldout
         ]
         return "\n".join(lines)
+
+
+def _kind(kernel: str) -> str:
+    """Take the name of a kernel up to its first size, such as the 128x256 of a tile."""
+    words = takewhile(lambda x: not x[0].isdigit(), kernel.split("_"))
+    return "_".join(words)
 
 
 @dataclass(frozen=True)
@@ -99,7 +127,7 @@ class Info:
     examples_dir: str
 
     def __str__(self) -> str:
-        """Write one line for each entry, and one for each condition and kernel."""
+        """Write one line for each entry; of the kernels, how many there are of each kind, whose names are `kernels`."""
         targets = ", ".join(x.target for x in self.tables)
         here = "no table is known to answer" if self.table is None else f"table {self.table}"
         num_kernels = len(self.kernels) + len(self.row_kernels)
@@ -115,7 +143,8 @@ class Info:
         ]
         lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
         lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
-        lines += ["kernels:", *(f"  {name}" for name in (*self.kernels, *self.row_kernels))]
+        kinds = Counter(map(_kind, (*self.kernels, *self.row_kernels)))
+        lines += ["kernels, each named in `kernels`: " + ", ".join(f"{x} {kinds[x]}" for x in sorted(kinds))]
         return "\n".join(lines)
 
 
