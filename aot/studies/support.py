@@ -96,6 +96,7 @@ def shipped_operations(target: str) -> frozenset[Operation]:
     return frozenset(operations_of(read_selection(path)) if path else ())
 
 
+@cache
 def family_fault(family: Family, operation: Operation, target: Target) -> str:
     """Say why a family has no kernel for an operation on a target; empty where it has one."""
     if operation.types not in family.types:
