@@ -2,14 +2,16 @@
 
 The first lines are ["capacity", architecture, bytes a block].
 
-`python real_stages.py tcgen05` or `warp`, in a process of its own: CuTe DSL reads the architecture once, from the
-environment. The kernels' own `_setup_attributes` run while an empty function is traced: nothing of them is repeated
-here, and no GPU is needed. A case is the arguments of `aot.studies.smem.Kernel` after the architecture.
+`python real_stages.py tcgen05 STEP` or `warp STEP`, which sets up one case in STEP, in a process of its own: CuTe DSL
+reads the architecture once, from the environment. The kernels' own `_setup_attributes` run while an empty function is
+traced: nothing of them is repeated here, and no GPU is needed. A case is the arguments of `aot.studies.smem.Kernel`
+after the architecture.
 """
 
 import json
 import sys
-from itertools import product
+from functools import partial
+from itertools import islice, product
 
 import cutlass
 from cutlass import Float32, cute
@@ -87,14 +89,14 @@ def tcgen05():
     scaled = [(m, n, m == 256) for m in (128, 256) for n in (64, 128, 192, 256)]
     for element in TYPES:
         for tile, output in product(scaled if element in VECTORS else dense, OUTPUTS):
-            yield "nvidia", (element, *tile, output, "", 128), nvidia(element, *tile, output)
+            yield "nvidia", (element, *tile, output, "", 128), partial(nvidia, element, *tile, output)
             for source, k_bytes in (("", 128), ("bf16", 128), ("", 256)):
                 case = (element, *tile, output, source, k_bytes)
-                yield "quack", case, quack(GemmDefaultSm100, *case)
+                yield "quack", case, partial(quack, GemmDefaultSm100, *case)
         for tile, output in product([(128, 96, False), (128, 256, False), (128, 32, True)], ("fp32", "fp8")):
             if element not in VECTORS:
                 case = (element, *tile, output, "fp32", 128)
-                yield "quack", case, quack(GemmDefaultSm100, *case)
+                yield "quack", case, partial(quack, GemmDefaultSm100, *case)
 
 
 def warp():
@@ -106,14 +108,15 @@ def warp():
         rows, columns = scaled if element in VECTORS else ((64, 128, 256), (32, 96, 128, 256))
         cases = [(element, m, n, False, *rest, 128) for m, n, *rest in product(rows, columns, OUTPUTS, ("", "bf16"))]
         for case in (*cases, (element, 256, 256, False, "bf16", "", 256)):
-            yield "quack", case, quack(GemmDefaultSm120, *case)
+            yield "quack", case, partial(quack, GemmDefaultSm120, *case)
 
 
 def run():
     for arch in ("sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"):
         print(json.dumps(["capacity", arch, get_smem_capacity_in_bytes(arch)]))
-    for library, case, stages in {"tcgen05": tcgen05, "warp": warp}[sys.argv[1]]():
-        print(json.dumps([library, case, stages]))
+    cases = {"tcgen05": tcgen05, "warp": warp}[sys.argv[1]]()
+    for library, case, stages in islice(cases, 0, None, int(sys.argv[2])):
+        print(json.dumps([library, case, stages()]))
 
 
 @cute.jit

@@ -26,6 +26,7 @@ from aot.studies.smem import (
     smaller_tile,
     tiles,
 )
+from tests.compiling import EVERY
 from tests.unit.twins import BF16
 
 NVFP4 = Kernel("sm_110a", "nvfp4", 256, 256, use_2cta=True)
@@ -36,7 +37,7 @@ BF16_WIDE = Kernel("sm_110a", "bf16", 128, 256)
 def real(engine):
     """Give what the installed kernels say of themselves: capacities, and (library, kernel, stages) of each case."""
     arch, version = {"tcgen05": ("sm_110a", "sm_100"), "warp": ("sm_120a", "sm_120")}[engine]
-    command = [sys.executable, str(Path(__file__).with_name("real_stages.py")), engine]
+    command = [sys.executable, str(Path(__file__).with_name("real_stages.py")), engine, "1" if EVERY else "5"]
     environment = {**os.environ, "CUTE_DSL_ARCH": arch, "QUACK_ARCH": version}
     found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     rows = [json.loads(line) for line in found.splitlines()]
