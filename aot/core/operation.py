@@ -257,7 +257,7 @@ class Operation(Word):
         """Return the activation, or None where there is none."""
         return next((step for step in self.steps if step in ACTIVATIONS), None)
 
-    @property
+    @cached_property
     def gate(self) -> Step | None:
         """Return the gate, or None where there is none. With one, B holds 2 n rows: the gate's, and the linear ones."""
         return next((step for step in self.steps if step in GATES), None)

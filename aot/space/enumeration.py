@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.errors import CandidateError
 from aot.families import families_for, families_of
-from aot.space.legality import check
+from aot.space.legality import builds, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +49,26 @@ class Patterns:
         return included and not any(fnmatchcase(name, pattern) for pattern in self.excludes)
 
 
-def judge(operation: Operation, target: Target, patterns: Patterns) -> Iterator[tuple[Candidate, Verdict]]:
-    """Return every candidate of every family for the target, with its verdict; fallback families are not tuned."""
+_ALL = Patterns()
+
+
+def judge(
+    operation: Operation, target: Target, patterns: Patterns, *, only_able: bool = False
+) -> Iterator[tuple[Candidate, Verdict]]:
+    """Return every candidate of every family for the target, with its verdict; fallback families are not tuned.
+
+    Args:
+        operation: what the candidates are to compute.
+        target: what they are to run on.
+        patterns: which names are kept.
+        only_able: whether to leave out families that build no kernel of the operation, all of whose candidates are
+            rejected.
+    """
     for family in families_of(operation, target):
-        if family.is_fallback:
+        if family.is_fallback or (only_able and not builds(family, operation)):
             continue
         for candidate in family.candidates(operation, target):
-            if patterns.keep(candidate.name):
+            if patterns == _ALL or patterns.keep(candidate.name):
                 yield candidate, check(candidate, operation, target)
             else:
                 yield candidate, Rejected(Reason.PATTERN, f"{candidate.name} is excluded by --kernels")
@@ -67,7 +80,7 @@ def legal(operation: Operation, target: Target, patterns: Patterns | None = None
     Raises:
         CandidateError: none is left.
     """
-    pairs = judge(operation, target, patterns or Patterns())
+    pairs = judge(operation, target, patterns or Patterns(), only_able=True)
     found = [candidate for candidate, verdict in pairs if isinstance(verdict, Accepted)]
     if not found:
         hint = f"see `aot space --target {target.name} --explain`"
@@ -95,7 +108,8 @@ def fallback(operation: Operation, target: Target) -> Candidate:
 @cache
 def has_tuned_kernels(operation: Operation, target: Target) -> bool:
     """Say whether any kernel but the fallback computes an operation on a target."""
-    return any(isinstance(verdict, Accepted) for _, verdict in judge(operation, target, Patterns()))
+    pairs = judge(operation, target, Patterns(), only_able=True)
+    return any(isinstance(verdict, Accepted) for _, verdict in pairs)
 
 
 @dataclass(frozen=True)

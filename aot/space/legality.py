@@ -14,6 +14,7 @@ from aot.families import family_of
 if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.families import Family
 
 
 def _smem(candidate: Candidate, resources: Resources, target: Target) -> Rejected | None:
@@ -56,19 +57,30 @@ def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejec
     return None
 
 
+_NO_SPLIT, *_SPLITS = (mode.value for mode in SplitK)
+
+
 def _split_k(candidate: Candidate) -> Rejected | None:
     """Refuse a split without a mode and a mode without a split: the workspace would not be the kernel's."""
-    modes = [mode.value for mode in SplitK]
-    is_split = candidate.split_k_mode != SplitK.NONE.value
-    if candidate.split_k_mode in modes and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
-        needs_none = SplitK(candidate.split_k_mode) is SplitK.CLUSTER
+    is_split = candidate.split_k_mode != _NO_SPLIT
+    is_known = not is_split or candidate.split_k_mode in _SPLITS
+    if is_known and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
+        needs_none = candidate.split_k_mode == SplitK.CLUSTER
         if needs_none and family_of(candidate).workspace(candidate).mode != SplitK.NONE:
             text = f"{candidate.name}: {candidate.family} splits k through a workspace, not within a cluster"
             return Rejected(Reason.COMBINATION, text)
         return None
     text = f"{candidate.name}: split_k {candidate.split_k} in mode '{candidate.split_k_mode}'"
-    one, *others = modes
-    return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {one}, 2 and more with {', '.join(others)}")
+    return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {_NO_SPLIT}, 2 and more with {', '.join(_SPLITS)}")
+
+
+def builds(family: Family, operation: Operation) -> bool:
+    """Say whether a family has code for an operation's types, steps and grouping, whatever the candidate is."""
+    return (
+        operation.types in family.types
+        and operation.epilogue in family.epilogues
+        and operation.grouping in family.groupings
+    )
 
 
 def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict:

@@ -20,7 +20,7 @@ from aot.core.operation import Operation
 from aot.core.row_operation import RowOperation, RowScale
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
-from aot.families import families_for
+from aot.families import families, families_for
 from aot.select.joined import operations_of
 from aot.select.pipeline import committed_selection, default_record
 from aot.select.record import recorded_kernels
@@ -96,9 +96,14 @@ def shipped_operations(target: str) -> frozenset[Operation]:
     return frozenset(operations_of(read_selection(path)) if path else ())
 
 
-@cache
 def family_fault(family: Family, operation: Operation, target: Target) -> str:
     """Say why a family has no kernel for an operation on a target; empty where it has one."""
+    return _family_fault(family.name, operation, target)
+
+
+@cache
+def _family_fault(name: str, operation: Operation, target: Target) -> str:
+    family = families()[name]
     if operation.types not in family.types:
         return Reason.TYPES.value
     if operation.epilogue not in family.epilogues:

@@ -338,7 +338,7 @@ def _verdicts(operation, target):
     return [pair for pair in pairs if getattr(pair[1], "reason", None) is not Reason.PATTERN]
 
 
-def _judged(operation, target, patterns):
+def _judged(operation, target, patterns, **_):
     """Judge one candidate in a hundred, as the patterns say."""
     for candidate, verdict in _verdicts(operation, target):
         if patterns.keep(candidate.name):
