@@ -35,7 +35,7 @@ class EpilogueSmem:
     @staticmethod
     def of(candidate: Candidate, operation: Operation) -> EpilogueSmem:
         """Count as `GemmSm90._compute_stages` does before it fills what is left."""
-        is_separate = candidate.split_k_mode == SplitK.SEPARATE
+        is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
         d = operation.accumulator if is_separate else operation.d
         rows, columns = epilogue_tile(candidate, 16 if operation.gate else d.bits)
         num_tiles = candidate.tile_m * candidate.tile_n // (rows * columns)
