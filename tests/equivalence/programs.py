@@ -37,7 +37,7 @@ def build(compiled, directory):
     write(render(compiled.manifest, read_templates()), directory)
     sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in REPLACED_SOURCES | BINDING_SOURCES]
     includes = [directory / "include", directory / "src", RECORDER.parent]
-    files = [*sources, RECORDER, PROGRAM, *compiled.objects.values()]
+    files = [*native.in_groups(sources, directory), RECORDER, PROGRAM, *compiled.objects.values()]
     return native.link(files, directory / "replay", native.zig(target), FLAGS, LINK_FLAGS, includes)
 
 

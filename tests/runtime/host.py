@@ -96,13 +96,18 @@ def library_sources(manifest, directory, objects=None, *, binding=False):
 
 
 def compile_library(manifest, directory, objects=None, *, binding=False, flags=()):
-    """Build the library over the recorder, linked as CMakeLists.txt links it; return its path."""
+    """Build the library over the recorder, linked as CMakeLists.txt links it; return its path.
+
+    Each source is compiled alone, so that it includes what it uses, but where a test has flags of its own.
+    """
     arguments = [str(x) for x in library_sources(manifest, directory, objects, binding=binding)]
     includes = [Path(x[2:]) for x in arguments if x.startswith("-I")]
-    files = [x for x in arguments if not x.startswith("-I")]
+    files = [Path(x) for x in arguments if not x.startswith("-I")]
+    own = [x for x in flags if not x.startswith("-Wl,")]
+    files = native.in_groups(files, directory) if own else files
     name = library_name(manifest)
     links = ["-shared", f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", *(x for x in flags if x.startswith("-Wl,"))]
-    compiling = [*(x for x in FLAGS if x != "-shared"), *(x for x in flags if not x.startswith("-Wl,"))]
+    compiling = [*(x for x in FLAGS if x != "-shared"), *own]
     return native.link(files, directory / "python" / manifest.module / name, native.GCC, compiling, links, includes)
 
 
