@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -94,6 +95,31 @@ def object_of(source, compiler, flags, includes=()):
     # An object does not say where its source was, so that it is the same from every folder.
     words = [*compiler, *flags, f"-ffile-prefix-map={folder}=.", *(f"-I{x}" for x in includes), "-c", source]
     return once(".o", parts, lambda path: run([*words, "-o", path]))
+
+
+GROUP = re.compile(r"^ *set\((CORE|OF_PRODUCTS|OF_ROWS)\s(.*?)\)$", re.MULTILINE | re.DOTALL)
+"""A group of the library's sources in its CMakeLists.txt."""
+
+
+def in_groups(sources, project):
+    """Write the sources of each group of a rendered project as one file, as its CMakeLists.txt has them compiled.
+
+    Args:
+        sources: files of the project and others.
+        project: the folder of the project.
+
+    Returns:
+        The files to compile: those of the groups, and the sources that are in none.
+    """
+    left = {x.relative_to(project).as_posix() if x.is_relative_to(project) else str(x): x for x in sources}
+    found = []
+    for name, members in GROUP.findall((project / "CMakeLists.txt").read_text()):
+        texts = [left.pop(x).read_text() for x in members.split() if x in left]
+        if texts:
+            found.append(project / f"{name.lower()}.cc")
+            found[-1].write_text("".join(texts))
+    assert found
+    return [*found, *left.values()]
 
 
 def link(files, out, compiler, flags, links, includes=()):

@@ -361,9 +361,9 @@ def look_up(section: Section, problem: Problem, multiples: tuple[tuple[int, int]
     """
     if not aligned:
         return Choice(section.fallback, Tier.FALLBACK, 0)
-    first = 0
+    first, n, k = 0, problem.n, problem.k
     for ladder in section.ladders:
-        if (ladder.n, ladder.k) == (problem.n, problem.k):
+        if ladder.n == n and ladder.k == k:
             step = round_up(problem.m, ladder.m_edges)
             row = ladder.rows[step]
             if takes(problem, *multiples[row.kernel]):

@@ -17,7 +17,7 @@ namespace aot {
 
 namespace {
 
-pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 Device devices[kMaxDevices];
 
 // Says whether CUDA's name of a device, which ends in the profile where it is a MIG slice, is one that a table is for.
@@ -120,12 +120,12 @@ aot_gemm_status_t find_device(int32_t ordinal, const Device** device) {
   cuda::DeviceFacts facts = {};
   const aot_gemm_status_t status = ask(ordinal, &facts);
   if (status != AOT_GEMM_OK) return status;
-  pthread_mutex_lock(&mutex);
+  pthread_mutex_lock(&devices_mutex);
   if (known_device(ordinal) == nullptr) {
     pick_table(facts, &devices[ordinal]);
     known_devices[ordinal].store(&devices[ordinal], std::memory_order_release);
   }
-  pthread_mutex_unlock(&mutex);
+  pthread_mutex_unlock(&devices_mutex);
   *device = &devices[ordinal];
   return AOT_GEMM_OK;
 }

@@ -28,7 +28,7 @@ constexpr size_t kSuffixBytes = 16;    // ".partial" and its end
 constexpr size_t kMaxPidBytes = 10;    // of the process's id, which takes the place of two bytes
 
 // All of it is under the mutex, but for what is set when the library is loaded.
-pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t misses_mutex = PTHREAD_MUTEX_INITIALIZER;
 MissTable table;
 char pattern[PATH_MAX];       // as the variable says it, made absolute
 char path[PATH_MAX];          // with the process's id in the place of %p
@@ -259,14 +259,14 @@ bool is_due() {
 struct LastWrite {
   ~LastWrite() {
     if (!kLogsMisses) return;
-    for (int32_t i = 0; pthread_mutex_trylock(&mutex) != 0; ++i) {
+    for (int32_t i = 0; pthread_mutex_trylock(&misses_mutex) != 0; ++i) {
       if (i == kMaxAttempts) return;
       pause_10_ms();
     }
     if (owner == getpid() && !is_refused && table.has_pending()) {
       for (int32_t i = 0; write_file(true) == EWOULDBLOCK && i < kMaxAttempts; ++i) pause_10_ms();
     }
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&misses_mutex);
   }
 };
 const LastWrite last_write;
@@ -280,7 +280,7 @@ void log_miss(const aot_gemm_selection_t& selection) {
   if (selection.num_groups > 1) return;  // the log has no place for the number of products
   const bool is_grid = selection.tier == AOT_GEMM_TIER_GRID;
   const Miss miss = is_grid ? Miss::kGrid : selection.layout < 0 ? Miss::kStrided : Miss::kUnaligned;
-  pthread_mutex_lock(&mutex);
+  pthread_mutex_lock(&misses_mutex);
   const pid_t pid = getpid();
   if (pid != owner) adopt(pid);
   if (!is_refused) {
@@ -290,7 +290,7 @@ void log_miss(const aot_gemm_selection_t& selection) {
     table.count(MissKey::of(miss, operation, layout, selection.n, selection.k), selection.m);
     if (is_due()) write_file(false);
   }
-  pthread_mutex_unlock(&mutex);
+  pthread_mutex_unlock(&misses_mutex);
 }
 
 }  // namespace aot

@@ -29,7 +29,7 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
 }
 
 // Checks that what groups and their rows are found by is there.
-aot_gemm_status_t check_offsets(const aot_gemm_problem_t& problem, const Operation& operation) {
+aot_gemm_status_t check_group_places(const aot_gemm_problem_t& problem, const Operation& operation) {
   const aot_gemm_status_t status = check_argument(problem.offsets.data, "offsets.data");
   if (status != AOT_GEMM_OK || !operation.gathers()) return status;
   return check_argument(problem.index.data, "index.data");
@@ -40,7 +40,7 @@ aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operat
   const bool needs_bias = operation.bias == Presence::kRequired;
   if (status == AOT_GEMM_OK && needs_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);
-  if (status == AOT_GEMM_OK && operation.has_offsets()) status = check_offsets(problem, operation);
+  if (status == AOT_GEMM_OK && operation.has_offsets()) status = check_group_places(problem, operation);
   const bool reads_a = problem.k > 0 && (!operation.gathers() || problem.rows_of_a > 0);
   if (status == AOT_GEMM_OK && reads_a) status = check_argument(problem.a.data, "a.data");
   if (status != AOT_GEMM_OK || problem.k == 0) return status;

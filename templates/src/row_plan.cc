@@ -22,7 +22,7 @@ namespace aot {
 namespace {
 
 // The least that a caller of any header has room for: today's struct.
-constexpr uint64_t kLeastSelectionBytes = sizeof(aot_rows_selection_t);
+constexpr uint64_t kLeastRowSelectionBytes = sizeof(aot_rows_selection_t);
 
 aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const aot_rows_problem_t& problem, int32_t device) {
   if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
@@ -140,10 +140,10 @@ aot_gemm_status_t aot_rows_select(const aot_rows_problem_t* problem, aot_rows_se
   aot_gemm_status_t status = stated.status();
   if (status == AOT_GEMM_OK) status = aot::check_argument(selection, "selection");
   if (status != AOT_GEMM_OK) return status;
-  if (selection->struct_bytes < aot::kLeastSelectionBytes) {
+  if (selection->struct_bytes < aot::kLeastRowSelectionBytes) {
     return aot::fail(AOT_GEMM_ERROR_ARGUMENT,
                      "struct_bytes of the selection is %" PRIu64 "; expected sizeof(aot_rows_selection_t), at least %" PRIu64
-                     "; set it", selection->struct_bytes, aot::kLeastSelectionBytes);
+                     "; set it", selection->struct_bytes, aot::kLeastRowSelectionBytes);
   }
   aot_rows_selection_t found;
   status = aot::select_rows_in(aot::ask_table((*stated).device), *stated, &found);

@@ -37,15 +37,12 @@ KERNELS = {
     "thor": [
         (Op.E4M3_BF16_KK, operands.sm100(128, 256, **PAIR)),
         (Op.E4M3_E4M3_KK, operands.sm100(128, 64)),
-        (Op.INT8_INT32_KK, operands.sm100(256, 256, **PAIR)),
         (Op.INT8_FP16_KK, operands.sm100(64, 32, swap_ab=True)),
         (Op.TF32_KK, operands.sm100(256, 192, swap_ab=True, **PAIR)),
         (Op.BF16_KK_RESIDUAL, operands.sm100(128, 160, swap_ab=True)),
         (Op.E4M3_BF16_KK_SWIGLU, operands.sm100(128, 256)),
-        (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
         (Op.BF16_MN_BATCHED, operands.sm100(64, 64, "static", swap_ab=True)),
-        (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
-        (Op.BF16_KN_GROUPED, groups.sm100(128, 128)),
+        (Op.BF16_KN_GROUPED, groups.sm100(128, 256, **PAIR)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm100(128, 128)),
         (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
         (Op.E4M3_BF16_KK, SKINNY),
@@ -62,13 +59,9 @@ KERNELS = {
         (Op.BF16_KK_BATCHED, operands.sm90(128, 64)),
         (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 128, 128, 2, split_k=2, **SHARED_K)),
         (Op.BF16_MN_BATCHED, Candidate("sm90_cluster_split_k", 64, 64, split_k=4, swap_ab=True, **SHARED_K)),
-        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
-        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
         (Op.BF16_KN_BATCHED, Candidate("sm90_one_tile", 128, 128, 4, use_tma_store=False)),
         (Op.BF16_MN_BATCHED, Candidate("sm90_one_tile", 64, 64, 1, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_RESIDUAL, Candidate("sm90_one_tile", 128, 56, swap_ab=True, use_tma_store=False)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
         *((x.operation, x.candidate) for x in fp8_splits.LAUNCHED),
         (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm90(128, 128, "cooperative")),
@@ -80,8 +73,17 @@ KERNELS = {
 """A kernel of each family for each kind of operands; each operation of these has the fallback too, or another of its
 kind."""
 MORE = {
-    "thor": [],
+    "thor": [
+        (Op.INT8_INT32_KK, operands.sm100(256, 256, **PAIR)),
+        (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
+        (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
+        (Op.BF16_KN_GROUPED, groups.sm100(128, 128)),
+    ],
     "h200": [
+        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
+        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
+        (Op.BF16_KK_SWIGLU, Candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
         (Op.BF16_KK_BATCHED, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
         (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 64, 128, 1, 2, use_tma_store=False)),
         (Op.FP16_KK_GELU, Candidate("sm90_cluster_split_k", 192, 64, split_k=4, swap_ab=True, **SHARED_K)),
@@ -90,7 +92,8 @@ MORE = {
         (Op.FP16_KK_GELU, Candidate("sm90_one_tile", 192, 64, 2, swap_ab=True, use_tma_store=False)),
     ],
 }
-"""Kernels of other layouts and epilogues, which `make walk` adds."""
+"""Kernels of other layouts and epilogues, and of types and clusters whose operands others of their family have, which
+`make walk` adds."""
 FALLBACKS = (Op.E4M3_BF16_BLOCK_KK, Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU)
 """Of which every target has the fallback, and a Thor nothing else."""
 ROWS = {
@@ -104,10 +107,12 @@ ROWS = {
 
 
 def kind(operation):
-    """Give what the fallback's host code depends on: which operands there are, of how many bytes and which strides."""
-    types, signature = operation.types, signature_of(operation, has_workspace=False, prefetches_b=False)
-    sizes = (types.a.num_bytes, types.b.num_bytes, types.d.num_bytes)
-    return (signature, sizes, types.scale, operation.gate is None, operation.grouping)
+    """Give what the fallback's host code depends on: which operands there are, and of which strides.
+
+    It passes addresses, and extents and strides in elements: how many bytes an element has, it is not told.
+    """
+    signature = signature_of(operation, has_workspace=False, prefetches_b=False)
+    return (signature, operation.types.scale, operation.gate is None, operation.grouping)
 
 
 def keys(target):

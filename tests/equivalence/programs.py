@@ -13,7 +13,7 @@ import pytest
 from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
 from aot.measure.row_library import RowsProblemStruct
 from aot.package.build import read_templates, write
-from aot.package.render import render
+from aot.package.render import render_library
 from tests import native
 from tests.equivalence.launch import Reader
 from tests.package.userland import aarch64_emulator
@@ -34,10 +34,10 @@ of its tiles."""
 def build(compiled, directory):
     """Build the program for one host with the compiler that builds the wheels; gives its path."""
     target = compiled.target
-    write(render(compiled.manifest, read_templates()), directory)
+    write(render_library(compiled.manifest, read_templates()), directory)
     sources = [x for x in sorted((directory / "src").glob("*.cc")) if x.stem not in REPLACED_SOURCES | BINDING_SOURCES]
     includes = [directory / "include", directory / "src", RECORDER.parent]
-    files = [*sources, RECORDER, PROGRAM, *compiled.objects.values()]
+    files = [*native.in_groups(sources, directory), RECORDER, PROGRAM, *compiled.objects.values()]
     return native.link(files, directory / "replay", native.zig(target), FLAGS, LINK_FLAGS, includes)
 
 

@@ -21,7 +21,7 @@ from aot.core.operation import Layout, Operation
 from aot.core.tile_order import NUM_ORDERS
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from aot.package.build import read_templates, write
-from aot.package.render import library_name, render
+from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import dlpack_dir
 from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
@@ -84,8 +84,11 @@ def stubs(manifest):
 
 
 def library_sources(manifest, directory, objects=None, *, binding=False):
-    """Render the library over the recorder; without objects, every kernel is a stub. Return what it is compiled of."""
-    write(render(manifest, read_templates()), directory)
+    """Render the library over the recorder; without objects, every kernel is a stub. Return what it is compiled of.
+
+    Without the binding there is no package either, for which a whole table would be written and read again.
+    """
+    write((render if binding else render_library)(manifest, read_templates()), directory)
     left_out = REPLACED_SOURCES | (set() if binding else BINDING_SOURCES)
     sources = sorted(path for path in (directory / "src").glob("*.cc") if path.stem not in left_out)
     if objects is None:
@@ -96,14 +99,21 @@ def library_sources(manifest, directory, objects=None, *, binding=False):
 
 
 def compile_library(manifest, directory, objects=None, *, binding=False, flags=()):
-    """Build the library over the recorder, linked as CMakeLists.txt links it; return its path."""
+    """Build the library over the recorder, linked as CMakeLists.txt links it; return its path.
+
+    Each source is compiled alone, so that it includes what it uses, but where a test has flags of its own.
+    """
     arguments = [str(x) for x in library_sources(manifest, directory, objects, binding=binding)]
     includes = [Path(x[2:]) for x in arguments if x.startswith("-I")]
-    files = [x for x in arguments if not x.startswith("-I")]
+    files = [Path(x) for x in arguments if not x.startswith("-I")]
+    own = [x for x in flags if not x.startswith("-Wl,")]
+    files = native.in_groups(files, directory) if own else files
     name = library_name(manifest)
     links = ["-shared", f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", *(x for x in flags if x.startswith("-Wl,"))]
-    compiling = [*(x for x in FLAGS if x != "-shared"), *(x for x in flags if not x.startswith("-Wl,"))]
-    return native.link(files, directory / "python" / manifest.module / name, native.GCC, compiling, links, includes)
+    compiling = [*(x for x in FLAGS if x != "-shared"), *own]
+    folder = directory / "python" / manifest.module
+    folder.mkdir(parents=True, exist_ok=True)
+    return native.link(files, folder / name, native.GCC, compiling, links, includes)
 
 
 def compile_installed(manifest, directory, flags=()):

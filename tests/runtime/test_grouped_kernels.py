@@ -55,8 +55,6 @@ SOME = [
     (Operation.BF16_KK_GROUPED, sm90(128, 256, "cooperative", cluster_m=2)),
     (Operation.BF16_KN_GROUPED, sm90(64, 128)),
     (Operation.BF16_KK_GROUPED_SWIGLU, sm90(64, 256)),
-    (Operation.BF16_KK_GATHERED, sm90(128, 192)),
-    (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.BF16_MN_KGROUPED, sm90(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED_SWIGLU, sm90(128, 128, "cooperative")),
     (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
@@ -66,6 +64,8 @@ SOME = [
 ]
 """Of each family and kind of groups one."""
 MORE = [
+    (Operation.BF16_KK_GATHERED, sm90(128, 192)),
+    (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm90(64, 128)),
     (Operation.E4M3_BF16_KK_GROUPED, sm90(64, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm100(128, 128)),

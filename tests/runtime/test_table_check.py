@@ -11,12 +11,14 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
+from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
 from tests.runtime import host
 from tests.runtime.exchange import Framework
@@ -173,13 +175,12 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def link(directory):
-    """Compile everything but the table, once; gives a function that links it with a table of a change."""
+    """Compile everything but the table, as other tests do; gives a function that links it with a table of a change."""
     arguments = [str(x) for x in host.library_sources(table_manifest(), directory, binding=True)]
     includes = [x for x in arguments if x.startswith("-I")]
-    sources = [x for x in arguments if not x.startswith("-I") and not x.endswith("/table.cc")]
-    flags = [x for x in host.FLAGS if x != "-shared"]
-    subprocess.run(["g++", *flags, *includes, "-c", *sources], cwd=directory, check=True)
-    objects = sorted(directory.glob("*.o"))
+    sources = [Path(x) for x in arguments if not x.startswith("-I") and not x.endswith("/table.cc")]
+    flags, folders = [x for x in host.FLAGS if x != "-shared"], [Path(x[2:]) for x in includes]
+    objects = [native.object_of(x, native.GCC, flags, folders) for x in sources]
     table = (directory / "src" / "table.cc").read_text()
 
     def build(library, old="", new=""):

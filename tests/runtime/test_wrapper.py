@@ -11,6 +11,7 @@ import pytest
 from aot.core.target import load_target
 from aot.package.build import read_templates
 from tests import native
+from tests.equivalence import programs
 from tests.package.userland import aarch64_emulator
 from tests.runtime import host
 
@@ -20,11 +21,19 @@ FLAGS = ["-O1", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 
 
 def build(manifest, directory, compiler, *options):
-    """Build the program with the library over the recorder in it; return its path."""
+    """Build the program with the library over the recorder in it; return its path.
+
+    The options are the program's, which has the wrapper: the library is compiled as other tests compile it, once.
+    """
     words = host.library_sources(manifest, directory)
     includes = [Path(x[2:]) for x in words if isinstance(x, str)]
-    files = [*(x for x in words if not isinstance(x, str)), PROGRAM]
-    return native.link(files, directory / "wrapper", compiler, [*FLAGS, *options], ["-Wl,-s", "-pthread"], includes)
+    sources, flags = [x for x in words if not isinstance(x, str)], [x for x in host.FLAGS if x != "-shared"]
+    if compiler != native.GCC:
+        sources, flags = native.in_groups(sources, directory), programs.FLAGS
+        includes.append(host.RECORDER.parent)
+    library = [native.object_of(x, compiler, flags, includes) for x in sources]
+    flags, links = [*FLAGS, *options], ["-Wl,-s", "-pthread"]
+    return native.link([*library, PROGRAM], directory / "wrapper", compiler, flags, links, includes)
 
 
 def lines(program, *emulator):

@@ -22,6 +22,7 @@ from aot.core import scratch
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import CompileError, ResourceError
 from aot.core.target import load_target
+from tests.compiling import EVERY
 from tests.unit.accepted import named
 from tests.unit.twins import BF16
 
@@ -42,7 +43,7 @@ NAMES = {
 }
 KEYS = {target: [KernelKey(BF16, named(name, target)) for name in names] for target, names in NAMES.items()}
 H200 = load_target("h200")
-SMALL = KEYS["h200"][1]
+FALLBACK, SMALL = KEYS["h200"][:2]
 TARGETS = {
     "h200": H200,
     "thor": load_target("thor"),
@@ -58,7 +59,7 @@ def runs(tmp_path_factory):
         sources_of(key)  # parsed once, before there are threads: CPython 3.11 may fail where several parse at once
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         results = {
-            name: pool.submit(compile_kernels, KEYS.get(name, [SMALL]), target, roots[name], jobs=1, progress=False)
+            name: pool.submit(compile_kernels, KEYS.get(name, [FALLBACK]), target, roots[name], jobs=1, progress=False)
             for name, target in TARGETS.items()
         }
     return roots, results
@@ -123,16 +124,18 @@ def test_what_is_there_is_not_compiled_again(store, monkeypatch):
     assert failures == []
 
 
-def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store):
-    good = artifacts["h200", SMALL.candidate.name].kernel
-    spoilt = store.get(SMALL, H200)
+@pytest.mark.parametrize(("damaged", "whole"), [(0, 1), (1, 0)] if EVERY else [(0, 1)])
+def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store, damaged, whole):
+    key = KEYS["h200"][damaged]
+    good = artifacts["h200", key.candidate.name].kernel
+    spoilt = store.get(key, H200)
     spoilt.path.write_bytes(spoilt.path.read_bytes()[:-1])
-    assert store.get(SMALL, H200) is None
-    other = store.get(KEYS["h200"][0], H200).path
+    assert store.get(key, H200) is None
+    other = store.get(KEYS["h200"][whole], H200).path
     before = other.stat().st_mtime_ns
     made, _ = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
-    assert made[1].kernel == good
-    assert sha256(made[1].path.read_bytes()).hexdigest() == good.object_sha256
+    assert made[damaged].kernel == good
+    assert sha256(made[damaged].path.read_bytes()).hexdigest() == good.object_sha256
     assert other.stat().st_mtime_ns == before
 
 
@@ -182,11 +185,11 @@ def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
     roots, results = runs
     made, (failure,) = results["no such host"].result()
     assert made == []
-    assert failure.name == SMALL.name
+    assert failure.name == FALLBACK.name
     assert failure.reason.startswith("DSLRuntimeError: ")
     assert "no-such-triple" in failure.reason
     assert "\x1b" not in failure.reason
-    assert ArtifactStore(roots["no such host"]).get(SMALL, TARGETS["no such host"]) == failure
+    assert ArtifactStore(roots["no such host"]).get(FALLBACK, TARGETS["no such host"]) == failure
 
 
 def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families.simt import FAMILY
 from aot.space.legality import check
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.objects import parameter_sizes
 from tests.unit.accepted import named, reason, resources
 
@@ -59,11 +59,15 @@ PARAMETERS = {
 """Sizes of the parameters of kernels by their operation: one of each type, and of each step that one thing computes."""
 
 
+SAME = {Operation.BF16_KK_GELU, Operation.BF16_KK_RELU, Operation.E5M2E4M3_BF16_KK}
+"""Of which a Thor's kernels differ from an H200's as those of the others do: `make walk` compiles them for it too."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "thor"])
 def test_kernels_compile_without_spills_and_take_what_their_operation_has(target):
     device = load_target(target)
-    keys = [KernelKey(operation, named(NAME, target)) for operation in PARAMETERS]
-    artifacts = compile_kernels(keys, device)
-    assert {x.kernel.operation: x.kernel.spill_bytes for x in artifacts} == dict.fromkeys(PARAMETERS, 0)
-    assert {x.kernel.operation: parameter_sizes(x.path) for x in artifacts} == PARAMETERS
+    taken = {x: sizes for x, sizes in PARAMETERS.items() if EVERY or target == "h200" or x not in SAME}
+    artifacts = compile_kernels([KernelKey(operation, named(NAME, target)) for operation in taken], device)
+    assert {x.kernel.operation: x.kernel.spill_bytes for x in artifacts} == dict.fromkeys(taken, 0)
+    assert {x.kernel.operation: parameter_sizes(x.path) for x in artifacts} == taken
