@@ -15,6 +15,7 @@ import venv
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aot.package.build import read_templates, write
@@ -76,6 +77,18 @@ void simulated_note(const char*, int32_t, int32_t, int32_t, const int32_t*, int3
     sources += [project / "wrappers.cc", HERE / "cuda_entry.cc", *(objects[x.name] for x in library.kernels)]
     includes = [project / "include", project / "src", HERE]
     return compile_shared(sources, out_dir / f"lib{library.module}.so", target, includes=includes)
+
+
+def _numpy_alone():
+    """Give a folder with this Python's numpy, and no package beside it."""
+    found = Path(np.__file__).parent
+
+    def link(folder):
+        folder.mkdir()
+        for path in (found, *found.parent.glob("numpy.libs")):
+            (folder / path.name).symlink_to(path)
+
+    return native.once("", [found], link)
 
 
 @dataclass
@@ -195,10 +208,12 @@ class Jetson(SimulatedDevice):
 
 
 class Server(SimulatedDevice):
-    """This machine's Python with nothing installed, and an nvidia-smi."""
+    """This machine's Python with numpy and nothing else, and an nvidia-smi."""
 
     def _install(self):
         venv.create(self.directory / "python")
+        (packages,) = (self.directory / "python").glob("lib/python*/site-packages")
+        (packages / "numpy.pth").write_text(f"{_numpy_alone()}\n")
         # Python's own libraries may be found by the variable.
         libraries = [str(self._driver.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         self._install_python(self.directory / "python" / "bin" / "python3", libraries)

@@ -98,7 +98,7 @@ def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, 
 def check_wheel(machine, out, tmp_path, quarantined):
     """Build the wheel of a store's record, and look for the quarantined kernels in it."""
     target = machine.target.name
-    path, selection, dist = tmp_path / f"{target}.jsonl.gz", tmp_path / f"{target}.json", tmp_path / "dist"
+    path, selection, dist = tmp_path / "simulated.jsonl.gz", tmp_path / "simulated.json", tmp_path / "dist"
     aot("import", out, "--record", path)
     record = read_record(path)
     assert {x.kernel.candidate.name for x in record.measurements if x.ok} == set(machine.sound)
