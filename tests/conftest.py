@@ -10,7 +10,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 LONGEST = (
     "equivalence",
     "package/test_wheels",
-    "simulated/test_tuning",
     "interrupts",
     "simulated",
     "unit/compile",

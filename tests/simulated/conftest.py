@@ -1,7 +1,8 @@
-"""One bundle and one simulated driver for all tests here; devices are made by each test."""
+"""One bundle and one simulated driver of a machine for all tests here; devices are made by each test."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,36 +11,33 @@ from click.testing import CliRunner
 
 from aot.cli.main import main
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.target import load_target
 from aot.measure.tuning_set import TuningSet, read_tuning_set
 from aot.tune import bundle
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, STORE, compile_kernels
 from tests.objects import BF16
 from tests.simulated import device as simulated
+from tests.simulated.machines import H200, THOR
 from tests.simulated.runner import make_runner
+from tests.simulated.sshd import Sshd
 from tests.unit.accepted import named
 
-CANDIDATES = (
-    "sm100_persistent_64x32_c1x1_static",
-    "sm100_persistent_128x128_c1x1_static_swap",
-    "sm100_persistent_128x128_c1x1_clc",
-    "sm100_persistent_128x128_c2x1_static",
-    "sm100_persistent_128x128_c1x2_clc",
-    "sm100_persistent_128x128_c2x1_clc_2cta",
-    "sm100_persistent_128x128_c1x2_static",
-)
 SHAPES = """
 version = 1
 dtypes = ["bfloat16"]
 layouts = ["kk"]
-m = [8, 96, 200]
+m = {m}
 
 [[model]]
 name = "small"
 description = "what an emulated CPU multiplies in time"
-weights = [{ name = "w", n = 136, k = 72 }, { name = "v", n = 264, k = 40 }]
+weights = [{{ name = "w", n = 136, k = 72 }}, {{ name = "v", n = 264, k = 40 }}]
 """
-TARGET = load_target("thor")
+
+
+def write_shapes(path, m):
+    """Write a shape file of problems with these m; return its path."""
+    path.write_text(SHAPES.format(m=m))
+    return path
 
 
 @dataclass(frozen=True)
@@ -59,38 +57,65 @@ class Tuning:
         return name
 
 
-def tune(*words):
-    """Run `aot tune` for a Thor with a library over the simulated driver."""
+def tune(machine, *words):
+    """Run `aot tune` for a machine with a library over the simulated driver."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aot.tune.tuning.build_library", simulated.build_library)
-        patch.setattr("aot.tune.bundle.make_runner", make_runner)
-        kernels = ["--kernels", ",".join(CANDIDATES), "--prune", "1000"]
-        return CliRunner().invoke(main, ["tune", "--target", "thor", *kernels, *map(str, words)])
+        if machine.is_emulated:
+            patch.setattr("aot.tune.bundle.make_runner", make_runner)
+        kernels = ["--kernels", ",".join(machine.candidates), "--prune", "1000"]
+        return CliRunner().invoke(main, ["tune", "--target", machine.target.name, *kernels, *map(str, words)])
+
+
+@pytest.fixture(scope="session", params=[H200, THOR] if EVERY else [H200], ids=lambda x: x.target.name)
+def machine(request):
+    """Give the machine of a test: the one whose programs run as they are, and with EVERY the Thor too.
+
+    What a test proves of processes, stores and links is the same on both. A test of a Thor's own says so:
+    `pytest.mark.parametrize("machine", [THOR], indirect=True)`.
+    """
+    return request.param
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory):
+def driver(machine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
     sources = [simulated.HERE / "libcuda.cc"]
-    return simulated.compile_shared(sources, folder / "libcuda.so.1", TARGET, "-Wl,-soname,libcuda.so.1")
+    return simulated.compile_shared(sources, folder / "libcuda.so.1", machine.target, "-Wl,-soname,libcuda.so.1")
 
 
 @pytest.fixture(scope="session")
-def tuning(tmp_path_factory):
+def tuning(machine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning")
-    shapes = folder / "small.toml"
-    shapes.write_text(SHAPES)
-    compile_kernels([KernelKey(BF16, named(name, TARGET.name)) for name in CANDIDATES], TARGET)
-    done = tune("--shapes", shapes, "--bundle", folder / "bundle")
+    shapes = write_shapes(folder / "small.toml", [8, 96, 200])
+    keys = [KernelKey(BF16, named(name, machine.target.name)) for name in machine.candidates]
+    compile_kernels(keys, machine.target)
+    done = tune(machine, "--shapes", shapes, "--bundle", folder / "bundle")
     assert done.exit_code == 0, done.output
     assert "not compiled" not in done.output
-    bundle.add_numpy(folder / "bundle", "3.11.2", "aarch64", "2.36")
+    if machine.is_emulated:  # it has Python alone
+        bundle.add_numpy(folder / "bundle", "3.11.2", machine.target.machine, "2.36")
     return Tuning(folder / "bundle", shapes, read_tuning_set(folder / "bundle"))
 
 
 @pytest.fixture
-def device(tmp_path, driver, tuning):
-    found = simulated.SimulatedDevice(tmp_path / "device", driver)
-    found.times = found.set_times(list(tuning.set.problems), list(tuning.names), TARGET, tuning.names)
-    found.describe()
-    return found
+def device(tmp_path, machine, driver, tuning):
+    return simulated.make_device(tmp_path / "device", driver, machine, tuning)
+
+
+@pytest.fixture
+def sshd(device, tmp_path, monkeypatch):
+    server = Sshd(tmp_path / "ssh", device.environment["PATH"])
+    monkeypatch.setenv("PATH", f"{server.bin}:{os.environ['PATH']}")
+    yield server
+    server.drop()
+
+
+@pytest.fixture
+def words(sshd, tuning, tmp_path, monkeypatch):
+    """Give the words of `aot tune --on`, to be run in tmp_path; the folder on the device is tmp_path / "there"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "artifacts").symlink_to(STORE)
+    found = ["--on", f"{sshd.url}{tmp_path}/there", "--shapes", tuning.shapes]
+    return [*map(str, found), "--record", str(tmp_path / "record.jsonl.gz")]

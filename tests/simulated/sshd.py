@@ -69,6 +69,7 @@ class Sshd:
             f"AuthorizedKeysFile {directory}/authorized\nUsePAM no\nPasswordAuthentication no\n"
             f"PermitRootLogin prohibit-password\nMaxStartups 100\n"
             f"ForceCommand exec {login}\n"
+            "SetEnv SHLVL=1\n"  # bash reads no files of the user's, which may start programs, where it is not the first
         )
         (directory / "ssh_config").write_text(
             f"Host *\n  IdentityFile {directory}/user\n  IdentitiesOnly yes\n  StrictHostKeyChecking no\n"
