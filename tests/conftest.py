@@ -19,6 +19,8 @@ LONGEST = (
     "unit/cli/test_cli_select",
     "runtime",
     "unit/test_hostile_texts",
+    "unit/test_fuzz_command_line",
+    "unit/studies",
     "unit/cli",
 )
 """Below tests/: what a worker must not begin when the others are done, longest first. Source: CPU seconds of files in a
