@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.errors import CandidateError
 from aot.families import families_for, families_of
-from aot.space.legality import builds, check
+from aot.space.legality import check, unbuilt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +49,6 @@ class Patterns:
         return included and not any(fnmatchcase(name, pattern) for pattern in self.excludes)
 
 
-_ALL = Patterns()
-
-
 def judge(
     operation: Operation, target: Target, patterns: Patterns, *, only_able: bool = False
 ) -> Iterator[tuple[Candidate, Verdict]]:
@@ -65,10 +62,10 @@ def judge(
             rejected.
     """
     for family in families_of(operation, target):
-        if family.is_fallback or (only_able and not builds(family, operation)):
+        if family.is_fallback or (only_able and unbuilt(family, operation)):
             continue
         for candidate in family.candidates(operation, target):
-            if patterns == _ALL or patterns.keep(candidate.name):
+            if patterns.keep(candidate.name):
                 yield candidate, check(candidate, operation, target)
             else:
                 yield candidate, Rejected(Reason.PATTERN, f"{candidate.name} is excluded by --kernels")

@@ -74,13 +74,23 @@ def _split_k(candidate: Candidate) -> Rejected | None:
     return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {_NO_SPLIT}, 2 and more with {', '.join(_SPLITS)}")
 
 
-def builds(family: Family, operation: Operation) -> bool:
-    """Say whether a family has code for an operation's types, steps and grouping, whatever the candidate is."""
-    return (
-        operation.types in family.types
-        and operation.epilogue in family.epilogues
-        and operation.grouping in family.groupings
-    )
+def unbuilt(family: Family, operation: Operation) -> Reason | None:
+    """Say what of an operation a family has no code for, whatever the candidate is; None where it has all."""
+    if operation.types not in family.types:
+        return Reason.TYPES
+    if operation.epilogue not in family.epilogues:
+        return Reason.EPILOGUE
+    return None if operation.grouping in family.groupings else Reason.GROUPING
+
+
+def _refuse_unbuilt(candidate: Candidate, operation: Operation, family: Family, reason: Reason) -> Rejected:
+    kind, built, needed = {
+        Reason.TYPES: ("types", [x.tag for x in family.types], operation.types.tag),
+        Reason.EPILOGUE: ("epilogues", [str(x) for x in family.epilogues], str(operation.epilogue)),
+        Reason.GROUPING: ("groupings", [x.value for x in family.groupings], operation.grouping.value),
+    }[reason]
+    text = f"{candidate.name}: {family.name} builds the {kind} {', '.join(built)}, {operation.tag} needs {needed}"
+    return Rejected(reason, text)
 
 
 def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict:
@@ -96,15 +106,9 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
     if target.arch not in family.archs:
         text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
         return Rejected(Reason.ARCHITECTURE, text)
-    if operation.types not in family.types:
-        text = f"{candidate.name}: {family.name} builds the types {', '.join(x.tag for x in family.types)}"
-        return Rejected(Reason.TYPES, f"{text}, {operation.tag} needs {operation.types.tag}")
-    if operation.epilogue not in family.epilogues:
-        text = f"{candidate.name}: {family.name} builds the epilogues {', '.join(family.epilogues)}"
-        return Rejected(Reason.EPILOGUE, f"{text}, {operation.tag} needs {operation.epilogue}")
-    if operation.grouping not in family.groupings:
-        text = f"{candidate.name}: {family.name} builds the groupings {', '.join(x.value for x in family.groupings)}"
-        return Rejected(Reason.GROUPING, f"{text}, {operation.tag} needs {operation.grouping.value}")
+    missing = unbuilt(family, operation)
+    if missing:
+        return _refuse_unbuilt(candidate, operation, family, missing)
     wrong = _split_k(candidate)
     if wrong:
         return wrong

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Accepted, Reason
+from aot.core.candidate import Accepted
 from aot.core.errors import CandidateError, OutputError
 from aot.core.named_operations import PRESETS, all_named_operations
 from aot.core.operation import Operation
@@ -27,7 +27,7 @@ from aot.select.record import recorded_kernels
 from aot.select.row_record import committed_row_record, read_row_record
 from aot.select.selection import read_selection
 from aot.space.enumeration import fallback
-from aot.space.legality import check
+from aot.space.legality import check, unbuilt
 from aot.space.row_legality import legal_rows, row_fallback
 
 if TYPE_CHECKING:
@@ -104,12 +104,9 @@ def family_fault(family: Family, operation: Operation, target: Target) -> str:
 @cache
 def _family_fault(name: str, operation: Operation, target: Target) -> str:
     family = families()[name]
-    if operation.types not in family.types:
-        return Reason.TYPES.value
-    if operation.epilogue not in family.epilogues:
-        return Reason.EPILOGUE.value
-    if operation.grouping not in family.groupings:
-        return Reason.GROUPING.value
+    missing = unbuilt(family, operation)
+    if missing:
+        return missing.value
     fault = "there is no candidate"
     for candidate in family.candidates(operation, target):
         verdict = check(candidate, operation, target)

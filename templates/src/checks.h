@@ -1,4 +1,4 @@
-// Checks of operands as a caller states them, which products and groups share.
+// Checks of operands as a caller states them, which products, groups and operations on rows share.
 #ifndef AOT_GEMM_CHECKS_H_
 #define AOT_GEMM_CHECKS_H_
 
@@ -8,6 +8,12 @@
 #include "operation.h"
 
 namespace aot {
+
+// Most rows, columns or products that a call takes.
+constexpr int64_t kMaxExtent = INT32_MAX;
+
+// Checks that an extent is 0 to `most`.
+aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most = kMaxExtent);
 
 // Checks that no stride that is looked at is below 0.
 aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_t rows, int64_t columns);

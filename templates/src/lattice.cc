@@ -19,12 +19,6 @@ int64_t floor_div(int64_t value, int64_t divisor) {
 // Counts the elements from the first to past the last along an axis. `make_lattice` has seen that it does not overflow.
 int64_t width(const Axis& axis) { return (axis.extent - 1) * axis.stride + 1; }
 
-// Adds (extent - 1) * stride to `last`. Says false on overflow.
-bool add_reach(const Axis& axis, int64_t* last) {
-  int64_t reach = 0;
-  return !__builtin_mul_overflow(axis.extent - 1, axis.stride, &reach) && !__builtin_add_overflow(*last, reach, last);
-}
-
 // Says whether one of `row`'s elements, `width_of_row` from `start` on, lies in a row of `other`. Positions are in
 // elements from the first element of `other`.
 bool meets_a_row(int64_t start, int64_t width_of_row, const Lattice& other) {
@@ -56,6 +50,11 @@ Lattice divided(const Lattice& lattice, int64_t element_bytes) {
 }
 
 }  // namespace
+
+bool add_reach(const Axis& axis, int64_t* count) {
+  int64_t reach = 0;
+  return !__builtin_mul_overflow(axis.extent - 1, axis.stride, &reach) && !__builtin_add_overflow(*count, reach, count);
+}
 
 bool make_lattice(uintptr_t address, Axis first, Axis second, int64_t element_bytes, Lattice* lattice) {
   *lattice = {address, address, element_bytes, first, second, false};

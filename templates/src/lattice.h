@@ -22,6 +22,9 @@ struct Lattice {
   bool repeats;  // some elements are several of the matrix, by a stride of 0
 };
 
+// Adds (extent - 1) * stride of an axis to a number of elements. Says false on overflow.
+bool add_reach(const Axis& axis, int64_t* count);
+
 // Reads a matrix of two axes, in any order, whose first element is at `address`. Says false where an element would lie
 // past the end of the address space.
 bool make_lattice(uintptr_t address, Axis first, Axis second, int64_t element_bytes, Lattice* lattice);

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "dispatch.h"
 #include "operation.h"
 
 namespace aot {
@@ -20,7 +21,6 @@ constexpr char kDropped[] = "dropped ";
 
 constexpr int32_t kNumMisses = 3;
 constexpr const char* kMisses[kNumMisses] = {"grid", "unaligned", "strided"};
-constexpr int32_t kNumLayoutsOfMisses = 4;
 
 // More than the longest line has: why, operation, n and k, and kMaxRows times an m and its launches of up to 19 digits.
 constexpr int32_t kMaxLine = 96 + MissTable::kMaxRows * (10 + 1 + 19 + 1);
@@ -76,15 +76,15 @@ struct Text {
 // Writes how a line begins: why, and which operation.
 Text start_of(int32_t kind) {
   Text text;
-  const Operation& operation = kOperations[kind / kNumLayoutsOfMisses % kNumOperations];
-  std::snprintf(text.characters, sizeof(text.characters), "%s %s ", kMisses[kind / kNumLayoutsOfMisses / kNumOperations],
-                section_tag(operation, kind % kNumLayoutsOfMisses).characters);
+  const Operation& operation = kOperations[kind / kNumLayouts % kNumOperations];
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s ", kMisses[kind / kNumLayouts / kNumOperations],
+                section_tag(operation, kind % kNumLayouts).characters);
   return text;
 }
 
 // Reads why, operation, n and k, and moves past them.
 bool read_key(const char** at, MissKey* key) {
-  const int32_t num_kinds = kNumMisses * kNumOperations * kNumLayoutsOfMisses;
+  const int32_t num_kinds = kNumMisses * kNumOperations * kNumLayouts;
   for (key->kind = 0; key->kind < num_kinds; ++key->kind) {
     if (!skip(at, start_of(key->kind).characters)) continue;
     return read_number(at, INT32_MAX, &key->n) == ' ' && read_number(at, INT32_MAX, &key->k) == ' ';
@@ -107,7 +107,7 @@ int32_t read_rows(const char* at, MissRow* rows) {
 }  // namespace
 
 MissKey MissKey::of(Miss miss, int32_t operation, int32_t layout, int64_t n, int64_t k) {
-  return {(static_cast<int32_t>(miss) * kNumOperations + operation) * kNumLayoutsOfMisses + layout, n, k};
+  return {(static_cast<int32_t>(miss) * kNumOperations + operation) * kNumLayouts + layout, n, k};
 }
 
 MissTable::Weight* MissTable::find(const MissKey& key) {

@@ -98,8 +98,8 @@ struct Asked {
   aot_gemm_problem_t storage;
 };
 
-// The operation for batches has no kernels whose rows' bits are said not to depend on the batch: where that is asked for,
-// the operation of one product stands for it, if the library has that.
+// Finds the operation of one product that an operation for batches computes many of; the latter itself where the library
+// has none. No table of one order of sums is made for batches, so that a batch-invariant call takes that of one product.
 int32_t without_batches(int32_t operation) {
   for (int32_t i = 0; i < kNumOperations; ++i) {
     const Operation& other = kOperations[i];

@@ -11,8 +11,6 @@ namespace aot {
 
 namespace {
 
-constexpr int64_t kMaxExtent = INT32_MAX;
-
 aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
   // Rows of a gate that take turns would share blocks of factors.
   const bool may_take_turns = operation.has_gate() && operation.scale != Scale::kBlock;
@@ -27,12 +25,6 @@ aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
               ") and of groups AOT_GEMM_OFFSETS_START (0x%" PRIx64 "): of 0x%" PRIx64 " here%s",
               flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_BATCH_INVARIANT, AOT_GEMM_DETERMINISTIC, AOT_GEMM_GATE_INTERLEAVED,
               AOT_GEMM_OFFSETS_START, known, is_turned ? "; the operation has no gate" : "");
-}
-
-aot_gemm_status_t check_extent(const char* name, int64_t extent) {
-  if (extent >= 0 && extent <= kMaxExtent) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_SHAPE, "%s is %" PRId64 "; expected 0 to %" PRId64 "; split the problem", name, extent,
-              kMaxExtent);
 }
 
 aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operation& operation) {
@@ -76,6 +68,11 @@ aot_gemm_status_t check_absent(const aot_gemm_problem_t& problem, const Operatio
 }
 
 }  // namespace
+
+aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most) {
+  if (extent >= 0 && extent <= most) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE, "%s is %" PRId64 "; expected 0 to %" PRId64 "; split the problem", name, extent, most);
+}
 
 aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_t rows, int64_t columns) {
   if ((rows <= 1 || strides[0] >= 0) && (columns <= 1 || strides[1] >= 0)) return AOT_GEMM_OK;

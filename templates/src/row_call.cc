@@ -13,7 +13,7 @@ namespace {
 // Bits of the flags, which `_rows` has too.
 constexpr long kInterleaved = 1;
 constexpr long kBlocks = 2;
-constexpr long kKeepsRounding = 4;
+constexpr long kRoundNorm = 4;
 constexpr long kOneScale = 8;
 constexpr long kAllFlags = 15;
 constexpr long kLastElement = static_cast<long>(Element::kInt32);
@@ -162,7 +162,7 @@ int read_row_options(const State& state, PyObject* numbers, RowOptions* options)
   options->is_interleaved = (flags & kInterleaved) != 0;
   options->has_blocks = (flags & kBlocks) != 0;
   options->has_one_scale = (flags & kOneScale) != 0;
-  options->rounds_norm = (flags & kKeepsRounding) != 0;
+  options->rounds_norm = (flags & kRoundNorm) != 0;
   options->rotary_dim = rotary_dim;
   options->eps = static_cast<float>(reals[0]);
   options->weight_offset = static_cast<float>(reals[1]);

@@ -68,12 +68,6 @@ bool join(const Axis& outer, const Axis& inner, Axis* joined) {
   return true;
 }
 
-// Adds what an axis reaches to a number of elements. Says false where that is too many.
-bool add_axis(const Axis& axis, int64_t* count) {
-  int64_t reach = 0;
-  return !__builtin_mul_overflow(axis.extent - 1, axis.stride, &reach) && !__builtin_add_overflow(*count, reach, count);
-}
-
 // Finds the lattice of an operand of three axes. Says false where it does not lie within the address space.
 bool find_lattice(Place* place) {
   const Axis* axes = place->axes;
@@ -96,11 +90,11 @@ bool find_lattice(Place* place) {
   // Three axes that none of two are: heads within rows. Each must step over all that is inside it.
   int64_t row = 1;
   int64_t token = 0;
-  if (!add_axis(axes[2], &row)) return false;
+  if (!add_reach(axes[2], &row)) return false;
   token = row;
-  if (!add_axis(axes[1], &token)) return false;
+  if (!add_reach(axes[1], &token)) return false;
   int64_t all = token;
-  if (!add_axis(axes[0], &all)) return false;
+  if (!add_reach(axes[0], &all)) return false;
   place->is_exact = false;
   place->is_distinct = axes[2].stride > 0 && axes[1].stride >= row && axes[0].stride >= token;
   return make_lattice(address, {all, 1}, {1, 0}, place->element_bytes, &place->lattice);

@@ -2,13 +2,12 @@
 
 #include <cinttypes>
 
+#include "checks.h"
 #include "error.h"
 
 namespace aot {
 
 namespace {
-
-constexpr int64_t kMaxRowExtent = INT32_MAX;
 
 aot_gemm_status_t check_flags(const aot_rows_problem_t& problem, const RowOperation& operation) {
   const bool takes_scale = operation.scale == RowScale::kRow;
@@ -22,22 +21,17 @@ aot_gemm_status_t check_flags(const aot_rows_problem_t& problem, const RowOperat
               problem.flags, operation.tag, AOT_ROWS_SCALE_GIVEN, AOT_ROWS_INTERLEAVED, AOT_ROWS_ROUND_NORM, known);
 }
 
-aot_gemm_status_t check_row_extent(const char* name, int64_t extent, int64_t most = kMaxRowExtent) {
-  if (extent >= 0 && extent <= most) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_SHAPE, "%s is %" PRId64 "; expected 0 to %" PRId64 "; split the problem", name, extent, most);
-}
-
 aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
-  aot_gemm_status_t status = check_row_extent("heads", problem.heads);
-  if (status == AOT_GEMM_OK && problem.heads > 0 && problem.rows > kMaxRowExtent / problem.heads) {
+  aot_gemm_status_t status = check_extent("heads", problem.heads);
+  if (status == AOT_GEMM_OK && problem.heads > 0 && problem.rows > kMaxExtent / problem.heads) {
     return fail(AOT_GEMM_ERROR_SHAPE,
                 "there are %" PRId64 " tokens of %" PRId64 " heads; expected up to %" PRId64 " heads in all; split the problem",
-                problem.rows, problem.heads, kMaxRowExtent);
+                problem.rows, problem.heads, kMaxExtent);
   }
   const int64_t least = problem.rows > 0 ? 1 : 0;
-  if (status == AOT_GEMM_OK && (problem.positions < least || problem.positions > kMaxRowExtent)) {
+  if (status == AOT_GEMM_OK && (problem.positions < least || problem.positions > kMaxExtent)) {
     return fail(AOT_GEMM_ERROR_SHAPE, "positions is %" PRId64 "; expected 1 to %" PRId64 ", the rows of cos and sin",
-                problem.positions, kMaxRowExtent);
+                problem.positions, kMaxExtent);
   }
   const bool is_legal = problem.rotary_dim >= 0 && problem.rotary_dim <= problem.cols && problem.rotary_dim % 2 == 0;
   if (status != AOT_GEMM_OK || is_legal) return status;
@@ -46,8 +40,8 @@ aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
 }
 
 aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  aot_gemm_status_t status = check_row_extent("rows", problem.rows);
-  if (status == AOT_GEMM_OK) status = check_row_extent("cols", problem.cols, operation.is_pair() ? kMaxRowExtent / 2 : kMaxCols);
+  aot_gemm_status_t status = check_extent("rows", problem.rows);
+  if (status == AOT_GEMM_OK) status = check_extent("cols", problem.cols, operation.is_pair() ? kMaxExtent / 2 : kMaxCols);
   if (status != AOT_GEMM_OK) return status;
   if (operation.is_rotary()) return check_heads(problem);
   if (problem.heads == 0 && problem.positions == 0 && problem.rotary_dim == 0) return AOT_GEMM_OK;

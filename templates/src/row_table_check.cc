@@ -30,7 +30,7 @@ const char* find_fault_of_column(const RowSection& section, int32_t number, int3
     const int32_t kernel = column.kernels[i];
     if (is_of(kernel, section) && kRowKernels[kernel].limits.max_cols >= section.cols[index]) continue;
     return row_text.write("row section %" PRId32 ", column %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand there", number,
-                 index, kernel, kNumRowKernels);
+                     index, kernel, kNumRowKernels);
   }
   return nullptr;
 }
@@ -39,7 +39,7 @@ const char* find_fault_of_section(int32_t number) {
   const RowSection& section = kRowSections[number];
   if (section.operation < 0 || section.operation >= kNumRowOperations || section.table < 0 || section.table >= kNumTables) {
     return row_text.write("row section %" PRId32 " is of operation %" PRId32 " and table %" PRId32, number, section.operation,
-                 section.table);
+                     section.table);
   }
   if (!is_of(section.fallback, section) || !takes_all(kRowKernels[section.fallback].limits)) {
     return row_text.write("row section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, section.fallback);

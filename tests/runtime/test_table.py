@@ -364,7 +364,7 @@ def test_info_joins_what_runs_of_one_device_were_measured_under_and_counts_kerne
     assert f"sm_clock_mhz {old['sm_clock_mhz']} to {later['sm_clock_mhz']}\n" in text
     assert f"date {old['date']} to 2099-01-01, " in text
     assert (text.count("  arch "), text.count("driver 1,")) == (2, 1)
-    (kernels,) = [x for x in text.splitlines() if x.startswith("kernels, each named in `kernels`: ")]
+    (kernels,) = [x for x in text.splitlines() if x.startswith("kernels by kind: ")]
     counts = dict(x.rsplit(" ", 1) for x in kernels.partition(": ")[2].split(", "))
     assert sum(map(int, counts.values())) == len(manifest.kernels) + len(manifest.row_kernels)
     assert all(any(name.startswith(kind) for name in package.info().kernels) for kind in counts)

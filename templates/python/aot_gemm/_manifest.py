@@ -90,7 +90,7 @@ class TableInfo:
 
 def _kind(kernel: str) -> str:
     """Take the name of a kernel up to its first size, such as the 128x256 of a tile."""
-    words = takewhile(lambda x: not x[0].isdigit(), kernel.split("_"))
+    words = takewhile(lambda x: not x[:1].isdigit(), kernel.split("_"))
     return "_".join(words)
 
 
@@ -127,7 +127,7 @@ class Info:
     examples_dir: str
 
     def __str__(self) -> str:
-        """Write one line for each entry; of the kernels, how many there are of each kind, whose names are `kernels`."""
+        """Write one line for each entry. Kernels are counted by kind; `kernels` and `row_kernels` have their names."""
         targets = ", ".join(x.target for x in self.tables)
         here = "no table is known to answer" if self.table is None else f"table {self.table}"
         num_kernels = len(self.kernels) + len(self.row_kernels)
@@ -144,7 +144,7 @@ class Info:
         lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
         lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
         kinds = Counter(map(_kind, (*self.kernels, *self.row_kernels)))
-        lines += ["kernels, each named in `kernels`: " + ", ".join(f"{x} {kinds[x]}" for x in sorted(kinds))]
+        lines += ["kernels by kind: " + ", ".join(f"{x} {kinds[x]}" for x in sorted(kinds))]
         return "\n".join(lines)
 
 
