@@ -104,7 +104,7 @@ def main():
             parameter = torch.nn.Parameter(weight, requires_grad=False)
             direct = package._products.linear
             for_torch = import_module(f"{package.__name__}.torch").linear
-            is_served = package._torch_modules._is_served
+            is_served = package._torch_modules.is_served
             package._torch_modules.DEVICES.append("cpu")
             calls = {
                 "the loop": lambda: None,
