@@ -134,8 +134,8 @@ class OneTileGemmSm90(SplitGemmSm90):
         if warp >= tile.num_multiplying // 32:
             shared_r, shared_c = tile.sharers(peer)
             copies = (
-                make_copy(loads[0], stages[0], (tile.rows, tile_r), *shared_r),
-                make_copy(loads[1], stages[1], (tile.columns, tile_c), *shared_c),
+                make_copy(loads[0], stages[0], (tile.rows, tile_r), *shared_r, in_turns=tile.takes_turns[0]),
+                make_copy(loads[1], stages[1], (tile.columns, tile_c), *shared_c, in_turns=tile.takes_turns[1]),
             )
             self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, prefetch_b)
             if const_expr(tile.num_tiles > 1):

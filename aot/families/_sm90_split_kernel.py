@@ -69,14 +69,16 @@ class SplitGemmSm90(StoreSplitSm90):
         counts = [d.shape[0]] if cute.rank(d) == MODES_OF_A_BATCH else []
         operands = (b, a) if self.swap_ab else (a, b)
         layouts, loads = [], []
-        for operand, element, extent, sharing, is_k_major in zip(
-            operands, self.multiplied, (tile.rows, tile.columns), tile.sharing, self.are_k_major, strict=True
-        ):
+        sides = zip(
+            self.multiplied, (tile.rows, tile.columns), tile.sharing, tile.takes_turns, self.are_k_major, strict=True
+        )
+        for operand, (element, extent, sharing, in_turns, is_k_major) in zip(operands, sides, strict=True):
             view = products_last(operand)
             layout = self._stages(element, extent, is_k_major=is_k_major)
             box = first_stage(layout)
             copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-            loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, self.block_k), num_multicast=sharing))
+            parts = 1 if in_turns else sharing
+            loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, self.block_k), num_multicast=parts))
             layouts.append(layout)
             counts.append(cute.ceil_div(cute.size(view, mode=[0]), extent * tile.num_tiles // sharing))
         major_r, major_c = (OperandMajorMode.K if x else OperandMajorMode.MN for x in self.are_k_major)
@@ -259,7 +261,10 @@ class SplitGemmSm90(StoreSplitSm90):
             if const_expr(announces):
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full + stage, tile.stage_bytes)
-            copy(k_block, stage, tma_bar_ptr=full + stage)
+            if const_expr(copy.turns == 1):  # noqa: SIM114 - known while tracing, the next is not
+                copy.load(k_block, stage, tma_bar_ptr=full + stage)
+            elif k_block % copy.turns == copy.turn:
+                copy.load(k_block, stage, tma_bar_ptr=full + stage)
             stage += 1
             if stage == tile.num_stages:
                 stage = Int32(0)

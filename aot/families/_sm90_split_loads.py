@@ -3,6 +3,7 @@
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -20,12 +21,30 @@ def products_last(operand: cute.Tensor) -> Any:
     return cute.make_tensor(operand.iterator, cute.select(operand.layout, [1, 2, 0]))
 
 
-def make_copy(
-    load: Any, stages: Any, place: tuple[int, Any], sharing: int, first: Any, part: Any, step: int = 1
-) -> Any:
-    """Make the function that loads a block of k of an operand's tile: `copy(k_block, stage, tma_bar_ptr=barrier)`.
+@dataclass(frozen=True)
+class Copy:
+    """What loads a block of k of an operand's tile: `load(k_block, stage, tma_bar_ptr=barrier)`."""
 
-    Where tiles of the cluster share the operand, each loads its part of the rows for all.
+    load: Any
+    turns: int = 1
+    """CTAs that load it in turns, each all of it for all; 1 where a CTA loads each block, or its part of each."""
+    turn: Any = 0
+    """Which of them this CTA is: it loads the blocks of k whose number leaves this over `turns`."""
+
+
+def make_copy(
+    load: Any,
+    stages: Any,
+    place: tuple[int, Any],
+    sharing: int,
+    first: Any,
+    part: Any,
+    step: int = 1,
+    in_turns: bool = False,
+) -> Copy:
+    """Make what loads a block of k of an operand's tile.
+
+    Where tiles of the cluster share the operand, each loads its part of the rows for all, or each in its turn all rows.
 
     Args:
         load: the TMA atom and the operand in global memory.
@@ -33,15 +52,16 @@ def make_copy(
         place: rows of the operand's tile, and the tile's number.
         sharing: CTAs that share the operand; the parts, of which this CTA loads `part`.
         first: the first of these CTAs in the cluster.
+        part: this CTA's number among them.
         step: CTAs of the cluster from one of them to the next.
+        in_turns: whether they take turns.
     """
     atom, operand = load
     extent, tile = place
     source = cute.local_tile(operand, (extent, cute.size(stages, mode=[1])), (tile, None))
     if sharing == 1:
-        return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
-    mask = Int32(sum(1 << (step * i) for i in range(sharing))) << first
-    copy, _, _ = copy_utils.tma_get_copy_fn(
-        atom, part, cute.make_layout(sharing), source, stages, mcast_mask=cutlass.Int16(mask)
-    )
-    return copy
+        return Copy(copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages))
+    mask = cutlass.Int16(Int32(sum(1 << (step * i) for i in range(sharing))) << first)
+    parts, own = (1, 0) if in_turns else (sharing, part)
+    copy, _, _ = copy_utils.tma_get_copy_fn(atom, own, cute.make_layout(parts), source, stages, mcast_mask=mask)
+    return Copy(copy, sharing, part) if in_turns else Copy(copy)

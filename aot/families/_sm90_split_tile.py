@@ -65,6 +65,11 @@ class Tile:
         return self.cluster_n, self.cluster_m
 
     @property
+    def takes_turns(self) -> tuple[bool, bool]:
+        """Say of the rows and of the columns whether tiles that share them load whole stages in turns, not parts."""
+        return False, False
+
+    @property
     def num_groups(self) -> int:
         """Groups of columns."""
         return self.columns // GROUP
@@ -156,6 +161,14 @@ class ScaledTile(Tile):
 @dataclass(frozen=True)
 class OneTile(Tile):
     """A tile that one CTA computes, and stores by way of its stages."""
+
+    @property
+    def takes_turns(self) -> tuple[bool, bool]:
+        """Say so of an operand that has no equal parts for all that share it."""
+        rows, columns = (
+            x % (GROUP * sharing) != 0 for x, sharing in zip((self.rows, self.columns), self.sharing, strict=True)
+        )
+        return rows, columns
 
     def sharers(self, peer: Any) -> tuple[tuple[int, Any, Any, int], tuple[int, Any, Any, int]]:
         """Say with which CTAs of the cluster one shares the loads of its rows, and of its columns.

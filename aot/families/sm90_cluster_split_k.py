@@ -91,7 +91,8 @@ def _check_tile(tile: Tile) -> Rejected | None:
     if (tile.splits - 1) * tile.share >= tile.num_groups:
         text = f"{tile.num_groups} groups of {GROUP} columns leave one of {tile.splits} CTAs none to store"
         return Rejected(Reason.TILE, f"{name}: {text}")
-    if any(extent % (GROUP * sharing) for extent, sharing in zip((tile.rows, tile.columns), tile.sharing, strict=True)):
+    sides = zip((tile.rows, tile.columns), tile.sharing, tile.takes_turns, strict=True)
+    if any(extent % (GROUP * sharing) and not in_turns for extent, sharing, in_turns in sides):
         text = f"{max(tile.sharing)} tiles cannot share a load in parts of whole groups of {GROUP}"
         return Rejected(Reason.TILE, f"{name}: {text}")
     if tile.num_stages < MIN_STAGES:

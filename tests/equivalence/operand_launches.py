@@ -277,14 +277,18 @@ def _row(count):
 
 
 def _boxes(o):
-    """Give the boxes by which a CTA loads its shares of X and Y, which a row or column of a cluster has together."""
+    """Give the boxes by which a CTA loads its shares of X and Y, which a row or column of a cluster has together.
+
+    What has no equal shares of 8 CTAs of `sm90_one_tile` load whole, in turns.
+    """
     candidate, operation = o.kernel.candidate, o.operation
     pair = 2 if candidate.use_2cta else 1
     row = ROW_BYTES // operation.types.a.num_bytes
     layout = operation.layout.a_k_major, operation.layout.b_k_major
     parts = (candidate.tile_m // pair, candidate.cluster_n), (candidate.tile_n // pair, candidate.cluster_m // pair)
     for (rows, shared), row_major in zip(parts, layout[::-1] if candidate.swap_ab else layout, strict=True):
-        yield (row, rows // shared) if row_major else (_row(rows), row // shared)
+        num_parts = 1 if candidate.family == ONE_TILE and rows % (8 * shared) else shared
+        yield (row, rows // num_parts) if row_major else (_row(rows), row // num_parts)
 
 
 def _loads(o):

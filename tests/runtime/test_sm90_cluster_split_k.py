@@ -37,6 +37,7 @@ ONE_TILES = (
     Candidate("sm90_one_tile", 128, 112, swap_ab=True, use_tma_store=False),
     Candidate("sm90_one_tile", 64, 24, use_tma_store=False),
     Candidate("sm90_one_tile", 128, 96, 4, 1, use_tma_store=False),
+    Candidate("sm90_one_tile", 64, 104, 4, 1, swap_ab=True, use_tma_store=False),
     Candidate("sm90_one_tile", 192, 80, 1, 2, swap_ab=True, use_tma_store=False),
     Candidate("sm90_one_tile", 64, 128, 2, 4, swap_ab=True, use_tma_store=False),
 )
@@ -91,9 +92,11 @@ def test_shared_memory_is_what_the_family_counts(real, built, candidate):
 
 @pytest.mark.parametrize("candidate", CANDIDATES)
 def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, candidate):
+    """A part, or all of a side that has no equal parts of 8 for the CTAs that share it."""
     _, _, parameters = launch(real, *built, candidate, stated())
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
-    parts = candidate.tile_m // candidate.cluster_n, candidate.tile_n // candidate.cluster_m
+    sides = (candidate.tile_m, candidate.cluster_n), (candidate.tile_n, candidate.cluster_m)
+    parts = [extent if extent % (8 * sharing) else extent // sharing for extent, sharing in sides]
     rows_a, rows_b = parts[:: -1 if candidate.swap_ab else 1]
     assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
         A: ((K, M), (64, rows_a), 3),

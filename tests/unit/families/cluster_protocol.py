@@ -2,8 +2,8 @@
 
 Each CTA has two loading warps and one that multiplies. A loading warp takes a block of k where its own `empty` barrier
 of the stage says so; the columns' announces the bytes of both operands. A CTA loads a part of its rows for all CTAs of
-the same rows, and a part of its columns for all of the same columns. Releases go to every CTA. What is on its way,
-a part or a release, comes at any time.
+the same rows, and a part of its columns for all of the same columns; what has no equal parts it loads whole, in its
+turn. Releases go to every CTA. What is on its way, a part or a release, comes at any time.
 """
 
 from dataclasses import dataclass, field
@@ -37,8 +37,10 @@ class Stage:
 class Run:
     """One run of a cluster, whose next step is drawn."""
 
-    def __init__(self, cluster, num_stages, num_blocks, seed, arrivals=None):
-        self.tile = OneTile(128, 128, 1, 2, num_stages, *cluster)
+    def __init__(self, cluster, num_stages, num_blocks, seed, arrivals=None, columns=128):
+        self.tile = OneTile(128, columns, 1, 2, num_stages, *cluster)
+        sides = zip(self.tile.takes_turns, self.tile.sharing, strict=True)
+        self.num_parts = sum(1 if in_turns else sharing for in_turns, sharing in sides)
         self.ctas = range(self.tile.num_tiles)
         self.num_stages, self.num_blocks, self.random = num_stages, num_blocks, Random(seed)
         count = arrivals or self.tile.num_tiles
@@ -56,22 +58,23 @@ class Run:
         return stage.full_phase % 2 != turn % 2 if warp == 2 else stage.empty_phase % 2 == turn % 2
 
     def load(self, cta, operand):
-        """Load a CTA's part of an operand for all that share it."""
+        """Load a CTA's part of an operand for all that share it, or all of it in the CTA's turn."""
         block = self.blocks[cta][operand]
         index = block % self.num_stages
         if operand == 1:
             stage = self.stages[cta][index]
-            stage.is_announced, stage.pending = True, stage.pending + sum(self.tile.sharing)
+            stage.is_announced, stage.pending = True, stage.pending + self.num_parts
             stage.complete()
-        count, first, _, step = self.tile.sharers(cta)[operand]
-        self.flights += [(first + step * i, index, block) for i in range(count)]
+        count, first, part, step = self.tile.sharers(cta)[operand]
+        if not self.tile.takes_turns[operand] or block % count == part:
+            self.flights += [(first + step * i, index, block) for i in range(count)]
         self.blocks[cta][operand] += 1
 
     def multiply(self, cta):
         """Read a stage, and release the one before where it is loaded again."""
         block = self.blocks[cta][2]
         stage = self.stages[cta][block % self.num_stages]
-        if stage.parts.count(block) != sum(self.tile.sharing):
+        if stage.parts.count(block) != self.num_parts:
             raise FaultError("a stage is read before it is loaded")
         if block >= 1 and block + self.num_stages - 1 < self.num_blocks:
             self.flights += [(x, (block - 1) % self.num_stages, None) for x in self.ctas]

@@ -63,11 +63,6 @@ def test_the_stages_have_room_for_the_tile_that_is_laid_over_them():
         ({"schedule": "pingpong"}, Reason.COMBINATION, COMBINATION),
         ({"use_tma_store": True}, Reason.COMBINATION, COMBINATION),
         (
-            {"cluster_m": 4},
-            Reason.TILE,
-            "128x112: 4 tiles cannot share a load in parts of whole groups of 8",
-        ),
-        (
             {"tile_m": 192, "tile_n": 168, "cluster_m": 1, "num_stages": 2},
             Reason.COMBINATION,
             "2 stages have no room for the tile; it takes 129024 bytes to store",
@@ -77,6 +72,20 @@ def test_the_stages_have_room_for_the_tile_that_is_laid_over_them():
 )
 def test_what_the_kernel_does_not_have_is_refused(change, why, message):
     assert reason(replace(TILE, **change), "h200") == (why, message)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cluster", "takes_turns"),
+    [
+        ((128, 112), (2, 1), (False, False)),
+        ((128, 112), (4, 1), (False, True)),
+        ((128, 112), (1, 4), (False, False)),
+        ((64, 24), (2, 4), (False, True)),
+        ((64, 40), (1, 16), (True, False)),
+    ],
+)
+def test_what_has_no_equal_parts_of_whole_groups_is_loaded_in_turns(sizes, cluster, takes_turns):
+    assert OneTile(*sizes, 1, 1, 4, *cluster).takes_turns == takes_turns
 
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 4), (2, 2), (4, 2), (2, 4)])

@@ -7,11 +7,13 @@ from tests.unit.families.cluster_protocol import FaultError, Run
 CLUSTERS = [(2, 1), (1, 4), (2, 2), (4, 2), (2, 4)]
 
 
+@pytest.mark.parametrize("columns", [128, 104])
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize(("num_stages", "num_blocks"), [(2, 1), (2, 5), (3, 8), (4, 4)])
-def test_no_stage_is_overwritten_or_waited_for_in_vain(cluster, num_stages, num_blocks):
+def test_no_stage_is_overwritten_or_waited_for_in_vain(cluster, num_stages, num_blocks, columns):
+    """Of 104 columns CTAs that share them have no equal parts of 8, and load them in turns."""
     for seed in range(60):
-        Run(cluster, num_stages, num_blocks, seed).go()
+        Run(cluster, num_stages, num_blocks, seed, columns=columns).go()
 
 
 def run_all(seeds, arrivals):

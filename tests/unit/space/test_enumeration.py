@@ -56,7 +56,7 @@ def test_an_empty_pattern_is_refused(text):
                 "cluster_split_k": (120, {}),
                 "sm90_block_scale": (0, {Reason.TYPES: 560}),
                 "sm90_cluster_split_k": (706, {Reason.TILE: 16, Reason.REGISTERS: 58, Reason.SMEM: 116}),
-                "sm90_one_tile": (1016, {Reason.TILE: 728, Reason.REGISTERS: 240}),
+                "sm90_one_tile": (1600, {Reason.REGISTERS: 384}),
                 "sm90_partial_tile": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_quack": (11400, {Reason.COMBINATION: 3920, Reason.TILE: 4800, Reason.REGISTERS: 360}),
