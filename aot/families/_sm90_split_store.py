@@ -6,7 +6,8 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Uint32, const_expr, cute, range_constexpr
+from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 
 from aot.families._sm90_split_tile import GROUP, MMA_M, VECTOR_BYTES, Tile
 
@@ -15,6 +16,12 @@ WARP_ROWS = 16
 
 CHUNK = 8
 """Elements of D that a thread stores at once: 16 bytes."""
+
+MATRIX_BITS = 16
+"""Bits of an element that `stmatrix` takes on Hopper. Source: PTX ISA, stmatrix."""
+
+RESULTS_ARE_THERE = 4
+"""The named barrier of the warps that store each other's results; 1 to 3 are those of the kernels."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,29 @@ class StoreSplitSm90:
                 for e in range_constexpr(4):
                     own[e, v] += offsets[e // 2 if self.swap_ab else e % 2, pair - pairs[0]]
 
+    @property
+    def takes_matrices(self) -> bool:
+        """Whether lanes write whole matrices of 8 by 8 results at once: of 16 bits, each its sum's."""
+        return self.num_halves == 1 and int(self.element.width) == MATRIX_BITS
+
     @cute.jit
     def store(self, results: cute.Tensor, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
         """Round and store a warp's results, (results of a vector, vectors) in each lane, 16 rows of each step."""
         cute.arch.sync_warp()  # all of the warp's sums are read: their place is free
+        if const_expr(self.takes_matrices):
+            self._write_matrices(results, memory, warp)
+        else:
+            self._write_runs(results, memory, warp)
+        if const_expr(self.takes_matrices and self.swap_ab):
+            cute.arch.barrier(barrier_id=RESULTS_ARE_THERE, number_of_threads=self.tile.num_multiplying)
+            self._store_rows(memory, warp, first, origin, d)
+        else:
+            cute.arch.sync_warp()
+            self._store_chunks(memory, warp, first, origin, d)
+
+    @cute.jit
+    def _write_runs(self, results: cute.Tensor, memory: Any, warp: Int32) -> None:
+        """Write a lane's results to the warp's part of shared memory, as many at once as are neighbours in D."""
         lane = cute.arch.lane_idx()
         for v in range_constexpr(self.tile.num_vectors):
             for i in range_constexpr(cute.size(results, mode=[0]) // self.run):
@@ -100,16 +126,85 @@ class StoreSplitSm90:
                 for e in range_constexpr(self.run):
                     run[e] = results[self.run * i + e, v].to(self.element)
                 cute.autovec_copy(run, self.place_of_run(memory, warp, lane, v, i))
-        cute.arch.sync_warp()
+
+    @cute.jit
+    def _write_matrices(self, results: cute.Tensor, memory: Any, warp: Int32) -> None:
+        """Write a warp's results to its part of shared memory, two vectors at once: four matrices of 8 by 8.
+
+        A lane says where a row of 8 of one of them goes: a column of the tile, where it is the transpose of one of D.
+        """
+        lane = cute.arch.lane_idx()
+        half, line = lane // 8 & 1, lane & 7
+        num_vectors = self.tile.num_vectors
+        for v in range_constexpr(0, num_vectors, 2):
+            count = min(2, num_vectors - v)
+            store = StMatrix8x8x16bOp(transpose=self.swap_ab, num_matrices=2 * count)
+            run = cute.make_rmem_tensor(4 * count, self.element)
+            for e in range_constexpr(4 * count):
+                run[e] = results[e % 4, v + e // 4].to(self.element)
+            vector = v + (lane // 16 if count > 1 else 0)
+            place = self._place_of_line(memory, warp, vector, half, line).iterator
+            # As long as what a lane gives: where its line goes is all that the instruction takes of it.
+            target = cute.make_tensor(place, cute.make_layout(4 * count))
+            cute.copy(cute.make_copy_atom(store, self.element), run, target)
+
+    @cute.jit
+    def _store_chunks(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
+        """Store a warp's part of D from its part of shared memory, of which all is read first."""
+        lane = cute.arch.lane_idx()
         target = self.chunks_of(d)
+        chunks = cute.make_rmem_tensor((self.chunk_size, self.num_turns), self.element)
+        for q in range_constexpr(self.num_turns):
+            index = lane + 32 * q
+            inner, v = self.split_number(index)
+            if index < self.num_chunks:
+                cute.autovec_copy(self.place_of_chunk(memory, warp, v, inner), chunks[None, q])
         for q in range_constexpr(self.num_turns):
             index = lane + 32 * q
             inner, v = self.split_number(index)
             group, m, n = self.find_chunk(inner, v, first, origin)
             if index < self.num_chunks and group < self.tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                chunk = cute.make_rmem_tensor(self.chunk_size, self.element)
-                cute.autovec_copy(self.place_of_chunk(memory, warp, v, inner), chunk)
-                cute.autovec_copy(chunk, target[None, n // self.chunk_size, m])
+                cute.autovec_copy(chunks[None, q], target[None, n // self.chunk_size, m])
+
+    @cute.jit
+    def _store_rows(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
+        """Store what the warps wrote of the transpose of a tile of D, so that lanes next to each other store a row.
+
+        A warp has 16 columns of D, 32 bytes of a row: alone it would store no whole sector line of 128.
+        """
+        tile, target = self.tile, self.chunks_of(d)
+        num_warps = tile.num_multiplying // 32
+        thread = Uint32(cute.arch.lane_idx() + 32 * warp)  # which is divided in fewer instructions than a signed number
+        writer, half = Int32(thread // 2 % num_warps), Int32(thread % 2)
+        line, odd = Int32(thread // (2 * num_warps) % GROUP), Int32(thread // (2 * num_warps * GROUP))
+        column = self.row(writer, (origin[0] - self.row(warp, (0,)),)) + half * CHUNK
+        num_turns = -(-tile.num_vectors // 2)
+        chunks = cute.make_rmem_tensor((CHUNK, num_turns), self.element)
+        for q in range_constexpr(num_turns):
+            if 2 * q + odd < tile.num_vectors:
+                cute.autovec_copy(self._place_of_piece(memory, writer, 2 * q + odd, half, line), chunks[None, q])
+        for q in range_constexpr(num_turns):
+            v = 2 * q + odd
+            step, group = (v // tile.share, v % tile.share) if tile.num_steps > 1 else (0, v)
+            m = origin[1] + (first + group) * GROUP + line
+            n = column + step * MMA_M * tile.num_warpgroups
+            is_inside = m < d.shape[0] and n < d.shape[1]
+            if v < tile.num_vectors and first + group < tile.num_groups and is_inside:
+                cute.autovec_copy(chunks[None, q], target[None, n // CHUNK, m])
+
+    def _place_of_line(self, memory: Any, warp: Any, v: Any, half: Any, line: Any) -> Any:
+        """View where a line of 8 results of a matrix goes, of the upper or lower half of a vector's rows."""
+        if self.swap_ab:
+            return self._place_of_piece(memory, warp, v, half, line)
+        return self.place_of_chunk(memory, warp, v, CHUNK * half + line)
+
+    def _place_of_piece(self, memory: Any, warp: Any, v: Any, half: Any, line: Any) -> Any:
+        """View 8 results of a column of the tile in a warp's part of shared memory, a row of 8 of D.
+
+        The columns are rotated by the warp and the half, so that lanes that read a row of D meet different banks.
+        """
+        turned = Int32(Uint32(line + 2 * warp + half) % GROUP)
+        return self._of_warp(memory, (CHUNK, GROUP, WARP_ROWS // CHUNK))[(None, turned, half, warp, v)]
 
     def row(self, warp: Int32, corner: Any) -> Any:
         """Return the first row of a warp's part of the tile that begins at a corner."""
