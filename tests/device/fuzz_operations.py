@@ -172,7 +172,7 @@ def quantised(
     spread = scale.reshape(*x.shape[:-1], 1) if scale.numel() == x.shape[:-1].numel() else scale.reshape(-1)[:1]
     if granularity == "block":
         spread = scale.repeat_interleave(BLOCK, -1)[..., :cols]
-    quotient = (wide / spread).clamp(-LARGEST[dtype], LARGEST[dtype])
+    quotient = (wide / spread).clamp(-128.0 if dtype is torch.int8 else -LARGEST[dtype], LARGEST[dtype])
     return (quotient if dtype.is_floating_point else quotient.nan_to_num(nan=0.0).round()).to(dtype), scale
 
 

@@ -264,6 +264,16 @@ def test_sums_are_computed_with_the_norm_that_follows(module, calls, norm):
     assert torch.equal(model(x), expected)
 
 
+@pytest.mark.parametrize("norm", [LlamaNorm, lambda: nn.LayerNorm(WIDTH, dtype=BF16)])
+def test_a_sum_takes_what_lies_in_columns_as_a_vision_towers_embedding_does(module, calls, norm):
+    model = drawn(Model(lambda: Layer(norm), norm))
+    x = random_tensor(2, WIDTH, 16).transpose(1, 2)
+    expected = model(x)
+    module.patch(model)
+    assert torch.allclose(model(x).float(), expected.float(), rtol=0.03, atol=0.05)
+    assert calls.count("rms_norm") + calls.count("layer_norm") > 0
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_the_norm_of_a_sum_is_computed_once(module, calls, monkeypatch, every_package, mode):
     model, x = drawn(Model()), random_tensor(4, WIDTH)

@@ -87,15 +87,24 @@ def rows_of(y, dtype, out_dtype, z=None):
 def rms_norm(
     x, weight=None, *, eps=1e-6, residual=None, weight_offset=0.0, round_norm=False, out_dtype=None, scale=None
 ):
-    z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    z = sum_of(x, residual)
     normed = functional.rms_norm(z.float(), (x.shape[-1],), None, eps)
     normed = normed.to(x.dtype).float() if round_norm else normed
     y = normed if weight is None else normed * (weight.float() + weight_offset)
     return rows_of(y, x.dtype, out_dtype, None if residual is None else z)
 
 
+def sum_of(x, residual):
+    """Add a residual, which the package takes where it is one matrix in memory."""
+    if residual is None:
+        return x
+    residual.detach().view(-1, residual.shape[-1])  # raises RuntimeError where its leading dimensions do not join
+    assert residual.stride(-1) == 1, residual.stride()
+    return (x.float() + residual.float()).to(x.dtype)
+
+
 def layer_norm(x, weight=None, bias=None, *, eps=1e-5, residual=None, out_dtype=None, scale=None):
-    z = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    z = sum_of(x, residual)
     wide_weight, wide_bias = (None if y is None else y.float() for y in (weight, bias))
     y = functional.layer_norm(z.float(), (x.shape[-1],), wide_weight, wide_bias, eps)
     return rows_of(y, x.dtype, out_dtype, None if residual is None else z)

@@ -186,7 +186,8 @@ class Normed:
         if not _are_rows(right):
             return left + right
         element = self._aot_element(right)
-        normed, total, *scale = self.aot_kind.compute(right, self._aot_weight, self._aot_bias, left, element)
+        residual = left if _are_rows(left) else left.contiguous()
+        normed, total, *scale = self.aot_kind.compute(right, self._aot_weight, self._aot_bias, residual, element)
         self.aot_ready.keep(total, (normed, *scale) if scale else normed)
         return total
 
