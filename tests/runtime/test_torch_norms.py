@@ -453,6 +453,31 @@ def test_a_compiler_gets_sums_with_norms_and_leaves_norms_alone_to_itself(module
     assert (calls.count("rms_norm"), calls.count("linear")) == (6, 6)
 
 
+def test_a_compiler_keeps_sums_of_many_rows_to_itself(module, calls):
+    model, x = drawn(Model()), random_tensor(65, WIDTH)
+    module.patch(model)
+    expected = model(x)
+    assert calls.count("rms_norm") == 7
+    calls.clear()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected, rtol=0.03, atol=0.05)
+    assert (calls.count("rms_norm"), calls.count("linear")) == (0, 6)
+    compiled(x[:64])
+    assert calls.count("rms_norm") == 6
+
+
+def test_an_export_takes_any_number_of_rows(module, calls):
+    model, x = drawn(Model()), random_tensor(8, WIDTH)
+    module.patch(model)
+    rows = torch.export.Dim("rows", min=1, max=4096)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: rows},)).module()
+    for count in (1, 100):
+        given = random_tensor(count, WIDTH)
+        calls.clear()
+        torch.testing.assert_close(program(given), model(given), rtol=0.03, atol=0.05)
+        assert calls.count("rms_norm") == 6 + 7
+
+
 def test_where_a_gradient_is_recorded_torch_computes(module, calls):
     model, x = drawn(Model()), random_tensor(4, WIDTH)
     stock = copy.deepcopy(model)
