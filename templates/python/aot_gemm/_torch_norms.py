@@ -28,8 +28,8 @@ _TOLERANCE = 2.0**-6
 """By how much an element may differ, relatively: two units in the last place of bfloat16."""
 _MAX_COMPILED_ROWS = 64
 """Rows up to which torch.compile gets a sum and its norm as one kernel; above, it fuses them itself. Source: a Llama of
-four layers on an H200, one run: 2.6, 2.2, 0.5 and 0.6 percent less time at 1, 4, 16 and 64 rows, 3.0 and 2.6 more at 512
-and 2048 (bench/results/h200_20261123_patch_last.json)."""
+four layers on an H200, one run: 2.6, 2.2, 0.5 and 0.6 percent less time at 1, 4, 16 and 64 rows, 3.0 and 2.6 more at
+512 and 2048 (bench/results/h200_20261123_patch_last.json)."""
 _SEED = 1
 
 
