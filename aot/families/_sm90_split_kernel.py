@@ -25,7 +25,7 @@ from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
 from aot.families._quack_internals import first_stage
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy, products_last
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, load_block, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP, Tile
 from aot.families._waits import await_phase
@@ -261,10 +261,7 @@ class SplitGemmSm90(StoreSplitSm90):
             if const_expr(announces):
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full + stage, tile.stage_bytes)
-            if const_expr(copy.turns == 1):  # noqa: SIM114 - known while tracing, the next is not
-                copy.load(k_block, stage, tma_bar_ptr=full + stage)
-            elif k_block % copy.turns == copy.turn:
-                copy.load(k_block, stage, tma_bar_ptr=full + stage)
+            load_block(copy, k_block, stage, full + stage)
             stage += 1
             if stage == tile.num_stages:
                 stage = Int32(0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
 MODES_OF_A_BATCH = 3
@@ -29,7 +29,7 @@ class Copy:
     turns: int = 1
     """CTAs that load it in turns, each all of it for all; 1 where a CTA loads each block, or its part of each."""
     turn: Any = 0
-    """Which of them this CTA is: it loads the blocks of k whose number leaves this over `turns`."""
+    """This CTA's number among them: it loads the blocks of k with `k_block % turns == turn`."""
 
 
 def make_copy(
@@ -65,3 +65,12 @@ def make_copy(
     parts, own = (1, 0) if in_turns else (sharing, part)
     copy, _, _ = copy_utils.tma_get_copy_fn(atom, own, cute.make_layout(parts), source, stages, mcast_mask=mask)
     return Copy(copy, sharing, part) if in_turns else Copy(copy)
+
+
+@cute.jit
+def load_block(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> None:
+    """Load a block of k into a stage, or leave it to the CTA whose turn it is."""
+    if const_expr(copy.turns == 1):  # noqa: SIM114 - known while tracing, the next is not
+        copy.load(k_block, stage, tma_bar_ptr=barrier)
+    elif k_block % copy.turns == copy.turn:
+        copy.load(k_block, stage, tma_bar_ptr=barrier)

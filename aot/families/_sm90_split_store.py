@@ -170,7 +170,7 @@ class StoreSplitSm90:
     def _store_rows(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
         """Store what the warps wrote of the transpose of a tile of D, so that lanes next to each other store a row.
 
-        A warp has 16 columns of D, 32 bytes of a row: alone it would store no whole sector line of 128.
+        A warp has 16 columns of D, 32 bytes of a row: alone it would store a quarter of a line of 128 bytes.
         """
         tile, target = self.tile, self.chunks_of(d)
         num_warps = tile.num_multiplying // 32

@@ -50,7 +50,7 @@ def rms_norm(
             it is copied first.
         weight: (cols,), its elements adjacent, of x's type; None for ones.
         eps: added to the mean of the squares.
-        residual: (..., cols), of x's type.
+        residual: (..., cols), of x's type, one matrix in memory.
         weight_offset: added to each weight, as Gemma has it: 1.0.
         round_norm: whether a normalised row is rounded to x's type before it is multiplied with the weight, as Llama of
             transformers has it, and most of its models.
@@ -71,7 +71,8 @@ def rms_norm(
     Raises:
         DtypeError: an operand is no tensor, or there is no such operation of the element types.
         ShapeError: a shape does not go with that of x.
-        StrideError: what is written is not one matrix in memory, or overlaps itself or an operand; a weight has gaps.
+        StrideError: a residual or what is written is not one matrix in memory; what is written overlaps itself or an
+            operand; a weight has gaps.
         DeviceError: an operand is not in GPU memory, or not on the same GPU.
         OperandError: an operand is no plain memory, what is written is read-only, or an operand goes with others.
         GradientError: torch would record a gradient: use torch.no_grad().
