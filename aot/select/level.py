@@ -1,8 +1,12 @@
 """Put the times of several runs to one level, and join them into one record. Pure.
 
 Runs differ by a common factor: another machine of the same kind, another day, a warmer or cooler card. The factor of a
-run is the median ratio over the pairs of problem and kernel that both it and the others have timed; a library counts as
-a kernel. The median is not moved by the pairs in which kernels differ, nor by a minority that was disturbed.
+run is the median ratio over what both it and the others have timed: a library's products that are not intense, which
+are the same code in every run; where those are too few all of the library's, and else any pair of problem and kernel.
+The median is not moved by a minority that was disturbed.
+
+An intense problem is at the card's power limit or not by what ran before it. There every time stands beside the
+library's, which was timed in the same rounds, and the problem has the factor of the library's times on it.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from aot.core.errors import StoreError
 from aot.core.measurement import LibraryTime, Measurement, Record
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
+from aot.measure.protocol import TimingPlan
+from aot.measure.rounds import is_intense
 from aot.select.record import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MIN_PAIRS = 20
 """Fewest common pairs that a factor is taken of: single pairs of two runs of an H200 differ by 2 to 4% beside their
@@ -45,6 +51,8 @@ class Level:
     low: float
     """Quartiles of the pairs' own factors."""
     high: float
+    num_intense: int = 0
+    """Intense problems, whose times have a factor of their own."""
 
 
 def _times(record: Record) -> dict[Pair, float]:
@@ -55,6 +63,13 @@ def _times(record: Record) -> dict[Pair, float]:
 def _scaled(item: Timed, factor: float) -> Timed:
     low, median, high = (factor * us for us in (item.low_us, item.median_us, item.high_us))
     return replace(item, low_us=low, median_us=median, high_us=high)
+
+
+def _levelled(record: Record, factor: float, of_problems: Mapping[Problem, float]) -> Record:
+    """Multiply a record's times with a factor, or with that of their problem where it has one."""
+    found = (_scaled(x, of_problems.get(x.problem, factor)) if x.ok else x for x in record.measurements)
+    libraries = (_scaled(x, of_problems.get(x.problem, factor)) for x in record.library_times)
+    return replace(record, measurements=tuple(found), library_times=tuple(libraries))
 
 
 def _geometric_mean(values: Iterable[float]) -> float:
@@ -92,6 +107,29 @@ def _joined(records: Sequence[Record]) -> Record:
     )
 
 
+def _level(
+    name: str, own: Mapping[Pair, float], known: Mapping[Pair, Sequence[float]]
+) -> tuple[Level, dict[Problem, float]]:
+    """Find what puts a run's times to the level of those that are known: its factor, and those of intense problems.
+
+    Raises:
+        StoreError: fewer than MIN_PAIRS are common to both.
+    """
+    ratios = {x: _geometric_mean(known[x]) / own[x] for x in sorted(known.keys() & own.keys(), key=str)}
+    of_libraries = {x: ratio for x, ratio in ratios.items() if isinstance(x[1], str)}
+    intense = {x: ratio for x, ratio in of_libraries.items() if is_intense(x[0], TimingPlan())}
+    others = {x: ratio for x, ratio in of_libraries.items() if x not in intense}
+    used = next((x for x in (others, of_libraries) if len(x) >= MIN_PAIRS), ratios)
+    if len(used) < MIN_PAIRS:
+        raise StoreError(
+            f"{name} has {len(used)} pairs of problem and kernel in common with the others, and at least {MIN_PAIRS} "
+            "are needed to put it to their level; measure some of the same, or import it without --level"
+        )
+    low, factor, high = (float(x) for x in np.percentile(list(used.values()), [25, 50, 75]))
+    of_problems = {problem: ratio for (problem, *_), ratio in intense.items()}
+    return Level(name, factor, len(used), low, high, len(of_problems)), of_problems
+
+
 def level(records: Sequence[tuple[str, Record]]) -> tuple[Record, list[Level]]:
     """Put records to the level of the first, and join them.
 
@@ -115,23 +153,9 @@ def level(records: Sequence[tuple[str, Record]]) -> tuple[Record, list[Level]]:
         times = [_times(record) for _, record in left]
         nearest = max(range(len(left)), key=lambda i: len(known.keys() & times[i].keys()))
         name, record = left.pop(nearest)
-        own = times[nearest]
-        ratios = [_geometric_mean(known[pair]) / own[pair] for pair in sorted(known.keys() & own.keys(), key=str)]
-        if len(ratios) < MIN_PAIRS:
-            raise StoreError(
-                f"{name} has {len(ratios)} pairs of problem and kernel in common with the others, and at least "
-                f"{MIN_PAIRS} are needed to put it to their level; measure some of the same, or import it without "
-                "--level"
-            )
-        low, factor, high = (float(x) for x in np.percentile(ratios, [25, 50, 75]))
-        levels.append(Level(name, factor, len(ratios), low, high))
-        done.append(
-            replace(
-                record,
-                measurements=tuple(_scaled(x, factor) if x.ok else x for x in record.measurements),
-                library_times=tuple(_scaled(x, factor) for x in record.library_times),
-            )
-        )
-        for pair, us in own.items():
-            known.setdefault(pair, []).append(factor * us)
+        found, of_problems = _level(name, times[nearest], known)
+        levels.append(found)
+        done.append(_levelled(record, found.factor, of_problems))
+        for pair, us in _times(done[-1]).items():
+            known.setdefault(pair, []).append(us)
     return _joined(done), levels

@@ -109,3 +109,34 @@ def test_other_conditions_are_refused():
     other = replace(run(A, PROBLEMS, 1.0), conditions=(replace(CONDITIONS, protocol="p2"),))
     with pytest.raises(StoreError, match="records to merge need one target"):
         level([("a", run(A, PROBLEMS, 1.0)), ("b", other)])
+
+
+def test_an_intense_problem_has_the_factor_of_the_librarys_times_on_it():
+    intense = [problem_of(4096, n, 4096) for n in range(1024, 1024 + 8 * MIN_PAIRS, 8)]
+
+    def torch(factors):
+        return tuple(LibraryTime("torch 2", x, 50 * y, 50 * y, 50 * y, 7) for x, y in factors.items())
+
+    hot, cool = dict.fromkeys((*PROBLEMS, *intense), 1.0), dict.fromkeys((*PROBLEMS, *intense), 0.5)
+    cool |= dict.fromkeys(intense[:5], 0.4)
+    first = replace(run(A, PROBLEMS, 1.0), library_times=torch(hot))
+    second = replace(
+        run(B, PROBLEMS, 1.0),
+        measurements=tuple(measured(B, x, 10.0 * y) for x, y in cool.items()),
+        library_times=torch(cool),
+    )
+    found, levels = level([("first", first), ("second", second)])
+    assert (levels[1].factor, levels[1].num_pairs) == (pytest.approx(2.0), len(PROBLEMS))
+    assert levels[1].num_intense == len(intense)
+    assert [x.median_us for x in found.measurements if x.kernel == B.key] == pytest.approx([10.0] * len(hot))
+    assert [x.median_us for x in found.library_times] == pytest.approx([50.0] * len(hot))
+
+
+def test_kernels_that_became_faster_do_not_move_the_level_where_a_library_was_timed():
+    def torch(factor):
+        return tuple(LibraryTime("torch 2", x, *[factor * 5.0 * x.m] * 3, 7) for x in PROBLEMS)
+
+    first = replace(run(A, PROBLEMS, 1.0), library_times=torch(1.0))
+    faster = replace(run(A, PROBLEMS, 0.8), library_times=torch(1.0))
+    _, (_, found) = level([("first", first), ("faster", faster)])
+    assert found.factor == pytest.approx(1.0)
