@@ -5,8 +5,9 @@ run is the median ratio over what both it and the others have timed: a library's
 are the same code in every run; where those are too few all of the library's, and else any pair of problem and kernel.
 The median is not moved by a minority that was disturbed.
 
-An intense problem is at the card's power limit or not by what ran before it. There every time stands beside the
-library's, which was timed in the same rounds, and the problem has the factor of the library's times on it.
+An intense problem may be at the card's power limit or not, by what ran before it. There a time is worth what it is
+beside the library's, which was timed in the same rounds: the problem has the factor of the library's times on it
+(docs/log/2026-11-23-levels.md).
 """
 
 from __future__ import annotations
