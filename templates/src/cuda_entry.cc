@@ -11,21 +11,16 @@
 #include <cstdint>
 #include <cstring>
 
+#include "driver_function.h"
+#include "graph_edge.h"
 #include "grid.h"
 
 namespace {
 
-// Finds a driver function at run time: the library links no libcuda, so that it loads where there is no driver.
-template <typename Function>
-cudaError_t find_driver_function(const char* name, unsigned int version, Function* function) {
-  void* symbol = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &symbol, version, cudaEnableDefault, &found);
-  if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorInsufficientDriver;
-  *function = reinterpret_cast<Function>(symbol);
-  return cudaSuccess;
-}
+using aot::cuda::choose_edge;
+using aot::cuda::find_driver_function;
+using aot::cuda::find_once;
+using aot::cuda::kMaxAttributes;
 
 // What the runtime's launch hands to the driver's, in one layout: attributes go along as they are.
 static_assert(sizeof(cudaLaunchAttribute) == sizeof(CUlaunchAttribute) &&
@@ -43,15 +38,6 @@ static_assert(offsetof(cudaLaunchAttributeValue, clusterDim) == offsetof(CUlaunc
 std::atomic<decltype(&cuLaunchKernelEx)> driver_launch{nullptr};
 std::atomic<decltype(&cuCtxGetId)> driver_context_id{nullptr};
 std::atomic<decltype(&cuKernelGetFunction)> driver_function_of{nullptr};
-
-template <typename Function>
-Function find_once(std::atomic<Function>* known, const char* name, unsigned int version) {
-  Function function = known->load(std::memory_order_relaxed);
-  if (function == nullptr && find_driver_function(name, version, &function) == cudaSuccess) {
-    known->store(function, std::memory_order_relaxed);
-  }
-  return function;
-}
 
 struct LoadedFunction {
   const void* kernel;
@@ -92,19 +78,22 @@ CUfunction function_of(const void* kernel) {
 }
 
 CUresult launch_by_driver(const cudaLaunchConfig_t& launch, const void* kernel, void** arguments) {
-  const auto function = find_once(&driver_launch, "cuLaunchKernelEx", 11060);
-  if (function == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-  const CUlaunchConfig config = {launch.gridDim.x,
-                                 launch.gridDim.y,
-                                 launch.gridDim.z,
-                                 launch.blockDim.x,
-                                 launch.blockDim.y,
-                                 launch.blockDim.z,
-                                 static_cast<unsigned int>(launch.dynamicSmemBytes),
-                                 launch.stream,
-                                 reinterpret_cast<CUlaunchAttribute*>(launch.attrs),
-                                 launch.numAttrs};
-  return function(&config, function_of(kernel), arguments, nullptr);
+  const auto driver_call = find_once(&driver_launch, "cuLaunchKernelEx", 11060);
+  if (driver_call == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const CUfunction function = function_of(kernel);
+  CUlaunchAttribute own_attributes[kMaxAttributes];
+  CUlaunchConfig config = {launch.gridDim.x,
+                           launch.gridDim.y,
+                           launch.gridDim.z,
+                           launch.blockDim.x,
+                           launch.blockDim.y,
+                           launch.blockDim.z,
+                           static_cast<unsigned int>(launch.dynamicSmemBytes),
+                           launch.stream,
+                           reinterpret_cast<CUlaunchAttribute*>(launch.attrs),
+                           launch.numAttrs};
+  choose_edge(function, own_attributes, &config);
+  return driver_call(&config, function, arguments, nullptr);
 }
 
 // Launches by the driver, whose call is most of the runtime's: on an H200's host cuLaunchKernelEx takes 2.4

@@ -1,4 +1,4 @@
-// Everything the runtime asks of CUDA. cuda_entry.cc answers with the static CUDA runtime; the tests with a recorder.
+// Everything the runtime asks of CUDA. cuda_entry.cc and graph_edge.cc answer with the static CUDA runtime; the tests with a recorder.
 // An Error is a cudaError_t; 0 is success.
 #ifndef AOT_GEMM_CUDA_ENTRY_H_
 #define AOT_GEMM_CUDA_ENTRY_H_
@@ -36,6 +36,18 @@ Error order(void* first, void* second);
 // launched meanwhile the device can run at once, or -1 if it has none.
 void begin_cluster_query();
 int32_t end_cluster_query();
+
+// Whether this thread's launches that are captured stay programmatic whatever is in front of them (graph_edge.h).
+void stay_programmatic(bool stays);
+
+// They do while it lives: the times of a record are all taken so, those from before the choice too.
+class ProgrammaticScope {
+ public:
+  ProgrammaticScope() { stay_programmatic(true); }
+  ~ProgrammaticScope() { stay_programmatic(false); }
+  ProgrammaticScope(const ProgrammaticScope&) = delete;
+  ProgrammaticScope& operator=(const ProgrammaticScope&) = delete;
+};
 
 // Lets the calling thread load kernels while a stream is being captured; `exchange_capture_mode` undoes it when called
 // again with the mode it gave.

@@ -23,6 +23,7 @@ aot_gemm_status_t aot_gemm_launch_kernel(int32_t kernel, const aot_gemm_problem_
 
 aot_gemm_status_t aot_gemm_launch_kernel_in_order(int32_t kernel, int32_t tile_order, const aot_gemm_problem_t* problem,
                                                   void* workspace, size_t workspace_bytes, void* stream) {
+  const aot::cuda::ProgrammaticScope scope;
   const aot::Stated stated(problem);
   if (stated.status() != AOT_GEMM_OK) return stated.status();
   aot::Plan plan;

@@ -1,9 +1,15 @@
 // A CUDA runtime of the few calls that a launch makes, for tests without a driver: it gives a driver's launch that
-// records what it is told and answers as it is told, and records what comes to its own.
+// records what it is told and answers as it is told, and records what comes to its own. Its one stream can be captured;
+// the nodes of its graphs are the numbers of `Node`, and of the functions launched by the captured launch before.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstring>
+
+#include "cuda_entry.h"
+
+extern "C" cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t*, const void*, void**);
 
 namespace {
 
@@ -15,6 +21,13 @@ int driver_calls, runtime_calls, searches, function_queries;
 bool has_function, has_functions;
 CUresult driver_answer;
 unsigned long long context;  // 0: none is current
+
+enum Node : uintptr_t { kMemset = 1, kForeignKernel, kProgrammaticKernel };
+CUgraphNode in_front[4];
+size_t num_in_front;
+bool is_captured, has_graphs;
+int capture_queries;
+bool is_cluster_told;
 
 // Gives a function that tells kernel and context.
 CUfunction function_in(const void* kernel, unsigned long long in) {
@@ -36,14 +49,94 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** argume
   ++driver_calls;
   recorded = *config;
   if (config->numAttrs > 0) attribute = config->attrs[0];
+  is_cluster_told = config->numAttrs > 1 && config->attrs[1].value.clusterDim.x == 2;
   recorded_kernel = function;
   recorded_arguments = arguments;
   return extra == nullptr ? driver_answer : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult is_capturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = is_captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*, CUgraph*, const CUgraphNode** nodes,
+                      const CUgraphEdgeData** edges, size_t* count) {
+  ++capture_queries;
+  if (edges == nullptr) return CUDA_ERROR_LOSSY_QUERY;
+  *nodes = in_front;
+  *count = num_in_front;
+  return is_capturing(stream, status);
+}
+
+CUresult node_type(CUgraphNode node, CUgraphNodeType* type) {
+  *type = node == reinterpret_cast<CUgraphNode>(kMemset) ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_KERNEL;
+  return CUDA_SUCCESS;
+}
+
+CUresult kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+  params->func = reinterpret_cast<CUfunction>(node);  // a node of ours is its function
+  return CUDA_SUCCESS;
+}
+
+CUresult kernel_attribute(CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
+  if (id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
+  value->programmaticStreamSerializationAllowed = node == reinterpret_cast<CUgraphNode>(kProgrammaticKernel);
+  return CUDA_SUCCESS;
+}
+
+const struct {
+  const char* name;
+  void* function;
+} kGraphFunctions[] = {
+    {"cuStreamIsCapturing", reinterpret_cast<void*>(&is_capturing)},
+    {"cuStreamGetCaptureInfo", reinterpret_cast<void*>(&capture_info)},
+    {"cuGraphNodeGetType", reinterpret_cast<void*>(&node_type)},
+    {"cuGraphKernelNodeGetParams", reinterpret_cast<void*>(&kernel_params)},
+    {"cuGraphKernelNodeGetAttribute", reinterpret_cast<void*>(&kernel_attribute)},
+};
+
+// Launches a kernel of ours by its number, on a stream; says what the driver was told of programmatic launch, or -1.
+int launch_programmatically(int kernel_number, cudaStream_t stream) {
+  static char kernels[16];
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = dim3(1, 1, 1);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  if (_cudaLaunchKernelEx(&config, &kernels[kernel_number], nullptr) != cudaSuccess || recorded.numAttrs != 2) return -1;
+  const bool is_untouched = attributes[0].val.programmaticStreamSerializationAllowed == 1;
+  return is_untouched && is_cluster_told ? attribute.value.programmaticStreamSerializationAllowed : -1;
+}
+
 }  // namespace
 
 extern "C" {
+
+// What stands in front of the next launch in the graph that is captured.
+void fake_capture(int captured, int with_graphs, int count, const uintptr_t* nodes) {
+  is_captured = captured != 0;
+  has_graphs = with_graphs != 0;
+  num_in_front = static_cast<size_t>(count);
+  for (int i = 0; i < count; ++i) in_front[i] = reinterpret_cast<CUgraphNode>(nodes[i]);
+  capture_queries = 0;
+}
+
+int fake_capture_queries() { return capture_queries; }
+
+int fake_programmatic(int kernel_number, uintptr_t stream) {
+  return launch_programmatically(kernel_number, reinterpret_cast<cudaStream_t>(stream));
+}
+
+// Gives the node of the last launch of ours.
+uintptr_t fake_node() { return reinterpret_cast<uintptr_t>(recorded_kernel); }
+
+void fake_stay(int stays) { aot::cuda::stay_programmatic(stays != 0); }
 
 void fake_set(int with_function, int answer) {
   has_function = with_function != 0;
@@ -77,7 +170,6 @@ int fake_launch(int kernel_number) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   void* arguments[] = {&config};
-  extern cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t*, const void*, void**);
   const cudaError_t error = _cudaLaunchKernelEx(&config, &kernel, arguments);
   if (error != cudaSuccess || runtime_calls > 0) return error;
   const unsigned int sizes[] = {recorded.gridDimX,  recorded.gridDimY,  recorded.gridDimZ, recorded.blockDimX,
@@ -98,6 +190,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   if (has_function && std::strcmp(name, "cuLaunchKernelEx") == 0) *function = reinterpret_cast<void*>(&launch);
   if (has_functions && std::strcmp(name, "cuCtxGetId") == 0) *function = reinterpret_cast<void*>(&get_context_id);
   if (has_functions && std::strcmp(name, "cuKernelGetFunction") == 0) *function = reinterpret_cast<void*>(&get_function);
+  for (const auto& graph : kGraphFunctions) {
+    if (std::strcmp(name, graph.name) != 0) continue;
+    *found = has_graphs ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *function = graph.function;
+  }
   return cudaSuccess;
 }
 

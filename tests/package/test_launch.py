@@ -1,4 +1,7 @@
-"""The launch of cuda_entry.cc over a CUDA runtime that records: what the driver is told, and when it is not asked."""
+"""The launch of cuda_entry.cc over a CUDA runtime that records: what the driver is told, and when it is not asked.
+
+What a graph then has is tried on a GPU, by tests/device/test_edges.py.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from tests import native
 pytestmark = pytest.mark.package
 
 ROOT = Path(__file__).parents[2]
+MEMSET, FOREIGN, PROGRAMMATIC = 1, 2, 3
+"""Nodes of cuda_runtime.cc: no kernel, and kernels of others that were launched ordinarily and programmatically."""
+STREAM, LEGACY, PER_THREAD = 0x1230, 1, 2
 NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED = 3, 201, 709
 
 
@@ -22,7 +28,7 @@ def runtime(tmp_path):
     """Build it, load a copy of its own for each test; calls of the runtime that no launch makes stay unresolved."""
     source, include = ROOT / "templates" / "src", fetch_toolchain(load_target("h200")).cuda_dir / "include"
     flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-isystem{include}"]
-    files = [source / "cuda_entry.cc", source / "grid.cc", Path(__file__).with_name("cuda_runtime.cc")]
+    files = [*(source / f"{x}.cc" for x in ("cuda_entry", "graph_edge", "grid")), Path(__file__).with_name("cuda_runtime.cc")]
     library = native.link(files, tmp_path / "launch.so", native.GCC, flags, ["-shared", "-Wl,-z,lazy"], [source])
     return ctypes.CDLL(str(library), mode=1)  # RTLD_LAZY
 
@@ -30,8 +36,9 @@ def runtime(tmp_path):
 def test_the_driver_is_told_what_the_runtime_would_be(runtime):
     runtime.fake_set(1, 0)
     runtime.fake_set_context(ctypes.c_ulonglong(7))
+    capture(runtime, captured=False)
     assert [runtime.fake_launch(0) for _ in range(3)] == [0, 0, 0]
-    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls(), runtime.fake_searches()) == (3, 0, 3)
+    assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls(), runtime.fake_searches()) == (3, 0, 4)
 
 
 def test_a_kernels_function_is_asked_for_once_in_each_context(runtime):
@@ -80,3 +87,65 @@ def test_without_the_drivers_function_the_runtime_launches(runtime):
     runtime.fake_set(1, 0)
     assert runtime.fake_launch(0) == 0
     assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls()) == (1, 0)
+
+
+def capture(runtime, *nodes, captured=True, graphs=True):
+    runtime.fake_capture(captured, graphs, len(nodes), (ctypes.c_size_t * 4)(*nodes))
+
+
+@pytest.fixture
+def graphs(runtime):
+    """The runtime, with kernels of ours that a graph already has: 0, whose node is given."""
+    runtime.fake_node.restype = ctypes.c_size_t
+    runtime.fake_set(1, 0)
+    capture(runtime)
+    assert runtime.fake_programmatic(0, STREAM) == 0  # nothing is in front
+    return runtime, runtime.fake_node()
+
+
+def test_a_captured_launch_is_programmatic_behind_a_kernel_that_lets_it_begin(graphs):
+    runtime, ours = graphs
+    for nodes, programmatic in (
+        ((ours,), 1),
+        ((PROGRAMMATIC,), 1),
+        ((ours, PROGRAMMATIC), 1),
+        ((FOREIGN,), 0),
+        ((MEMSET,), 0),
+        ((ours, FOREIGN), 0),
+        ((MEMSET, ours), 0),
+        ((), 0),
+    ):
+        capture(runtime, *nodes)
+        assert runtime.fake_programmatic(1, STREAM) == programmatic, nodes
+
+
+def test_a_kernel_of_ours_is_known_that_was_launched_ordinarily(graphs):
+    runtime, _ = graphs
+    capture(runtime, FOREIGN)
+    assert runtime.fake_programmatic(1, STREAM) == 0
+    capture(runtime, runtime.fake_node())
+    assert runtime.fake_programmatic(2, PER_THREAD) == 1
+
+
+def test_what_is_not_captured_stays_programmatic(graphs):
+    runtime, _ = graphs
+    capture(runtime, FOREIGN, captured=False)
+    assert runtime.fake_programmatic(1, STREAM) == 1
+    capture(runtime, FOREIGN)
+    assert [runtime.fake_programmatic(1, stream) for stream in (0, LEGACY)] == [1, 1]
+    assert runtime.fake_capture_queries() == 0
+
+
+def test_a_tunings_launch_stays_programmatic(graphs):
+    runtime, _ = graphs
+    capture(runtime, FOREIGN)
+    runtime.fake_stay(1)
+    assert runtime.fake_programmatic(1, STREAM) == 1
+    runtime.fake_stay(0)
+    assert runtime.fake_programmatic(1, STREAM) == 0
+
+
+def test_without_the_drivers_answers_a_launch_stays_programmatic(runtime):
+    runtime.fake_set(1, 0)
+    capture(runtime, FOREIGN, graphs=False)
+    assert runtime.fake_programmatic(1, STREAM) == 1

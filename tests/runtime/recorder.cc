@@ -370,6 +370,8 @@ Error exchange_capture_mode(int32_t* mode) {
   return answer(kCaptureMode);
 }
 
+void stay_programmatic(bool) {}
+
 bool means_no_gpu(Error error) { return error == 35 || error == 100; }
 
 const char* describe(Error error) { return error == 100 ? "no CUDA-capable device is detected" : "recorded error"; }

@@ -158,6 +158,8 @@ int32_t end_cluster_query() {
   return answer;
 }
 
+void stay_programmatic(bool) {}
+
 bool means_no_gpu(Error) { return false; }
 
 const char* describe(Error error) {
