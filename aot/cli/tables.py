@@ -190,7 +190,7 @@ def level_line(level: Level) -> str:
     if not level.num_pairs:
         return f"{level.name}: the level that the others are put to"
     spread = f"half of their ratios from {level.low:.4f} to {level.high:.4f}"
-    own = f"; {level.num_intense} intense problems by a factor of their own" if level.num_intense else ""
+    own = f"; {level.num_problems} problems by a factor of their own" if level.num_problems else ""
     return (
         f"{level.name}: times multiplied by {level.factor:.4f}, the median of {level.num_pairs} common pairs, {spread}"
         f"{own}"

@@ -355,8 +355,8 @@ def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, 
     "--level",
     "is_levelled",
     is_flag=True,
-    help="Put the runs' times to one level first, by the median ratio over what they have in common, and on problems "
-    "at the power limit by the reference library's times.",
+    help="Put the runs' times to one level first, by the median ratio over what they have in common, and on a problem "
+    "by the kernels that both have timed there, or in part by the reference library where it is at the power limit.",
 )
 @JSON
 def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelled: bool, as_json: bool) -> None:

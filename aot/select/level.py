@@ -5,9 +5,10 @@ run is the median ratio over what both it and the others have timed: a library's
 are the same code in every run; where those are too few all of the library's, and else any pair of problem and kernel.
 The median is not moved by a minority that was disturbed.
 
-An intense problem may be at the card's power limit or not, by what ran before it. There a time is worth what it is
-beside the library's, which was timed in the same rounds: the problem has the factor of the library's times on it
-(docs/log/2026-11-23-levels.md).
+On one problem kernels of ours deviate from that factor together, as they find the same operands in the same places,
+and an intense problem may be at the card's power limit or not. So a problem has a factor of its own: by the kernels
+that both have timed on it, or else, where it is intense, by the library (docs/log/2026-11-23-levels.md). The library's
+own times have the run's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ MIN_PAIRS = 20
 """Fewest common pairs that a factor is taken of: single pairs of two runs of an H200 differ by 2 to 4% beside their
 common factor (docs/measurements.md, 2026-11-21), so that the median of 20 is known to 1%."""
 
+SHARED_BY_KERNELS = 0.65
+"""Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,706 pairs of kernels on an H200
+in two runs: 0.74 below 6 us, 0.58 above 60 (docs/log/2026-11-23-levels.md)."""
+SHARED_WITH_LIBRARY = 0.4
+"""What of the library's deviation on an intense problem kernels have too: the slope of 1,924 of theirs over the library's,
+of 60 us and more, is 0.36, and of 6,404 at 12 to 60 us 0.12 to 0.22 (the same page)."""
+
 Pair: TypeAlias = tuple[Problem, KernelKey | str, int]
 """A problem, and the kernel, or the library by its name and version, that was timed on it; and the order of tiles."""
 
@@ -52,8 +60,8 @@ class Level:
     low: float
     """Quartiles of the pairs' own factors."""
     high: float
-    num_intense: int = 0
-    """Intense problems, whose times have a factor of their own."""
+    num_problems: int = 0
+    """Problems whose times have a factor of their own."""
 
 
 def _times(record: Record) -> dict[Pair, float]:
@@ -67,9 +75,9 @@ def _scaled(item: Timed, factor: float) -> Timed:
 
 
 def _levelled(record: Record, factor: float, of_problems: Mapping[Problem, float]) -> Record:
-    """Multiply a record's times with a factor, or with that of their problem where it has one."""
+    """Multiply a record's times with a factor, those of kernels with that of their problem where it has one."""
     found = (_scaled(x, of_problems.get(x.problem, factor)) if x.ok else x for x in record.measurements)
-    libraries = (_scaled(x, of_problems.get(x.problem, factor)) for x in record.library_times)
+    libraries = (_scaled(x, factor) for x in record.library_times)
     return replace(record, measurements=tuple(found), library_times=tuple(libraries))
 
 
@@ -108,18 +116,36 @@ def _joined(records: Sequence[Record]) -> Record:
     )
 
 
+def _of_problems(ratios: Mapping[Pair, float], factor: float) -> dict[Problem, float]:
+    """Return the factors of problems, of the ratios of all common pairs and the run's factor.
+
+    A kernel that has changed deviates everywhere: its problems are told apart by the median of all kernels' deviations.
+    """
+    of_libraries = {problem: math.log(x / factor) for (problem, what, _), x in ratios.items() if isinstance(what, str)}
+    found = {x: SHARED_WITH_LIBRARY * y for x, y in of_libraries.items() if is_intense(x, TimingPlan())}
+    of_kernels: dict[Problem, list[float]] = {}
+    for (problem, what, _), ratio in ratios.items():
+        if not isinstance(what, str):
+            of_kernels.setdefault(problem, []).append(math.log(ratio / factor))
+    usual = float(np.median(list(chain.from_iterable(of_kernels.values())))) if of_kernels else 0.0
+    for problem, deviations in of_kernels.items():
+        count = len(deviations)
+        known = count * SHARED_BY_KERNELS / (1 + (count - 1) * SHARED_BY_KERNELS)
+        found[problem] = known * float(np.mean(deviations) - usual)
+    return {problem: factor * math.exp(deviation) for problem, deviation in found.items()}
+
+
 def _level(
     name: str, own: Mapping[Pair, float], known: Mapping[Pair, Sequence[float]]
 ) -> tuple[Level, dict[Problem, float]]:
-    """Find what puts a run's times to the level of those that are known: its factor, and those of intense problems.
+    """Find what puts a run's times to the level of those that are known: its factor, and those of problems.
 
     Raises:
         StoreError: fewer than MIN_PAIRS are common to both.
     """
     ratios = {x: _geometric_mean(known[x]) / own[x] for x in sorted(known.keys() & own.keys(), key=str)}
     of_libraries = {x: ratio for x, ratio in ratios.items() if isinstance(x[1], str)}
-    intense = {x: ratio for x, ratio in of_libraries.items() if is_intense(x[0], TimingPlan())}
-    others = {x: ratio for x, ratio in of_libraries.items() if x not in intense}
+    others = {x: ratio for x, ratio in of_libraries.items() if not is_intense(x[0], TimingPlan())}
     used = next((x for x in (others, of_libraries) if len(x) >= MIN_PAIRS), ratios)
     if len(used) < MIN_PAIRS:
         raise StoreError(
@@ -127,7 +153,7 @@ def _level(
             "are needed to put it to their level; measure some of the same, or import it without --level"
         )
     low, factor, high = (float(x) for x in np.percentile(list(used.values()), [25, 50, 75]))
-    of_problems = {problem: ratio for (problem, *_), ratio in intense.items()}
+    of_problems = _of_problems(ratios, factor)
     return Level(name, factor, len(used), low, high, len(of_problems)), of_problems
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from aot.core.errors import StoreError
 from aot.core.measurement import LibraryTime, Measurement, Outcome, Record, Status
-from aot.select.level import MIN_PAIRS, level
+from aot.select.level import MIN_PAIRS, SHARED_BY_KERNELS, SHARED_WITH_LIBRARY, level
 from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 A, B = kernel_of(64, family="sm90_partial_tile"), kernel_of(128, family="sm90_partial_tile")
@@ -53,9 +53,8 @@ def test_what_several_have_timed_gets_the_geometric_mean():
     noise = np.exp(rng.normal(0.0, 0.02, len(PROBLEMS)))
     first, other = run(A, PROBLEMS, 1.0), run(A, PROBLEMS, 2.0, noise=noise.tolist())
     found, (_, factor) = level([("first", first), ("other", other)])
-    expected = {
-        (x.m, A.key): 10.0 * x.m * math.sqrt(2.0 * y * factor.factor) for x, y in zip(PROBLEMS, noise, strict=True)
-    }
+    left = {x: (2.0 * y * factor.factor) ** (1 - SHARED_BY_KERNELS) for x, y in zip(PROBLEMS, noise, strict=True)}
+    expected = {(x.m, A.key): 10.0 * x.m * math.sqrt(y) for x, y in left.items()}
     assert times(found) == pytest.approx(expected)
     assert {x.num_rounds for x in found.measurements} == {14}
 
@@ -111,7 +110,7 @@ def test_other_conditions_are_refused():
         level([("a", run(A, PROBLEMS, 1.0)), ("b", other)])
 
 
-def test_an_intense_problem_has_the_factor_of_the_librarys_times_on_it():
+def test_an_intense_problem_follows_the_library_in_part_where_no_kernel_tells_more():
     intense = [problem_of(4096, n, 4096) for n in range(1024, 1024 + 8 * MIN_PAIRS, 8)]
 
     def torch(factors):
@@ -127,9 +126,29 @@ def test_an_intense_problem_has_the_factor_of_the_librarys_times_on_it():
     )
     found, levels = level([("first", first), ("second", second)])
     assert (levels[1].factor, levels[1].num_pairs) == (pytest.approx(2.0), len(PROBLEMS))
-    assert levels[1].num_intense == len(intense)
-    assert [x.median_us for x in found.measurements if x.kernel == B.key] == pytest.approx([10.0] * len(hot))
-    assert [x.median_us for x in found.library_times] == pytest.approx([50.0] * len(hot))
+    assert levels[1].num_problems == len(intense)
+    in_part = 10.0 * 0.8 * 1.25**SHARED_WITH_LIBRARY
+    for x in found.measurements:
+        if x.kernel == B.key:
+            assert x.median_us == pytest.approx(in_part if x.problem in intense[:5] else 10.0)
+    libraries = {x.problem: x.median_us for x in found.library_times}
+    assert libraries == pytest.approx(
+        {x: 50.0 * math.sqrt(0.8) if x in intense[:5] else 50.0 for x in (*PROBLEMS, *intense)}
+    )
+
+
+def test_a_problem_follows_the_kernels_that_both_have_timed_on_it():
+    def torch():
+        return tuple(LibraryTime("torch 2", x, 5.0, 5.0, 5.0, 7) for x in PROBLEMS)
+
+    common = [*run(A, PROBLEMS, 0.7).measurements]  # a kernel that became faster, on one problem by less than elsewhere
+    common[3] = measured(A, PROBLEMS[3], 0.77 * 10.0 * PROBLEMS[3].m)
+    first = replace(run(A, PROBLEMS, 1.0), library_times=torch())
+    second = Record("h200", (CONDITIONS,), (*common, *run(B, PROBLEMS, 1.0).measurements), library_times=torch())
+    found, (_, told) = level([("first", first), ("second", second)])
+    assert (told.factor, told.num_problems) == (pytest.approx(1.0), len(PROBLEMS))
+    own = {m: us / (10.0 * m) for (m, kernel), us in times(found).items() if kernel == B.key}
+    assert own == pytest.approx({x.m: 1.1**-SHARED_BY_KERNELS if x == PROBLEMS[3] else 1.0 for x in PROBLEMS})
 
 
 def test_kernels_that_became_faster_do_not_move_the_level_where_a_library_was_timed():
