@@ -36,12 +36,12 @@ MIN_PAIRS = 20
 """Fewest common pairs that a factor is taken of: single pairs of two runs of an H200 differ by 2 to 4% beside their
 common factor (docs/measurements.md, 2026-11-21), so that the median of 20 is known to 1%."""
 
-SHARED_BY_KERNELS = 0.65
-"""Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,706 pairs of kernels on an H200
-in two runs: 0.74 below 6 us, 0.58 above 60 (docs/log/2026-11-23-levels.md)."""
+SHARED_BY_KERNELS = 0.5
+"""Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,208 pairs of kernels on an H200
+in two runs: 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (docs/log/2026-11-23-levels.md)."""
 SHARED_WITH_LIBRARY = 0.4
-"""What of the library's deviation on an intense problem kernels have too: the slope of 1,924 of theirs over the library's,
-of 60 us and more, is 0.36, and of 6,404 at 12 to 60 us 0.12 to 0.22 (the same page)."""
+"""What of the library's deviation on an intense problem kernels have too: the slope of 968 of theirs over the library's,
+of 60 us and more, is 0.43, and of 1,179 at 25 to 60 us 0.30 (the same page)."""
 
 Pair: TypeAlias = tuple[Problem, KernelKey | str, int]
 """A problem, and the kernel, or the library by its name and version, that was timed on it; and the order of tiles."""
