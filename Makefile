@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: help setup wheel check test walk images lint actions tune bench report release reproduce wheelhouse offline completion clean
 .DEFAULT_GOAL := help
+# The tests start hundreds of Python processes, which would each compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'

@@ -189,12 +189,15 @@ def level_line(level: Level) -> str:
     """Say what a run's times were multiplied with, and how that is known."""
     if not level.num_pairs:
         return f"{level.name}: the level that the others are put to"
-    spread = f"half of their ratios from {level.low:.4f} to {level.high:.4f}"
     own = f"; {level.num_problems} problems by a factor of their own" if level.num_problems else ""
-    return (
-        f"{level.name}: times multiplied by {level.factor:.4f}, the median of {level.num_pairs} common pairs, {spread}"
-        f"{own}"
-    )
+    of = f"the median of {level.num_pairs} common pairs, half of their ratios from {level.low:.4f} to {level.high:.4f}"
+    return f"{level.name}: times multiplied by {level.factor:.4f}, {of}{own}"
+
+
+def apart_line(level: Level) -> str:
+    """Say that a run was imported as it is whose times differ from the others' by a common factor."""
+    lie = f"{100 * abs(1 / level.factor - 1):.1f}% {'above' if level.factor < 1 else 'below'} the others'"
+    return f"{level.name}: its times lie {lie}, by {level.num_pairs} common pairs; to level them, import it with --level"
 
 
 _RECORDED = ("problems", "kernels", "times", "failures")

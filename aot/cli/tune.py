@@ -382,6 +382,8 @@ def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = 
         written = import_results(results, record, RECORDS, is_levelled=is_levelled)
     for item in written.levels:
         tell(tables.level_line(item))
+    for item in written.apart:
+        tell(tables.apart_line(item))
     show(
         lambda: {"path": written.path, "levels": written.levels, **tables.record_facts(written.record)},
         lambda: tables.record_summary(written.record),

@@ -36,12 +36,15 @@ MIN_PAIRS = 20
 """Fewest common pairs that a factor is taken of: single pairs of two runs of an H200 differ by 2 to 4% beside their
 common factor (docs/measurements.md, 2026-11-21), so that the median of 20 is known to 1%."""
 
+APART = 0.01
+"""By how much runs differ when it is said: that to which the median of MIN_PAIRS is known."""
+
 SHARED_BY_KERNELS = 0.5
-"""Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,208 pairs of kernels on an H200
-in two runs: 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (docs/log/2026-11-23-levels.md)."""
+"""Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,208 problems of an H200 in
+two runs, 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (docs/log/2026-11-23-levels.md)."""
 SHARED_WITH_LIBRARY = 0.4
-"""What of the library's deviation on an intense problem kernels have too: the slope of 968 of theirs over the library's,
-of 60 us and more, is 0.43, and of 1,179 at 25 to 60 us 0.30 (the same page)."""
+"""What of the library's deviation on an intense problem kernels have too. Source: the slope of theirs over it, 0.43 of
+968 times of 60 us and more, 0.30 of 1,179 at 25 to 60 us (the same page)."""
 
 Pair: TypeAlias = tuple[Problem, KernelKey | str, int]
 """A problem, and the kernel, or the library by its name and version, that was timed on it; and the order of tiles."""
@@ -186,3 +189,20 @@ def level(records: Sequence[tuple[str, Record]]) -> tuple[Record, list[Level]]:
         for pair, us in _times(done[-1]).items():
             known.setdefault(pair, []).append(us)
     return _joined(done), levels
+
+
+def levels_apart(records: Sequence[tuple[str, Record]]) -> list[Level]:
+    """Return what would put runs to the level of those in front of them, where that is more than APART away.
+
+    Args:
+        records: with the name of each; those with fewer than MIN_PAIRS pairs in common with the others are left out.
+    """
+    known: dict[Pair, list[float]] = {}
+    found = []
+    for name, record in records:
+        own = _times(record)
+        if len(known.keys() & own.keys()) >= MIN_PAIRS:
+            found.append(_level(name, own, known)[0])
+        for pair, us in own.items():
+            known.setdefault(pair, []).append(us)
+    return [x for x in found if abs(x.factor - 1) > APART]

@@ -28,7 +28,7 @@ from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
-from aot.select.level import Level, level
+from aot.select.level import Level, level, levels_apart
 from aot.select.record import from_store, merge, read_record, write_record
 from aot.select.selector import fallback_key
 from aot.select.time_model import TimeModel
@@ -227,6 +227,8 @@ class Imported:
     record: Record
     path: Path
     levels: tuple[Level, ...] = ()
+    apart: tuple[Level, ...] = ()
+    """What would put those runs to one level that were not, and whose times differ."""
 
 
 def import_results(
@@ -254,5 +256,6 @@ def import_results(
     named = [(str(path), read_record(path))] if path.exists() else []
     named += zip(map(str, results), found, strict=True)
     merged, levels = level(named) if is_levelled else (merge([x for _, x in named]), [])
+    apart = [] if is_levelled else levels_apart(named)
     write_record(path, merged)
-    return Imported(merged, path, tuple(levels))
+    return Imported(merged, path, tuple(levels), tuple(apart))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
+
+pytest.importorskip("torch")
+pytest.importorskip("aot_gemm")
 
 import aot_gemm
+import torch
 
 runtime = pytest.importorskip("cuda.bindings.runtime")
 

@@ -28,7 +28,8 @@ def runtime(tmp_path):
     """Build it, load a copy of its own for each test; calls of the runtime that no launch makes stay unresolved."""
     source, include = ROOT / "templates" / "src", fetch_toolchain(load_target("h200")).cuda_dir / "include"
     flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-isystem{include}"]
-    files = [*(source / f"{x}.cc" for x in ("cuda_entry", "graph_edge", "grid")), Path(__file__).with_name("cuda_runtime.cc")]
+    files = [source / f"{x}.cc" for x in ("cuda_entry", "graph_edge", "grid")]
+    files.append(Path(__file__).with_name("cuda_runtime.cc"))
     library = native.link(files, tmp_path / "launch.so", native.GCC, flags, ["-shared", "-Wl,-z,lazy"], [source])
     return ctypes.CDLL(str(library), mode=1)  # RTLD_LAZY
 

@@ -194,10 +194,13 @@ def test_runs_are_put_to_one_level(tmp_path):
                 item = Measurement(key, problem_of(m, 4096, 4096), us, 0.9 * us, 1.1 * us, 7, 1e-3)
                 store.add_measurement(run, number, item)
                 store.finish(run, item.problem)
+    lines = succeed("import", "a.sqlite", "b.sqlite", "c.sqlite", "--record", "as_they_are.jsonl.gz").splitlines()
+    apart = "b.sqlite: its times lie 25.0% above the others', by 25 common pairs; to level them, import it with --level"
+    assert [x for x in lines if "others" in x] == [apart]
     lines = succeed("import", "--level", "a.sqlite", "b.sqlite", "--record", "mine.jsonl.gz").splitlines()
     assert lines[0] == "a.sqlite: the level that the others are put to"
-    spread = "half of their ratios from 0.8000 to 0.8000"
-    assert lines[1] == f"b.sqlite: times multiplied by 0.8000, the median of 25 common pairs, {spread}"
+    spread, own = "half of their ratios from 0.8000 to 0.8000", "25 problems by a factor of their own"
+    assert lines[1] == f"b.sqlite: times multiplied by 0.8000, the median of 25 common pairs, {spread}; {own}"
     assert {x.problem.m: x.median_us for x in read_record(Path("mine.jsonl.gz")).measurements} == pytest.approx(
         {m: 9.0 * m for m in range(1, 31)}
     )

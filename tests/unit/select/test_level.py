@@ -6,7 +6,7 @@ import pytest
 
 from aot.core.errors import StoreError
 from aot.core.measurement import LibraryTime, Measurement, Outcome, Record, Status
-from aot.select.level import MIN_PAIRS, SHARED_BY_KERNELS, SHARED_WITH_LIBRARY, level
+from aot.select.level import MIN_PAIRS, SHARED_BY_KERNELS, SHARED_WITH_LIBRARY, level, levels_apart
 from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 A, B = kernel_of(64, family="sm90_partial_tile"), kernel_of(128, family="sm90_partial_tile")
@@ -159,3 +159,11 @@ def test_kernels_that_became_faster_do_not_move_the_level_where_a_library_was_ti
     faster = replace(run(A, PROBLEMS, 0.8), library_times=torch(1.0))
     _, (_, found) = level([("first", first), ("faster", faster)])
     assert found.factor == pytest.approx(1.0)
+
+
+def test_runs_are_told_apart_whose_times_differ_by_a_common_factor():
+    first, same, slow = run(A, PROBLEMS, 1.0), run(A, PROBLEMS, 1.005), run(A, PROBLEMS, 1.25)
+    few = run(A, PROBLEMS[: MIN_PAIRS - 1], 3.0)
+    found = levels_apart([("first", first), ("same", same), ("few", few), ("slow", slow)])
+    assert [x.name for x in found] == ["slow"]
+    assert found[0].factor == pytest.approx(0.8, rel=0.01)
