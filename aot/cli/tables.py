@@ -197,7 +197,7 @@ def level_line(level: Level) -> str:
 def apart_line(level: Level) -> str:
     """Say that a run was imported as it is whose times differ from the others' by a common factor."""
     lie = f"{100 * abs(1 / level.factor - 1):.1f}% {'above' if level.factor < 1 else 'below'} the others'"
-    return f"{level.name}: its times lie {lie}, by {level.num_pairs} common pairs; to level them, import it with --level"
+    return f"{level.name}: its times lie {lie}, by {level.num_pairs} common pairs; to level them, give --level"
 
 
 _RECORDED = ("problems", "kernels", "times", "failures")

@@ -195,7 +195,7 @@ def test_runs_are_put_to_one_level(tmp_path):
                 store.add_measurement(run, number, item)
                 store.finish(run, item.problem)
     lines = succeed("import", "a.sqlite", "b.sqlite", "c.sqlite", "--record", "as_they_are.jsonl.gz").splitlines()
-    apart = "b.sqlite: its times lie 25.0% above the others', by 25 common pairs; to level them, import it with --level"
+    apart = "b.sqlite: its times lie 25.0% above the others', by 25 common pairs; to level them, give --level"
     assert [x for x in lines if "others" in x] == [apart]
     lines = succeed("import", "--level", "a.sqlite", "b.sqlite", "--record", "mine.jsonl.gz").splitlines()
     assert lines[0] == "a.sqlite: the level that the others are put to"
