@@ -133,6 +133,13 @@ AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties),
     type=click.Path(path_type=Path),
     help="Selection that ties go to; by default the committed.",
 )
+@option(
+    "--like",
+    only=[MEASURED],
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Take kernels and table of this selection of another target, which has the same cores and as many of them; "
+    "times and scores are the record's.",
+)
 @click.option("--no-incumbent", is_flag=True, help="Let ties go to no earlier selection.")
 @click.option(
     "--batch-invariant",
@@ -166,6 +173,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
             values["max_kernels"], values["max_layout_kernels"], values["max_epilogue_kernels"], mean, worst
         ),
         incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
+        like=values["like"],
         kernels=values["kernels"],
         calibration=values["calibration"],
         heldout=values["heldout"],

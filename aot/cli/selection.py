@@ -80,6 +80,8 @@ class Request:
     heldout: str = "atlas_heldout"
     incumbent: Path | None = None
     """The selection that ties go to."""
+    like: Path | None = None
+    """Another target's selection whose kernels and table are taken."""
     named_weight: float = NAMED_WEIGHT
     epilogues: tuple[Epilogue, ...] = ()
     """Those that kernels are chosen for by imputed times."""
@@ -105,6 +107,7 @@ def select(request: Request) -> Selection:
         shapes.having(request.operations) if request.operations else (),
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
+        like=read_selection(request.like) if request.like else None,
     )
     with waiting("select kernels") as at:
         return _selected(request, shapes, replace(objective, progress=at))

@@ -261,7 +261,8 @@ def _fallback_rows(selection: Selection, num_columns: int) -> list[tuple[object,
 
 
 def _selection_head(selection: Selection) -> str:
-    return f"{selection.target}: {len(selection.kernels)} kernels, {selection.provenance} ({selection.record})"
+    like = f", as chosen for {selection.like}" if selection.like else ""
+    return f"{selection.target}: {len(selection.kernels)} kernels{like}, {selection.provenance} ({selection.record})"
 
 
 def _predicted_summary(selection: Selection) -> str:

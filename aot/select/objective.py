@@ -112,6 +112,8 @@ class Objective:
     """Compressed bytes of the kernels that are compiled, for the curves."""
     progress: Callable[[str], None] = quietly
     """Told what is being done."""
+    like: Selection | None = None
+    """Another target's selection whose kernels and table are taken."""
 
     def weights(self, operation: Operation) -> dict[Problem, float]:
         """Return how much the problems count that the wheel is for, as the table will be asked for them.

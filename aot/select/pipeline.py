@@ -21,6 +21,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Oper
 from aot.core.operands import misalignment
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target
+from aot.select.adopted import adopt, check_alike
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
 from aot.select.objective import KnownTimes, Objective
@@ -269,13 +270,13 @@ def select_measured(
     Args:
         path: the record's file.
         target: what it must be of.
-        objective: limits, and the incumbent.
+        objective: limits, the incumbent, or what is taken from another target.
         kernels: include and exclude patterns on candidate names.
         heldout: problems that are kept out of the selection and scored on.
 
     Raises:
         StoreError: the record cannot be read, or is another target's.
-        SelectionError: nothing can be selected.
+        SelectionError: nothing can be selected, or nothing taken from that target.
     """
     record = read_record(path)
     if record.target != target.name:
@@ -286,6 +287,9 @@ def select_measured(
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
     objective, unknown = _parted(objective, inside, target)
+    if objective.like is not None:
+        check_alike(target, load_target(objective.like.target))
+        unknown = []
     measured = KnownTimes(
         inside,
         predicted_times(objective.shapes, target, patterns, operations=unknown) if objective.shapes else {},
@@ -295,9 +299,12 @@ def select_measured(
         OrderedTimes.of(record),
         record,
     )
+    name = path.name.removesuffix(".jsonl.gz")
+    if objective.like is not None:
+        return adopt(objective.like, measured, target, objective, name)
     if objective.with_curves:
         objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
-    return select_kernels(measured, target, objective, path.name.removesuffix(".jsonl.gz"))
+    return select_kernels(measured, target, objective, name)
 
 
 def select_predicted(

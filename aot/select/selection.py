@@ -160,6 +160,8 @@ class Selection:
     """How the problems that it was made for are answered; None in selections that do not say it."""
     prices: tuple[Price, ...] | None = None
     """Of the operations that have a batch-invariant table; None in selections that do not say it."""
+    like: TargetName | None = None
+    """The target by whose times kernels and table were chosen, where it is another one."""
 
 
 @dataclass(frozen=True)

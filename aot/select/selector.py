@@ -184,7 +184,7 @@ def _asked_of(section: Section, table: DispatchTable, times: OperationTimes) -> 
     return {x: row for x, row in rows.items() if table.section(x.operation, x.num_groups) is section}
 
 
-def _against(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[AgainstReference]:
+def compared(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[AgainstReference]:
     """Compare each section with the reference library, on what was selected on and on what was held out."""
     for section in table.sections:
         for times, is_heldout in ((measured.times, False), (measured.heldout, True)):
@@ -194,7 +194,7 @@ def _against(table: DispatchTable, kernels: Sequence[KernelKey], measured: Known
                 yield found
 
 
-def _scores(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[HeldOut]:
+def scored(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[HeldOut]:
     """Score each section on what was held out."""
     for section in table.sections:
         yield from score(section, kernels, _asked_of(section, table, measured.heldout), measured.ordered)
@@ -221,20 +221,22 @@ def _fallback_section(operation: Operation, kernels: Sequence[KernelKey], target
 
 
 @dataclass(frozen=True)
-class _Models:
+class Models:
     """What gives times between those that are known, by what an operation's kernels are chosen by."""
 
     learned: Model | None
     prior: Model
 
     def of(self, basis: Basis) -> Model:
+        """Return the model of operations whose kernels are chosen so."""
         return self.prior if self.learned is None or basis is Basis.PREDICTED else self.learned
 
 
-def _models(measured: KnownTimes, target: Target) -> _Models:
+def models_of(measured: KnownTimes, target: Target) -> Models:
+    """Learn from what was measured, if anything was."""
     times = _aligned(measured.times)
     learned = None if measured.record is None or not times else TimeModel.fit(times, target)
-    return _Models(learned, Prior(target, measured.constants))
+    return Models(learned, Prior(target, measured.constants))
 
 
 def _named_record(record_name: str, found: Sequence[Chosen]) -> str:
@@ -261,7 +263,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     if measured.record is not None:
         times = _with_imputed(times, objective)
     objective.progress("learning from the times")
-    models = _models(measured, target)
+    models = models_of(measured, target)
     operations = [x for x in Operation if x in times and (not objective.operations or x in objective.operations)]
     kernels = list(dict.fromkeys(fallback_key(x, target) for x in (*operations, *objective.by_fallback)))
     fallbacks = {key.operation.call: index for index, key in enumerate(kernels)}
@@ -351,10 +353,10 @@ def _selection(
         measured.record.conditions if is_measured and measured.record else (),
         tuple(_regret(chosen, is_predicted=measured.record is None) for chosen in found),
         tuple(item for item in curves if item is not None),
-        tuple(_scores(table, kernels, measured)),
+        tuple(scored(table, kernels, measured)),
         tuple(kernels),
         table,
-        tuple(_against(table, kernels, measured)),
+        tuple(compared(table, kernels, measured)),
         objective.covered(table, kernels),
         tuple(prices(table, kernels, {**measured.times, **measured.predicted}, multiples)),
     )
