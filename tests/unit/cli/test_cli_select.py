@@ -182,7 +182,7 @@ def test_the_committed_selection_is_measured_and_says_so(built, selection):
     assert result.exit_code == 0, result.output
     coverage = read_selection(pipeline.COMMITTED / "h200.json.gz").coverage
     assert result.stdout.splitlines()[-1] == coverage.text
-    assert (coverage.num_problems, coverage.num_measured > 350) == (408, True)
+    assert (coverage.num_problems, coverage.num_measured > 300) == (408, True)
     assert f"the selection is the committed one, {pipeline.COMMITTED / 'h200.json.gz'}\n" in result.stderr
     assert "made here" not in result.stderr
 
