@@ -111,6 +111,7 @@ SELECTION = selection.Selection(
     (selection.AgainstReference(KK, False, 3, 1, 1.025, 1, 0, 0.975, "bf16_kk m3 n4096 k4096"),),
     Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of fp16": 2}),
     (selection.Price(KK, 3, 1.25, 1.125, 1.5, "bf16_kk m3 n4096 k4096"),),
+    "h100",
 )
 
 
