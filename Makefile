@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: help setup wheel check test walk images lint actions tune bench report release reproduce wheelhouse offline completion clean
 .DEFAULT_GOAL := help
-# The tests start hundreds of Python processes, which would each compile the sources again.
+# The tests start hundreds of Python processes, which would each compile the sources again, some 0.25 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## List the targets

@@ -137,8 +137,8 @@ AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties),
     "--like",
     only=[MEASURED],
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Take kernels and table of this selection of another target, which has the same cores and as many of them; "
-    "times and scores are the record's.",
+    help="Choose nothing: take kernels and table of this selection of another target, which has the same cores and as "
+    "many of them. Times and scores are the record's.",
 )
 @click.option("--no-incumbent", is_flag=True, help="Let ties go to no earlier selection.")
 @click.option(

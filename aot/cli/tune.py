@@ -385,7 +385,12 @@ def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = 
     for item in written.apart:
         tell(tables.apart_line(item))
     show(
-        lambda: {"path": written.path, "levels": written.levels, **tables.record_facts(written.record)},
+        lambda: {
+            "path": written.path,
+            "levels": written.levels,
+            "apart": written.apart,
+            **tables.record_facts(written.record),
+        },
         lambda: tables.record_summary(written.record),
     )
     tell(f"wrote {written.path}; next: aot select --target {written.record.target} --record {written.path}")

@@ -15,7 +15,6 @@ std::atomic<decltype(&cuStreamIsCapturing)> driver_is_capturing{nullptr};
 std::atomic<decltype(&cuStreamGetCaptureInfo_v3)> driver_capture_info{nullptr};
 std::atomic<decltype(&cuGraphNodeGetType)> driver_node_type{nullptr};
 std::atomic<decltype(&cuGraphKernelNodeGetParams)> driver_kernel_params{nullptr};
-std::atomic<decltype(&cuGraphKernelNodeGetAttribute)> driver_kernel_attribute{nullptr};
 
 thread_local bool stays_programmatic = false;
 
@@ -46,20 +45,16 @@ bool is_remembered(CUfunction function) {
   return false;
 }
 
-// Says whether a node is a kernel that lets the next one begin before it ends: one of ours, or one that was itself
-// launched programmatically, as kernels are that do so.
+// Says whether a node is a kernel of ours that lets the next one begin before it ends. Of another's the driver does not
+// tell: it gives no attribute of a node that was captured.
 bool lets_next_begin(CUgraphNode node) {
   const auto type_of = find_once(&driver_node_type, "cuGraphNodeGetType", 10000);
   const auto params_of = find_once(&driver_kernel_params, "cuGraphKernelNodeGetParams", 12000);
-  const auto attribute_of = find_once(&driver_kernel_attribute, "cuGraphKernelNodeGetAttribute", 11000);
-  if (type_of == nullptr || params_of == nullptr || attribute_of == nullptr) return true;
+  if (type_of == nullptr || params_of == nullptr) return true;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (type_of(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL) return false;
   CUDA_KERNEL_NODE_PARAMS params = {};
-  if (params_of(node, &params) == CUDA_SUCCESS && is_remembered(params.func)) return true;
-  CUlaunchAttributeValue value = {};
-  const auto attribute = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  return attribute_of(node, attribute, &value) == CUDA_SUCCESS && value.programmaticStreamSerializationAllowed != 0;
+  return params_of(node, &params) == CUDA_SUCCESS && is_remembered(params.func);
 }
 
 // Nothing captures the legacy stream, and a question about it is an error while other streams are captured.

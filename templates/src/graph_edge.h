@@ -1,7 +1,7 @@
 // By which kind of edge a CUDA graph orders a kernel of ours behind what is in front of it.
 //
 // A kernel that is launched programmatically begins before one in front of it has ended, if that one lets it. Behind any
-// other kernel it begins later than by an ordinary launch, by some 0.6 us on an H200 (docs/log/2026-11-23-graph-edges.md).
+// other kernel it takes 0.2 to 0.4 us more on an H200 than an ordinary launch (docs/log/2026-11-23-graph-edges.md).
 // While a stream is captured, what is in front of a launch can be asked for, and the launch is programmatic only where
 // that gains. What is in front of a launch that is not captured cannot be asked for: it stays programmatic.
 #ifndef AOT_GEMM_GRAPH_EDGE_H_
@@ -11,7 +11,7 @@
 
 namespace aot::cuda {
 
-// Attributes of a launch: CuTe DSL gives it four at most.
+// Attributes of a launch, at most: one with more stays as it is.
 constexpr unsigned int kMaxAttributes = 8;
 
 // Makes a launch that is captured an ordinary one, if it is programmatic and anything in front of it does not let it

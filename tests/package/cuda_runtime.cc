@@ -1,6 +1,6 @@
 // A CUDA runtime of the few calls that a launch makes, for tests without a driver: it gives a driver's launch that
 // records what it is told and answers as it is told, and records what comes to its own. Its one stream can be captured;
-// the nodes of its graphs are the numbers of `Node`, and of the functions launched by the captured launch before.
+// a node of its graphs is `kMemset`, or the function of a kernel.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -22,7 +22,7 @@ bool has_function, has_functions;
 CUresult driver_answer;
 unsigned long long context;  // 0: none is current
 
-enum Node : uintptr_t { kMemset = 1, kForeignKernel, kProgrammaticKernel };
+constexpr uintptr_t kMemset = 1;
 CUgraphNode in_front[4];
 size_t num_in_front;
 bool is_captured, has_graphs;
@@ -79,12 +79,6 @@ CUresult kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   return CUDA_SUCCESS;
 }
 
-CUresult kernel_attribute(CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
-  if (id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
-  value->programmaticStreamSerializationAllowed = node == reinterpret_cast<CUgraphNode>(kProgrammaticKernel);
-  return CUDA_SUCCESS;
-}
-
 const struct {
   const char* name;
   void* function;
@@ -93,7 +87,6 @@ const struct {
     {"cuStreamGetCaptureInfo", reinterpret_cast<void*>(&capture_info)},
     {"cuGraphNodeGetType", reinterpret_cast<void*>(&node_type)},
     {"cuGraphKernelNodeGetParams", reinterpret_cast<void*>(&kernel_params)},
-    {"cuGraphKernelNodeGetAttribute", reinterpret_cast<void*>(&kernel_attribute)},
 };
 
 // Launches a kernel of ours by its number, on a stream; says what the driver was told of programmatic launch, or -1.
