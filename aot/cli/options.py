@@ -95,8 +95,14 @@ class Command(click.Command):
             for parameter in self.params:
                 only = [x for x in axis.modes if isinstance(parameter, Option) and x in parameter.only]
                 if only and mode not in only and is_given(ctx, parameter.name or ""):
-                    raise click.UsageError(means_nothing(parameter.opts[-1], mode, only), ctx)
+                    raise click.UsageError(means_nothing(_as_given(parameter, ctx.params), mode, only), ctx)
         return super().invoke(ctx)
+
+
+def _as_given(parameter: click.Parameter, values: Mapping[str, Any]) -> str:
+    """Return the name that an option was given by: of one that has a name for each answer, such as --curve, its own."""
+    is_off = parameter.secondary_opts and values[parameter.name or ""] is False
+    return (parameter.secondary_opts if is_off else parameter.opts)[-1]
 
 
 def means_nothing(name: str, mode: str, only: list[str]) -> str:
@@ -178,11 +184,15 @@ def shapes_option(*, only: Collection[str] = (), text: str = SHAPES_HELP) -> Dec
 
 
 SHAPES = shapes_option()
-KERNELS = option(
-    "--kernels",
-    default="",
-    help="Patterns on candidate names, separated by commas; a leading - excludes: 'sm100_*,-*256x256*'.",
-)
+
+
+def kernels_option(*, only: Collection[str] = ()) -> Decorator:
+    """Make the option --kernels, which may have a meaning in some modes only."""
+    text = "Patterns on candidate names, separated by commas; a leading - excludes: 'sm100_*,-*256x256*'."
+    return option("--kernels", only=only, default="", help=text)
+
+
+KERNELS = kernels_option()
 DTYPES = tuple(element.value for element in ELEMENTS)
 LAYOUTS = tuple(layout.value for layout in Layout)
 EPILOGUES = tuple(epilogue.value for epilogue in Epilogue)

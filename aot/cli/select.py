@@ -13,7 +13,6 @@ from aot.cli.options import (
     ASKED_OPERATIONS,
     CROSSED_OPERATIONS,
     EPILOGUES,
-    KERNELS,
     OPERATIONS,
     OPERATIONS_AXIS,
     OUTPUT_FILE,
@@ -28,6 +27,7 @@ from aot.cli.options import (
     asked_operation,
     calibration_option,
     is_given,
+    kernels_option,
     option,
     options,
 )
@@ -48,44 +48,50 @@ from aot.select.selection import Selection, write_selection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MEASURED = "where a record is selected from"
+TIES, NO_INCUMBENT = "without --no-incumbent", "with --no-incumbent"
+CHOSEN, TAKEN = "without --like", "with --like"
+
 LIMITS = (
-    click.option(
+    option(
         "--max-kernels",
+        only=[CHOSEN],
         type=click.IntRange(1),
         default=SelectionLimits.max_kernels,
         show_default=True,
         help="Kernels of layout kk.",
     ),
-    click.option(
+    option(
         "--max-layout-kernels",
+        only=[CHOSEN],
         type=click.IntRange(4),
         default=SelectionLimits.max_layout_kernels,
         show_default=True,
         help="Of each other layout.",
     ),
-    click.option(
+    option(
         "--max-epilogue-kernels",
+        only=[CHOSEN],
         type=click.IntRange(4),
         default=SelectionLimits.max_epilogue_kernels,
         show_default=True,
         help="Of each operation with an epilogue, among those of the operation without.",
     ),
-    click.option(
+    option(
         "--max-regret",
+        only=[CHOSEN],
         type=REGRETS,
         help="Mean and worst regret of layout kk, such as 2%,10%: as few kernels as reach it, up to --max-kernels.",
     ),
-    click.option(
+    option(
         "--named-weight",
+        only=[CHOSEN],
         type=FiniteFloat(1.0),
         default=NAMED_WEIGHT,
         show_default=True,
         help="How often a problem of --shapes counts beside others measured.",
     ),
 )
-
-MEASURED = "where a record is selected from"
-TIES, NO_INCUMBENT = "without --no-incumbent", "with --no-incumbent"
 
 
 def _source(values: Mapping[str, Any]) -> str:
@@ -99,11 +105,20 @@ def _ties(values: Mapping[str, Any]) -> str:
     return NO_INCUMBENT if values["no_incumbent"] else TIES
 
 
-AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties), OPERATIONS_AXIS)
+def _choice(values: Mapping[str, Any]) -> str:
+    return TAKEN if values["like"] else CHOSEN
+
+
+AXES = (
+    Axis((MEASURED, PREDICTED), _source),
+    Axis((CHOSEN, TAKEN), _choice),
+    Axis((TIES, NO_INCUMBENT), _ties),
+    OPERATIONS_AXIS,
+)
 
 
 @click.command(name="select", cls=Command, axes=AXES)
-@options(TARGET, SHAPES, KERNELS, OPERATIONS, *LIMITS)
+@options(TARGET, SHAPES, kernels_option(only=[CHOSEN]), OPERATIONS, *LIMITS)
 @option(
     "--record",
     only=[MEASURED],
@@ -122,14 +137,14 @@ AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties),
 @option(
     "--epilogue",
     "epilogues",
-    only=[MEASURED, CROSSED_OPERATIONS],
+    only=[MEASURED, CHOSEN, CROSSED_OPERATIONS],
     multiple=True,
     type=click.Choice(list(EPILOGUES)),
     help="Choose kernels with this epilogue too, by the times of the product alone. May be given again.",
 )
 @option(
     "--incumbent",
-    only=[TIES],
+    only=[TIES, CHOSEN],
     type=click.Path(path_type=Path),
     help="Selection that ties go to; by default the committed.",
 )
@@ -138,15 +153,16 @@ AXES = (Axis((MEASURED, PREDICTED), _source), Axis((TIES, NO_INCUMBENT), _ties),
     only=[MEASURED],
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Choose nothing: take kernels and table of this selection of another target, which has the same cores and as "
-    "many of them. Times and scores are the record's.",
+    "many of them. Times and scores are the record's; limits, and what else decides a choice, are refused beside it.",
 )
-@click.option("--no-incumbent", is_flag=True, help="Let ties go to no earlier selection.")
-@click.option(
+@option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
+@option(
     "--batch-invariant",
+    only=[CHOSEN],
     is_flag=True,
     help="Add tables by which a row's bits do not depend on m or on the other rows, and say what they cost.",
 )
-@click.option("--curve/--no-curve", default=True, show_default=True, help="Work out kernels against regret.")
+@option("--curve/--no-curve", only=[CHOSEN], default=True, show_default=True, help="Work out kernels against regret.")
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/selections/.")
 @JSON
 @click.pass_context

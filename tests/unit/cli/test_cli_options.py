@@ -123,6 +123,17 @@ def workplace(tmp_path, monkeypatch):
             "select --no-incumbent --incumbent s.json",
             "--incumbent means nothing with --no-incumbent; leave it out, or use it without --no-incumbent",
         ),
+        *(
+            (
+                f"select --target h200 --like s.json {option}",
+                f"{option.split()[0]} means nothing with --like; leave it out, or use it ",
+            )
+            for option in (
+                *("--max-kernels 5", "--max-layout-kernels 5", "--max-epilogue-kernels 5", "--max-regret 2%,10%"),
+                *("--named-weight 1", "--kernels sm90_*", "--epilogue bias", "--incumbent s.json", "--no-incumbent"),
+                *("--batch-invariant", "--curve", "--no-curve"),
+            )
+        ),
         ("tune --on ssh://x --bundle b", "--bundle means nothing with --on; leave one of the two out"),
         ("tune --record r", "--record means nothing without --on and --bundle; leave it out, or use it with --on"),
         ("tune --bundle b --record r", "--record means nothing with --bundle; leave it out, or use it with --on"),
