@@ -18,11 +18,9 @@ from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
 from aot.families._grid import along_x
+from aot.families._skinny_loads import WORDS, chunks, load_block, make_load, partition
 from aot.families._skinny_tile import ALIGN_BYTES, CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
 from aot.families._waits import await_phase
-
-WORDS = 4
-"""32-bit registers of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,8 @@ class SplitGemm:
         num_stages = tile.num_warps * tile.num_stages
         layout_b = cute.tile_to_shape(atom, (tile.rows, self.block_k, num_stages), order=(0, 1, 2))
         layout_a = cute.tile_to_shape(atom, (tile.padded_columns, self.block_k, num_stages), order=(0, 1, 2))
-        load_b = _make_load(b, layout_b, (tile.rows, self.block_k))
-        load_a = _make_load(a, layout_a, (tile.columns, self.block_k))
+        load_b = make_load(b, layout_b, (tile.rows, self.block_k))
+        load_a = make_load(a, layout_a, (tile.columns, self.block_k))
         tiles_m, tiles_n = (
             cute.ceil_div(d.shape[0], tile.columns),
             cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
@@ -145,8 +143,8 @@ class SplitGemm:
         tile_m, tile_n = Int32(0), index
         if tiles_m > 1:  # a division would delay the first load
             tile_m, tile_n = index % tiles_m, index // tiles_m
-        pair_a = _partition(load_a, storage.a, layouts[0], (tile.columns, self.block_k), tile_m)
-        pair_b = _partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n)
+        pair_a = partition(load_a, storage.a, layouts[0], (tile.columns, self.block_k), tile_m)
+        pair_b = partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n)
         num_k_blocks = cute.ceil_div(load_b[1].shape[1], self.block_k)
         blocks = (rank * tile.num_warps + warp_index, num_k_blocks)
         first = tile_n * tile.rows + rank * tile.share
@@ -186,11 +184,11 @@ class SplitGemm:
         num_first = cutlass.min(num_stages, cute.ceil_div(cutlass.max(num_k_blocks - first, 0), step))
         for s in cutlass.range(num_first, unroll=1):
             self._announce(barriers + s)
-            _load(pair_b, first + s * step, first_stage + s, barriers + s)
+            load_block(pair_b, first + s * step, first_stage + s, barriers + s)
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         for s in cutlass.range(num_first, unroll=1):
-            _load(pair_a, first + s * step, first_stage + s, barriers + s)
+            load_block(pair_a, first + s * step, first_stage + s, barriers + s)
         fetched = self._fetch(vectors, share)
         stage, phase = Int32(0), Int32(0)
         for k_block in cutlass.range(first, num_k_blocks, step, unroll=1):
@@ -200,8 +198,8 @@ class SplitGemm:
             following = k_block + num_stages * step
             if following < num_k_blocks:
                 self._announce(barriers + stage)
-                _load(pair_b, following, first_stage + stage, barriers + stage)
-                _load(pair_a, following, first_stage + stage, barriers + stage)
+                load_block(pair_b, following, first_stage + stage, barriers + stage)
+                load_block(pair_a, following, first_stage + stage, barriers + stage)
             stage += 1
             if stage == num_stages:
                 stage = Int32(0)
@@ -228,8 +226,8 @@ class SplitGemm:
         operation = warp.MmaF16BF16Op(self.multiplied, Float32, (MMA_M, MMA_N, 16))
         mma = cute.make_mma_atom(operation)
         rows, columns = tile.rows // MMA_M, tile.padded_columns // MMA_N
-        chunks_b = _chunks(storage.b, stage * (tile.rows * CHUNK) + row * CHUNK, tile.rows * CHUNK)
-        chunks_a = _chunks(storage.a, stage * (tile.padded_columns * CHUNK) + row * CHUNK, tile.padded_columns * CHUNK)
+        chunks_b = chunks(storage.b, stage * (tile.rows * CHUNK) + row * CHUNK, tile.rows * CHUNK)
+        chunks_a = chunks(storage.a, stage * (tile.padded_columns * CHUNK) + row * CHUNK, tile.padded_columns * CHUNK)
         for half in range_constexpr(2):
             chunk = (2 * column + half) ^ row
             words_b = cute.make_rmem_tensor((WORDS, 2, rows), Int32)
@@ -381,36 +379,3 @@ def _add_up(parts: cute.Tensor, row: Int32, column: Int32) -> Any:
 def _received_barrier(storage: Any, tile: Tile) -> Any:
     """Return the barrier that counts what a CTA receives from the cluster."""
     return storage.barriers.data_ptr() + tile.num_warps * tile.num_stages
-
-
-def _make_load(operand: Any, layout: Any, box: tuple[int, int]) -> Any:
-    """Make the TMA atom that loads boxes of (rows, k), and the operand's view for it; to be called while tracing."""
-    target = cute.composition(cute.select(layout, [0, 1]), box)
-    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, target, box)
-
-
-def _partition(load: Any, memory: Any, layout: Any, box: tuple[int, int], tile: Any) -> Any:
-    """Make the atom's view of a tile in global memory, (box, block of k), and of the stages, (box, stage)."""
-    atom, operand = load
-    stages = memory.get_tensor(layout.outer, swizzle=layout.inner)
-    boxes = cute.local_tile(stages, box, (0, 0, None))
-    tiles = cute.local_tile(operand, box, (tile, None))
-    target, source = cpasync.tma_partition(
-        atom, 0, cute.make_layout(1), cute.group_modes(boxes, 0, 2), cute.group_modes(tiles, 0, 2)
-    )
-    return atom, source, target
-
-
-@cute.jit
-def _load(pair: Any, k_block: Int32, stage: Int32, barrier: Any) -> None:
-    """Load a block of k of one operand's tile into a stage."""
-    atom, source, target = pair
-    cute.copy(atom, source[None, k_block], target[None, stage], tma_bar_ptr=barrier)
-
-
-def _chunks(memory: Any, first: Int32, count: int) -> Any:
-    """View `count` chunks of 16 bytes of stages from a chunk on, (words, chunks)."""
-    words = cute.recast_ptr(memory.data_ptr(), dtype=Int32)
-    everything = cute.make_tensor(words, cute.make_layout((WORDS, 1 << 20), stride=(1, WORDS)))
-    start = everything[None, first].iterator
-    return cute.make_tensor(start, cute.make_layout((WORDS, count), stride=(1, WORDS)))
