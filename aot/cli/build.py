@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli import tables
+from aot.cli import selection_tables
 from aot.cli.completion import complete_targets
 from aot.cli.options import (
     ALL_OPERATIONS_TYPE,
@@ -157,7 +157,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         pipeline.require_measured(found)
     if found and found.num_general:
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
-    tell(tables.selection_summary(chosen))
+    tell(selection_tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
     rows = _select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found

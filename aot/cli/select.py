@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli import tables
+from aot.cli import selection_tables
 from aot.cli.options import (
     ASKED_OPERATIONS,
     CROSSED_OPERATIONS,
@@ -201,7 +201,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     )
     selection = select(request)
     write_selection(path, selection)
-    show(lambda: {"path": path, **selection_facts(selection)}, lambda: tables.selection_summary(selection))
+    show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))
     tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
     tell(pipeline.coverage_text(selection.coverage))
 
@@ -227,7 +227,7 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], num_shown: int, as_jso
     del as_json
     with waiting("compare what two selections dispatch") as at:
         found = pipeline.compare_selections(old, new, records, RECORDS, at)
-    show(lambda: vars(found), lambda: tables.difference_table(found, num_shown))
+    show(lambda: vars(found), lambda: selection_tables.difference_table(found, num_shown))
 
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode), OPERATIONS_AXIS))

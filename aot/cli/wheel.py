@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli import tables
+from aot.cli import selection_tables, tables
 from aot.cli.build import built_facts, said
 from aot.cli.options import (
     JOBS,
@@ -231,7 +231,7 @@ def wheel(**values: Any) -> None:
         for line in check_wheel(built.path):
             click.echo(f"  {line}", err=True)
     texts = (
-        tables.selection_summary(chosen),
+        selection_tables.selection_summary(chosen),
         progress.summary(),
         said(built, {device.name: coverage}),
         f"on the {device.name}: pip install {built.path}",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.cli import tables
+from aot.cli import selection_tables
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.named_operations import named_operations
@@ -65,7 +65,7 @@ def test_an_operation_is_told_of_everywhere(operation):
     assert f"roofline   {roofline(problem, H200).time_us:.2f} us" in text
     assert coverage(found.table, found.kernels, [problem]).num_predicted == 1
     assert [x.corner.operation for x in compare(found, other, {}).changes] == [operation] * 3
-    assert operation.tag in tables.selection_summary(found)
+    assert operation.tag in selection_tables.selection_summary(found)
     assert tile_notes(found, H200, {}).keys() == {key.name for key in found.kernels if key.candidate != FALLBACK}
     (facts,) = facts_of(found, H200, None).operations
     assert operation_name(facts).startswith(f"{operation.tag}: ")
