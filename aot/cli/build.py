@@ -261,10 +261,11 @@ def build(context: click.Context, /, **values: Any) -> None:
     Without --selection, builds what `aot select` made here last, build/selections/TARGET.json; else the target's
     committed selection; else it selects, from the target's record, or where there is none, by the cost model. It says
     which it was. --committed and --predicted ask for one of the others.
-    With --operations the wheel has these: the committed selection's kernels and times where it has them, and else what
-    `aot select --operations` would select, whose rows say that they are predicted. --epilogues adds to them, so that
-    --epilogues silu is --operations default,bf16_kk_silu,fp16_kk_silu. Operations on rows, such as norms, are selected
-    by the target's record of them, or where there is none by the cost model.
+    With --operations the wheel has these: the committed selection's kernels and times where it has them; else,
+    predicted, those of the same operation in another type of the same size or with another activation, unless --shapes
+    is given; else what `aot select --operations` would select. --epilogues adds to them, so that --epilogues silu is
+    --operations default,bf16_kk_silu,fp16_kk_silu. Operations on rows, such as norms, are selected by the target's
+    record of them, or where there is none by the cost model.
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()

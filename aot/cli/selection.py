@@ -20,10 +20,11 @@ from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
 from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import Selection, read_selection
+from aot.select.siblings import as_sibling, sibling_in
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 NAMED = "with --selection"
 RECORDED = "with --record and without --selection"
@@ -137,7 +138,9 @@ def selection_with(
 ) -> Selection:
     """Make the selection of some operations: what the committed ones have of them, and what is selected for the others.
 
-    The others get kernels by the target's record where an equivalent operation was measured, else by the cost model.
+    The others get the kernels and the table of a sibling that a committed selection has, unless they were timed
+    themselves or --shapes is given. Where there is none, they get kernels by the target's record where an equivalent
+    operation was measured, else by the cost model.
 
     Args:
         context: of a command with the option --shapes.
@@ -150,20 +153,35 @@ def selection_with(
     """
     if is_predicted:
         return _select_anew(context, device, None, operations)
+    committed = [read_selection(path) for path in pipeline.committed_selections(device)]
     parts: list[Selection] = []
     others = operations
-    for path in pipeline.committed_selections(device):
-        if not others:
-            break
-        committed = read_selection(path)
-        known = [x for x in others if x in operations_of(committed)]
+    for selection in committed:
+        known = [x for x in others if x in operations_of(selection)]
         others = tuple(x for x in others if x not in known)
         if known:
-            parts.append(restricted(committed, known))
-    for record, asked in pipeline.records_for(others, device, RECORDS).items():
+            parts.append(restricted(selection, known))
+    adopted = {} if is_given(context, "shapes") else _as_siblings(others, committed, device)
+    parts += adopted.values()
+    for record, asked in pipeline.records_for([x for x in others if x not in adopted], device, RECORDS).items():
         click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
         parts.append(_select_anew(context, device, record, tuple(asked)))
     return reduce(joined, parts)
+
+
+def _as_siblings(
+    operations: Sequence[Operation], selections: Sequence[Selection], device: Target
+) -> dict[Operation, Selection]:
+    """Make the selections of those operations that have a sibling in another selection and no times of their own."""
+    timed = pipeline.timed_operations(device, RECORDS) if operations else ()
+    found = {}
+    for operation in (x for x in operations if x not in timed):
+        nearest = ((x, sibling_in(x, operation, device)) for x in selections)
+        selection, sibling = next((pair for pair in nearest if pair[1] is not None), (None, None))
+        if selection is not None and sibling is not None:
+            click.echo(f"{operation}: the kernels and the table of {sibling}", err=True)
+            found[operation] = as_sibling(selection, sibling, operation, device)
+    return found
 
 
 def last_selection(target: str) -> Path | None:

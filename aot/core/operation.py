@@ -319,6 +319,18 @@ class Operation(Word):
         found = (_find(types, self.layout, self.epilogue, self.grouping) for types in self._alike)
         return tuple(operation for operation in found if operation is not None)
 
+    @cached_property
+    def siblings(self) -> tuple[Operation, ...]:
+        """Return the operations whose kernels are the same code but for a type or an activation, the nearest first.
+
+        That is the twins, then those with another activation or another gate, then the twins of these. Such kernels
+        move the same bytes and multiply as much, so that one rank of them serves all.
+        """
+        kinds = next((x for x in (ACTIVATIONS, GATES) if set(x) & set(self.epilogue.steps)), ())
+        others = [x for x in Epilogue if x is not self.epilogue and set(x.steps) & set(kinds)]
+        near = (_find(types, self.layout, x, self.grouping) for types in (self.types, *self._alike) for x in others)
+        return tuple(dict.fromkeys((*self.twins, *(x for x in near if x is not None))))
+
     def num_rows_of_b(self, n: int) -> int:
         """Return the rows that B has for n columns of D."""
         return n if self.gate is None else 2 * n

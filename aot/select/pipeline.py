@@ -67,6 +67,17 @@ def _num_problems(path: Path) -> Counter[Operation]:
     return Counter(x.operation for x in {item.problem for item in read_record(path).measurements if item.ok})
 
 
+def _records_of(target: Target, records: Path) -> list[Path]:
+    """List a target's committed records: its own, then others of its name, such as `h200_quack`."""
+    first = default_record(target, records)
+    return ([] if first is None else [first]) + sorted(records.glob(f"{target.name}_*.jsonl.gz"))
+
+
+def timed_operations(target: Target, records: Path) -> frozenset[Operation]:
+    """Return the operations that a committed record of a target has times of their own of."""
+    return frozenset(key.operation for path in _records_of(target, records) for key in recorded_kernels(path))
+
+
 def records_for(operations: Sequence[Operation], target: Target, records: Path) -> dict[Path | None, list[Operation]]:
     """Part operations by the committed record that their kernels can be chosen by; None where there is none.
 
@@ -74,12 +85,10 @@ def records_for(operations: Sequence[Operation], target: Target, records: Path) 
     them. For want of that it is the first record with kernels that can be built: the target's own, then others of its
     name, such as `h200_quack`.
     """
-    paths = [default_record(target, records), *sorted(records.glob(f"{target.name}_*.jsonl.gz"))]
     timed: dict[Path, dict[Operation, set[Candidate]]] = {}
-    for path in paths:
-        if path is not None:
-            for key in recorded_kernels(path):
-                timed.setdefault(path, {}).setdefault(key.operation, set()).add(key.candidate)
+    for path in _records_of(target, records):
+        for key in recorded_kernels(path):
+            timed.setdefault(path, {}).setdefault(key.operation, set()).add(key.candidate)
     count = cache(_num_problems)
 
     def record_for(operation: Operation) -> Path | None:

@@ -9,6 +9,7 @@ import pytest
 
 from aot.cli import options as cli_options
 from aot.core.epilogue import Epilogue
+from aot.core.operation import Operation
 from aot.families import families
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline, table
@@ -287,6 +288,34 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     assert "measured" in {row.provenance for x in plain.ladders for row in x.rows}
     assert "bf16_kk_silu: by the cost model\n" in result.stderr
     assert len([key for key in found.kernels if key.operation == silu.operation]) <= 24 + 1
+
+
+def test_what_a_committed_selection_has_a_sibling_of_is_not_selected_anew(built, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pipeline, "records_for", lambda operations, *_: asked.append([*operations]) or {})
+    result = aot("build", "--target", "h200", "--operations", "bf16_kk_residual,fp16_kk_residual,bf16_kk_gelu_tanh")
+    assert result.exit_code == 0, result.output
+    assert asked == [[]]
+    assert "bf16_kk_gelu_tanh: the kernels and the table of bf16_kk_gelu\n" in result.stderr
+    assert "fp16_kk_residual: the kernels and the table of bf16_kk_residual\n" in result.stderr
+    ((found,), _, _) = built[0]
+    provenances = {x.operation.tag: {row.provenance for y in x.ladders for row in y.rows} for x in found.table.sections}
+    assert provenances["fp16_kk_residual"] == provenances["bf16_kk_gelu_tanh"] == {"predicted"}
+    assert "measured" in provenances["bf16_kk_residual"]
+    kernels = {
+        tag: {x.candidate for x in found.kernels if x.operation.tag == tag}
+        for tag in ("bf16_kk_residual", "fp16_kk_residual")
+    }
+    assert kernels["bf16_kk_residual"] == kernels["fp16_kk_residual"]
+
+
+def test_an_operation_that_was_timed_itself_is_selected_by_its_times(built, monkeypatch):
+    timed = Operation.FP16_KK_RESIDUAL
+    monkeypatch.setattr(pipeline, "timed_operations", lambda *_: {timed})
+    asked = []
+    monkeypatch.setattr(pipeline, "records_for", lambda operations, *_: asked.append([*operations]) or {})
+    aot("build", "--target", "h200", "--operations", "bf16_kk,fp16_kk_residual")
+    assert asked == [[timed]]
 
 
 def test_what_was_selected_here_last_is_built_and_the_committed_where_that_is_asked(built, selection):

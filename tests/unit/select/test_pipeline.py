@@ -37,6 +37,7 @@ from aot.select.pipeline import (
     require_measured,
     select_measured,
     select_predicted,
+    timed_operations,
     times_behind,
 )
 from aot.select.record import recorded_kernels, write_record
@@ -469,6 +470,8 @@ def test_an_operation_is_chosen_by_the_first_record_with_kernels_that_can_be_bui
     asked = [BF16, Operation.BF16_KK_SILU, Operation.E4M3_BF16_KK]
     assert records_for(asked, H200, tmp_path) == {own: [BF16], other: [asked[1]], None: [asked[2]]}
     assert records_for(asked, load_target("thor"), tmp_path) == {None: asked}
+    assert timed_operations(H200, tmp_path) == {BF16}
+    assert timed_operations(load_target("thor"), tmp_path) == frozenset()
     assert {key.candidate for key in recorded_kernels(other)} == {PLAIN, SMALL}
     (tmp_path / "bad.jsonl.gz").write_bytes(b"x")
     with pytest.raises(StoreError, match=r"cannot read the record .*bad\.jsonl\.gz"):
