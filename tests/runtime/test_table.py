@@ -38,7 +38,7 @@ def test_plan_equals_the_reference(package, manifest):
 
 @pytest.mark.parametrize("operation", DENSE, ids=lambda x: x.tag)
 def test_the_bytes_of_a_problem_are_those_that_the_toolchain_counts(package, operation):
-    rates = package._table._Rates(1.0, 1e6, asdict(ElementBits.of(operation)))
+    rates = package._roofline.Rates(1.0, 1e6, asdict(ElementBits.of(operation)))
     for shape in ((1, 1, 1), (48, 4096, 4096), (129, 40, 257), (5000, 8192, 16)):
         assert rates.least_us(*shape)["memory"] == operation.num_bytes(*shape)
 
@@ -150,7 +150,7 @@ def test_other_layouts_are_refused(package, layout):
 def priced(package, manifest, monkeypatch):
     """Give every row of the ladders a time of so many times the limit of its own shape."""
 
-    read, rates = package._packed.row_of, package._table._rates(0, "bf16")
+    read, rates = package._packed.row_of, package._roofline.rates_of(0, "bf16")
 
     def price(factor):
         def priced_row(section, ladder, step):

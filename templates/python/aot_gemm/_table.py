@@ -12,6 +12,7 @@ from ._manifest import device_table, library_of_manifest, manifest
 from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
 from ._request import find, request_of
+from ._roofline import Rates, rates_of
 
 LAYOUTS = ("kk", "kn", "mk", "mn")
 """By the number of aot_gemm_selection_t.layout."""
@@ -167,33 +168,6 @@ def _find_place(selection: _Selection) -> _Place | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """What the rooflines of an operation follow from, by the manifest: the twin of the toolchain's roofline.py."""
-
-    flops_per_s: float
-    bytes_per_s: float
-    bits: dict[str, int]
-    """Of an element of each operand, and how many elements there are: `ElementBits` of the toolchain's manifest.py."""
-
-    def least_us(self, m: int, n: int, k: int) -> dict[str, float]:
-        """Return the least times by the rate of the tensor cores, and by that of device memory."""
-        rows, block = self.bits["parts"] * n, self.bits["factor_block"]
-        factors = (m + -(-rows // block)) * -(-k // block) if block else m + rows
-        elements = {"a": m * k, "b": rows * k, "d": m * n, "bias": rows, "residual": m * n, "factor": factors}
-        num_bytes = sum(-(-count * self.bits[name] // 8) for name, count in elements.items())
-        return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
-
-    def roofline_us(self, shape: Shape, batch: int = 1) -> float:
-        """Return the least time of a product that is not empty, or of a batch of those."""
-        return batch * max(self.least_us(*shape).values())
-
-
-def _rates(table: int, call: str) -> _Rates:
-    values = manifest()["tables"][table]
-    return _Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
-
-
 def _why_unlike(place: _Place, selection: _Selection) -> str | None:
     """Say why the table's times are of other sizes than a problem's, or of another kernel; None where they are not."""
     edge = place.bucket[0]
@@ -207,7 +181,7 @@ def _why_unlike(place: _Place, selection: _Selection) -> str | None:
     return None
 
 
-def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: _Rates) -> str | None:
+def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: Rates) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
     if selection.num_launches > 1:
         return f"each of the {selection.num_launches} products is a launch of its own"
@@ -258,6 +232,55 @@ def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, tar
     library_of_manifest()
     asked = _library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target)
     return _Selection(*_library.binding()["plan"](*asked))
+
+
+def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_grouped: bool) -> dict[str, Any]:
+    """Return the fields of a `Plan` that library and table answer.
+
+    Args:
+        selection: what the library says of the problem.
+        call: the operation's tag.
+        shape: (m, n, k) of one product, or what is expected of one group.
+        count: how many products or groups there are.
+        is_grouped: whether these are groups.
+
+    Raises:
+        CorruptLibraryError: the manifest does not have the place that the library answers from.
+    """
+    if is_grouped:
+        selection = selection._replace(m=shape[0], k=shape[2])
+    names = [kernel["name"] for kernel in manifest()["kernels"]]
+    place = _find_place(selection)
+    rates = rates_of(selection.table, call)
+    is_empty = 0 in (*shape[:2], count)
+    least = {} if is_empty else {name: count * us for name, us in rates.least_us(*shape).items()}
+    bound = max(least, key=least.__getitem__, default=None)
+    roofline_us = None if bound is None else least[bound]
+    empty = "an empty product launches nothing"
+    no_time = empty if roofline_us is None else _why_no_time(place, selection, roofline_us, rates)
+    timed = place.row if place and no_time is None else None
+    fraction = rates.roofline_us(place.bucket, place.num_groups) / timed.time_us if place and timed else None
+    table = manifest()["tables"][selection.table]
+    return {
+        "launches": selection.num_launches,
+        "kernel": names[selection.kernel],
+        "tier": TIERS[selection.tier],
+        "bucket": place.bucket if place else None,
+        "bucket_batch": place.num_groups if place else None,
+        "skew": skew_of(place.num_groups) if place and timed and is_grouped else None,
+        "time_us": timed.time_us if timed else None,
+        "no_time": no_time,
+        "provenance": timed.provenance if timed else None,
+        "runner_up": names[timed.runner_up] if timed else None,
+        "runner_up_us": timed.runner_up_us if timed else None,
+        "roofline_us": roofline_us,
+        "roofline_bound": bound,
+        "roofline_fraction": fraction,
+        "bigger_tiles": tuple(table["bigger_tiles"].get(names[selection.kernel], ())),
+        "workspace_bytes": selection.workspace_bytes,
+        "tile_order": TILE_ORDERS[selection.tile_order],
+        "target": table["target"],
+    }
 
 
 def plan(
@@ -341,18 +364,6 @@ def plan(
     flags = (BATCH_INVARIANT if batch_invariant else 0) | (DETERMINISTIC if deterministic else 0)
     selection = _select(call, layout, (m, n, k), count, flags, target)
     one = of_a_group(kind, (m, n, k), count)
-    if num_groups is not None:
-        selection = selection._replace(m=one[0], k=one[2])
-    names = [kernel["name"] for kernel in manifest()["kernels"]]
-    place = _find_place(selection)
-    rates = _rates(selection.table, call)
-    least = {name: count * us for name, us in rates.least_us(*one).items()} if m and n and count else {}
-    bound = max(least, key=least.__getitem__, default=None)
-    roofline_us = None if bound is None else least[bound]
-    empty = "an empty product launches nothing"
-    no_time = empty if roofline_us is None else _why_no_time(place, selection, roofline_us, rates)
-    timed = place.row if place and no_time is None else None
-    tables = manifest()["tables"]
     return Plan(
         m=m,
         n=n,
@@ -364,27 +375,8 @@ def plan(
         grouping="batched" if batch > 1 else kind,
         groups=num_groups or 1,
         expected=one[2] if kind == "kgrouped" else one[0],
-        launches=selection.num_launches,
         batch_invariant=batch_invariant,
         deterministic=deterministic,
         operation=call,
-        kernel=names[selection.kernel],
-        tier=TIERS[selection.tier],
-        bucket=place.bucket if place else None,
-        bucket_batch=place.num_groups if place else None,
-        skew=skew_of(place.num_groups) if place and timed and num_groups is not None else None,
-        time_us=timed.time_us if timed else None,
-        no_time=no_time,
-        provenance=timed.provenance if timed else None,
-        runner_up=names[timed.runner_up] if timed else None,
-        runner_up_us=timed.runner_up_us if timed else None,
-        roofline_us=roofline_us,
-        roofline_bound=bound,
-        roofline_fraction=(
-            rates.roofline_us(place.bucket, place.num_groups) / timed.time_us if place and timed else None
-        ),
-        bigger_tiles=tuple(tables[selection.table]["bigger_tiles"].get(names[selection.kernel], ())),
-        workspace_bytes=selection.workspace_bytes,
-        tile_order=TILE_ORDERS[selection.tile_order],
-        target=tables[selection.table]["target"],
+        **_answer(selection, call, one, count, is_grouped=num_groups is not None),
     )

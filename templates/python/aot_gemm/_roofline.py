@@ -1,0 +1,36 @@
+"""The least time that a product can take, by the rates of a table's target. Needs no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._manifest import manifest
+from ._plan_groups import Shape
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the rooflines of an operation follow from, by the manifest: the twin of the toolchain's roofline.py."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    bits: dict[str, int]
+    """Of an element of each operand, and how many elements there are: `ElementBits` of the toolchain's manifest.py."""
+
+    def least_us(self, m: int, n: int, k: int) -> dict[str, float]:
+        """Return the least times by the rate of the tensor cores, and by that of device memory."""
+        rows, block = self.bits["parts"] * n, self.bits["factor_block"]
+        factors = (m + -(-rows // block)) * -(-k // block) if block else m + rows
+        elements = {"a": m * k, "b": rows * k, "d": m * n, "bias": rows, "residual": m * n, "factor": factors}
+        num_bytes = sum(-(-count * self.bits[name] // 8) for name, count in elements.items())
+        return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
+
+    def roofline_us(self, shape: Shape, batch: int = 1) -> float:
+        """Return the least time of a product that is not empty, or of a batch of those."""
+        return batch * max(self.least_us(*shape).values())
+
+
+def rates_of(table: int, call: str) -> Rates:
+    """Return the rates of an operation by a table's target."""
+    values = manifest()["tables"][table]
+    return Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
