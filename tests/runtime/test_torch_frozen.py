@@ -103,10 +103,11 @@ def plain_gradients():
         yield
 
 
-def drawn(model):
+def drawn(model, but=()):
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=parameter.shape[-1] ** -0.5)
+        for name, parameter in model.named_parameters():
+            if name not in but:
+                parameter.normal_(std=parameter.shape[-1] ** -0.5)
     return model.eval()
 
 
@@ -297,6 +298,35 @@ def test_an_activation_that_clips_is_torchs(module, calls, act):
     assert calls == ["linear"] * 2
 
 
+class Adapted(nn.Module):
+    """What wraps a Linear in an adapter of a low rank, as LoRA's do."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.first = nn.Linear(base.in_features, 4, bias=False, dtype=BF16)
+        self.second = nn.Linear(4, base.out_features, bias=False, dtype=BF16)
+
+    def forward(self, x):
+        return self.base(x) + self.second(self.first(x.to(BF16)))
+
+
+@pytest.mark.parametrize("name", ["gate", "up", "down"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_adapter_around_a_linear_of_a_gate_is_called(module, calls, name, grad):
+    model, x = drawn(Gated()), random_tensor(5, 32)
+    other = copy.deepcopy(model)
+    module.patch(model)
+    for each in (model, other):
+        torch.manual_seed(3)
+        adapter = drawn(Adapted(getattr(each, name)), but=("base.weight", "base.bias"))
+        setattr(each, name, adapter)
+    with torch.set_grad_enabled(grad):
+        got = model(x)
+        close(got, other(x))
+        assert got.requires_grad is grad
+
+
 def drawing(model):
     """Have a dropout draw in a model in evaluation mode, as samples of a model's uncertainty are taken."""
     model.dropout.train()
@@ -310,12 +340,23 @@ def hooked(model):
     model.act.register_forward_hook(lambda layer, given, result: result * 2)
 
 
+def given_a_forward(model):
+    model.act.forward = lambda x: nn.functional.silu(x) * 2
+
+
+def given_a_forward_of_its_linear(model):
+    own = model.gate.forward
+    model.gate.forward = lambda x: own(x) * 2
+
+
 def hooked_everywhere(model):
     del model
     return register_module_forward_hook(lambda layer, given, result: result * 2 if type(layer) is nn.SiLU else None)
 
 
-@pytest.mark.parametrize("change", [drawing, replaced, hooked, hooked_everywhere])
+@pytest.mark.parametrize(
+    "change", [drawing, replaced, hooked, given_a_forward, given_a_forward_of_its_linear, hooked_everywhere]
+)
 def test_what_happens_to_a_module_that_is_not_called_is_heeded(module, calls, change):
     model, x = drawn(Gated(nn.SiLU())), random_tensor(5, 32)
     other = copy.deepcopy(model)

@@ -396,3 +396,41 @@ def test_a_forward_that_is_replaced_gets_what_it_got_before(module, calls, is_co
     if is_compiled:
         model = torch.compile(model, backend="aot_eager")
     assert error(model(x), expected) < FP8
+
+
+class Adapted(nn.Module):
+    """What wraps a Linear and sees its input, as an adapter of LoRA."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+
+    def forward(self, x):
+        return self.base(x) + x.to(BF16).sum(-1, keepdim=True)
+
+
+class Wrapped(nn.Module):
+    """What wraps a module that gets a norm's rows."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+
+    def forward(self, *given, **named):
+        return self.base(*given, **named) + next(iter((*given, *named.values()))).to(BF16)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrapper"),
+    [("attention.q", Adapted), ("mlp.gate", Adapted), ("mlp.down", Adapted), ("attention", Wrapped), ("mlp", Wrapped)],
+)
+def test_what_is_put_in_the_place_of_a_module_gets_what_that_got_before(module, calls, place, wrapper):
+    model, x = drawn(Model()), random_tensor(7, WIDTH)
+    expected = copy.deepcopy(model).float()
+    module.patch(model, quantise="fp8")
+    model(x)
+    owner, _, name = place.rpartition(".")
+    for each in (model, expected):
+        parent = each.layers[0].get_submodule(owner)
+        setattr(parent, name, wrapper(getattr(parent, name)))
+    assert error(model(x), expected(x.float())) < FP8

@@ -30,18 +30,21 @@ def feed_norms(model: Any, kind: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, layer in model.named_modules():
         texts = []
-        for norm_name, norm, consumer, joined in _norms_of(layer):
+        for norm_name, norm, consumer_name, joined in _norms_of(layer):
             if not has_kernel(norm.aot_kind.function, norm.aot_cols, norm.aot_dtype, kind):
                 continue
-            object.__setattr__(norm, "aot_feed", Feed(joined, (norm, consumer, *joined.modules)))
+            consumer = getattr(layer, consumer_name)
+            linears = [(consumer, key, x) for key, x in consumer.named_children() if x in joined.modules]
+            places = (layer, norm_name, norm), (layer, consumer_name, consumer), *linears
+            object.__setattr__(norm, "aot_feed", Feed(joined, places))
             texts.append(f"{norm_name} gives rows of {kind}")
         if texts:
             found[name] = " and ".join(texts)
     return found
 
 
-def _norms_of(layer: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """List a layer's own norms that go to one product of 8 bits: name, norm, the module that gets it, the product."""
+def _norms_of(layer: Any) -> Iterator[tuple[str, Any, str, Any]]:
+    """List a layer's own norms that go to one product of 8 bits: name, norm, who gets it by name, the product."""
     norms = {name: child for name, child in layer.named_children() if isinstance(child, Normed)}
     tree = _tree_of(layer) if norms else None
     if tree is None:
@@ -49,10 +52,11 @@ def _norms_of(layer: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     for name, norm in norms.items():
         calls = [x for x in ast.walk(tree) if _is_own_attribute(x, tree, name)]
         found = _consumer(tree, name) if len(calls) == 1 else None
-        consumer = getattr(layer, found[0], None) if found is not None else None
-        joined = None if found is None else _product_of(consumer, found[1])
+        if found is None:
+            continue
+        joined = _product_of(getattr(layer, found[0], None), found[1])
         if joined is not None and joined.inputs is not None and joined.weight.shape[1] == norm.aot_cols:
-            yield name, norm, consumer, joined
+            yield name, norm, found[0], joined
 
 
 def _tree_of(module: Any) -> Any:

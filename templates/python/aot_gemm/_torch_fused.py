@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as torch_module
 
-from ._torch_modules import is_served
+from ._torch_modules import is_served, is_watched
 from ._torch_rows import silu_mul
 
 if TYPE_CHECKING:
@@ -71,16 +71,17 @@ class Fused:
         return x if joined.serves(x) else None
 
     def _aot_is_watched(self) -> bool:
-        """Say whether a submodule that would not be called has hooks, is in training, as a dropout, or was replaced."""
+        """Say whether a submodule that would not be called has hooks, is in training, as a dropout, or was replaced.
+
+        A Linear is replaced by an adapter that wraps it, as those of LoRA.
+        """
         if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:  # noqa: SLF001
             return True
-        for module in self.aot_joined.modules:
-            if module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
+        for name, module in zip(self.aot_tail.linears, self.aot_joined.modules, strict=True):
+            if self._modules.get(name) is not module or is_watched(module):  # type: ignore[attr-defined]
                 return True
         for owner, name, module in self.aot_passed:
-            if module.training or module._forward_hooks or module._forward_pre_hooks:  # noqa: SLF001
-                return True
-            if owner._modules.get(name) is not module:  # noqa: SLF001
+            if owner._modules.get(name) is not module or module.training or is_watched(module):  # noqa: SLF001
                 return True
         return False
 

@@ -64,6 +64,11 @@ def _is_traced(tensor: Any) -> bool:
     return type(tensor) in PLAIN or isinstance(tensor, (FakeTensor, FunctionalTensor))
 
 
+def is_watched(module: Any) -> bool:
+    """Say whether calling a module is more than the forward of its class: it has hooks, or a forward of its own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)  # noqa: SLF001
+
+
 def why_left(module: Any, *, may_pad: bool = False) -> str | None:
     """Say why an nn.Linear is left as it is; None where it is not. Rows of zeros may be added to it, or not."""
     kind = type(module)

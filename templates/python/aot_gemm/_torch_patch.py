@@ -379,7 +379,8 @@ class _Fusion:
             if needs_rows and len(module.aot_joined.modules) == 1:
                 self.padded.append(name)
         for module, taker in self._takers:
-            object.__setattr__(module, "aot_feed", Feed(taker.aot_joined, (taker,)))
+            places = ((module, module.aot_tail.rest[0], taker),)
+            object.__setattr__(module, "aot_feed", Feed(taker.aot_joined, places))
 
     def _count(self, members: list[Any], rows: int, options: dict[str, Any]) -> None:
         """Add up the table's times of Linears apart and as one."""

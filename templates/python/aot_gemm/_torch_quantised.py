@@ -8,7 +8,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from . import _row_table, errors
-from ._torch_modules import ROWS
+from ._torch_modules import ROWS, is_watched
 from ._torch_products import is_compiling
 from ._torch_rows import quantize
 
@@ -98,21 +98,24 @@ class Feed:
 
     Args:
         joined: the product.
-        modules: those that are called with the rows, or whose hooks may see them.
+        places: the modules that are called with the rows, or whose hooks may see them: owner, name and module of each.
     """
 
-    def __init__(self, joined: Any, modules: tuple[Any, ...]) -> None:
-        self.joined, self.modules = joined, modules
+    def __init__(self, joined: Any, places: tuple[tuple[Any, str, Any], ...]) -> None:
+        self.joined, self.places = joined, places
 
     def is_open(self, dtype: Any) -> bool:
-        """Say whether rows may be given to the product, where an input of this type stood: not where a hook sees it."""
+        """Say whether rows may be given to the product, where an input of this type stood.
+
+        They may not where a hook sees them, nor where another module has the place of one that takes them.
+        """
         joined = self.joined
         if joined.inputs is None or joined.weight.dtype is not dtype or not joined.is_current():
             return False
         if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:  # noqa: SLF001
             return False
-        for module in self.modules:
-            if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:  # noqa: SLF001
+        for owner, name, module in self.places:
+            if owner._modules.get(name) is not module or is_watched(module):  # noqa: SLF001
                 return False
         return all(getattr(x, "aot_joined", None) is joined for x in joined.modules)
 
