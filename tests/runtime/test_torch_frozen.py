@@ -570,3 +570,11 @@ def test_the_end_of_an_owner_leaves_the_promise_of_the_next_at_its_address(every
     del two
     gc.collect()
     assert promises.promised(weight) is weight
+
+
+def test_a_shallow_copy_with_other_parameters_computes_with_those(module, calls):
+    model, x = drawn(Same()), random_tensor(5, 32)
+    module.patch(model)
+    other = copy.copy(model.k)
+    other._parameters = dict(model.q._parameters)
+    close(other(x), model.q(x))

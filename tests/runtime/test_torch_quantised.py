@@ -434,3 +434,32 @@ def test_what_is_put_in_the_place_of_a_module_gets_what_that_got_before(module, 
         parent = each.layers[0].get_submodule(owner)
         setattr(parent, name, wrapper(getattr(parent, name)))
     assert error(model(x), expected(x.float())) < FP8
+
+
+def replicated(model, factor):
+    """Return what nn.DataParallel makes of a model for another GPU, whose parameters are those times a factor here."""
+    modules = list(model.modules())
+    replicas = {id(x): x._replicate_for_data_parallel() for x in modules}
+    for module in modules:
+        replica = replicas[id(module)]
+        for name, child in module.named_children():
+            replica._modules[name] = replicas[id(child)]
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                replica._parameters[name] = None
+            else:
+                setattr(replica, name, parameter.detach() * factor)
+    return replicas[id(model)]
+
+
+@pytest.mark.parametrize("kind", [None, "fp8"])
+def test_a_replica_of_data_parallel_has_parameters_of_its_own(module, calls, kind):
+    model, x = drawn(Model()), random_tensor(7, WIDTH)
+    other = copy.deepcopy(model).float()
+    for parameter in other.parameters():
+        parameter.mul_(1.5)
+    report = module.patch(model, quantise=kind)
+    assert {"layers.0", "layers.0.attention", "layers.0.mlp"} <= set(report.fused)
+    replica = replicated(model, 1.5)
+    assert error(replica(x), other(x.float())) < 0.03
+    assert [type(x) for x in replica.layers[0].children()] == [LlamaNorm, LlamaNorm, Attention, Gated]

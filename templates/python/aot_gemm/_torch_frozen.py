@@ -199,7 +199,7 @@ class FrozenLinear(Linear):
         is_given = joined is not None and joined.is_given(input)
         if not is_given and not is_served(input, weight, bias):
             return nn.functional.linear(input, weight, bias)
-        if joined is not None:
+        if joined is not None and joined.modules[self.aot_place] is self:  # and no shallow copy with other parameters
             result = joined.part(input, self.aot_place)
             if result is not None:
                 return result
@@ -234,6 +234,12 @@ class FrozenLinear(Linear):
         for name in ("aot_joined", "aot_place", "aot_required"):
             vars(self).pop(name, None)
         self.__class__ = nn.Linear
+
+    def _replicate_for_data_parallel(self) -> Any:
+        """Return what nn.DataParallel gives parameters of another GPU: a Linear that has no matrix."""
+        replica = super()._replicate_for_data_parallel()
+        replica.__class__ = Linear
+        return replica
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         release(self.weight)

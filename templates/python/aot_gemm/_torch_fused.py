@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn.modules import module as torch_module
 
 from ._torch_modules import is_served, is_watched
@@ -97,13 +98,24 @@ def fronted(first: type, kind: type) -> type:
     """Return a class of modules with another in front of it."""
     name = f"{first.__name__}{kind.__name__}"
     names = {"__module__": __name__, "__doc__": first.__doc__, "__qualname__": name, "__reduce_ex__": _reduce}
-    return type(name, (first, kind), names)
+    return type(name, (first, kind), {**names, "_replicate_for_data_parallel": _replicate})
 
 
 def _reduce(module: Any, protocol: Any) -> Any:
     """Pickle by the classes that it is made of, since it is made where it is needed."""
     del protocol
     return _restored, type(module).__mro__[1:3], module.__dict__
+
+
+def _replicate(module: Any) -> Any:
+    """Return what nn.DataParallel gives parameters of another GPU: a module of the class that it had.
+
+    What stands in front knows other modules, and those are of the first GPU.
+    """
+    replica = nn.Module._replicate_for_data_parallel(module)  # noqa: SLF001 - torch has no other name of it
+    while type(replica).__reduce_ex__ is _reduce:
+        replica.__class__ = type(replica).__mro__[2]
+    return replica
 
 
 def _restored(first: type, kind: type) -> Any:
