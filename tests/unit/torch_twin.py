@@ -70,7 +70,7 @@ def compute(operation, bits, *, is_interleaved=False, activation=None):
     tensors = {x: tensor_of(element_of(operation, x), y) for x, y in bits.items()}
     a, b = tensors[Argument.A], tensors[Argument.B]
     if operation.d is ElementType.INT32:
-        return bits_of(torch._int_mm(a, b.T) if len(a) > 16 else (a.int() @ b.int().T))
+        return bits_of(a.int() @ b.int().T)  # not torch._int_mm, which is wrong for a k of 1 on some processors
     if operation.a.element is ElementType.INT8:
         total = (a.double() @ b.double().T).float()
     elif operation.types.scale.value == "block":
