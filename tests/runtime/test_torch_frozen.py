@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
+import pickle
 
 import pytest
 import torch
@@ -578,3 +580,35 @@ def test_a_shallow_copy_with_other_parameters_computes_with_those(module, calls)
     other = copy.copy(model.k)
     other._parameters = dict(model.q._parameters)
     close(other(x), model.q(x))
+
+
+def loaded(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model)), "torch.save": loaded}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_copy_is_fused_and_heeds_writes_of_its_own_parameters(module, calls, how, is_compiled):
+    model, x = drawn(Gated()), random_tensor(5, 32)
+    module.patch(model)
+    expected, copied = model(x), COPIES[how](model)
+    other = torch.compile(copied, backend="aot_eager", fullgraph=True) if is_compiled else copied
+    calls.clear()
+    torch_reference.PROMISED.clear()
+    close(other(x), expected)
+    assert calls == ["gated_linear", "linear"]
+    assert torch_reference.PROMISED == [True, True]
+    for parameter in copied.parameters():
+        parameter.mul_(2)
+    stock = Gated()
+    stock.load_state_dict(copied.state_dict())
+    close(other(x), stock.eval()(x))
+    close(model(x), expected)
+    module.unpatch(copied)
+    close(copied(x), stock(x))

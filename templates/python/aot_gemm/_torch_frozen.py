@@ -52,34 +52,50 @@ class Joined:
     @torch.no_grad()
     def rebuild(self) -> None:
         """Make the matrix anew of what the parameters hold, where these are of one type and on one device."""
-        weights = [x.weight for x in self.modules]
-        if len({(x.dtype, x.device) for x in weights}) != 1:
+        addresses = [x.weight.data_ptr() for x in self.modules]
+        self._hold([x.weight for x in self.modules], [x.bias for x in self.modules])
+        for module, address in zip(self.modules, addresses, strict=True):
+            if module.weight.data_ptr() != address:
+                module.aot_renew()
+
+    @torch.no_grad()
+    def _hold(self, weights: list[Any], biases: list[Any]) -> None:
+        """Make the matrix of these parameters, and have them lie in it."""
+        if self.weight is not None and len({(x.dtype, x.device) for x in weights}) != 1:
             return
         self.forget()
         first = weights[0]
         if self.weight is None or (self.weight.dtype, self.weight.device) != (first.dtype, first.device):
             self.weight = first.new_zeros(sum(self.columns), first.shape[1])
-            has_bias = any(x.bias is not None for x in self.modules)
+            has_bias = any(x is not None for x in biases)
             self.bias = first.new_zeros(sum(self.columns)) if has_bias else None
         start, places = 0, []
-        for module in self.modules:
-            end = start + module.weight.shape[0]
-            places.append((module.weight, self.weight[start:end].data_ptr()))
-            if _move(module.weight, self.weight[start:end]):
-                module.aot_renew()
-            if module.bias is not None:
-                places.append((module.bias, self.bias[start:end].data_ptr()))
-                _move(module.bias, self.bias[start:end])
+        for weight, bias in zip(weights, biases, strict=True):
+            end = start + weight.shape[0]
+            places.append((weight, self.weight[start:end].data_ptr()))
+            _move(weight, self.weight[start:end])
+            if bias is not None:
+                places.append((bias, self.bias[start:end].data_ptr()))
+                _move(bias, self.bias[start:end])
             start = end
         if self.kind is not None:
             quantised, scale = quantise_rows(self.weight, self.kind)
             self.quantised, self.scale = self._kept(quantised, self.quantised), self._kept(scale, self.scale)
             self.inputs = Inputs(self.kind, first.shape[1], first.dtype)
-        self._weights, self._biases, self._places = weights, [x.bias for x in self.modules], places
+        self._weights, self._biases, self._places = weights, biases, places
         self._versions = self._written()
         if first.device.type in _torch_modules.DEVICES:
             held = self.weight if self.quantised is None else self.quantised
             promise(held, (*weights, *([] if held is self.weight else [held])), self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles hold: parameters alone, of which they make matrices of their own."""
+        return vars(self) | dict.fromkeys(("weight", "bias", "quantised", "scale", "last"))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the matrix of the copied parameters; the Linears themselves may not be whole yet."""
+        vars(self).update(state)
+        self._hold(self._weights, self._biases)
 
     @staticmethod
     def _kept(new: Any, old: Any) -> Any:
@@ -167,18 +183,17 @@ class Joined:
         return parts[place]
 
 
-def _move(parameter: Any, place: Any) -> bool:
-    """Have a parameter lie where its part of a matrix or of a bias does, and say whether it did not.
+def _move(parameter: Any, place: Any) -> None:
+    """Have a parameter lie where its part of a matrix or of a bias does.
 
     One of another type stays where it is, so that the product is not used.
     """
     if parameter.data_ptr() == place.data_ptr():
-        return False
+        return
     place.copy_(parameter)
     release(parameter)
     if (parameter.dtype, parameter.device) == (place.dtype, place.device):
         parameter.data = place
-    return True
 
 
 def _version_of(x: Any) -> int | None:
@@ -240,6 +255,11 @@ class FrozenLinear(Linear):
         replica = super()._replicate_for_data_parallel()
         replica.__class__ = Linear
         return replica
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Promise the weight of a copy, too."""
+        super().__setstate__(state)
+        self.aot_renew()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         release(self.weight)
