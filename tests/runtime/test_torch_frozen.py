@@ -612,3 +612,57 @@ def test_a_copy_is_fused_and_heeds_writes_of_its_own_parameters(module, calls, h
     close(model(x), expected)
     module.unpatch(copied)
     close(copied(x), stock(x))
+
+
+class Some(Attention):
+    """Calls but the first of its Linears where it is told to."""
+
+    def forward(self, x, only=False):
+        q = self.q(x)
+        return q if only else q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+def test_what_is_left_of_a_product_is_not_taken_for_that_of_other_values(module, calls):
+    model = drawn(Some())
+    other = copy.deepcopy(model)
+    module.patch(model)
+    with torch.inference_mode():  # in which torch counts no writes
+        x = random_tensor(5, 32)
+        model(x, only=True)
+        x.mul_(2)
+        close(model(x), other(x))
+
+
+def test_what_is_left_of_a_product_without_gradients_is_not_taken_where_they_are_recorded(module, calls):
+    model, x = drawn(Some()), random_tensor(5, 32, grad=True)
+    module.patch(model)
+    model(x, only=True)
+    with torch.enable_grad():
+        assert model.k(x).requires_grad
+
+
+def test_a_model_is_copied_whatever_is_left_of_a_product(module, calls):
+    model, x = drawn(Some()), random_tensor(1000, 32, grad=True)
+    module.patch(model)
+    size = len(pickle.dumps(model))
+    with torch.enable_grad():
+        model(x, only=True)
+    close(copy.deepcopy(model)(x), model(x))
+    model(x, only=True)
+    assert len(pickle.dumps(model)) < size + 1000
+
+
+def doubling(layer, given):
+    given[0].mul_(2)
+
+
+@pytest.mark.parametrize("mode", ["inference", "compiled", "no_grad"])
+def test_a_hook_that_writes_the_input_between_linears_changes_those_behind_it(module, calls, mode):
+    model, x = drawn(Same()), random_tensor(5, 32)
+    other = copy.deepcopy(model)
+    module.patch(model)
+    for each in (model, other):
+        each.k.register_forward_pre_hook(doubling)
+    run = torch.compile(model, backend="aot_eager") if mode == "compiled" else model
+    with torch.inference_mode(mode == "inference"):
+        close(run(x.clone()), other(x.clone()))

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch.nn.modules import module as torch_module
+
 from . import _torch_modules
-from ._torch_modules import ALIGNMENT, Linear, is_served
+from ._torch_modules import ALIGNMENT, Linear, is_served, is_watched
 from ._torch_products import gated_linear, linear
 from ._torch_promises import promise, promised, release
 from ._torch_quantised import Inputs, quantise_rows
@@ -163,12 +165,13 @@ class Joined:
     def part(self, x: Any, place: int) -> Any:
         """Return what one of the Linears gives of x; None where it is to compute that itself.
 
-        The first that is called computes all; the others take theirs of it where they are given the same tensor,
-        unwritten since.
+        The first that is called computes all; the others take theirs of it, once each, where they are given the same
+        tensor, unwritten since, and gradients are recorded as they were.
         """
-        last, is_compiling = self.last, _is_compiling()
-        if last is not None and last[0] is x and (is_compiling or last[1] == _version_of(x)):
-            self.last = (*last[:3], last[3] - 1) if last[3] > 1 else None
+        mark, last = self._mark_of(x), self.last
+        if last is not None and last[0] is x and mark is not None and last[1] == mark and last[3] >> place & 1:
+            rest = last[3] & ~(1 << place)
+            self.last = (*last[:3], rest) if rest else None
             return last[2][place]
         if not self.serves(x):
             return None
@@ -178,9 +181,22 @@ class Joined:
         # No split: autograd lets nobody write a part of one in place, as a rotary embedding may.
         starts = itertools.accumulate(self.columns, initial=0)
         parts = tuple(result.narrow(-1, *each) for each in zip(starts, self.columns, strict=False))
-        if len(self.modules) > 1:
-            self.last = (x, None if is_compiling else _version_of(x), parts, len(self.modules) - 1)
+        if len(self.modules) > 1 and mark is not None:
+            self.last = (x, mark, parts, (1 << len(self.modules)) - 1 & ~(1 << place))
         return parts[place]
+
+    def _mark_of(self, x: Any) -> tuple[bool, int] | None:
+        """Return what is the same for two Linears of one product: that gradients are recorded, and the count of writes.
+
+        It is None where a hook may write x in between, and torch counts no writes.
+        """
+        version = None if _is_compiling() else _version_of(x)
+        if version is None:
+            if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:  # noqa: SLF001
+                return None
+            if any(is_watched(each) for each in self.modules):
+                return None
+        return torch.is_grad_enabled(), version or 0
 
 
 def _move(parameter: Any, place: Any) -> None:
