@@ -551,3 +551,22 @@ def test_arguments_of_a_layer_are_as_they_were(module, calls):
     torch.testing.assert_close(layer(x, 0.5, shift=2).float(), expected.float(), rtol=0.03, atol=0.05)
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         layer(x, other=1)
+
+
+class TwoNumbersNorm(LlamaNorm):
+    """Holds a number that might be its eps, and would be for all but the smallest rows."""
+
+    def __init__(self, eps):
+        super().__init__()
+        del self.variance_epsilon
+        self.dropout, self.variance_epsilon = 0.0, eps
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-12, 1e-20])
+def test_rows_of_zeros_and_of_tiny_numbers_tell_eps_from_other_numbers(module, calls, eps):
+    model = drawn(nn.ModuleDict({"norm": TwoNumbersNorm(eps)}))
+    x = random_tensor(4, WIDTH) * torch.tensor([[0.0], [1e-12], [1e-5], [1.0]], dtype=BF16)
+    expected = model["norm"](x)
+    assert module.patch(model).norms == ("norm",)
+    torch.testing.assert_close(model["norm"](x), expected, rtol=0.02, atol=0)
+    assert calls == ["rms_norm"]

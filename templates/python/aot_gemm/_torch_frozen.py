@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
 from torch.nn.modules import module as torch_module
 
 from . import _torch_modules

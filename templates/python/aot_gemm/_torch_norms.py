@@ -69,13 +69,13 @@ class NormKind:
 def kind_of(module: Any, cols: int, dtype: Any) -> NormKind | None:
     """Find which norm over the last dimension a module computes, by trying it; None where it is none.
 
-    A copy of the module, on the CPU and with drawn weights, is given rows of small and of large numbers: so eps, an
-    offset of the weight and the order of roundings tell apart.
+    A copy of the module, on the CPU and with drawn weights, is given rows of zeros, of small and of large numbers: so
+    eps, an offset of the weight and the order of roundings tell apart.
     """
     weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))  # noqa: SLF001
     drawing = torch.Generator().manual_seed(_SEED)
-    sizes = torch.logspace(-4, 1, 8)[:, None]
-    x = ((torch.randn(2, 8, cols, generator=drawing) + 0.5) * sizes).to(dtype)
+    sizes = torch.cat((torch.tensor([0.0, 1e-16, 1e-8]), torch.logspace(-4, 1, 8)))[:, None]
+    x = ((torch.randn(2, len(sizes), cols, generator=drawing) + 0.5) * sizes).to(dtype)
     drawn = {
         name: None if own is None else torch.randn(own.shape, generator=drawing).to(own.dtype)
         for name, own in (("weight", weight), ("bias", bias))
