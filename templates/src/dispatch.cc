@@ -38,7 +38,7 @@ Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
   // Past the last edge the last step answers, so that it need not be compared.
   const uint32_t* step =
       lower_bound(first, count - 1, [m](uint32_t candidate) { return candidate >> kKernelBits < m; });
-  const int32_t kernel = grid.kernels[*step & ((1u << kKernelBits) - 1)];
+  const int32_t kernel = grid.kernels[*step & kPlaceMask];
   const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[step - grid.steps];
   return {kernel, AOT_GEMM_TIER_GRID, column, order};
 }

@@ -3,6 +3,7 @@
 #ifndef AOT_GEMM_DISPATCH_H_
 #define AOT_GEMM_DISPATCH_H_
 
+#include <atomic>
 #include <cstdint>
 
 namespace aot {
@@ -28,6 +29,7 @@ struct Ladder {
 
 // A step of a column of the grid: its upper edge of m above the number of its kernel, so that steps ascend as numbers.
 constexpr uint32_t kKernelBits = 12;
+constexpr uint32_t kPlaceMask = (1u << kKernelBits) - 1;
 
 // Tier 2. Columns are ordered by n, then k. The steps of column i are those from starts[i] to before starts[i + 1]. Sections
 // whose grids differ in kernels alone have the same arrays but for `kernels`.
@@ -86,9 +88,17 @@ struct Multiples {
   int32_t n;
 };
 
-// What is wrong with the table, found when the library is loaded; null where nothing is. Looked at before each look-up,
-// since a table that points outside itself would be memory of others.
+// Whether the ladders and the grid of each section were looked at and found right. Written by table_check.cc.
+extern std::atomic<bool> section_is_right[];
+
+// What is wrong with the table but for ladders and grids, found when the library is loaded; null where nothing is. Looked at
+// before each look-up, since a table that points outside itself would be memory of others.
 extern const char* const kTableFault;
+
+// Gives what is wrong with the ladders or the grid of a section; null where nothing is. Looks at them before their first
+// look-up: which takes a tenth of a millisecond for each hundred thousand entries, so that a process waits for those of what it
+// computes alone.
+const char* fault_of_section(int32_t section);
 
 struct Choice {
   int32_t kernel;

@@ -160,6 +160,10 @@ aot_gemm_status_t fail_invariant(const Operation& operation) {
               operation.tag);
 }
 
+aot_gemm_status_t fail_table(const char* fault) {
+  return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again", fault);
+}
+
 aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& stated,
                           aot_gemm_selection_t* selection, Plan* plan);
 
@@ -181,10 +185,7 @@ aot_gemm_status_t measure_launches(int32_t table, int32_t num_sms, const aot_gem
 // Looks a problem up in a table, for a device of so many SMs.
 aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& stated,
                           aot_gemm_selection_t* selection, Plan* plan) {
-  if (kTableFault != nullptr) {
-    return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
-                kTableFault);
-  }
+  if (kTableFault != nullptr) return fail_table(kTableFault);
   int32_t index;
   const aot_gemm_status_t status = check(stated, &index);
   if (status != AOT_GEMM_OK) return status;
@@ -212,6 +213,8 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
                             ? find_section_for(any, num_groups, needs_own)
                             : any;
   if (found < 0 || (is_invariant && !needs_own && !kSections[found].has_one_order)) return fail_invariant(operation);
+  const char* const fault = fault_of_section(found);
+  if (fault != nullptr) return fail_table(fault);
   const Section& section = kSections[found];
   const int64_t rows = rows_looked_up(canonical, operation);
   const int64_t depth = depth_looked_up(canonical, operation);

@@ -1,5 +1,8 @@
-// Checks the dispatch table against itself and the kernels, once, when the library is loaded: what aot/core/dispatch.py
-// checks before it is written, so that a library whose parts do not belong together refuses to work.
+// Checks the dispatch table against itself and the kernels: what aot/core/dispatch.py checks before it is written, so that
+// a library whose parts do not belong together refuses to work. What is of a section's ladders and grid, hundreds of
+// thousands of entries, is looked at before the first look-up there; all else when the library is loaded.
+#include <pthread.h>
+
 #include <cinttypes>
 #include <cstdint>
 #include <initializer_list>
@@ -100,13 +103,12 @@ bool has_steps_of(const Grid& grid, const Grid& other) {
          grid.num_n == other.num_n && grid.num_k == other.num_k && grid.num_kernels == other.num_kernels;
 }
 
-// Says whether a section before has the same steps, for kernels that take orders of tiles where its own do: then they are
-// right for these, too. Most steps of a library are of two sections.
-bool is_checked(const Section& section, int32_t number) {
-  const Grid& grid = section.grid;
-  for (int32_t i = 0; i < number; ++i) {
+// Says whether a section that was found right has the same steps, for kernels that take orders of tiles where its own do:
+// then they are right for these, too. Most steps of a library are of two sections.
+bool is_checked(const Grid& grid) {
+  for (int32_t i = 0; i < kNumSections; ++i) {
     const Grid& other = kSections[i].grid;
-    bool is_like = has_steps_of(grid, other);
+    bool is_like = section_is_right[i].load(std::memory_order_relaxed) && has_steps_of(grid, other);
     for (int32_t j = 0; is_like && j < grid.num_kernels; ++j) {
       is_like = takes_order(grid.kernels[j], 1) || !takes_order(other.kernels[j], 1);
     }
@@ -115,23 +117,33 @@ bool is_checked(const Section& section, int32_t number) {
   return false;
 }
 
-const char* find_fault_of_grid(const Section& section, int32_t number) {
-  const Grid& grid = section.grid;
-  const char* of_kernels = find_fault_of_grid_kernels(section, number);
-  if (of_kernels != nullptr) return of_kernels;
-  if (!ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
-    return text.write("section %" PRId32 ": the edges of its grid do not ascend", number);
+// Says whether all steps of a grid are right, as `find_fault_of_steps` says which is not. A process waits for this before
+// its first result: so that a step takes two loads and no branch.
+bool has_right_steps(const Grid& grid) {
+  static uint8_t num_orders[kPlaceMask + 1];  // that the kernel of each place takes; 0 where there is none
+  for (int32_t i = 0; i <= static_cast<int32_t>(kPlaceMask); ++i) {
+    const bool is_there = i < grid.num_kernels;
+    num_orders[i] = !is_there ? 0 : takes_order(grid.kernels[i], 1) ? kNumTileOrders : 1;
   }
-  if (is_checked(section, number)) return nullptr;
-  if (grid.starts[0] != 0) return text.write("section %" PRId32 ": the first column of its grid starts late", number);
+  uint32_t is_wrong = 0;
   for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
-    if (grid.starts[i] >= grid.starts[i + 1]) {
-      return text.write("section %" PRId32 ": column %" PRId32 " of its grid has no step", number, i);
-    }
     uint32_t last = 0;
     for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
       const uint32_t edge = grid.steps[j] >> kKernelBits;
-      const auto place = static_cast<int32_t>(grid.steps[j] & ((1u << kKernelBits) - 1));
+      const uint32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[j];
+      is_wrong |= static_cast<uint32_t>(edge <= last) | (order >= num_orders[grid.steps[j] & kPlaceMask]);
+      last = edge;
+    }
+  }
+  return is_wrong == 0;
+}
+
+const char* find_fault_of_steps(const Grid& grid, int32_t number) {
+  for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
+    uint32_t last = 0;
+    for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
+      const uint32_t edge = grid.steps[j] >> kKernelBits;
+      const auto place = static_cast<int32_t>(grid.steps[j] & kPlaceMask);
       if (edge <= last) {
         return text.write("section %" PRId32 ", column %" PRId32 " of its grid: its edges do not ascend", number, i);
       }
@@ -149,6 +161,22 @@ const char* find_fault_of_grid(const Section& section, int32_t number) {
     }
   }
   return nullptr;
+}
+
+const char* find_fault_of_grid(const Section& section, int32_t number) {
+  const Grid& grid = section.grid;
+  const char* of_kernels = find_fault_of_grid_kernels(section, number);
+  if (of_kernels != nullptr) return of_kernels;
+  if (!ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
+    return text.write("section %" PRId32 ": the edges of its grid do not ascend", number);
+  }
+  if (is_checked(grid)) return nullptr;
+  if (grid.starts[0] != 0) return text.write("section %" PRId32 ": the first column of its grid starts late", number);
+  for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
+    if (grid.starts[i] < grid.starts[i + 1]) continue;
+    return text.write("section %" PRId32 ": column %" PRId32 " of its grid has no step", number, i);
+  }
+  return has_right_steps(grid) ? nullptr : find_fault_of_steps(grid, number);
 }
 
 // Says whether the table has had a section of the same operation and layout, for as many products.
@@ -187,8 +215,7 @@ const char* find_fault_of_section(const Section& section, int32_t number) {
     return text.write("section %" PRId32 ": kernel %" PRId32 " cannot stand for those that need more SMs", number,
                  section.substitute);
   }
-  const char* found = find_fault_of_ladders(section, number);
-  return found != nullptr ? found : find_fault_of_grid(section, number);
+  return nullptr;
 }
 
 // Problems are brought to the layouts that are listed, and then their section is looked up.
@@ -290,5 +317,18 @@ const char* find_fault() {
 }  // namespace
 
 const char* const kTableFault = find_fault();
+
+const char* fault_of_section(int32_t number) {
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  static const char* fault = nullptr;  // of the first section that was found wrong: then all that were not looked at are refused
+  if (section_is_right[number].load(std::memory_order_acquire)) return nullptr;
+  pthread_mutex_lock(&mutex);
+  if (fault == nullptr) fault = find_fault_of_ladders(kSections[number], number);
+  if (fault == nullptr) fault = find_fault_of_grid(kSections[number], number);
+  if (fault == nullptr) section_is_right[number].store(true, std::memory_order_release);
+  const char* const found = fault;
+  pthread_mutex_unlock(&mutex);
+  return found;
+}
 
 }  // namespace aot

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -85,7 +86,7 @@ DAMAGES = {
                      "section 0: the edges of its grid do not ascend"),
     "columns_late": ("{0, 2, 3, 6, 8}", "{1, 2, 3, 6, 8}", "section 0: the first column of its grid starts late"),
     "column_empty": ("{0, 2, 3, 6, 8}", "{0, 2, 3, 3, 8}", "section 0: column 2 of its grid has no step"),
-    "column_turned": ("{0, 2, 3, 6, 8}", "{0, 2, 7, 6, 8}", f"section 0, column 1 {STEPS_TURNED}"),
+    "column_turned": ("{0, 2, 3, 6, 8}", "{0, 2, 7, 6, 8}", "section 0: column 2 of its grid has no step"),
     "column_of_none": ("{0, 1};\nconstexpr uint32_t kGrid1", "{0, 0};\nconstexpr uint32_t kGrid1",
                        "section 1: column 0 of its grid has no step"),
     "column_too_long": ("{0, 2, 3, 6, 8}", "{0, 3, 4, 6, 8}", f"section 0, column 0 {STEPS_TURNED}"),
@@ -226,12 +227,25 @@ def test_a_whole_table_has_no_fault(libraries):
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_each_query_and_launch_says_what_is_wrong(libraries, name):
-    library = libraries[name]
-    for stated in PROBLEMS:
+    library, section = libraries[name], re.match(r"section ([012])\b", DAMAGES[name][2])
+    first = PROBLEMS[int(section[1])] if section else PROBLEMS[0]  # which looks at the section that is damaged
+    for stated in (first, *PROBLEMS):
         assert list(statuses(library, stated)) == [9] * 4
         expected = f"the dispatch table of this library contradicts itself: {DAMAGES[name][2]}; build it again"
         assert library.error() == expected
     assert library.fake_launches() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"), [("grid_kernel_of_other_layout", (0, 2, 3), 1), ("steps_turned", (1, 2), 0)]
+)
+def test_a_section_that_was_found_right_answers_beside_one_that_is_wrong(link, directory, name, right, wrong):
+    library = host.Library(link(directory / f"{name}_late.so", *DAMAGES[name][:2]))
+    for i in right:
+        assert list(statuses(library, PROBLEMS[i])) == [0] * 4
+    assert list(statuses(library, PROBLEMS[wrong])) == [9] * 4
+    for i in right:
+        assert list(statuses(library, PROBLEMS[i])) == [0] * 4
 
 
 def test_a_kernel_that_is_named_needs_no_table(libraries):

@@ -76,6 +76,8 @@ const Section kSections[] = {
 
 const int32_t kNumSections = 2;
 
+std::atomic<bool> section_is_right[2];
+
 const Table kTables[] = {
     {"h200", kTable0Names, 1, 132, 4800, kTable0SectionOf, 2},
 };
