@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 
@@ -240,6 +241,7 @@ def test_a_gate_is_computed_in_the_product(module, calls, case):
     report = module.patch(model)
     assert report.fused == {"": f"{name} in the product of gate and up"}
     assert isinstance(model, Gated)
+    assert (str(type(model)), str(inspect.signature(model.forward))) == (str(Gated), "(x)")
     close(model(x), expected)
     close(model(x=x), expected)
     assert calls == ["gated_linear", "linear"] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -551,6 +552,32 @@ def test_arguments_of_a_layer_are_as_they_were(module, calls):
     torch.testing.assert_close(layer(x, 0.5, shift=2).float(), expected.float(), rtol=0.03, atol=0.05)
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         layer(x, other=1)
+
+
+def test_names_and_signatures_of_layers_are_as_they_were(module, calls):
+    model = drawn(Model())
+    parts = [x for x in model.modules() if not isinstance(x, nn.Linear)]
+    before = [(str(type(x)), inspect.signature(x.forward)) for x in parts]
+    module.patch(model)
+    assert all(type(x) is not Layer and isinstance(x, Layer) for x in model.layers)
+    assert [(str(type(x)), inspect.signature(x.forward)) for x in parts] == before
+
+
+class Gathering(Layer):
+    """Adds tuples, as models gather what their layers give."""
+
+    def forward(self, x):
+        found = ()
+        found = found + (x,)  # noqa: RUF005 - as transformers has it
+        return self.first(found[0])
+
+
+def test_a_sum_of_tuples_is_none_in_front_of_a_norm(module, calls):
+    model, x = drawn(Gathering()), random_tensor(4, WIDTH)
+    expected = model(x)
+    assert module.patch(model).fused == {}
+    assert type(model) is Gathering
+    torch.testing.assert_close(model(x).float(), expected.float(), rtol=0.03, atol=0.05)
 
 
 class TwoNumbersNorm(LlamaNorm):

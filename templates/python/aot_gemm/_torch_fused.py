@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from contextlib import suppress
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,10 +98,24 @@ class Fused:
 
 @cache
 def fronted(first: type, kind: type) -> type:
-    """Return a class of modules with another in front of it."""
-    name = f"{first.__name__}{kind.__name__}"
-    names = {"__module__": __name__, "__doc__": first.__doc__, "__qualname__": name, "__reduce_ex__": _reduce}
-    return type(name, (first, kind), {**names, "_replicate_for_data_parallel": _replicate})
+    """Return a class of modules with another in front of it.
+
+    It has the name of the class and the signature of its forward: transformers finds what a model records by the one,
+    and what an encoder takes by the other.
+    """
+    names = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__qualname__": kind.__qualname__}
+    methods = {"forward": _forward(first, kind), "__reduce_ex__": _reduce, "_replicate_for_data_parallel": _replicate}
+    return type(kind.__name__, (first, kind), names | methods)
+
+
+def _forward(first: Any, kind: Any) -> Any:
+    """Return the forward of a class in front of another, with the signature of the other's."""
+    own = first.forward
+    made = FunctionType(own.__code__, own.__globals__, own.__name__, own.__defaults__, own.__closure__)
+    made.__doc__ = own.__doc__
+    with suppress(TypeError, ValueError):  # of what is not written in Python
+        made.__signature__ = inspect.signature(kind.forward)  # type: ignore[attr-defined]
+    return made
 
 
 def _reduce(module: Any, protocol: Any) -> Any:

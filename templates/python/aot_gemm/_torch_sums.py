@@ -125,6 +125,8 @@ def _sum_of(node: Any) -> tuple[Any, tuple[str, ...]] | None:
         return None
     if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)):
         return None
+    if isinstance(value.left, ast.Tuple) or isinstance(value.right, ast.Tuple):
+        return None
     return (value, names) if isinstance(value.left, ast.Name) or isinstance(value.right, ast.Name) else None
 
 
