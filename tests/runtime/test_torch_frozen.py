@@ -668,3 +668,52 @@ def test_a_hook_that_writes_the_input_between_linears_changes_those_behind_it(mo
     run = torch.compile(model, backend="aot_eager") if mode == "compiled" else model
     with torch.inference_mode(mode == "inference"):
         close(run(x.clone()), other(x.clone()))
+
+
+class Listed(nn.Module):
+    """Has its first Linear, or its last, in a list."""
+
+    def __init__(self, is_first):
+        super().__init__()
+        first, second = nn.Linear(32, 48, dtype=BF16), nn.Linear(48, 32, dtype=BF16)
+        self.parts, self.own, self.is_first = nn.ModuleList([first if is_first else second]), None, is_first
+        self.own = second if is_first else first
+
+    def forward(self, x):
+        first, second = (self.parts[0], self.own) if self.is_first else (self.own, self.parts[0])
+        return second(nn.functional.relu(first(x)))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_linear_of_a_list_is_not_fused(module, calls, is_first):
+    model, x = drawn(Listed(is_first)), random_tensor(5, 32)
+    expected = model(x)
+    report = module.patch(model)
+    assert (len(report.swapped), report.fused) == (2, {})
+    close(model(x), expected)
+
+
+class Counting(nn.Module):
+    """Notes what it is given, and draws a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 48, dtype=BF16), nn.Linear(48, 32, dtype=BF16)
+        self.count, self.seen = 0, []
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        self.total += 1
+        self.seen.append(x)
+        self.last = x + torch.rand(())
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_patching_changes_nothing_that_a_forward_would(module, calls):
+    model, state = drawn(Counting()), torch.random.get_rng_state()
+    names = set(vars(model))
+    module.patch(model)
+    module.unpatch(model)
+    assert (model.count, model.total, model.seen, set(vars(model))) == (0, 0, [], names)
+    assert torch.equal(torch.random.get_rng_state(), state)

@@ -7,6 +7,7 @@ either is not to be had, nothing is found, and nothing is fused.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import textwrap
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _GATES = ("silu", "gelu_tanh")
 """Activations of a gate that `gated_linear` has."""
 _LOOKS = {"device", "dtype", "ndim", "shape"}
 """Attributes of a tensor by which nobody writes it."""
+_HOLDERS = (dict, list, set)
+"""What a module may hold and write in place."""
 _MAX_DEPTH = 3
 """How many modules of one submodule an activation may be wrapped in."""
 
@@ -137,7 +140,7 @@ def _results(tree: ast.AST, calls: list[_Call]) -> set[str]:
 def writes(
     tree: Any, start: tuple[int, int] = (0, 0), end: tuple[int, int] | None = None, but: Collection[str] = ()
 ) -> bool:
-    """Say whether a function writes in place: augmented assignments, items, methods with a trailing underscore, out=.
+    """Say whether a function writes in place: `x += y`, items, methods with a trailing underscore, out= and inplace=.
 
     What is added to a tuple or a number in place is neither, nor is what is written of some variables. Only what stands
     between two places is looked at.
@@ -155,7 +158,7 @@ def writes(
             written, is_written = node.func.value, node.func.attr.endswith("_") and not node.func.attr.endswith("__")
         if is_written and not (isinstance(written, ast.Name) and written.id in but):
             return True
-        if isinstance(node, ast.Call) and any(x.arg == "out" for x in node.keywords):
+        if isinstance(node, ast.Call) and any(x.arg in ("out", "inplace") for x in node.keywords):
             return True
     return False
 
@@ -172,7 +175,8 @@ def tail(module: Any) -> Tail | None:
     if "forward" in vars(module) or not any(isinstance(x, nn.Linear) for x in module.children()):
         return None
     try:
-        graph = _Tracer().trace(module)
+        with torch.random.fork_rng(devices=[]):
+            graph = _Tracer().trace(_copied(module))
     except Exception:  # noqa: BLE001 - a forward may do anything with what a trace gives it
         return None
     nodes = [
@@ -180,6 +184,14 @@ def tail(module: Any) -> Tail | None:
     ]
     drops = {x: x.args[0] for x in graph.nodes if x not in nodes}
     return _Reader(module, nodes, drops).read()
+
+
+def _copied(module: Any) -> Any:
+    """Copy a module with what it holds, but for its submodules and parameters: a forward may write the rest."""
+    copied = object.__new__(type(module))
+    vars(copied).update((name, copy.copy(x) if isinstance(x, _HOLDERS) else x) for name, x in vars(module).items())
+    copied._buffers.update((name, x.clone()) for name, x in module._buffers.items() if x is not None)  # noqa: SLF001
+    return copied
 
 
 class _Reader:
@@ -211,6 +223,8 @@ class _Reader:
         if found is None or found[1] != count:
             return None
         linears = found[0][1]
+        if any("." in name for name in (*linears, *rest)):
+            return None  # of a list or of another module, where it may be replaced
         called = {node.target for node in (*self.nodes, *self.drops) if node.op == "call_module"}
         return Tail(*found[0], tuple(reversed(rest)), x.target, tuple(sorted(called - {*linears, *rest})))
 
