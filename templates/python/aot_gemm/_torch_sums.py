@@ -84,10 +84,16 @@ def source_of(function: Any) -> Any:
         return None
     if num_wrappers > len(tree.decorator_list):
         return None  # something has wrapped it that the source does not show
+    if any(_is_private(x.attr if isinstance(x, ast.Attribute) else getattr(x, "id", "")) for x in ast.walk(tree)):
+        return None  # names that a class changes, as it is compiled
     ast.increment_lineno(tree, first - 1)
     if num_wrappers == 0:
         tree.decorator_list = []  # they gave the function itself
     return tree
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("__") and not name.endswith("__")
 
 
 def _num_wrappers(function: Any) -> int:
@@ -295,6 +301,9 @@ class Summed:
     aot_forward: Any = None
     """The layer's forward, compiled anew, of the class; None where such a layer was unpickled in another process."""
 
+    aot_source: Any = None
+    """The forward that it was compiled of."""
+
     aot_norms: tuple[Any, ...]
     """By sum: the norm that follows it, or None."""
 
@@ -338,15 +347,21 @@ def join_sums(model: Any) -> tuple[dict[str, str], dict[str, str]]:
             continue
         cls: Any = fronted(Summed, type(layer.module))
         if cls.aot_forward is None:
-            cls.aot_forward = _rewritten(layer)
-        if cls.aot_forward is None:
-            left[layer.name] = "sums in front of norms: its forward cannot be compiled anew"
+            cls.aot_forward, cls.aot_source = _rewritten(layer), layer.function
+        if cls.aot_forward is None or cls.aot_source is not layer.function:
+            left[layer.name] = f"sums in front of norms: {_why_not_rewritten(cls)}"
             continue
         others = () if layer.next is None else (layer.next,)
         front(layer.module, Summed, aot_norms=tuple(layer.targets), aot_next=others)
         followers = " and ".join(names[id(x)] for x in layer.targets if x is not None)
         joined[layer.name] = f"the sum in front of {followers} in the kernel of that norm"
     return joined, left
+
+
+def _why_not_rewritten(cls: Any) -> str:
+    if cls.aot_forward is None:
+        return "its forward cannot be compiled anew"
+    return "the forward of its class was replaced since one was patched"
 
 
 def restore_sums(module: Any) -> None:
