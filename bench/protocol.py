@@ -20,6 +20,10 @@ ROUNDS = 9
 GRAPH_US = 1500.0
 MAX_CALLS = 200
 L2_MULTIPLE = 3
+LONG_US = 5000.0
+"""A replay that takes longer meets the power limit, which follows what ran in the last milliseconds: it is timed behind
+one of its own. Source: a layer of experts took 10.8 ms behind FP8 products and 9.0 ms in a second of its own replays,
+where what it was compared with took 9.2 and 9.8 (an H200, 2026-11-24)."""
 
 
 def num_sets(m: int, n: int, k: int, l2_bytes: int) -> int:
@@ -74,11 +78,16 @@ def replay_us(graph: torch.cuda.CUDAGraph, count: int) -> float:
 
 
 def interleave(graphs: Mapping[str, Captured]) -> dict[str, list[float]]:
-    """Time every graph once a round, the order turned round each time; give microseconds a call, one for each round."""
+    """Time every graph once a round, the order turned round each time; give microseconds a call, one for each round.
+
+    What is longer than LONG_US is replayed again, and the second replay counts.
+    """
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for i in range(ROUNDS):
         for name in sorted(graphs, reverse=i % 2 == 0):
-            times[name].append(replay_us(*graphs[name]))
+            graph, count = graphs[name]
+            us = replay_us(graph, count)
+            times[name].append(replay_us(graph, count) if us * count > LONG_US else us)
     return times
 
 
