@@ -153,10 +153,14 @@ def selection_with(
     """
     if is_predicted:
         return _select_anew(context, device, None, operations)
-    committed = [read_selection(path) for path in pipeline.committed_selections(device)]
+    committed: list[Selection] = []
     parts: list[Selection] = []
     others = operations
-    for selection in committed:
+    for path in pipeline.committed_selections(device):
+        if not others:
+            break
+        selection = read_selection(path)
+        committed.append(selection)
         known = [x for x in others if x in operations_of(selection)]
         others = tuple(x for x in others if x not in known)
         if known:

@@ -95,9 +95,8 @@ extern std::atomic<bool> section_is_right[];
 // before each look-up, since a table that points outside itself would be memory of others.
 extern const char* const kTableFault;
 
-// Gives what is wrong with the ladders or the grid of a section; null where nothing is. Looks at them before their first
-// look-up: which takes a tenth of a millisecond for each hundred thousand entries, so that a process waits for those of what it
-// computes alone.
+// Gives what is wrong with the ladders or the grid of a section; null where nothing is. The first call for a section looks at
+// them, at some hundred thousand entries in a tenth of a millisecond: a process waits for those alone that it asks.
 const char* fault_of_section(int32_t section);
 
 struct Choice {

@@ -33,7 +33,7 @@ bool computes(int32_t kernel, const Section& section) {
   return found.operation == section.operation && (found.layout == section.layout || found.num_strides == 2);
 }
 
-// What a kernel may stand for in a section, by its index as a row has it; 0 of what is no kernel.
+// What each kernel may stand for in the section that is looked at, by its index as a row has it; 0 of what is no kernel.
 struct Roles {
   bool computes;
   bool takes_all;
@@ -90,7 +90,6 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
   if (section.num_ladders < 0 || (section.num_ladders > 0 && section.ladders == nullptr)) {
     return text.write("section %" PRId32 " has %" PRId32 " ladders", number, section.num_ladders);
   }
-  set_roles(section);
   int32_t first_row = 0;
   for (int32_t i = 0; i < section.num_ladders; ++i) {
     const Ladder& ladder = section.ladders[i];
@@ -348,9 +347,11 @@ const char* const kTableFault = find_fault();
 
 const char* fault_of_section(int32_t number) {
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-  static const char* fault = nullptr;  // of the first section that was found wrong: then all that were not looked at are refused
+  // Of the first section that was found wrong, by which all that were not looked at before are refused.
+  static const char* fault = nullptr;
   if (section_is_right[number].load(std::memory_order_acquire)) return nullptr;
   pthread_mutex_lock(&mutex);
+  set_roles(kSections[number]);
   if (fault == nullptr) fault = find_fault_of_ladders(kSections[number], number);
   if (fault == nullptr) fault = find_fault_of_grid(kSections[number], number);
   if (fault == nullptr) section_is_right[number].store(true, std::memory_order_release);
