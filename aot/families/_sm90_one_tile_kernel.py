@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, const_expr, cute, range_constexpr, select_
+from cutlass import Boolean, Constexpr, Float32, Int32, const_expr, cute, range_constexpr, select_
 from cutlass.cute import ceil_div
 from cutlass.cute.nvgpu import cpasync
 from cutlass.memory import SmemAllocator
@@ -21,7 +21,7 @@ from aot.core.tile_order import DEFAULT_GROUP, GROUPS, HEURISTIC
 from aot.families._grid import along_x
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import SplitGemmSm90, barriers, keep
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, make_copy
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Copy, Sharers, make_copy
 from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
 
 MAX_YZ = 65535
@@ -101,7 +101,8 @@ class OneTileGemmSm90(SplitGemmSm90):
         cluster_r = Int32(select_(along_columns != 0, step, place))
         cluster_c = Int32(select_(along_columns != 0, place, step))
         if place < count:
-            self._compute(mma, (load_rows, load_columns), layouts, d, vectors, prefetch_b, (cluster_r, cluster_c), peer)
+            loads, cluster = (load_rows, load_columns), (cluster_r, cluster_c)
+            self._compute(mma, loads, layouts, d, vectors, prefetch_b, cluster, peer, self.columns_of(places))
 
     @cute.jit
     def _compute(
@@ -114,14 +115,15 @@ class OneTileGemmSm90(SplitGemmSm90):
         prefetch_b: Int32,
         cluster: Any,
         peer: Int32,
+        columns: Constexpr[Any],
     ) -> None:
-        """Compute the tile of one of a cluster's CTAs, `peer`."""
+        """Compute the tile of one of a cluster's CTAs, `peer`; it has so many columns."""
         tile = self.tile
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = SmemAllocator().allocate(self._shared_memory())
         if warp == tile.num_multiplying // 32:
-            for load in loads:
-                cpasync.prefetch_descriptor(load[0])
+            for descriptor in self.descriptors(loads):
+                cpasync.prefetch_descriptor(descriptor)
             self._make_barriers(storage)
         stages = [
             memory.get_tensor(layout.outer, swizzle=layout.inner)
@@ -132,21 +134,49 @@ class OneTileGemmSm90(SplitGemmSm90):
         num_k_blocks = cute.ceil_div(loads[0][1].shape[1], self.block_k)
         self._await_barriers(warp)
         if warp >= tile.num_multiplying // 32:
-            shared_r, shared_c = tile.sharers(peer)
+            shared_r, shared_c = (
+                Sharers(*shared, in_turns=in_turns)
+                for shared, in_turns in zip(tile.sharers(peer), tile.takes_turns, strict=True)
+            )
             copies = (
-                make_copy(loads[0], stages[0], (tile.rows, tile_r), *shared_r, in_turns=tile.takes_turns[0]),
-                make_copy(loads[1], stages[1], (tile.columns, tile_c), *shared_c, in_turns=tile.takes_turns[1]),
+                make_copy(loads[0], stages[0], (tile.rows, tile_r), shared_r),
+                self.copy_columns(loads[1], stages[1], (columns, tile_c), shared_c),
             )
             self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, prefetch_b)
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_arrive_relaxed()
         if warp < tile.num_multiplying // 32:
             fetched = self.fetch(vectors, storage, warp, Int32(0), (tile_r, tile_c))
-            sums = self.multiply(mma, stages, storage, warp, Int32(0), num_k_blocks)
-            corner = (tile_r * tile.rows, tile_c * tile.columns)
-            self._finish_tile(sums, fetched, storage, warp, corner, d, vectors)
+            sums = self.multiply_tile(mma, stages, storage, warp, num_k_blocks, columns)
+            corner = (tile_r * tile.rows, tile_c * columns)
+            self._finish_tile(sums, fetched, storage, warp, corner, self.stored_part(d, corner, columns), vectors)
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
+
+    def columns_of(self, places: Any) -> Any:
+        """Return the columns of a tile, which a launch may tell beside the tiles' places."""
+        del places
+        return self.tile.columns
+
+    def descriptors(self, loads: Any) -> list[Any]:
+        """List the TMA atoms of both operands' loads."""
+        return [atom for atom, _ in loads]
+
+    def copy_columns(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
+        """Make what loads a block of k of the columns' operand; the place is the tile's columns, and its number."""
+        return make_copy(load, stages, place, sharers)
+
+    def multiply_tile(
+        self, mma: cute.TiledMma, stages: Any, storage: Any, warp: Int32, num_k_blocks: Int32, columns: Any
+    ) -> Any:
+        """Multiply a tile of so many columns and return a thread's sums."""
+        del columns
+        return self.multiply(mma, stages, storage, warp, Int32(0), num_k_blocks)
+
+    def stored_part(self, d: cute.Tensor, corner: Any, columns: Any) -> Any:
+        """View the part of D that a tile may store, which begins at a corner: here all."""
+        del corner, columns
+        return d
 
     @cute.jit
     def _make_barriers(self, storage: Any) -> None:

@@ -25,7 +25,7 @@ from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
 from aot.families._quack_internals import first_stage
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, load_block, make_copy, products_last
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, load_block, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP, Tile
 from aot.families._waits import await_phase
@@ -67,29 +67,15 @@ class SplitGemmSm90(StoreSplitSm90):
         """
         tile = self.tile
         counts = [d.shape[0]] if cute.rank(d) == MODES_OF_A_BATCH else []
-        operands = (b, a) if self.swap_ab else (a, b)
+        extents = tile.rows, self.width(tile_order)
         layouts, loads = [], []
-        sides = zip(
-            self.multiplied, (tile.rows, tile.columns), tile.sharing, tile.takes_turns, self.are_k_major, strict=True
-        )
-        for operand, (element, extent, sharing, in_turns, is_k_major) in zip(operands, sides, strict=True):
+        for side, operand in enumerate((b, a) if self.swap_ab else (a, b)):
             view = products_last(operand)
-            layout = self._stages(element, extent, is_k_major=is_k_major)
-            box = first_stage(layout)
-            copy = cpasync.CopyBulkTensorTileG2SOp() if sharing == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-            parts = 1 if in_turns else sharing
-            loads.append(cpasync.make_tiled_tma_atom(copy, view, box, (extent, self.block_k), num_multicast=parts))
-            layouts.append(layout)
-            counts.append(cute.ceil_div(cute.size(view, mode=[0]), extent * tile.num_tiles // sharing))
-        major_r, major_c = (OperandMajorMode.K if x else OperandMajorMode.MN for x in self.are_k_major)
-        mma = make_trivial_tiled_mma(
-            *self.multiplied,
-            major_r,
-            major_c,
-            Float32,
-            atom_layout_mnk=(tile.num_warpgroups, 1, 1),
-            tiler_mn=(MMA_M, tile.columns),
-        )
+            layouts.append(self.stages_of(side, (tile.rows, tile.columns)[side]))
+            loads.append(self.make_load(view, layouts[side], side))
+            across = tile.num_tiles // tile.sharing[side]
+            counts.append(cute.ceil_div(cute.size(view, mode=[0]), extents[side] * across))
+        mma = self.make_mma(tile.columns)
         grid, places = self.place_tiles(counts, tile_order)
         self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b, places).launch(
             grid=grid,
@@ -110,12 +96,43 @@ class SplitGemmSm90(StoreSplitSm90):
         """Count the CTAs of the grid, in the kernel."""
         return cute.arch.grid_dim()[0]
 
-    def _stages(self, element: Any, extent: int, *, is_k_major: bool) -> Any:
-        """Lay the stages of an operand's tile out: rows of 128 bytes along k, or along the tile's extent."""
+    def width(self, tile_order: Any) -> Any:
+        """Return the columns of a tile: those that there is room for, in whatever order the tiles are taken."""
+        del tile_order
+        return self.tile.columns
+
+    def stages_of(self, side: int, extent: int) -> Any:
+        """Lay out the stages of an operand's tile, of its rows (side 0) or columns: 128 bytes along k, or along it."""
+        is_k_major = self.are_k_major[side]
         kind = warpgroup.SmemLayoutAtomKind.K_SW128 if is_k_major else warpgroup.SmemLayoutAtomKind.MN_SW128
-        atom = warpgroup.make_smem_layout_atom(kind, element)
+        atom = warpgroup.make_smem_layout_atom(kind, self.multiplied[side])
         order = (0, 1, 2) if is_k_major else (1, 0, 2)
         return cute.tile_to_shape(atom, (extent, self.block_k, self.tile.num_stages), order=order)
+
+    def make_load(self, view: Any, layout: Any, side: int) -> Any:
+        """Make the descriptor of what loads a side of a tile; return it and the operand as TMA sees it."""
+        tile = self.tile
+        parts = 1 if tile.takes_turns[side] else tile.sharing[side]
+        return self.make_descriptor(view, layout, (tile.rows, tile.columns)[side], side, parts)
+
+    def make_descriptor(self, view: Any, layout: Any, extent: int, side: int, parts: int) -> Any:
+        """Make a descriptor of so many rows, or columns, by 128 bytes, each CTA's load in so many parts."""
+        is_alone = self.tile.sharing[side] == 1
+        copy = cpasync.CopyBulkTensorTileG2SOp() if is_alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
+        box = first_stage(layout)
+        return cpasync.make_tiled_tma_atom(copy, view, box, (extent, self.block_k), num_multicast=parts)
+
+    def make_mma(self, columns: int) -> Any:
+        """Make what multiplies a tile of so many columns."""
+        major_r, major_c = (OperandMajorMode.K if x else OperandMajorMode.MN for x in self.are_k_major)
+        return make_trivial_tiled_mma(
+            *self.multiplied,
+            major_r,
+            major_c,
+            Float32,
+            atom_layout_mnk=(self.tile.num_warpgroups, 1, 1),
+            tiler_mn=(MMA_M, columns),
+        )
 
     def _shared_memory(self) -> Any:
         """Describe a CTA's shared memory: the stages, what the cluster sends, factors, and the barriers."""
@@ -183,8 +200,8 @@ class SplitGemmSm90(StoreSplitSm90):
         if warp >= tile.num_multiplying // 32:
             first = rank * tile.num_tiles
             copies = (
-                make_copy(load_rows, stages[0], (tile.rows, tile_r), tile.sharing[0], first, peer),
-                make_copy(load_columns, stages[1], (tile.columns, tile_c), tile.sharing[1], first, peer),
+                make_copy(load_rows, stages[0], (tile.rows, tile_r), Sharers(tile.sharing[0], first, peer)),
+                make_copy(load_columns, stages[1], (tile.columns, tile_c), Sharers(tile.sharing[1], first, peer)),
             )
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_wait()  # the others' barriers are there
@@ -232,23 +249,24 @@ class SplitGemmSm90(StoreSplitSm90):
         room beside this one's, else after this one's last load of B (`GemmPrefetchBSm90.load_tile` has the figures).
         """
         copy_a, copy_b = (copies[1], copies[0]) if const_expr(self.swap_ab) else copies
+        num_bytes = copy_a.num_bytes + copy_b.num_bytes
         if warp == self.tile.num_multiplying // 32:
             if prefetch_b == 0:
                 cute.arch.griddepcontrol_wait()
-            self._load_operand(copy_b, storage, rank, num_k_blocks, True)
+            self._load_operand(copy_b, storage, rank, num_k_blocks, num_bytes)
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
         else:
             cute.arch.griddepcontrol_wait()
             if 3 * self.count_ctas() > 2 * self.num_sms:
                 cute.arch.griddepcontrol_launch_dependents()
-            self._load_operand(copy_a, storage, rank, num_k_blocks, False)
+            self._load_operand(copy_a, storage, rank, num_k_blocks, None)
 
     @cute.jit
     def _load_operand(
-        self, copy: Constexpr[Any], storage: Any, rank: Int32, num_k_blocks: Int32, announces: Constexpr[bool]
+        self, copy: Constexpr[Any], storage: Any, rank: Int32, num_k_blocks: Int32, announced: Constexpr[Any]
     ) -> None:
-        """Load one operand's blocks of k; B's warp announces the bytes of both.
+        """Load one operand's blocks of k; B's warp announces the bytes of both, if it is told how many.
 
         A's may arrive before they are announced: a stage is not full before its one announcement, and until then its
         count of pending bytes may be below zero (PTX ISA, mbarrier, tx-count).
@@ -258,9 +276,9 @@ class SplitGemmSm90(StoreSplitSm90):
         stage, phase = Int32(0), Int32(1)
         for k_block in cutlass.range(rank, num_k_blocks, tile.splits, unroll=1):
             await_phase(empty + stage, phase)
-            if const_expr(announces):
+            if const_expr(announced is not None):
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, tile.stage_bytes)
+                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, announced)
             load_block(copy, k_block, stage, full + stage)
             stage += 1
             if stage == tile.num_stages:
@@ -297,10 +315,10 @@ class SplitGemmSm90(StoreSplitSm90):
 
     def fragments(self, mma: cute.TiledMma, stages: Any, warp: Int32) -> Any:
         """Make a thread's sums, and what its warpgroup multiplies of the stages: their rows, and their columns."""
-        tile = self.tile
+        tile, columns = self.tile, cute.size(stages[1], mode=[0])
         groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
         part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
-        return quack_sm90.partition_fragment_ABC(part, (tile.rows, tile.columns, self.block_k), *stages)
+        return quack_sm90.partition_fragment_ABC(part, (tile.rows, columns, self.block_k), *stages)
 
     @cute.jit
     def release(self, storage: Any, stage: Int32, rank: Int32) -> None:

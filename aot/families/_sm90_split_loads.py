@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Constexpr, Int32, const_expr, cute
+from cutlass import Constexpr, Int32, const_expr, cute, range_constexpr
 from quack import copy_utils
+
+from aot.families._sm90_split_tile import ROW_BYTES
 
 MODES_OF_A_BATCH = 3
 """Modes of an operand of a batch: products, rows, and k or columns."""
@@ -26,51 +28,70 @@ class Copy:
     """What loads a block of k of an operand's tile: `load(k_block, stage, tma_bar_ptr=barrier)`."""
 
     load: Any
+    num_bytes: Any
+    """What arrives of it in a stage, whichever CTA loads it."""
     turns: int = 1
     """CTAs that load it in turns, each all of it for all; 1 where a CTA loads each block, or its part of each."""
     turn: Any = 0
     """This CTA's number among them: it loads the blocks of k with `k_block % turns == turn`."""
+    more: tuple[Any, ...] = ()
+    """Further loads of the same kind, of which the first `num_more` are made."""
+    num_more: Any = 0
 
 
-def make_copy(
-    load: Any,
-    stages: Any,
-    place: tuple[int, Any],
-    sharing: int,
-    first: Any,
-    part: Any,
-    step: int = 1,
-    in_turns: bool = False,
-) -> Copy:
+@dataclass(frozen=True)
+class Sharers:
+    """The CTAs of a cluster that share an operand's tile."""
+
+    count: int
+    first: Any
+    """The first of them in the cluster."""
+    part: Any
+    """This CTA's number among them."""
+    step: int = 1
+    """CTAs of the cluster from one of them to the next."""
+    in_turns: bool = False
+    """Whether each loads whole blocks in its turn for all; else each loads its part of the rows of every block."""
+
+
+def make_copy(load: Any, stages: Any, place: tuple[int, Any], sharers: Sharers) -> Copy:
     """Make what loads a block of k of an operand's tile.
-
-    Where tiles of the cluster share the operand, each loads its part of the rows for all, or each in its turn all rows.
 
     Args:
         load: the TMA atom and the operand in global memory.
         stages: the operand's stages in shared memory.
         place: rows of the operand's tile, and the tile's number.
-        sharing: CTAs that share the operand; the parts, of which this CTA loads `part`.
-        first: the first of these CTAs in the cluster.
-        part: this CTA's number among them.
-        step: CTAs of the cluster from one of them to the next.
-        in_turns: whether they take turns.
+        sharers: the CTAs that share the operand.
     """
     atom, operand = load
     extent, tile = place
     source = cute.local_tile(operand, (extent, cute.size(stages, mode=[1])), (tile, None))
-    if sharing == 1:
-        return Copy(copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages))
-    mask = cutlass.Int16(Int32(sum(1 << (step * i) for i in range(sharing))) << first)
-    parts, own = (1, 0) if in_turns else (sharing, part)
+    copy, num_bytes = copy_of(atom, source, stages, sharers), extent * ROW_BYTES
+    return Copy(copy, num_bytes, sharers.count, sharers.part) if sharers.in_turns else Copy(copy, num_bytes)
+
+
+def copy_of(atom: Any, source: Any, stages: Any, sharers: Sharers) -> Any:
+    """Make what copies a block of k of `source`, (rows, k of a block, blocks), to a stage."""
+    if sharers.count == 1:
+        return copy_utils.tma_get_block_copy_fn(atom, src_tensor=source, dst_tensor=stages)
+    mask = cutlass.Int16(Int32(sum(1 << (sharers.step * i) for i in range(sharers.count))) << sharers.first)
+    parts, own = (1, 0) if sharers.in_turns else (sharers.count, sharers.part)
     copy, _, _ = copy_utils.tma_get_copy_fn(atom, own, cute.make_layout(parts), source, stages, mcast_mask=mask)
-    return Copy(copy, sharing, part) if in_turns else Copy(copy)
+    return copy
 
 
 @cute.jit
 def load_block(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> None:
     """Load a block of k into a stage, or leave it to the CTA whose turn it is."""
     if const_expr(copy.turns == 1):  # noqa: SIM114 - known while tracing, the next is not
-        copy.load(k_block, stage, tma_bar_ptr=barrier)
+        _load(copy, k_block, stage, barrier)
     elif k_block % copy.turns == copy.turn:
-        copy.load(k_block, stage, tma_bar_ptr=barrier)
+        _load(copy, k_block, stage, barrier)
+
+
+@cute.jit
+def _load(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> None:
+    copy.load(k_block, stage, tma_bar_ptr=barrier)
+    for i in range_constexpr(len(copy.more)):
+        if i < copy.num_more:
+            copy.more[i](k_block, stage, tma_bar_ptr=barrier)

@@ -17,6 +17,9 @@ MMA_M = 64
 GROUP = 8
 """Columns in which a tile grows: a thread holds two neighbouring columns of two rows. Source: PTX ISA, wgmma."""
 
+NUM_WIDTHS = 4
+"""Widths of tile, 8 columns apart, that a kernel of several widths computes."""
+
 WARPGROUP = 128
 """Threads of a warpgroup."""
 
@@ -197,6 +200,17 @@ class OneTile(Tile):
     def fixed_bytes(self) -> int:
         """Bytes beside the stages: what aligns them, and factors."""
         return ALIGN_BYTES + 4 * self.num_factors
+
+
+@dataclass(frozen=True)
+class WidthsTile(OneTile):
+    """The widest tile of a kernel of several widths, and the room that all of them have."""
+
+    @property
+    def takes_turns(self) -> tuple[bool, bool]:
+        """Say so of the columns wherever they are shared: not every width has equal parts."""
+        rows, _ = super().takes_turns
+        return rows, self.sharing[1] > 1
 
 
 @dataclass(frozen=True)

@@ -123,15 +123,15 @@ def _check_registers(tile: Tile, operation: Operation) -> Rejected | None:
     return None
 
 
-def _are_k_major(candidate: Candidate, operation: Operation) -> tuple[bool, bool]:
+def are_k_major(candidate: Candidate, operation: Operation) -> tuple[bool, bool]:
     """Say whether the operand of a tile's rows is contiguous along k, and whether that of its columns is."""
     a, b = operation.a.is_k_major, operation.b.is_k_major
     return (b, a) if candidate.swap_ab else (a, b)
 
 
-def _check_layout(tile: Tile, are_k_major: tuple[bool, bool]) -> Rejected | None:
+def _check_layout(tile: Tile, majors: tuple[bool, bool]) -> Rejected | None:
     """Ask for whole swizzled rows: what is not contiguous along k lies in rows along its side of the tile."""
-    extents = zip((tile.rows, tile.columns), are_k_major, strict=True)
+    extents = zip((tile.rows, tile.columns), majors, strict=True)
     if any(not is_k_major and extent % SWIZZLED for extent, is_k_major in extents):
         text = f"an operand that is not contiguous along k takes a side of a multiple of {SWIZZLED}"
         return Rejected(Reason.LAYOUT, f"{text}, got {tile.rows}x{tile.columns}")
@@ -142,7 +142,7 @@ def check_tile(tile: Tile, candidate: Candidate, operation: Operation) -> Reject
     """Apply the limits on a candidate's tile, registers and layout."""
     fault = _check_tile(tile)
     registers = _check_registers(tile, operation) if fault is None else None
-    return fault or registers or _check_layout(tile, _are_k_major(candidate, operation))
+    return fault or registers or _check_layout(tile, are_k_major(candidate, operation))
 
 
 class Sm90ClusterSplitK:
@@ -168,8 +168,9 @@ class Sm90ClusterSplitK:
         bare = ScaledTile(*sizes, *cluster, candidate.swap_ab) if operation.types.is_scaled else Tile(*sizes, *cluster)
         return filled(bare, candidate, target)
 
-    def kernel_classes(self) -> tuple[Any, Any, Any]:
+    def kernel_classes(self, candidate: Candidate) -> tuple[Any, Any, Any]:
         """Return the classes of kernels with a bias at most, with more of an epilogue, and of FP8 with factors."""
+        del candidate
         from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
         from aot.families._sm90_split_kernel import SplitGemmSm90
         from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
@@ -239,10 +240,10 @@ class Sm90ClusterSplitK:
         from aot.families import signature
         from aot.families._arguments import cutlass_type
 
-        arguments, are_k_major = signature(KernelKey(operation, candidate)), _are_k_major(candidate, operation)
+        arguments, majors = signature(KernelKey(operation, candidate)), are_k_major(candidate, operation)
         tile = self.tile(candidate, operation, target)
-        configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, are_k_major)
-        plain, with_epilogue, scaled = self.kernel_classes()
+        configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, majors)
+        plain, with_epilogue, scaled = self.kernel_classes(candidate)
         if operation.types.is_scaled or has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
 
