@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
@@ -13,6 +13,7 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
 from aot.core.row_candidate import RowKernelKey
 from aot.core.target import Target
+from aot.space.widths import shared
 
 ARTIFACTS = Path("build/artifacts")
 """The artifact store, below the working directory."""
@@ -40,6 +41,31 @@ def compile_all(
         return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
+
+
+def compile_shipped(
+    keys: Sequence[KernelKey], target: Target, workplace: Workplace
+) -> tuple[list[Artifact], list[CompileFailure]]:
+    """Compile kernels that ship together: those of one kernel of several widths share its object.
+
+    Returns:
+        As `compile_all`; of those that share an object each is described by its own name, candidate and width.
+
+    Raises:
+        DependencyError: a compiler's package is not installed.
+    """
+    of_wide = shared(keys, target)
+    built = {key: of_wide.get(key, (key, 0)) for key in keys}
+    artifacts, failures = compile_all(list(dict.fromkeys(key for key, _ in built.values())), target, workplace)
+    found = {artifact.kernel.key: artifact for artifact in artifacts}
+    shipped = [_as_kernel(found[own], key, num_narrower) for key, (own, num_narrower) in built.items() if own in found]
+    return shipped, failures
+
+
+def _as_kernel(artifact: Artifact, key: KernelKey, num_narrower: int) -> Artifact:
+    """Describe an object as the kernel of one of its widths."""
+    kernel = replace(artifact.kernel, name=key.name, candidate=key.candidate, num_narrower=num_narrower or None)
+    return replace(artifact, kernel=kernel)
 
 
 def compile_all_rows(

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from aot.core.candidate import Candidate, KernelKey, Workspace
-from aot.core.constraints import Count, Extent, Identifier, KernelName, Range, Sha256
+from aot.core.constraints import Count, Extent, Identifier, KernelName, Positive, Range, Sha256
 from aot.core.operation import Operation
 from aot.core.signature import Argument
+from aot.core.tile_order import NUM_ORDERS
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,29 @@ class Kernel:
     None where that is not said, as beside objects compiled before 2026-11-22; no manifest has such a kernel.
     """
 
+    num_narrower: Positive | None = None
+    """Groups of 8 columns by which its tile is narrower than the widest that its object computes; None where it has the
+    widest, or the only one. Kernels of several widths share an object."""
+
     @property
     def key(self) -> KernelKey:
         """Return the kernel's operation and candidate."""
         return KernelKey(self.operation, self.candidate)
 
     @property
+    def symbols(self) -> tuple[str, str, str]:
+        """Return what its object exports."""
+        return self.entry_symbol, self.init_symbol, self.load_symbol
+
+    @property
     def orders_tiles(self) -> bool:
         """Say whether it takes its tiles in an order that it is told."""
         return Argument.TILE_ORDER in self.signature
+
+    @property
+    def first_order(self) -> int:
+        """Return what its entry takes for the order 0 of tiles: its object's width is told by that argument too."""
+        return NUM_ORDERS * (self.num_narrower or 0)
 
     @property
     def resident_sms(self) -> int:

@@ -33,6 +33,11 @@ class RowKernel:
     spill_bytes: Count
 
     @property
+    def symbols(self) -> tuple[str, str, str]:
+        """Return what its object exports."""
+        return self.entry_symbol, self.init_symbol, self.load_symbol
+
+    @property
     def key(self) -> RowKernelKey:
         """Return the kernel's operation and candidate."""
         return RowKernelKey(self.operation, self.candidate)

@@ -130,7 +130,10 @@ def _write_project(
     """Write a rendered project, its toolchain file and the kernels' objects, which must be the kernels' own."""
     write(files, directory)
     _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
+    firsts: dict[str, Kernel | RowKernel] = {}
     for kernel in kernels:
+        firsts.setdefault(kernel.entry_symbol, kernel)
+    for kernel in firsts.values():
         if kernel.name not in objects:
             raise PackageError(f"no object for kernel {kernel.name}; expected one for each kernel; compile it again")
         content = objects[kernel.name].read_bytes()

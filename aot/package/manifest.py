@@ -154,6 +154,14 @@ class Library:
         return (*self.kernels, *self.row_kernels)
 
     @property
+    def object_kernels(self) -> tuple[Kernel, ...]:
+        """Return the first kernel of each object: kernels of several widths share one."""
+        firsts: dict[str, Kernel] = {}
+        for kernel in self.kernels:
+            firsts.setdefault(kernel.entry_symbol, kernel)
+        return tuple(firsts.values())
+
+    @property
     def module(self) -> str:
         """Return the import name."""
         return self.package.replace("-", "_")
@@ -239,6 +247,27 @@ def _sms_fault(table: DeviceTable, kernels: Sequence[Kernel]) -> str:
     return ""
 
 
+def _check_symbols(manifest: Manifest) -> None:
+    """Refuse two objects of one symbol, and two kernels of one object and width (DecodeError)."""
+    first = {kernel.entry_symbol: kernel for kernel in manifest.kernels}
+    for kernel in manifest.kernels:
+        other = first[kernel.entry_symbol]
+        if (kernel.object_sha256, kernel.symbols) != (other.object_sha256, other.symbols):
+            raise DecodeError(f"two objects have the symbol {kernel.entry_symbol}")
+        if kernel.num_narrower and not kernel.orders_tiles:
+            columns = 8 * kernel.num_narrower
+            raise DecodeError(
+                f"the kernel {kernel.name} is {columns} columns narrower than its object, which no argument tells it"
+            )
+    entries = [(kernel.entry_symbol, kernel.num_narrower) for kernel in manifest.kernels]
+    if len(set(entries)) != len(entries):
+        raise DecodeError(f"two kernels are the same width of {max(entries, key=entries.count)[0]}")
+    of_objects = [*(x.symbols for x in manifest.object_kernels), *(x.symbols for x in manifest.row_kernels)]
+    symbols = [x for own in of_objects for x in own]
+    if len(set(symbols)) != len(symbols):
+        raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
+
+
 def _check_table(table: WheelTable, manifest: Manifest, names: set[str], calls: set[str]) -> None:
     fault = table_fault(table.table, manifest.kernels) or _sms_fault(table, manifest.kernels)
     fault = fault or row_table_fault(table.row_table, manifest.row_kernels)
@@ -281,9 +310,7 @@ def _check(manifest: Manifest) -> None:
         _check_kernel(kernel)
     for row_kernel in manifest.row_kernels:
         _check_row_kernel(row_kernel)
-    symbols = [x for kernel in every for x in (kernel.entry_symbol, kernel.init_symbol, kernel.load_symbol)]
-    if len(set(symbols)) != len(symbols):
-        raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
+    _check_symbols(manifest)
     bits = {kernel.operation.call: ElementBits.of(kernel.operation) for kernel in manifest.kernels}
     if manifest.element_bits != bits:
         raise DecodeError("element_bits are not those of the kernels' operations")

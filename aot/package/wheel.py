@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aot.compile.artifact import Artifact, RowArtifact
 from aot.compile.compiler import toolchain_versions
-from aot.compile.workplace import Workplace, compile_all, compile_all_rows
+from aot.compile.workplace import Workplace, compile_all_rows, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
 from aot.core.grouping import Grouping
@@ -166,7 +166,7 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
     found: dict[KernelKey, Artifact] = {}
     for target in dict.fromkeys(kernels.values()):
         keys = [key for key, built_for in kernels.items() if built_for == target]
-        artifacts, failures = compile_all(keys, target, workplace)
+        artifacts, failures = compile_shipped(keys, target, workplace)
         if failures:
             first = failures[0]
             text = f"{len(failures)} selected kernels do not compile; the first: {first.name}: {first.reason}"

@@ -60,6 +60,8 @@ struct Kernel {
   Workspace workspace;
   bool is_deterministic;
   int32_t resident_sms;  // least that a device must have; 0 where its blocks do not wait for each other
+  int32_t first_order;   // what the entry takes for the order 0 of tiles: an object of several widths is told so which
+  int32_t object;        // index of the first kernel with the same object, whose state counts for all of them
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t
   Loader* load;  // sets the kernel up on one device

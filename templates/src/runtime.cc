@@ -118,7 +118,7 @@ aot_gemm_status_t load(int32_t index, int32_t device) {
   if (status != AOT_GEMM_OK) return status;
   const Kernel& kernel = kKernels[index];
   if (found->num_sms < kernel.resident_sms) return fail_residency(kernel, *found, device);
-  return load_binary(kernel.name, kernel.init, kernel.load, &kernel_states[index], device);
+  return load_binary(kernel.name, kernel.init, kernel.load, &kernel_states[kernel.object], device);
 }
 
 aot_gemm_status_t check_workspace(const Kernel& kernel, const Canonical& problem, const void* workspace,
@@ -218,7 +218,7 @@ aot_gemm_status_t load_binary(const char* name, Loader* init, Loader* set_up, Ke
 }
 
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {
-  const uint64_t devices = kernel_states[kernel].devices.load(std::memory_order_acquire);
+  const uint64_t devices = kernel_states[kKernels[kernel].object].devices.load(std::memory_order_acquire);
   if (device >= 0 && device < kMaxDevices && (devices >> device & 1) != 0) return AOT_GEMM_OK;
   return load(kernel, device);
 }
@@ -258,6 +258,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
     const int64_t own = workspace_bytes(kernel.workspace, problem.m, problem.n);
     places = {static_cast<char*>(workspace) + own, {problem.b_of_groups.shape[0]}};
   }
+  int32_t told_order = kernel.first_order + tile_order;
   int32_t may_prefetch_b = problem.b_constant && kPrefetches;
   int32_t result = 0;
   // By Argument.
@@ -268,7 +269,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
                           &operands->scale_b,  &operands->bias,    &operands->residual,
                           &operands->scale_d,  &operands->offsets, &operands->index,
                           &operands->b_of_groups, &places,
-                          &scratch,            &may_prefetch_b,    &tile_order,         &stream};
+                          &scratch,            &may_prefetch_b,    &told_order,         &stream};
   void* arguments[kMaxArguments + 1];
   int32_t count = 0;
   while (count < kernel.num_arguments) {
