@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.select.portfolio import Budget, Choice
+from aot.select.portfolio import Budget, Choice, each_its_own
 from aot.select.selection import Curve, CurvePoint
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def curve(
     kernel_bytes: Mapping[Candidate, int],
     *,
     is_general: Callable[[Candidate], bool],
+    object_of: Callable[[Candidate], Candidate] = each_its_own,
     weights: Mapping[Problem, float] | None = None,
     references: Mapping[Problem, float] | None = None,
     progress: Callable[[int], None] = lambda _: None,
@@ -48,18 +49,21 @@ def curve(
         chosen: a size that must have a point.
         kernel_bytes: compressed bytes of the kernels that are compiled.
         is_general: as in `choose`.
+        object_of: as in `choose`.
         weights: as in `choose`.
         references: as in `choose`.
         progress: told each size before it is tried.
     """
     points: list[CurvePoint] = []
-    arranged = Choice.of(times, beside=beside, weights=weights, references=references, is_general=is_general)
+    arranged = Choice.of(
+        times, beside=beside, weights=weights, references=references, is_general=is_general, object_of=object_of
+    )
     for size in sorted({*SIZES, chosen}):
         progress(size)
         found = arranged.portfolio(Budget(size))
-        num_bytes, is_estimate = portfolio_bytes(found.candidates, kernel_bytes)
+        num_bytes, is_estimate = portfolio_bytes(found.objects, kernel_bytes)
         regrets = round(found.mean_regret, 5), round(found.worst_regret, 5), round(found.mean_bound, 5)
-        if points and len(found.candidates) <= points[-1].num_kernels:
+        if points and len(found.objects) <= points[-1].num_kernels:
             break  # no more kernels help
-        points.append(CurvePoint(len(found.candidates), *regrets, num_bytes, is_estimate))
+        points.append(CurvePoint(len(found.objects), *regrets, num_bytes, is_estimate))
     return Curve(operation, tuple(points))

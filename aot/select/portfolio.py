@@ -15,7 +15,7 @@ from aot.select import exact, exchange
 from aot.select.exchange import MISSING_RATIO, WORST_WEIGHT, Instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -116,6 +116,46 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Objects:
+    """Which kernels are one object, which counts once in a budget and is as fast as the fastest of them."""
+
+    candidates: tuple[Candidate, ...]
+    names: tuple[Candidate, ...]
+    """What `object_of` names each object."""
+    members: tuple[tuple[int, ...], ...]
+    """The columns of each object's kernels."""
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate], object_of: Callable[[Candidate], Candidate]) -> Objects:
+        """Bring together the kernels of which `object_of` names the same."""
+        found: dict[Candidate, list[int]] = {}
+        for j, candidate in enumerate(candidates):
+            found.setdefault(object_of(candidate), []).append(j)
+        return Objects(tuple(candidates), tuple(found), tuple(map(tuple, found.values())))
+
+    def best(self, of_kernels: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the least of each object's kernels, along the last axis."""
+        return np.stack([of_kernels[..., list(x)].min(axis=-1) for x in self.members], axis=-1)
+
+    def kernels(self, chosen: Sequence[int]) -> list[int]:
+        """Return the kernels of some objects."""
+        return sorted(j for x in chosen for j in self.members[x])
+
+    def of_kernels(self, kernels: Sequence[int]) -> tuple[Candidate, ...]:
+        """Return what is compiled for some kernels: an object of several of them, or a kernel alone."""
+        found = []
+        for name, members in zip(self.names, self.members, strict=True):
+            own = sorted(set(members).intersection(kernels))
+            found += [name if len(own) > 1 else self.candidates[own[0]]] if own else []
+        return tuple(found)
+
+
+def each_its_own(candidate: Candidate) -> Candidate:
+    """Say that every kernel is an object of its own."""
+    return candidate
+
+
+@dataclass(frozen=True)
 class Incumbent:
     """What an earlier selection ships, and so what a tie goes to."""
 
@@ -133,7 +173,9 @@ class Portfolio:
     worst_regret: float
     method: str
     mean_bound: float
-    """No portfolio of as many kernels has a lower mean regret on these times."""
+    """No portfolio of as many objects has a lower mean regret on these times."""
+    objects: tuple[Candidate, ...]
+    """What is compiled: one of several widths for several of the candidates, and each other candidate."""
 
 
 def _best(search: Instance, limit: int) -> tuple[list[int], str]:
@@ -209,8 +251,9 @@ def _instance(
     references: Mapping[Problem, float],
     incumbent: Incumbent,
     is_general: Callable[[Candidate], bool],
-) -> tuple[Matrix, Matrix, Instance]:
-    """Return the matrix of `times`, that of all problems, and the search over the latter.
+    object_of: Callable[[Candidate], Candidate],
+) -> tuple[Matrix, Matrix, Objects, Instance]:
+    """Return the matrix of `times`, that of all problems, the objects, and the search for objects over all problems.
 
     Raises:
         SelectionError: there is nothing to choose from, or no general kernel among it.
@@ -223,19 +266,30 @@ def _instance(
         raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
     credit = np.array([INCUMBENT_CREDIT if x in incumbent.candidates else 0.0 for x in matrix.candidates])
     weight = np.array([weights.get(problem, 1.0) for problem in both.problems])
-    return matrix, both, Instance(both.penalised(references), general, credit, weight / weight.sum())
+    objects = Objects.of(matrix.candidates, object_of)
+    ratios = objects.best(both.penalised(references))
+    able = np.array([general[list(x)].any() for x in objects.members])
+    return matrix, both, objects, Instance(ratios, able, -objects.best(-credit), weight / weight.sum())
 
 
-def _used(matrix: Matrix, both: Matrix, search: Instance, chosen: list[int], picked: list[int]) -> list[int]:
+def _used(
+    matrix: Matrix,
+    both: Matrix,
+    search: Instance,
+    chosen: list[int],
+    picked: list[int],
+    is_general: Callable[[Candidate], bool],
+) -> list[int]:
     """Drop the kernels that no problem picks, sampled ones included, but for the best general one."""
     own = set(matrix.problems)
     sampled = [i for i, problem in enumerate(both.problems) if problem not in own]
     used = sorted({*picked, *(chosen[j] for j in both.ratios[np.ix_(sampled, chosen)].argmin(axis=1).tolist())})
-    if search.general[used].any():
+    if any(is_general(matrix.candidates[j]) for j in used):
         return used
     # No problem prefers it, but shapes outside the tuning may have nothing else.
     losses = search.loss(both.ratios)
-    return sorted([*used, min((j for j in chosen if search.general[j]), key=lambda j: float(losses[j]))])
+    able = [j for j in chosen if is_general(matrix.candidates[j])]
+    return sorted([*used, min(able, key=lambda j: float(losses[j]))])
 
 
 @dataclass(frozen=True)
@@ -246,7 +300,10 @@ class Choice:
     """Of the problems that get a kernel."""
     both: Matrix
     """Of these and of those beside."""
+    objects: Objects
     search: Instance
+    """For objects."""
+    is_general: Callable[[Candidate], bool]
     ties: NDArray[np.float64]
     """(problem, kernel): the relative half-distance of the quartiles."""
     tie: float
@@ -263,6 +320,7 @@ class Choice:
         tie: float = TIE,
         incumbent: Incumbent | None = None,
         is_general: Callable[[Candidate], bool] = lambda _: True,
+        object_of: Callable[[Candidate], Candidate] = each_its_own,
     ) -> Choice:
         """Arrange times and what `choose` takes beside them.
 
@@ -270,8 +328,10 @@ class Choice:
             SelectionError: there is nothing to choose from, or no general kernel among it.
         """
         incumbent = incumbent or Incumbent()
-        matrix, both, search = _instance(times, beside or {}, weights or {}, references or {}, incumbent, is_general)
-        return Choice(matrix, both, search, _spread_matrix(matrix, spreads or {}), tie, incumbent)
+        known = weights or {}, references or {}, incumbent, is_general, object_of
+        matrix, both, objects, search = _instance(times, beside or {}, *known)
+        ties = _spread_matrix(matrix, spreads or {})
+        return Choice(matrix, both, objects, search, is_general, ties, tie, incumbent)
 
     def portfolio(self, budget: Budget) -> Portfolio:
         """Choose the kernels of a budget, and each problem's kernel; see `choose`.
@@ -280,15 +340,15 @@ class Choice:
             SelectionError: no portfolio is good enough.
         """
         matrix, search = self.matrix, self.search
-        chosen, method = (
-            _fewest(search, matrix.ratios, budget) if budget.is_fewest else _best(search, budget.max_kernels)
-        )
-        chosen = sorted(chosen)
+        ratios = self.objects.best(matrix.ratios)
+        found, method = _fewest(search, ratios, budget) if budget.is_fewest else _best(search, budget.max_kernels)
+        chosen = self.objects.kernels(found)
         picked = _assign(matrix, chosen, self.ties, self.tie, self.incumbent.solutions)
         if budget.is_fewest and not budget.is_met(_regrets(matrix, picked)):
             # Ties are given away only within the limits.
             picked = [chosen[j] for j in matrix.ratios[:, chosen].argmin(axis=1).tolist()]
-        used = _used(matrix, self.both, search, chosen, picked)
+        used = _used(matrix, self.both, search, chosen, picked, self.is_general)
+        objects = self.objects.of_kernels(used)
         regrets = _regrets(matrix, picked)
         mean = float(regrets.mean())
         return Portfolio(
@@ -297,7 +357,8 @@ class Choice:
             mean,
             float(regrets.max()),
             method,
-            min(exact.mean_bound(matrix.ratios, len(used), mean), mean),
+            min(exact.mean_bound(ratios, len(objects), mean), mean),
+            objects,
         )
 
 
@@ -312,6 +373,7 @@ def choose(
     tie: float = TIE,
     incumbent: Incumbent | None = None,
     is_general: Callable[[Candidate], bool] = lambda _: True,
+    object_of: Callable[[Candidate], Candidate] = each_its_own,
 ) -> Portfolio:
     """Choose the kernels for the problems of `times`, and each problem's kernel.
 
@@ -332,6 +394,7 @@ def choose(
         tie: what differs less, as a fraction of the best, is a tie in any case.
         incumbent: what an earlier selection ships.
         is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
+        object_of: the kernel that computes a candidate's tiles beside others', where there is one: it counts once.
 
     Raises:
         SelectionError: there is nothing to choose from, no general kernel among it, or no portfolio is good enough.
@@ -347,5 +410,6 @@ def choose(
         tie=tie,
         incumbent=incumbent,
         is_general=is_general,
+        object_of=object_of,
     )
     return arranged.portfolio(budget)

@@ -40,6 +40,7 @@ class Regret:
     operation: Operation
     num_problems: Count
     num_kernels: Count
+    """Those that are compiled: one of several widths counts once."""
     mean: Excess
     worst: Excess
     method: Label

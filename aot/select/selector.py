@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,7 @@ from aot.select.timed import Timed, is_general
 from aot.select.times import with_imputed_times
 from aot.space import cost
 from aot.space.enumeration import fallback
+from aot.space.widths import of_widths
 
 if TYPE_CHECKING:
     from aot.core.target import Target
@@ -112,10 +114,17 @@ def _choose(
         tie=MODELLED_TIE if basis is Basis.PREDICTED else TIE,
         incumbent=incumbent_of(objective.incumbent, operation, filled),
         is_general=is_general,
+        object_of=partial(_object_of, operation=operation, target=target),
     )
     if like is not None:
         portfolio = replace(portfolio, candidates=shared)
     return Chosen(operation, basis, _judged(portfolio, known_times), filled, beside, like)
+
+
+def _object_of(candidate: Candidate, operation: Operation, target: Target) -> Candidate:
+    """Return the kernel of several widths that a kernel may be one of, or the kernel itself."""
+    found = of_widths(candidate, operation, target)
+    return candidate if found is None else found[0]
 
 
 def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
@@ -146,7 +155,7 @@ def _learned_where_missing(times: Times, model: Model, more: Sequence[Candidate]
     return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
 
 
-def _curve(chosen: Chosen, objective: Objective, references: Mapping[Problem, float]) -> Curve | None:
+def _curve(chosen: Chosen, objective: Objective, references: Mapping[Problem, float], target: Target) -> Curve | None:
     if not objective.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
         return None
     operation = chosen.operation
@@ -155,9 +164,10 @@ def _curve(chosen: Chosen, objective: Objective, references: Mapping[Problem, fl
         operation,
         chosen.times,
         chosen.beside,
-        len(chosen.portfolio.candidates),
+        len(chosen.portfolio.objects),
         known,
         is_general=is_general,
+        object_of=partial(_object_of, operation=operation, target=target),
         weights=objective.weights(operation),
         references=references,
         progress=lambda size: objective.progress(f"{operation.tag}: the curve at {size} kernels"),
@@ -169,7 +179,7 @@ def _regret(chosen: Chosen, *, is_predicted: bool) -> Regret:
     found = chosen.portfolio
     method = found.method if is_predicted else f"{found.method}{chosen.basis.value}"
     figures = round(found.mean_regret, 5), round(found.worst_regret, 5), method, round(found.mean_bound, 5)
-    return Regret(chosen.operation, len(chosen.times), len(found.candidates), *figures)
+    return Regret(chosen.operation, len(chosen.times), len(found.objects), *figures)
 
 
 def _aligned(times: OperationTimes) -> OperationTimes:
@@ -339,7 +349,9 @@ def _selection(
     record_name: str,
 ) -> Selection:
     """Put together what was chosen, with its curves, its regrets and its scores."""
-    curves = [_curve(x, objective, measured.references) for x in found if x.like is None and _has_curve(x, measured)]
+    curves = [
+        _curve(x, objective, measured.references, target) for x in found if x.like is None and _has_curve(x, measured)
+    ]
     sections = sorted(sections, key=lambda x: (x.operation.position, x.batch_invariant, x.num_groups))
     table = DispatchTable(tuple(map(_orders(measured, kernels, target).in_section, sections)))
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)

@@ -349,3 +349,27 @@ def test_aims_name_their_limits():
         Budget(32, 0.1, 0.19),
     )
     assert [x.is_met(regrets) for x in aims] == [True, True, False, True, False, False]
+
+
+def test_kernels_of_one_object_count_once(method):
+    """A and B are one object, which is the fastest on two problems; C alone is so on one."""
+    rows = times((10, 20, 15, 30), (20, 10, 15, 30), (20, 20, 15, 30))
+    together = {A: D, B: D}
+    found = choose(rows, Budget(1), object_of=lambda x: together.get(x, x))
+    assert (found.candidates, found.objects, found.method) == ((A, B), (D,), method)
+    assert [found.solutions[x] for x in P[:3]] in ([A, B, A], [A, B, B])
+    found = choose(rows, Budget(2), object_of=lambda x: together.get(x, x))
+    assert (found.candidates, found.objects) == ((A, B, C), (D, C))
+    assert found.mean_regret == 0
+
+
+def test_a_kernel_whose_object_nothing_else_uses_is_itself():
+    rows = times((10, 20, 30), (10, 20, 30), (30, 30, 10))
+    found = choose(rows, Budget(2), object_of=lambda x: D if x in {A, B} else x)
+    assert (found.candidates, found.objects) == ((A, C), (A, C))
+
+
+def test_the_fewest_kernels_are_the_fewest_objects():
+    rows = times((10, 20, 30), (20, 10, 30), (30, 30, 10))
+    found = choose(rows, Budget(3, max_mean=0.001), object_of=lambda x: D if x in {A, B} else x)
+    assert len(found.objects) == 2
