@@ -15,6 +15,7 @@ from cutlass import Boolean, Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
 from aot.families._boxes import box_rows
+from aot.families._next_start import AT_END, AT_ONCE, Places, next_start, num_bytes, num_ctas
 from aot.families._partial_tile_kernel import Box, GemmPartialTileSm90
 from aot.families._sm90_mainloop import Source
 
@@ -22,31 +23,41 @@ from aot.families._sm90_mainloop import Source
 class GemmPrefetchBSm90(GemmPartialTileSm90):
     """`GemmPartialTileSm90` whose first loads of B need not wait for the kernel in front."""
 
-    def __init__(self, *args: Any, prefetched: int, num_sms: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, prefetched: int, places: Places, **kwargs: Any) -> None:
         """Configure as quack does, with a loading warp for each operand.
 
         Args:
             args: as in quack's `GemmSm90`, and `kwargs`.
             prefetched: which of the kernel's operands the entry's B is: 0 where A and B are swapped, else 1.
-            num_sms: SMs of the device.
+            places: of the device.
         """
         super().__init__(*args, **kwargs)
         self.num_ab_load_warps = 2
         self.prefetched = prefetched
-        self.num_sms = num_sms
+        self.places = places
+
+    def make_load_arguments(self, operands: Any, stages: Any, prefetch_b: Any) -> Any:
+        """Make the atoms of all sizes of boxes, and say when the next kernel may start; on the host."""
+        boxes, extents, _ = super().make_load_arguments(operands, stages, prefetch_b)
+        clusters = [cute.ceil_div(extents[i], self.cta_tile_shape_mnk[i] * self.cluster_shape_mnk[i]) for i in range(2)]
+        count = num_ctas([*clusters, self.split_k], self.cluster_shape_mnk[0] * self.cluster_shape_mnk[1])
+        return boxes, extents, (prefetch_b, next_start(self.places, count, num_bytes(*operands), prefetch_b))
 
     def begin_loads(self) -> None:
         """Wait for nothing yet: `load_tile` waits, in each warp for what it loads."""
 
-    def end_loads(self) -> None:
-        """Let the next kernel start, after a CTA's last load of B.
+    @cute.jit
+    def end_loads(self, prepared: Any) -> None:
+        """Let the next kernel start, after a CTA's last load of B, unless it is to wait for this one's end.
 
         Each loading warp waits for the kernel in front before it does so. B's warp may not have waited yet, and one
         thread's trigger is its CTA's: were the next kernel let start before this one has seen the end of the one in
         front, the two would run at once, and the next could read what the one in front has still to write.
         """
+        _, (_, next_one) = prepared
         cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
+        if next_one != AT_END:
+            cute.arch.griddepcontrol_launch_dependents()
 
     def end_multiplication(self) -> None:
         """Leave the start of the next kernel to the loading warps."""
@@ -58,12 +69,9 @@ class GemmPrefetchBSm90(GemmPartialTileSm90):
         """Load the stages of a tile: one operand's, that of the warp which calls.
 
         The next kernel may start once this one has seen the end of the one in front: so whatever that one writes is
-        complete when the next reads early. Where much of the next one's grid would find room beside this one, it may
-        start only after this one's last load (`end_loads`), since its loads would slow this one's. Started at once and
-        after the last load, on an H200, 2026-11-21, with one loading warp for both operands, m 1: 64 CTAs took 11.6 and
-        9.5 us (n 4096, k 4096), 86 CTAs 35.6 and 29.9 (n 4096, k 14336), but 96 CTAs 13.2 and 14.1 (n 6144, k 4096).
+        complete when the next reads early. `next_start` says when it does.
         """
-        boxes, prefetch_b = prepared
+        boxes, (prefetch_b, next_one) = prepared
         counts = [self._count_rows_kept_in_step(sources[i], boxes[i], i) for i in range(2)]
         num_bytes = self.count_bytes(counts)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -75,8 +83,7 @@ class GemmPrefetchBSm90(GemmPartialTileSm90):
             )
         else:
             cute.arch.griddepcontrol_wait()
-            grid = cute.arch.grid_dim()
-            if 3 * grid[0] * grid[1] * grid[2] > 2 * self.num_sms:
+            if next_one == AT_ONCE:
                 cute.arch.griddepcontrol_launch_dependents()
             state = self._load_operand(
                 sources, boxes, 1 - self.prefetched, counts, num_bytes, pipeline, state, k_tiles, first_k_tile

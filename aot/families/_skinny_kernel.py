@@ -18,6 +18,7 @@ from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
 from aot.families._grid import along_x
+from aot.families._next_start import AT_END, Places, next_start, num_bytes, num_ctas
 from aot.families._skinny_loads import WORDS, chunks, load_block, make_load, partition
 from aot.families._skinny_tile import ALIGN_BYTES, CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
 from aot.families._waits import await_phase
@@ -32,6 +33,8 @@ class SplitGemm:
     tile: Tile
     num_blocks_per_sm: int
     """CTAs that are to fit an SM at once."""
+    places: Places
+    """Of the device."""
 
     num_steps = 2
     """MMA instructions that a pair of chunks serves."""
@@ -81,7 +84,9 @@ class SplitGemm:
             cute.ceil_div(d.shape[0], tile.columns),
             cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
         )
-        self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, prefetch_b).launch(
+        count = num_ctas([tiles_m, tiles_n], tile.cluster)
+        starts = prefetch_b, next_start(self.places, count, num_bytes(a, b), prefetch_b)
+        self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, starts).launch(
             grid=along_x(tiles_m, tiles_n, tile.cluster),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.cluster, 1, 1),
@@ -117,7 +122,7 @@ class SplitGemm:
         layouts: Any,
         d: cute.Tensor,
         vectors: Any,
-        prefetch_b: Int32,
+        starts: Any,
     ) -> None:
         """Compute a share of a tile of D: see the module."""
         tile = self.tile
@@ -149,9 +154,7 @@ class SplitGemm:
         blocks = (rank * tile.num_warps + warp_index, num_k_blocks)
         first = tile_n * tile.rows + rank * tile.share
         share = (tile_m * tile.columns, first)
-        sums, fetched = self._multiply(
-            (pair_a, pair_b), storage, barriers, warp_index, blocks, prefetch_b, vectors, share
-        )
+        sums, fetched = self._multiply((pair_a, pair_b), storage, barriers, warp_index, blocks, starts, vectors, share)
         origin = (share[0], first // self.num_halves)
         self._reduce(sums, fetched, storage, warp_index, rank, origin, d, vectors)
 
@@ -163,11 +166,14 @@ class SplitGemm:
         barriers: Any,
         warp_index: Int32,
         blocks: Any,
-        prefetch_b: Int32,
+        starts: Any,
         vectors: Any,
         share: Any,
     ) -> Any:
         """Load and multiply a warp's blocks of k, from the first on in steps of the cluster's warps.
+
+        `starts` is whether B may be loaded before the kernel in front has ended, and when the next one may start. By
+        then all of a warp's first stages have been asked for.
 
         Returns:
             The warp's sums, and what `_fetch` has read for the CTA's share of the tile.
@@ -179,6 +185,7 @@ class SplitGemm:
         sums = cute.make_rmem_tensor(((2, 2), tile.rows // MMA_M, tile.padded_columns // MMA_N), Float32)
         sums.fill(0.0)
         first_stage = warp_index * num_stages
+        prefetch_b, next_one = starts
         if prefetch_b == 0:
             cute.arch.griddepcontrol_wait()
         num_first = cutlass.min(num_stages, cute.ceil_div(cutlass.max(num_k_blocks - first, 0), step))
@@ -186,7 +193,8 @@ class SplitGemm:
             self._announce(barriers + s)
             load_block(pair_b, first + s * step, first_stage + s, barriers + s)
         cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
+        if next_one != AT_END:
+            cute.arch.griddepcontrol_launch_dependents()
         for s in cutlass.range(num_first, unroll=1):
             load_block(pair_a, first + s * step, first_stage + s, barriers + s)
         fetched = self._fetch(vectors, share)

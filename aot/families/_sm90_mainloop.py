@@ -223,7 +223,7 @@ class MainloopSm90(MultiplySm90):
                 scheduler.write_work_tile_to_smem(work)
             work = scheduler.get_current_work()
         if warp == self.ab_load_warp_id:
-            self.end_loads()
+            self.end_loads(prepared)
             pipeline.producer_tail(state)
         if schedules:
             scheduler.producer_tail()
@@ -239,8 +239,9 @@ class MainloopSm90(MultiplySm90):
         """Wait, in each loading warp, for the kernel in front, which may still write what is loaded."""
         cute.arch.griddepcontrol_wait()
 
-    def end_loads(self) -> None:
+    def end_loads(self, prepared: Any) -> None:
         """Do nothing more in the first loading warp after its last load."""
+        del prepared
 
 
 def _lengths(a: Any, b: Any) -> VarlenManager:

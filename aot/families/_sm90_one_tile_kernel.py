@@ -67,11 +67,6 @@ class OneTileGemmSm90(SplitGemmSm90):
         grid = x, cutlass.min(steps, Int32(MAX_YZ + 1)), ceil_div(count, width)
         return grid, (Int32(along_columns), count, *([FastDivmod(width)] if products else []))
 
-    def count_ctas(self) -> Any:
-        """Count the CTAs of the grid, in the kernel."""
-        x, y, z = cute.arch.grid_dim()
-        return x * y * z
-
     @cute.kernel
     def kernel(
         self,
@@ -81,7 +76,7 @@ class OneTileGemmSm90(SplitGemmSm90):
         layouts: Any,
         d: Any,
         vectors: Any,
-        prefetch_b: Int32,
+        starts: Any,
         places: Any,
     ) -> None:
         """Compute a tile of D: see the module. The last group may have CTAs past the last tile; they do nothing."""
@@ -102,7 +97,7 @@ class OneTileGemmSm90(SplitGemmSm90):
         cluster_c = Int32(select_(along_columns != 0, place, step))
         if place < count:
             loads, cluster = (load_rows, load_columns), (cluster_r, cluster_c)
-            self._compute(mma, loads, layouts, d, vectors, prefetch_b, cluster, peer, self.columns_of(places))
+            self._compute(mma, loads, layouts, d, vectors, starts, cluster, peer, self.columns_of(places))
 
     @cute.jit
     def _compute(
@@ -112,7 +107,7 @@ class OneTileGemmSm90(SplitGemmSm90):
         layouts: Any,
         d: cute.Tensor,
         vectors: Any,
-        prefetch_b: Int32,
+        starts: Any,
         cluster: Any,
         peer: Int32,
         columns: Constexpr[Any],
@@ -142,7 +137,7 @@ class OneTileGemmSm90(SplitGemmSm90):
                 make_copy(loads[0], stages[0], (tile.rows, tile_r), shared_r),
                 self.copy_columns(loads[1], stages[1], (columns, tile_c), shared_c),
             )
-            self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, prefetch_b)
+            self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, starts)
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_arrive_relaxed()
         if warp < tile.num_multiplying // 32:

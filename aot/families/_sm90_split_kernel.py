@@ -24,6 +24,7 @@ from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
 from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
+from aot.families._next_start import AT_END, AT_ONCE, Places, next_start, num_bytes, num_ctas
 from aot.families._quack_internals import first_stage
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, load_block, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
@@ -35,8 +36,8 @@ from aot.families._waits import await_phase
 class SplitGemmSm90(StoreSplitSm90):
     """The kernel of one candidate."""
 
-    num_sms: int
-    """SMs of the device."""
+    places: Places
+    """Of the device."""
     are_k_major: tuple[bool, bool]
     """Whether the operand of the tile's rows is contiguous along k, and whether that of its columns is."""
 
@@ -76,8 +77,9 @@ class SplitGemmSm90(StoreSplitSm90):
             across = tile.num_tiles // tile.sharing[side]
             counts.append(cute.ceil_div(cute.size(view, mode=[0]), extents[side] * across))
         mma = self.make_mma(tile.columns)
-        grid, places = self.place_tiles(counts, tile_order)
-        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, prefetch_b, places).launch(
+        grid, order = self.place_tiles(counts, tile_order)
+        starts = prefetch_b, next_start(self.places, num_ctas(counts, tile.num_ctas), num_bytes(a, b), prefetch_b)
+        self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, starts, order).launch(
             grid=grid,
             block=(tile.num_threads, 1, 1),
             cluster=(tile.num_ctas, 1, 1),
@@ -91,10 +93,6 @@ class SplitGemmSm90(StoreSplitSm90):
         """Return the grid, of products and clusters along a tile's rows and columns, and what else the kernel needs."""
         del tile_order
         return along_x(*counts, self.tile.num_ctas), None
-
-    def count_ctas(self) -> Any:
-        """Count the CTAs of the grid, in the kernel."""
-        return cute.arch.grid_dim()[0]
 
     def width(self, tile_order: Any) -> Any:
         """Return the columns of a tile: those that there is room for, in whatever order the tiles are taken."""
@@ -165,8 +163,8 @@ class SplitGemmSm90(StoreSplitSm90):
         layouts: Any,
         d: cute.Tensor,
         vectors: Any,
-        prefetch_b: Int32,
-        _places: None,
+        starts: Any,
+        _order: None,
     ) -> None:
         """Compute a share of a tile of D: see the module."""
         tile = self.tile
@@ -205,7 +203,7 @@ class SplitGemmSm90(StoreSplitSm90):
             )
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_wait()  # the others' barriers are there
-            self._load(copies, storage, warp, rank, num_k_blocks, prefetch_b)
+            self._load(copies, storage, warp, rank, num_k_blocks, starts)
         if warp < tile.num_multiplying // 32:
             fetched = self.fetch(vectors, storage, warp, rank, (tile_r, tile_c))
             sums = self.multiply(mma, stages, storage, warp, rank, num_k_blocks)
@@ -229,11 +227,9 @@ class SplitGemmSm90(StoreSplitSm90):
             cute.arch.mbarrier_arrive_and_expect_tx(received, groups * (vectors * VECTOR_BYTES))
 
     @cute.jit
-    def _load(
-        self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, prefetch_b: Int32
-    ) -> None:
+    def _load(self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, starts: Any) -> None:
         """Load the CTA's blocks of k, and stay until what others need of this CTA is no longer needed."""
-        self.load_operands(copies, storage, warp, rank, num_k_blocks, prefetch_b)
+        self.load_operands(copies, storage, warp, rank, num_k_blocks, starts)
         if const_expr(self.tile.num_tiles > 1):
             cute.arch.cluster_arrive_relaxed()
         else:
@@ -241,13 +237,14 @@ class SplitGemmSm90(StoreSplitSm90):
 
     @cute.jit
     def load_operands(
-        self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, prefetch_b: Int32
+        self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, starts: Any
     ) -> None:
         """Load the CTA's blocks of k, in each loading warp one operand's.
 
-        The next kernel may start once this one has seen the end of the one in front: at once where its CTAs find little
-        room beside this one's, else after this one's last load of B (`GemmPrefetchBSm90.load_tile` has the figures).
+        The next kernel may start once this one has seen the end of the one in front, and when `starts` says so: it is
+        whether B may be loaded before that, and when the next one may start (`next_start`).
         """
+        prefetch_b, next_one = starts
         copy_a, copy_b = (copies[1], copies[0]) if const_expr(self.swap_ab) else copies
         num_bytes = copy_a.num_bytes + copy_b.num_bytes
         if warp == self.tile.num_multiplying // 32:
@@ -255,10 +252,11 @@ class SplitGemmSm90(StoreSplitSm90):
                 cute.arch.griddepcontrol_wait()
             self._load_operand(copy_b, storage, rank, num_k_blocks, num_bytes)
             cute.arch.griddepcontrol_wait()
-            cute.arch.griddepcontrol_launch_dependents()
+            if next_one != AT_END:
+                cute.arch.griddepcontrol_launch_dependents()
         else:
             cute.arch.griddepcontrol_wait()
-            if 3 * self.count_ctas() > 2 * self.num_sms:
+            if next_one == AT_ONCE:
                 cute.arch.griddepcontrol_launch_dependents()
             self._load_operand(copy_a, storage, rank, num_k_blocks, None)
 

@@ -167,9 +167,12 @@ class ClusterSplitK:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
+        from aot.families._next_start import Places
 
         tile, arguments = _tile(candidate, operation), signature(KernelKey(operation, candidate))
-        configured = (cutlass_type(operation.a.element), tile, _blocks_per_sm(tile, target))
+        blocks_per_sm = _blocks_per_sm(tile, target)
+        places = Places.of(target, tile.cluster, blocks_per_sm)
+        configured = (cutlass_type(operation.a.element), tile, blocks_per_sm, places)
         if has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
             from aot.families._skinny_epilogue_kernel import EpilogueSplitGemm, ScaledSplitGemm

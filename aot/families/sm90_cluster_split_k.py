@@ -239,10 +239,12 @@ class Sm90ClusterSplitK:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
+        from aot.families._next_start import Places
 
         arguments, majors = signature(KernelKey(operation, candidate)), are_k_major(candidate, operation)
         tile = self.tile(candidate, operation, target)
-        configured = (cutlass_type(operation.d), tile, candidate.swap_ab, target.num_sms, majors)
+        places = Places.of(target, tile.num_ctas)
+        configured = (cutlass_type(operation.d), tile, candidate.swap_ab, places, majors)
         plain, with_epilogue, scaled = self.kernel_classes(candidate)
         if operation.types.is_scaled or has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry

@@ -40,9 +40,11 @@ class Sm90PrefetchB(Sm90PartialTile):
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, with a loading warp for each operand."""
+        from aot.families._next_start import Places
+
         options: dict[str, Any] = {
             "prefetched": 0 if candidate.swap_ab else 1,
-            "num_sms": target.num_sms,
+            "places": Places.of(target, candidate.cluster_m * candidate.cluster_n),
             "three_by_rows": candidate.schedule == COOPERATIVE3,
         }
         if has_own_epilogue(operation):
