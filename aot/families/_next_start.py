@@ -4,7 +4,8 @@ By programmatic dependent launch the next kernel's CTAs take the places that are
 wait there for its end. That hides their start. But where the CTAs of both do not fit the device together, and neither
 fills it alone, the next ones take what is left over, and in a row of such kernels the CTAs crowd into some of the GPCs:
 all memory is then read by a part of the device. On an H200, 2026-11-24, kernels that fill 53 to 80% of the device took
-up to 1.35 times as long so as started behind each other's end (docs/log/2026-11-24-next-start.md).
+up to 1.35 times as long in such a row as started behind each other's end (docs/log/2026-11-24-next-start.md). So every
+second of them is started so: one whose CTAs have waited for the kernel in front does not let the next start early.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -20,8 +21,12 @@ AT_ONCE = 0
 """As soon as this kernel has seen the end of the one in front."""
 AFTER_LOADS = 1
 """When each CTA has issued its last load of B."""
-AT_END = 2
-"""When each CTA has ended."""
+UNLESS_EARLY = 2
+"""As soon as that, if this kernel was not itself started early: else when each CTA has ended."""
+
+EARLY_CYCLES = 1000
+"""Clock cycles that a CTA has waited for the end of the kernel in front if it was started early: half a microsecond.
+One that is started behind that end does not wait."""
 
 BESIDE = 50
 """Percent of the device up to which two kernels' CTAs fit it together."""
@@ -60,7 +65,7 @@ class Places:
         return Places(count, ctas_of_cluster, round(target.bandwidth_bytes_per_s / 1e6), target.arch == "sm_90a")
 
 
-def next_start(places: Places, num_ctas: Any, num_bytes: Any, prefetch_b: Any) -> Any:
+def next_start(places: Places, num_ctas: Any, num_bytes: Any, prefetch_b: Any, later: int = AFTER_LOADS) -> Any:
     """Return when the next kernel may start, Int32; to be called while tracing, on the host.
 
     Args:
@@ -68,6 +73,7 @@ def next_start(places: Places, num_ctas: Any, num_bytes: Any, prefetch_b: Any) -
         num_ctas: CTAs of the launch, or of all its tiles where a CTA takes one after the other, Int64.
         num_bytes: of A and B, Int64.
         prefetch_b: whether B is constant, Int32.
+        later: what stands for AFTER_LOADS in a kernel that does not tell when its loads are issued.
     """
     if not places.can_crowd:
         return Int32(AT_ONCE)
@@ -77,9 +83,9 @@ def next_start(places: Places, num_ctas: Any, num_bytes: Any, prefetch_b: Any) -
     gain_us = select_(prefetch_b == 0, Int64(round(100 * GAIN_US)), Int64(round(100 * GAIN_OF_CONSTANT_US)))
     loss = of_last_bytes * (FULL - of_last) // places.bytes_per_us
     is_crowded = (of_last > BESIDE) & (loss > gain_us)
-    crowded = select_(share < 100, Int32(AT_END), Int32(AFTER_LOADS))
+    crowded = select_(share < 100, Int32(UNLESS_EARLY), Int32(later))
     is_late = share <= BESIDE if places.ctas_of_cluster < LARGE_CLUSTER else share >= 0
-    free = select_(is_late, Int32(AFTER_LOADS), Int32(AT_ONCE))
+    free = select_(is_late, Int32(later), Int32(AT_ONCE))
     return Int32(select_(is_crowded, crowded, free))
 
 
@@ -97,3 +103,28 @@ def num_bytes(*operands: Any) -> Any:
     for operand in operands:
         found = found + Int64(cute.size(operand)) * int(operand.element_type.width) // 8
     return found
+
+
+@cute.jit
+def clock(next_one: Int32) -> Int32:
+    """Read the clock, where `await_front` asks for it: that delays a short kernel."""
+    found = Int32(0)
+    if next_one == UNLESS_EARLY:
+        found = cute.arch.clock()
+    return found
+
+
+@cute.jit
+def await_front(next_one: Int32, before: Int32) -> None:
+    """Wait for the end of the kernel in front, and let the next one start where it may start now.
+
+    Args:
+        next_one: of `next_start`.
+        before: the clock before this warp began to wait.
+    """
+    cute.arch.griddepcontrol_wait()
+    starts = next_one == AT_ONCE
+    if next_one == UNLESS_EARLY:
+        starts = cute.arch.clock() - before < EARLY_CYCLES
+    if starts:
+        cute.arch.griddepcontrol_launch_dependents()

@@ -15,7 +15,7 @@ from cutlass import Boolean, Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
 from aot.families._boxes import box_rows
-from aot.families._next_start import AT_END, AT_ONCE, Places, next_start, num_bytes, num_ctas
+from aot.families._next_start import AFTER_LOADS, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._partial_tile_kernel import Box, GemmPartialTileSm90
 from aot.families._sm90_mainloop import Source
 
@@ -48,15 +48,15 @@ class GemmPrefetchBSm90(GemmPartialTileSm90):
 
     @cute.jit
     def end_loads(self, prepared: Any) -> None:
-        """Let the next kernel start, after a CTA's last load of B, unless it is to wait for this one's end.
+        """Let the next kernel start after a CTA's last load of B, where it is to start then.
 
         Each loading warp waits for the kernel in front before it does so. B's warp may not have waited yet, and one
         thread's trigger is its CTA's: were the next kernel let start before this one has seen the end of the one in
         front, the two would run at once, and the next could read what the one in front has still to write.
         """
         _, (_, next_one) = prepared
-        cute.arch.griddepcontrol_wait()
-        if next_one != AT_END:
+        if next_one == AFTER_LOADS:
+            cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
 
     def end_multiplication(self) -> None:
@@ -82,9 +82,7 @@ class GemmPrefetchBSm90(GemmPartialTileSm90):
                 sources, boxes, self.prefetched, counts, num_bytes, pipeline, state, k_tiles, first_k_tile
             )
         else:
-            cute.arch.griddepcontrol_wait()
-            if next_one == AT_ONCE:
-                cute.arch.griddepcontrol_launch_dependents()
+            await_front(next_one, clock(next_one))
             state = self._load_operand(
                 sources, boxes, 1 - self.prefetched, counts, num_bytes, pipeline, state, k_tiles, first_k_tile
             )

@@ -18,7 +18,7 @@ from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.memory import SmemAllocator
 
 from aot.families._grid import along_x
-from aot.families._next_start import AT_END, Places, next_start, num_bytes, num_ctas
+from aot.families._next_start import AT_ONCE, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._skinny_loads import WORDS, chunks, load_block, make_load, partition
 from aot.families._skinny_tile import ALIGN_BYTES, CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
 from aot.families._waits import await_phase
@@ -85,7 +85,7 @@ class SplitGemm:
             cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
         )
         count = num_ctas([tiles_m, tiles_n], tile.cluster)
-        starts = prefetch_b, next_start(self.places, count, num_bytes(a, b), prefetch_b)
+        starts = prefetch_b, next_start(self.places, count, num_bytes(a, b), prefetch_b, later=AT_ONCE)
         self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, starts).launch(
             grid=along_x(tiles_m, tiles_n, tile.cluster),
             block=(tile.num_threads, 1, 1),
@@ -186,15 +186,14 @@ class SplitGemm:
         sums.fill(0.0)
         first_stage = warp_index * num_stages
         prefetch_b, next_one = starts
+        before = clock(next_one)
         if prefetch_b == 0:
             cute.arch.griddepcontrol_wait()
         num_first = cutlass.min(num_stages, cute.ceil_div(cutlass.max(num_k_blocks - first, 0), step))
         for s in cutlass.range(num_first, unroll=1):
             self._announce(barriers + s)
             load_block(pair_b, first + s * step, first_stage + s, barriers + s)
-        cute.arch.griddepcontrol_wait()
-        if next_one != AT_END:
-            cute.arch.griddepcontrol_launch_dependents()
+        await_front(next_one, before)
         for s in cutlass.range(num_first, unroll=1):
             load_block(pair_a, first + s * step, first_stage + s, barriers + s)
         fetched = self._fetch(vectors, share)

@@ -24,7 +24,7 @@ from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
 from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
-from aot.families._next_start import AT_END, AT_ONCE, Places, next_start, num_bytes, num_ctas
+from aot.families._next_start import AFTER_LOADS, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._quack_internals import first_stage
 from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, load_block, make_copy, products_last
 from aot.families._sm90_split_store import StoreSplitSm90
@@ -251,13 +251,11 @@ class SplitGemmSm90(StoreSplitSm90):
             if prefetch_b == 0:
                 cute.arch.griddepcontrol_wait()
             self._load_operand(copy_b, storage, rank, num_k_blocks, num_bytes)
-            cute.arch.griddepcontrol_wait()
-            if next_one != AT_END:
+            if next_one == AFTER_LOADS:
+                cute.arch.griddepcontrol_wait()
                 cute.arch.griddepcontrol_launch_dependents()
         else:
-            cute.arch.griddepcontrol_wait()
-            if next_one == AT_ONCE:
-                cute.arch.griddepcontrol_launch_dependents()
+            await_front(next_one, clock(next_one))
             self._load_operand(copy_a, storage, rank, num_k_blocks, None)
 
     @cute.jit

@@ -12,7 +12,7 @@ from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import compile_beside_others
 from tests.runtime.test_real_kernels import B_CONSTANT, A, B, D, launch
 
-AT_ONCE, AFTER_LOADS, AT_END = 0, 1, 2
+AT_ONCE, AFTER_LOADS, UNLESS_EARLY = 0, 1, 2
 ONE_TILE = Candidate("sm90_one_tile", 64, 64, use_tma_store=False)
 FOUR = Candidate("sm90_cluster_split_k", 64, 64, split_k=4, split_k_mode=SplitK.CLUSTER, use_tma_store=False)
 PERSISTENT = Candidate("sm90_prefetch_b", 64, 48, schedule="cooperative")
@@ -57,7 +57,7 @@ def expected(candidate, tiles, k, flags):
     bytes_per_us = load_target("h200").bandwidth_bytes_per_s / 1e6
     us = 2 * k * (8 + tiles * candidate.tile_n) / bytes_per_us * last / max(share, 1)
     if last > 50 and us * (88 - last) / 100 > (2.5 if flags else 1.0):
-        return AT_END if share < 100 else AFTER_LOADS
+        return UNLESS_EARLY if share < 100 else AFTER_LOADS
     return AFTER_LOADS if share <= 50 or candidate is FOUR else AT_ONCE
 
 
@@ -86,4 +86,4 @@ def test_the_next_kernel_starts_early_where_its_ctas_do_not_crowd(real, built, c
 
 def test_the_cases_have_all_answers():
     found = {expected(*case, flags) for case in CASES for flags in (0, B_CONSTANT)}
-    assert found == {AT_ONCE, AFTER_LOADS, AT_END}
+    assert found == {AT_ONCE, AFTER_LOADS, UNLESS_EARLY}
