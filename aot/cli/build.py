@@ -165,7 +165,10 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
 
 def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     """Say what was built, and how each table answers what it was made for."""
-    size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {len(built.manifest.all_kernels)} kernels"
+    num_kernels, num_objects = len(built.manifest.all_kernels), len(built.manifest.with_objects)
+    size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {num_kernels} kernels"
+    if num_objects < num_kernels:
+        size += f" in {num_objects} objects"
     texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
     if len(texts) == 1:
         return "\n".join([size, *texts.values()])

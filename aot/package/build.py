@@ -127,13 +127,10 @@ def _check_target(manifest: Manifest, target: Target) -> None:
 def _write_project(
     files: FileSet, kernels: Sequence[Kernel | RowKernel], objects: Mapping[str, Path], target: Target, directory: Path
 ) -> None:
-    """Write a rendered project, its toolchain file and the kernels' objects, which must be the kernels' own."""
+    """Write a rendered project, its toolchain file and the objects of some kernels, which must be the kernels' own."""
     write(files, directory)
     _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
-    firsts: dict[str, Kernel | RowKernel] = {}
     for kernel in kernels:
-        firsts.setdefault(kernel.entry_symbol, kernel)
-    for kernel in firsts.values():
         if kernel.name not in objects:
             raise PackageError(f"no object for kernel {kernel.name}; expected one for each kernel; compile it again")
         content = objects[kernel.name].read_bytes()
@@ -263,7 +260,7 @@ def build_library(
     what = f"link {len(library.all_kernels)} kernels"
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
         project, build = scratch / "project", scratch / "build"
-        _write_project(render_library(library, read_templates()), library.all_kernels, objects, target, project)
+        _write_project(render_library(library, read_templates()), library.with_objects, objects, target, project)
         definitions = _definitions(project, toolchain) | {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_MAKE_PROGRAM": str(_ninja()),
@@ -313,7 +310,7 @@ def build_wheel(
     what = f"link {len(manifest.all_kernels)} kernels and package them"
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, out = scratch / "project", scratch / "dist"
-        _write_project(render(manifest, read_templates()), manifest.all_kernels, objects, target, project)
+        _write_project(render(manifest, read_templates()), manifest.with_objects, objects, target, project)
         _write_licences(project, manifest, toolchain)
         definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]

@@ -162,6 +162,11 @@ class Library:
         return tuple(firsts.values())
 
     @property
+    def with_objects(self) -> tuple[Kernel | RowKernel, ...]:
+        """Return a kernel for each object: kernels of products, then those of row operations."""
+        return (*self.object_kernels, *self.row_kernels)
+
+    @property
     def module(self) -> str:
         """Return the import name."""
         return self.package.replace("-", "_")
@@ -262,8 +267,7 @@ def _check_symbols(manifest: Manifest) -> None:
     entries = [(kernel.entry_symbol, kernel.num_narrower) for kernel in manifest.kernels]
     if len(set(entries)) != len(entries):
         raise DecodeError(f"two kernels are the same width of {max(entries, key=entries.count)[0]}")
-    of_objects = [*(x.symbols for x in manifest.object_kernels), *(x.symbols for x in manifest.row_kernels)]
-    symbols = [x for own in of_objects for x in own]
+    symbols = [x for kernel in manifest.with_objects for x in kernel.symbols]
     if len(set(symbols)) != len(symbols):
         raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
 

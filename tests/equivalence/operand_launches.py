@@ -12,15 +12,19 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from aot.core.grouping import Grouping
+from aot.core.target import load_target
 from aot.core.types import Scale
 from aot.measure.kernel_library import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
 from tests.equivalence.descriptor import TensorMap
 from tests.equivalence.expected import LARGE_BYTES
 from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule, walk
+from tests.equivalence.next_start import AT_ONCE, when
 
 ALIGNMENT, BLOCK = 16, 128
 ROW_BYTES = 128
 """Of k, in a row of shared memory."""
+SMEM_OF_SM, SMEM_OF_SYSTEM = 228 * 1024, 1024
+"""Bytes of an SM, and those of them that each CTA leaves to the system. Source: CUDA C++ Programming Guide."""
 FAR, NO_END = 2**30, 2**31 - 1
 """Extents of a descriptor whose rows are a group's: the group's end is moved to the last of so many rows, and what is
 added to the address for that is taken off by a further mode. Source: quack copy_utils.py,
@@ -353,8 +357,31 @@ def _ragged(o):
     tile = {"sm90_prefetch_b": (4, 1), "sm90_block_scale": (8, 8)}[family]
     maps = [o.descriptor(name)[0] for name, count in zip(names, tile, strict=True) for _ in range(count)]
     extents = (o.problem.n, o.problem.m) if names == "ba" else (o.problem.m, o.problem.n)
-    promise = [integer(o.problem.flags & B_CONSTANT)] if family == "sm90_prefetch_b" else []
+    promise = _starts(o, prod(_clusters(o))) if family == "sm90_prefetch_b" else []
     return [*maps, *map(integer, extents), *promise]
+
+
+def _starts(o, num_clusters, blocks_per_sm=1, *, knows_loads=True):
+    """Give whether B is constant, and when the next kernel may start, which on Thor is at once."""
+    kernel, p, is_constant = o.kernel, o.problem, o.problem.flags & B_CONSTANT
+    target = next(x for x in map(load_target, ("h200", "thor")) if x.num_sms == kernel.num_sms)
+    if target.arch != "sm_90a":
+        return [integer(is_constant), integer(AT_ONCE)]
+    in_cluster = prod(cluster(kernel))
+    splits = kernel.candidate.split_k if kernel.candidate.family == "sm90_prefetch_b" else 1
+    products = max(o.groups, 1) if o.grouping is Grouping.BATCHED else 1
+    num_bytes = p.m * p.k * o.operation.types.a.num_bytes
+    num_bytes += o.operation.num_rows_of_b(p.n) * p.k * o.operation.types.b.num_bytes
+    found = when(
+        num_clusters * in_cluster * splits * products,
+        target.num_clusters(in_cluster) * in_cluster * blocks_per_sm,
+        num_bytes * products,
+        round(target.bandwidth_bytes_per_s / 1e6),
+        is_constant=is_constant,
+        is_large_cluster=in_cluster >= 4,
+        knows_loads=knows_loads,
+    )
+    return [integer(is_constant), integer(found)]
 
 
 def _quack(o):
@@ -393,7 +420,10 @@ def _skinny(o):
         map_, shape = o.descriptor(name, (ROW_BYTES // o.operation.types.a.num_bytes, rows))
         found += [map_, Plain(struct.pack("<2i", *shape))]
     factors = o.factors("scale_a"), o.factors("scale_b")
-    return [*found, _d(o), *factors, o.bias(), integer(o.problem.flags & B_CONSTANT)]
+    rows = candidate.tile_m * candidate.cluster_m // o.operation.num_rows_of_b(1)
+    num_clusters = ceil(o.problem.m / candidate.tile_n) * ceil(o.problem.n / rows)
+    blocks_per_sm = 2 if 2 * (o.kernel.smem_bytes + SMEM_OF_SYSTEM) <= SMEM_OF_SM else 1
+    return [*found, _d(o), *factors, o.bias(), *_starts(o, num_clusters, blocks_per_sm, knows_loads=False)]
 
 
 def _shared_k(o):
@@ -402,7 +432,7 @@ def _shared_k(o):
     bias = [o.bias()] if o.operation.has_bias else []
     residual = [_d(o, "residual")] if o.operation.has_residual else []
     read = [*factors, *bias, *residual, *o.scale_d()]
-    return [Plain(bytes(1)), *_loads(o), _d(o), *read, integer(o.problem.flags & B_CONSTANT)]
+    return [Plain(bytes(1)), *_loads(o), _d(o), *read, *_starts(o, prod(_clusters(o)))]
 
 
 def _one_tile(o):

@@ -8,11 +8,11 @@ import pytest
 
 from aot.core.candidate import Candidate, SplitK
 from aot.core.target import load_target
+from tests.equivalence.next_start import AFTER_LOADS, AT_ONCE, UNLESS_EARLY, when
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import compile_beside_others
 from tests.runtime.test_real_kernels import B_CONSTANT, A, B, D, launch
 
-AT_ONCE, AFTER_LOADS, UNLESS_EARLY = 0, 1, 2
 ONE_TILE = Candidate("sm90_one_tile", 64, 64, use_tma_store=False)
 FOUR = Candidate("sm90_cluster_split_k", 64, 64, split_k=4, split_k_mode=SplitK.CLUSTER, use_tma_store=False)
 PERSISTENT = Candidate("sm90_prefetch_b", 64, 48, schedule="cooperative")
@@ -50,15 +50,14 @@ def told(real, built, candidate, tiles, k, flags):
 
 
 def expected(candidate, tiles, k, flags):
-    """The rule, in floating point."""
-    ctas, held = tiles * candidate.split_k, HELD_BY_FOURS if candidate is FOUR else NUM_SMS
-    share = 100 * ctas // held
-    last = share if share < 100 else share % 100
-    bytes_per_us = load_target("h200").bandwidth_bytes_per_s / 1e6
-    us = 2 * k * (8 + tiles * candidate.tile_n) / bytes_per_us * last / max(share, 1)
-    if last > 50 and us * (88 - last) / 100 > (2.5 if flags else 1.0):
-        return UNLESS_EARLY if share < 100 else AFTER_LOADS
-    return AFTER_LOADS if share <= 50 or candidate is FOUR else AT_ONCE
+    return when(
+        tiles * candidate.split_k,
+        HELD_BY_FOURS if candidate is FOUR else NUM_SMS,
+        2 * k * (8 + tiles * candidate.tile_n),
+        round(load_target("h200").bandwidth_bytes_per_s / 1e6),
+        is_constant=flags != 0,
+        is_large_cluster=candidate is FOUR,
+    )
 
 
 CASES = [

@@ -6,6 +6,7 @@ import struct
 from math import ceil
 
 from tests.equivalence.expected import Expected, attributes, ints, product_of
+from tests.equivalence.next_start import AT_ONCE
 
 BLOCK_K = 64
 """Elements of k that a box brings: 128 bytes."""
@@ -33,6 +34,6 @@ def launch(kernel, case, num_sms):
             weight.tensor_map(product.dtype, (BLOCK_K, rows)),
             weight.shape,
             struct.pack("<Q2iq", d.address, d.rows, d.columns, d.leading),
-            *ints(is_stated),
+            *ints(is_stated, AT_ONCE),
         ),
     )
