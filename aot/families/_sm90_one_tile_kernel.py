@@ -20,9 +20,10 @@ from quack.fast_math import FastDivmod
 from aot.core.tile_order import DEFAULT_GROUP, GROUPS, HEURISTIC
 from aot.families._grid import along_x
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
-from aot.families._sm90_split_kernel import SplitGemmSm90, barriers, keep
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Copy, Sharers, make_copy
+from aot.families._sm90_split_kernel import SplitGemmSm90
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Copy, Sharers, barriers, make_copy
 from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
+from aot.families._sm90_split_store import keep
 
 MAX_YZ = 65535
 """Blocks along y, and along z. Source: CUDA C++ Programming Guide, technical specifications."""

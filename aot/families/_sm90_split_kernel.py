@@ -26,9 +26,9 @@ from quack import sm90_utils as quack_sm90
 from aot.families._grid import along_x
 from aot.families._next_start import AFTER_LOADS, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._quack_internals import first_stage
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, load_block, make_copy, products_last
-from aot.families._sm90_split_store import StoreSplitSm90
-from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP, Tile
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, barriers, load_block, make_copy, products_last
+from aot.families._sm90_split_store import StoreSplitSm90, keep
+from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP
 from aot.families._waits import await_phase
 
 
@@ -398,16 +398,3 @@ class SplitGemmSm90(StoreSplitSm90):
                 cute.autovec_copy(received[None, thread, v, slot], part)
                 for e in range_constexpr(4):
                     own[e, v] += part[e]
-
-
-def keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[int, int]], share: int) -> None:
-    """Take a CTA's own columns, from the group `first` on, of a thread's sums."""
-    for j, i in vectors:
-        for e in range(4):
-            own[e, j + share * i] = values[e, first + j, i]
-
-
-def barriers(storage: Any, tile: Tile) -> Any:
-    """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
-    first = storage.barriers.data_ptr()
-    return first, first + tile.num_stages, first + 2 * tile.num_stages

@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Constexpr, Int32, const_expr, cute, range_constexpr
 from quack import copy_utils
 
-from aot.families._sm90_split_tile import ROW_BYTES
+from aot.families._sm90_split_tile import ROW_BYTES, Tile
 
 MODES_OF_A_BATCH = 3
 """Modes of an operand of a batch: products, rows, and k or columns."""
@@ -95,3 +95,9 @@ def _load(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> 
     for i in range_constexpr(len(copy.more)):
         if i < copy.num_more:
             copy.more[i](k_block, stage, tma_bar_ptr=barrier)
+
+
+def barriers(storage: Any, tile: Tile) -> Any:
+    """Return the barriers of full stages, of empty stages, and of what a CTA receives from the cluster."""
+    first = storage.barriers.data_ptr()
+    return first, first + tile.num_stages, first + 2 * tile.num_stages

@@ -22,7 +22,7 @@ from quack import sm90_utils as quack_sm90
 
 from aot.families._epilogue import Terms, finish_sum
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
-from aot.families._sm90_split_kernel import barriers
+from aot.families._sm90_split_loads import barriers
 from aot.families._sm90_split_tile import GROUP, MMA_M
 from aot.families._waits import await_phase
 

@@ -305,3 +305,10 @@ class StoreSplitSm90:
         num_warps = self.tile.num_multiplying // 32
         strides = (*strides, self.num_elements, self.num_elements * num_warps)
         return cute.make_tensor(memory, cute.make_layout((*shape, num_warps, self.tile.num_vectors), stride=strides))
+
+
+def keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[int, int]], share: int) -> None:
+    """Take a CTA's own columns, from the group `first` on, of a thread's sums."""
+    for j, i in vectors:
+        for e in range(4):
+            own[e, j + share * i] = values[e, first + j, i]

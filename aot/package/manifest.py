@@ -154,12 +154,17 @@ class Library:
         return (*self.kernels, *self.row_kernels)
 
     @property
+    def object_places(self) -> dict[str, int]:
+        """Return by name the index of the first kernel of the same object: kernels of several widths share one."""
+        firsts: dict[str, int] = {}
+        for index, kernel in enumerate(self.kernels):
+            firsts.setdefault(kernel.entry_symbol, index)
+        return {kernel.name: firsts[kernel.entry_symbol] for kernel in self.kernels}
+
+    @property
     def object_kernels(self) -> tuple[Kernel, ...]:
-        """Return the first kernel of each object: kernels of several widths share one."""
-        firsts: dict[str, Kernel] = {}
-        for kernel in self.kernels:
-            firsts.setdefault(kernel.entry_symbol, kernel)
-        return tuple(firsts.values())
+        """Return the first kernel of each object."""
+        return tuple(self.kernels[i] for i in dict.fromkeys(self.object_places.values()))
 
     @property
     def with_objects(self) -> tuple[Kernel | RowKernel, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.select.portfolio import Budget, Choice, each_its_own
+from aot.select.objects import each_its_own
+from aot.select.portfolio import Budget, Choice
 from aot.select.selection import Curve, CurvePoint
 
 if TYPE_CHECKING:

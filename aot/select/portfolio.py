@@ -13,9 +13,10 @@ import numpy as np
 from aot.core.errors import SelectionError
 from aot.select import exact, exchange
 from aot.select.exchange import MISSING_RATIO, WORST_WEIGHT, Instance
+from aot.select.objects import Objects, each_its_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -113,46 +114,6 @@ class Budget:
         """Say whether regrets are within the limits."""
         mean_met = self.max_mean is None or float(regrets.mean()) <= self.max_mean
         return mean_met and (self.max_worst is None or float(regrets.max()) <= self.max_worst)
-
-
-@dataclass(frozen=True)
-class Objects:
-    """Which kernels are one object, which counts once in a budget and is as fast as the fastest of them."""
-
-    candidates: tuple[Candidate, ...]
-    names: tuple[Candidate, ...]
-    """What `object_of` names each object."""
-    members: tuple[tuple[int, ...], ...]
-    """The columns of each object's kernels."""
-
-    @staticmethod
-    def of(candidates: Sequence[Candidate], object_of: Callable[[Candidate], Candidate]) -> Objects:
-        """Bring together the kernels of which `object_of` names the same."""
-        found: dict[Candidate, list[int]] = {}
-        for j, candidate in enumerate(candidates):
-            found.setdefault(object_of(candidate), []).append(j)
-        return Objects(tuple(candidates), tuple(found), tuple(map(tuple, found.values())))
-
-    def best(self, of_kernels: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the least of each object's kernels, along the last axis."""
-        return np.stack([of_kernels[..., list(x)].min(axis=-1) for x in self.members], axis=-1)
-
-    def kernels(self, chosen: Sequence[int]) -> list[int]:
-        """Return the kernels of some objects."""
-        return sorted(j for x in chosen for j in self.members[x])
-
-    def of_kernels(self, kernels: Sequence[int]) -> tuple[Candidate, ...]:
-        """Return what is compiled for some kernels: an object of several of them, or a kernel alone."""
-        found = []
-        for name, members in zip(self.names, self.members, strict=True):
-            own = sorted(set(members).intersection(kernels))
-            found += [name if len(own) > 1 else self.candidates[own[0]]] if own else []
-        return tuple(found)
-
-
-def each_its_own(candidate: Candidate) -> Candidate:
-    """Say that every kernel is an object of its own."""
-    return candidate
 
 
 @dataclass(frozen=True)
