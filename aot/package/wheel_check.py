@@ -113,10 +113,10 @@ def _check_code(wheel: Path, files: Mapping[str, bytes], manifest: Manifest) -> 
     images = [image for content in libraries for image in cubins(content)]
     major, minor = capability(manifest.arch)
     others = sorted({cubin_sm(image) for image in images} - {10 * major + minor})
-    if others or len(images) != len(manifest.all_kernels):
+    if others or len(images) != len(manifest.with_objects):
         raise PackageError(
             f"{wheel.name}: its library has {len(images)} device images, for sm {others or 10 * major + minor}; "
-            f"expected {len(manifest.all_kernels)} for {manifest.arch}; {_AGAIN}"
+            f"expected {len(manifest.with_objects)} for {manifest.arch}; {_AGAIN}"
         )
     return len(images)
 

@@ -12,7 +12,9 @@ from aot.core.errors import ManifestError
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.core.tile_order import NUM_ORDERS, count_clusters, sequence
+from aot.package.build import build_wheel
 from aot.package.manifest import from_json, to_json
+from aot.package.wheel_check import check_wheel
 from aot.space.widths import of_widths
 from tests.compiling import EVERY, compile_kernels
 from tests.equivalence.descriptor import NUM_BYTES, decode
@@ -88,6 +90,15 @@ def test_widths_of_one_object_are_loaded_once(built, tmp_path):
         launch(fresh, *built, candidate, problem(M, N, K, data=(A, B, D)))
         loaded.append(fresh.count(0))
     assert loaded == [1, 0, 0, 1, 0]
+
+
+@pytest.mark.package
+def test_a_wheel_holds_each_object_once(built, tmp_path):
+    manifest, objects = built
+    wheel = build_wheel(manifest, objects, tmp_path, H200)
+    (line,) = [x for x in check_wheel(wheel) if x.startswith("kernels: ")]
+    num_objects = len(manifest.kernels) - len(CANDIDATES) + len(WIDEST)
+    assert line == f"kernels: {num_objects} device images for sm_90a, and their names"
 
 
 @pytest.mark.parametrize(
