@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from aot.cli import options as cli_options
+from aot.cli.build import said
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Operation
 from aot.families import families
@@ -146,7 +147,8 @@ def built(monkeypatch):
         path.write_bytes(b"wheel")
         tables = [SimpleNamespace(**vars(x.selection)) for x in sources]
         stated = {"version": "0.1.0+thor", "arch": sources[0].target.arch, "tables": tables}
-        manifest = SimpleNamespace(all_kernels=tuple(shared_kernels(sources)), **stated)
+        kernels = tuple(shared_kernels(sources))
+        manifest = SimpleNamespace(all_kernels=kernels, with_objects=kernels, **stated)
         return BuiltWheel(path, manifest)
 
     monkeypatch.setattr("aot.cli.build.make_wheel", build)
@@ -403,3 +405,10 @@ def test_a_predicted_selection_shows_no_regret_against_itself(selection):
 def test_a_name_or_version_that_cannot_be_is_refused_first(built, words, message):
     result = aot("build", "--target", "h200", *words)
     assert (result.exit_code, message in result.stderr, built) == (11, True, [])
+
+
+def test_a_build_says_how_many_objects_hold_its_kernels(tmp_path):
+    path = tmp_path / "x.whl"
+    path.write_bytes(b"wheel")
+    built = BuiltWheel(path, SimpleNamespace(all_kernels=("a", "b", "c"), with_objects=("a", "c")))
+    assert said(built, {"h200": None}).splitlines()[0] == f"{path}: 0.00 MiB, 3 kernels in 2 objects"

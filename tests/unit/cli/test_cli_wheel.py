@@ -40,7 +40,8 @@ class Road:
             raise KeyboardInterrupt
         dist.mkdir(exist_ok=True)
         (dist / "x.whl").write_bytes(b"wheel")
-        return BuiltWheel(dist / "x.whl", SimpleNamespace(all_kernels=sources[0].selection.kernels))
+        kernels = sources[0].selection.kernels
+        return BuiltWheel(dist / "x.whl", SimpleNamespace(all_kernels=kernels, with_objects=kernels))
 
     def remote(self, url, target, say, verbose):
         self.done.append(f"look at {url}")

@@ -9,6 +9,7 @@ from cutlass import BFloat16, Float32
 from quack.gemm_default_epi import GemmDefaultSm90
 from quack.gemm_sm90 import GemmSm90
 
+from aot.core.target import load_target
 from aot.families import (
     _partial_tile_kernel,
     _prefetch_b_kernel,
@@ -19,6 +20,7 @@ from aot.families import (
     _sm90_multiply,
     _stream_k_kernel,
 )
+from aot.families._next_start import Places
 from aot.families._partial_tile_kernel import GemmPartialTileSm90
 from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 from aot.families._quack_internals import CALLED, REPLACED, REPLACED_INSTRUCTION, InstructionSm90, choose_layouts
@@ -171,8 +173,9 @@ def test_no_private_name_of_quacks_is_used_in_our_kernels():
 def test_only_one_warp_loads_unless_b_is_ahead():
     shape = (Float32, BFloat16, (64, 64), (1, 1, 1))
     assert GemmPartialTileSm90(*shape).num_ab_load_warps == 1
-    gemm = GemmPrefetchBSm90(*shape, prefetched=0, num_sms=132)
-    assert (gemm.num_ab_load_warps, gemm.prefetched, gemm.num_sms) == (2, 0, 132)
+    places = Places.of(load_target("h200"), 1)
+    gemm = GemmPrefetchBSm90(*shape, prefetched=0, places=places)
+    assert (gemm.num_ab_load_warps, gemm.prefetched, gemm.places.num_ctas) == (2, 0, 132)
 
 
 @pytest.mark.parametrize(("c", "varlen"), [(1, None), (None, 1)])

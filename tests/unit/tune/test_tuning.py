@@ -88,7 +88,7 @@ def test_a_tuning_without_a_kernel_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_selected_kernel_must_compile(monkeypatch, tmp_path):
-    monkeypatch.setattr("aot.package.wheel.compile_all", lambda *_: ([], [CompileFailure("k", "why")]))
+    monkeypatch.setattr("aot.package.wheel.compile_shipped", lambda *_: ([], [CompileFailure("k", "why")]))
     message = "1 selected kernels do not compile; the first: k: why; leave it out with `aot select --kernels='-...'`"
     with pytest.raises(CompileError) as caught:
         make_wheel([TableSource(SELECTION, H200)], tmp_path / "dist", Workplace(), package="p", wheel_version="1")
