@@ -26,6 +26,7 @@ from aot.select.joined import renumbered
 from aot.select.rows import RowSelection, renumbered_rows
 from aot.select.selection import Selection
 from aot.select.tiles import tile_notes
+from aot.space.widths import shared
 
 DEFAULT_PACKAGE = "aot-gemm"
 
@@ -48,16 +49,22 @@ def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
     """List the kernels of several selections, each once, with the target that it is compiled for.
 
     A kernel launches at most as many CTAs as its target holds at once. Where targets differ in their SMs, one whose
-    CTAs wait for each other is compiled for the fewest, since all must be resident; any other for the most.
+    CTAs wait for each other is compiled for the fewest, since all must be resident; any other for the most. Kernels of
+    one object are compiled for one target.
     """
     users: dict[KernelKey, list[Target]] = {}
     for source in sources:
         for key in source.selection.kernels:
             users.setdefault(key, []).append(source.target)
 
+    of_wide = {key: wide for key, (wide, _) in shared(users, sources[0].target).items()}
+    of_object: dict[KernelKey, list[Target]] = {}
+    for key, targets in users.items():
+        of_object.setdefault(of_wide.get(key, key), []).extend(targets)
+
     def built_for(key: KernelKey) -> Target:
         waits = family_of(key.candidate).workspace(key.candidate).waits
-        return (min if waits else max)(users[key], key=lambda target: target.num_sms)
+        return (min if waits else max)(of_object[of_wide.get(key, key)], key=lambda target: target.num_sms)
 
     return {key: built_for(key) for key in users}
 
