@@ -2,10 +2,11 @@
 
 By programmatic dependent launch the next kernel's CTAs take the places that are free while this one's still run, and
 wait there for its end. That hides their start. But where the CTAs of both do not fit the device together, and neither
-fills it alone, the next ones take what is left over, and in a row of such kernels the CTAs crowd into some of the GPCs:
-all memory is then read by a part of the device. On an H200, 2026-11-24, kernels that fill 53 to 80% of the device took
-up to 1.35 times as long in such a row as started behind each other's end (docs/log/2026-11-24-next-start.md). So every
-second of them is started so: one whose CTAs have waited for the kernel in front does not let the next start early.
+fills it alone, the next ones take what is left over, and a row of such kernels reads memory more slowly: on an H200,
+2026-11-24, kernels that fill 53 to 80% of the device took up to 1.35 times as long as started behind each other's end.
+It is taken that their CTAs crowd into some of the GPCs, which was not measured (docs/log/2026-11-24-next-start.md). So
+every second of them is started behind an end: one whose CTAs have waited for the kernel in front does not let the next
+start early.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -33,7 +34,7 @@ BESIDE = 50
 
 FULL = 88
 """Percent of the device from which on CTAs do not crowd. A kernel of S percent takes FULL - S percent longer where they
-do: 35 at 53, 27 at 61, 18 at 70, 8 at 80. Source: six kernels of three families on an H200, 2026-11-24
+do: 35 at 53, 27 at 61, 18 at 70, 8 at 80. Source: seven kernels of four families on an H200, 2026-11-24
 (docs/log/2026-11-24-next-start.md)."""
 
 LARGE_CLUSTER = 4
@@ -56,7 +57,7 @@ class Places:
     ctas_of_cluster: int
     bytes_per_us: int
     can_crowd: bool
-    """Whether a part of it cannot read as fast as its memory is: so on Hopper, and not looked for elsewhere."""
+    """Whether kernels in a row were seen to slow each other so: on Hopper, and not looked for elsewhere."""
 
     @staticmethod
     def of(target: Target, ctas_of_cluster: int, blocks_per_sm: int = 1) -> "Places":

@@ -259,9 +259,9 @@ def _sms_fault(table: DeviceTable, kernels: Sequence[Kernel]) -> str:
 
 def _check_symbols(manifest: Manifest) -> None:
     """Refuse two objects of one symbol, and two kernels of one object and width (DecodeError)."""
-    first = {kernel.entry_symbol: kernel for kernel in manifest.kernels}
+    same = {kernel.entry_symbol: kernel for kernel in manifest.kernels}
     for kernel in manifest.kernels:
-        other = first[kernel.entry_symbol]
+        other = same[kernel.entry_symbol]
         if (kernel.object_sha256, kernel.symbols) != (other.object_sha256, other.symbols):
             raise DecodeError(f"two objects have the symbol {kernel.entry_symbol}")
         if kernel.num_narrower and not kernel.orders_tiles:
