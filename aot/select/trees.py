@@ -74,31 +74,44 @@ class Forest:
         edges, baseline = regressor._bin_mapper.bin_thresholds_, regressor._baseline_prediction  # noqa: SLF001
         return Forest(nodes, starts, left, right, is_leaf, edges, float(np.ravel(baseline)[0]))
 
-    def predict(self, features: Sequence[Array], alike: Array) -> Array:
+    def split(self, num_trees: int) -> tuple[Forest, Forest]:
+        """Return the first trees, and the rest, which may be none, and whose sums go on from those of the first."""
+        place = int(self.starts[num_trees]) if num_trees < len(self.starts) else len(self.nodes)
+        firsts = slice(None, place), slice(None, num_trees), 0
+        return self._slice(*firsts), self._slice(slice(place, None), slice(num_trees, None), place)
+
+    def _slice(self, nodes: slice, trees: slice, first: int) -> Forest:
+        """Return some trees that follow each other, and whose first node is given."""
+        starts, left, right = self.starts[trees] - first, self.left[nodes] - first, self.right[nodes] - first
+        kept = replace(self, nodes=self.nodes[nodes], starts=starts, left=left, right=right)
+        return replace(kept, is_leaf=self.is_leaf[nodes])
+
+    def predict(self, features: Sequence[Array], alike: Array, sums: Array | None = None) -> Array:
         """Predict, in the order of the rows.
 
         Args:
             features: an array of each, (row,), or () where all rows have one value.
             alike: (row,); rows that are near each other by it are looked at together.
+            sums: (row,) of the trees before these, which there are none of by default.
         """
+        total: Array = np.full(len(alike), self.baseline) if sums is None else sums.copy()
         bins = np.empty((len(features), len(alike)), dtype=np.uint8)
         for of_feature, edges, values in zip(bins, self.thresholds, features, strict=True):
             of_feature[:] = edges.searchsorted(values)
         if len(alike) <= PART:
-            return self.within(bins).walk(bins)
+            return self.within(bins).walk(bins, total)
         common, order = self.within(bins), alike.argsort(kind="stable")
         found: Array = np.empty(len(alike))
         for rows in np.array_split(order, -(-len(alike) // PART)):
             part = np.ascontiguousarray(bins[:, rows])
-            found[rows] = common.within(part).walk(part)
+            found[rows] = common.within(part).walk(part, total[rows])
         return found
 
-    def walk(self, bins: Bins) -> Array:
-        """Add up each row's leaves, (feature, row) of numbers of bins."""
+    def walk(self, bins: Bins, total: Array) -> Array:
+        """Add each row's leaves to its sum; `bins` are (feature, row) of numbers of bins."""
         from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 
-        total: Array = np.full(bins.shape[1], self.baseline)
-        for tree in np.split(self.nodes, self.starts[1:]):
+        for tree in np.split(self.nodes, self.starts[1:]) if self.starts.size else ():
             if len(tree) > MOST_LOOKED_AT:
                 total += TreePredictor(tree, NO_CATEGORIES, NO_CATEGORIES).predict_binned(bins.T, NO_MISSING, 1)
             else:

@@ -32,6 +32,17 @@ def test_a_prediction_is_scikit_learns(fitted, monkeypatch, part, most, common):
     assert (Forest.of(fitted).predict(features, rows[:, 0] + rows[:, 1]) == fitted.predict(rows)).all()
 
 
+@pytest.mark.parametrize("count", [1, 7, 25, 30])
+def test_the_rest_of_the_trees_goes_on_from_the_first(fitted, count):
+    rows = np.random.default_rng(2).uniform(-1, 1, (70, NUM_FEATURES))
+    features, alike = list(rows.T), rows[:, 0]
+    first, rest = Forest.of(fitted).split(count)
+    assert (len(first.starts), len(rest.starts)) == (min(count, 25), max(25 - count, 0))
+    begun = first.predict(features, alike)
+    assert (begun == fitted.predict(rows)).all() == (count >= 25)
+    assert (rest.predict(features, alike, begun) == fitted.predict(rows)).all()
+
+
 def test_what_rows_have_in_common_is_decided(fitted):
     forest = Forest.of(fitted)
     bins = np.zeros((NUM_FEATURES, 2), dtype=np.uint8)
