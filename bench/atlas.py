@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,15 @@ TOLERANCE = 0.01
 """Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
 ALIGNMENT = 256
 """Elements that operands start at multiples of, as those of torch's allocator do: 512 bytes."""
+MAX_TRIES = 3
+"""Times a problem is measured where one of its times is not positive, as one was on an H100, 2026-11-24. Supposed, not
+measured: the host was late with the replay of the kernels in front alone."""
 CHUNK = 2**26
 """Elements that are drawn at once, in float32."""
+
+
+class UnsteadyError(Exception):
+    """The kernels in front took longer alone than with a product behind them, as where the host is late."""
 
 
 class Pool:
@@ -95,6 +102,20 @@ def elementwise() -> tuple[torch.Tensor, Captured]:
     return vector, capture(call, [(vector, vector, vector)])
 
 
+def steady_medians(graphs: Mapping[str, Captured]) -> dict[str, float]:
+    """Time graphs as `medians` says, again where a time is not positive.
+
+    Raises:
+        UnsteadyError: a time is not positive, MAX_TRIES times.
+    """
+    for _ in range(MAX_TRIES):
+        us = medians(interleave(graphs))
+        least = min(us, key=us.__getitem__)
+        if us[least] > 0:
+            return us
+    raise UnsteadyError(f"the time of {least} is {us[least]:.3f} us in {MAX_TRIES} tries; run the bench again")
+
+
 def compare(
     m: int, n: int, k: int, pool: Pool, columns: Sequence[str], front: tuple[torch.Tensor, Captured]
 ) -> dict[str, Any]:
@@ -111,6 +132,7 @@ def compare(
     Raises:
         AotGemmError: the wheel refuses the problem, or fails.
         OutOfMemoryError: the operands do not fit.
+        UnsteadyError: a time is not positive, MAX_TRIES times.
     """
     vector, alone = front
     sets = pool.sets(m, n, k)
@@ -123,7 +145,7 @@ def compare(
     graphs = {name: capture(call, sets) for name, call in calls.items() if "plain" in columns}
     if "behind" in columns:
         graphs |= {f"{name}_behind": capture(behind(call, vector), sets) for name, call in calls.items()}
-    us = medians(interleave({**graphs, "elementwise": alone}))
+    us = steady_medians({**graphs, "elementwise": alone})
     name = str(x.dtype).removeprefix("torch.")
     row = {"m": m, "n": n, "k": k, "kernel": aot_gemm.plan(m, n, k, name).kernel, "error": round(error, 6)}
     for each in calls:
@@ -149,7 +171,7 @@ def run(
             break
         try:
             row = compare(m, n, k, pool, columns, front)
-        except (aot_gemm.AotGemmError, torch.OutOfMemoryError) as error:
+        except (aot_gemm.AotGemmError, torch.OutOfMemoryError, UnsteadyError) as error:
             reason = f"{type(error).__name__}: {error}"
             result["failures"].append({"m": m, "n": n, "k": k, "reason": reason})
             torch.cuda.empty_cache()
