@@ -73,7 +73,7 @@ def kernel_of(shape: Shape, dtype: torch.dtype, layout: str = "kk") -> str:
 
 def reads_early(kernel: str) -> bool:
     """Say whether a kernel can read a weight before the kernel in front has ended."""
-    return re.search("overlap|prefetch|cluster_split_k", kernel) is not None
+    return re.search("overlap|prefetch|cluster_split_k|one_tile", kernel) is not None
 
 
 def splits_k(kernel: str) -> bool:
