@@ -194,3 +194,17 @@ def test_a_family_timed_at_some_m_is_taken_to_be_slower_at_others(
     factors = found / estimate([PINGPONG, skinny], asked, H200).total_us
     assert factors[:, 0] == pytest.approx(1.0, rel=0.01)
     assert factors[1, 1] / factors[0, 1] == pytest.approx(module.BEYOND_TIMED, rel=0.02)
+
+
+def test_all_trees_are_asked_of_what_is_near_a_problems_best(few_trees, monkeypatch):
+    times = planted(lambda p, c: 1.0 + (p.m % 7 + c.tile_m % 5) / 10)
+    model = TimeModel.fit({BF16: times}, H200)
+    whole = model.times_us(CANDIDATES, OTHERS)
+    monkeypatch.setattr(module, "FEW_PROBLEMS", 0)
+    monkeypatch.setattr(module, "ROUGH_TREES", 5)
+    found = model.times_us(CANDIDATES, OTHERS)
+    assert (found.argmin(axis=1) == whole.argmin(axis=1)).all()
+    is_near = found == whole
+    assert is_near.any(axis=1).all()
+    assert not is_near.all()
+    assert (found[~is_near] > found.min(axis=1).repeat(len(CANDIDATES)).reshape(found.shape)[~is_near]).all()
