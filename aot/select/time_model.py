@@ -39,7 +39,8 @@ ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3
 """Time by the first trees over the least of the problem's up to which a kernel is near. Source of both: on 1,500
-products by 188 kernels of an H200 the kernel that comes first is the same as by all trees (docs/log/2026-11-24-trees.md)."""
+products by 188 kernels of an H200 the kernel that comes first is the same as by all trees
+(docs/log/2026-11-24-trees.md)."""
 LEARNING_RATE = 0.1
 MAX_LEAVES = 63
 MIN_SAMPLES = 5
