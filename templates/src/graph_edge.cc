@@ -6,6 +6,7 @@
 
 #include "cuda_entry.h"
 #include "driver_function.h"
+#include "spread.h"
 
 namespace aot::cuda {
 
@@ -45,16 +46,18 @@ bool is_remembered(CUfunction function) {
   return false;
 }
 
-// Says whether a node is a kernel of ours that lets the next one begin before it ends. Of another's the driver does not
-// tell: it gives no attribute of a node that was captured.
-bool lets_next_begin(CUgraphNode node) {
+// Says whether a node is a kernel of ours that lets the next one begin before it ends, and which. Of another's the driver
+// does not tell: it gives no attribute of a node that was captured.
+bool lets_next_begin(CUgraphNode node, Front* front) {
   const auto type_of = find_once(&driver_node_type, "cuGraphNodeGetType", 10000);
   const auto params_of = find_once(&driver_kernel_params, "cuGraphKernelNodeGetParams", 12000);
   if (type_of == nullptr || params_of == nullptr) return true;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (type_of(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL) return false;
   CUDA_KERNEL_NODE_PARAMS params = {};
-  return params_of(node, &params) == CUDA_SUCCESS && is_remembered(params.func);
+  if (params_of(node, &params) != CUDA_SUCCESS || !is_remembered(params.func)) return false;
+  *front = {params.func, params.sharedMemBytes};
+  return true;
 }
 
 // Nothing captures the legacy stream, and a question about it is an error while other streams are captured.
@@ -68,7 +71,8 @@ bool is_captured(CUstream stream) {
 }
 
 // Says whether all that the next launch of a captured stream waits for lets it begin early; true where that is not known.
-bool gains_by_overlap(CUstream stream) {
+// Where it is one kernel, says which.
+bool gains_by_overlap(CUstream stream, Front* front) {
   const auto ask = find_once(&driver_capture_info, "cuStreamGetCaptureInfo", 12030);
   if (ask == nullptr) return true;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -77,8 +81,9 @@ bool gains_by_overlap(CUstream stream) {
   size_t count = 0;
   if (ask(stream, &status, nullptr, nullptr, &nodes, &edges, &count) != CUDA_SUCCESS) return true;
   for (size_t i = 0; i < count; ++i) {
-    if (!lets_next_begin(nodes[i])) return false;
+    if (!lets_next_begin(nodes[i], front)) return false;
   }
+  if (count != 1) *front = {};
   return count > 0;
 }
 
@@ -94,7 +99,8 @@ void choose_edge(CUfunction function, CUlaunchAttribute (&attributes)[kMaxAttrib
   if (index == config->numAttrs || config->numAttrs > kMaxAttributes) return;
   if (config->attrs[index].value.programmaticStreamSerializationAllowed == 0) return;
   remember(function);
-  if (gains_by_overlap(config->hStream)) return;
+  Front front = {};
+  if (gains_by_overlap(config->hStream, &front)) return spread(function, front, config);
   for (unsigned int i = 0; i < config->numAttrs; ++i) attributes[i] = config->attrs[i];
   attributes[index].value.programmaticStreamSerializationAllowed = 0;
   config->attrs = attributes;

@@ -76,6 +76,48 @@ CUresult node_type(CUgraphNode node, CUgraphNodeType* type) {
 
 CUresult kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   params->func = reinterpret_cast<CUfunction>(node);  // a node of ours is its function
+  params->sharedMemBytes = recorded.sharedMemBytes;
+  return CUDA_SUCCESS;
+}
+
+// A device with the SMs of an H200.
+constexpr int kSmemBytes = 228 * 1024, kReservedBytes = 1024;
+int major = 9, most_smem;
+
+CUresult current_device(CUdevice* device) {
+  *device = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = major; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = kSmemBytes; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: *value = kReservedBytes; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult function_attribute(int* value, CUfunction_attribute, CUfunction) {
+  *value = most_smem;
+  return CUDA_SUCCESS;
+}
+
+CUresult set_attribute(CUfunction, CUfunction_attribute, int value) {
+  most_smem = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult occupancy(int* count, CUfunction, int, size_t smem_bytes) {
+  *count = static_cast<int>(kSmemBytes / (smem_bytes + kReservedBytes));
+  return CUDA_SUCCESS;
+}
+
+// As an H200 answers, with a place less than the SMs have for clusters of 2.
+CUresult active_clusters(int* count, CUfunction, const CUlaunchConfig* config) {
+  const int size = static_cast<int>(config->attrs[1].value.clusterDim.x);
+  *count = (size == 2 ? 65 : 32) * static_cast<int>(kSmemBytes / (config->sharedMemBytes + kReservedBytes));
   return CUDA_SUCCESS;
 }
 
@@ -87,18 +129,30 @@ const struct {
     {"cuStreamGetCaptureInfo", reinterpret_cast<void*>(&capture_info)},
     {"cuGraphNodeGetType", reinterpret_cast<void*>(&node_type)},
     {"cuGraphKernelNodeGetParams", reinterpret_cast<void*>(&kernel_params)},
+    {"cuCtxGetDevice", reinterpret_cast<void*>(&current_device)},
+    {"cuDeviceGetAttribute", reinterpret_cast<void*>(&device_attribute)},
+    {"cuFuncGetAttribute", reinterpret_cast<void*>(&function_attribute)},
+    {"cuFuncSetAttribute", reinterpret_cast<void*>(&set_attribute)},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", reinterpret_cast<void*>(&occupancy)},
+    {"cuOccupancyMaxActiveClusters", reinterpret_cast<void*>(&active_clusters)},
+};
+
+struct Size {
+  unsigned int num_ctas, smem_bytes, cluster;
 };
 
 // Launches a kernel of ours by its number, on a stream; says what the driver was told of programmatic launch, or -1.
-int launch_programmatically(int kernel_number, cudaStream_t stream) {
+int launch_programmatically(int kernel_number, cudaStream_t stream, const Size& size = {1, 0, 2}) {
   static char kernels[16];
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {2, 1, 1};
+  attributes[1].val.clusterDim = {size.cluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = config.blockDim = dim3(1, 1, 1);
+  config.gridDim = dim3(size.num_ctas, 1, 1);
+  config.blockDim = dim3(1, 1, 1);
+  config.dynamicSmemBytes = size.smem_bytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
@@ -125,6 +179,16 @@ int fake_capture_queries() { return capture_queries; }
 int fake_programmatic(int kernel_number, uintptr_t stream) {
   return launch_programmatically(kernel_number, reinterpret_cast<cudaStream_t>(stream));
 }
+
+// Launches a kernel of so many CTAs in clusters on a device of an architecture; gives the shared memory it was told of.
+unsigned int fake_spread(int kernel_number, uintptr_t stream, unsigned int num_ctas, unsigned int smem_bytes,
+                         unsigned int cluster, int architecture) {
+  major = architecture;
+  launch_programmatically(kernel_number, reinterpret_cast<cudaStream_t>(stream), {num_ctas, smem_bytes, cluster});
+  return recorded.sharedMemBytes;
+}
+
+int fake_most_smem() { return most_smem; }
 
 // Gives the node of the last launch of ours.
 uintptr_t fake_node() { return reinterpret_cast<uintptr_t>(recorded_kernel); }

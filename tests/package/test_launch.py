@@ -28,7 +28,7 @@ def runtime(tmp_path):
     """Build it, load a copy of its own for each test; calls of the runtime that no launch makes stay unresolved."""
     source, include = ROOT / "templates" / "src", fetch_toolchain(load_target("h200")).cuda_dir / "include"
     flags = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-isystem{include}"]
-    files = [source / f"{x}.cc" for x in ("cuda_entry", "graph_edge", "grid")]
+    files = [source / f"{x}.cc" for x in ("cuda_entry", "graph_edge", "grid", "spread")]
     files.append(Path(__file__).with_name("cuda_runtime.cc"))
     library = native.link(files, tmp_path / "launch.so", native.GCC, flags, ["-shared", "-Wl,-z,lazy"], [source])
     return ctypes.CDLL(str(library), mode=1)  # RTLD_LAZY
@@ -143,6 +143,66 @@ def test_a_tunings_launch_stays_programmatic(graphs):
     assert runtime.fake_programmatic(1, STREAM) == 1
     runtime.fake_stay(0)
     assert runtime.fake_programmatic(1, STREAM) == 0
+
+
+SMEM = 96 * 1024
+"""Dynamic shared memory of kernels of which an SM of the fake device, an H200's, holds two."""
+
+
+def spread(runtime, kernel, num_ctas, smem_bytes=SMEM, cluster=1, major=9):
+    return runtime.fake_spread(kernel, STREAM, num_ctas, smem_bytes, cluster, major)
+
+
+def ctas_of_an_sm(smem_bytes):
+    return 228 * 1024 // (smem_bytes + 1024)
+
+
+def test_a_launch_that_begins_early_takes_no_more_of_an_sm_than_an_even_share(graphs):
+    runtime, ours = graphs
+    capture(runtime, ours)
+    for num_ctas, cluster, share in ((1, 1, 1), (64, 1, 1), (132, 1, 1), (130, 2, 1), (128, 4, 1)):
+        found = spread(runtime, 1, num_ctas, cluster=cluster)
+        assert (ctas_of_an_sm(found), ctas_of_an_sm(found - 128)) == (share, share + 1)
+    for cluster in (1, 2, 4):
+        small = spread(runtime, 1, 256, 70 * 1024, cluster)
+        assert (ctas_of_an_sm(small), ctas_of_an_sm(small - 128)) == (2, 3)
+    assert runtime.fake_most_smem() >= spread(runtime, 1, 1)  # what the kernel may ask for is raised first
+
+
+def test_a_launch_stays_as_it_is_where_no_sm_would_have_more_than_its_share(graphs):
+    runtime, ours = graphs
+    capture(runtime, ours)
+    assert spread(runtime, 1, 133) == SMEM  # two on one SM at least
+    assert spread(runtime, 1, 132, cluster=2) == SMEM  # clusters do not find a place on every SM
+    assert spread(runtime, 1, 64, 120 * 1024) == 120 * 1024  # an SM holds one
+    assert spread(runtime, 1, 64, major=11) == SMEM  # not measured there
+
+
+def test_a_launch_is_not_spread_where_it_does_not_begin_early(graphs):
+    runtime, ours = graphs
+    for nodes in ((FOREIGN,), (ours, FOREIGN), ()):
+        capture(runtime, *nodes)
+        assert spread(runtime, 1, 64) == SMEM
+    capture(runtime, ours, captured=False)
+    assert spread(runtime, 1, 64) == SMEM
+    capture(runtime, ours)
+    runtime.fake_stay(1)  # as a tuning launches
+    assert spread(runtime, 1, 64) == SMEM
+    runtime.fake_stay(0)
+    assert spread(runtime, 1, 64) > SMEM
+
+
+def test_a_kernel_behind_itself_is_spread_only_where_the_one_in_front_is(graphs):
+    runtime, _ = graphs
+    capture(runtime, FOREIGN)
+    assert spread(runtime, 1, 64) == SMEM
+    capture(runtime, runtime.fake_node())
+    assert spread(runtime, 1, 64) == SMEM
+    capture(runtime, runtime.fake_node())
+    wide = spread(runtime, 2, 64)
+    assert wide > SMEM
+    capture(runtime, runtime.fake_node())
+    assert spread(runtime, 2, 64) == wide
 
 
 def test_without_the_drivers_answers_a_launch_stays_programmatic(runtime):

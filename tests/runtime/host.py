@@ -35,7 +35,7 @@ BINDING_SOURCES = {
     *("python_state", "reading", "refusal", "request", "row_binding", "row_call", "row_tensors", "scales"),
     *("torch_guard", "weights", "xla_call"),
 }
-REPLACED_SOURCES = {"cuda_entry", "graph_edge"}
+REPLACED_SOURCES = {"cuda_entry", "graph_edge", "spread"}
 """What a library over something other than CUDA is not compiled of."""
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER, FACTS = (
     range(12)
