@@ -114,27 +114,39 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
     losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED)
     outside = known.outside_order(losses, [i for i, m in enumerate(fine) if m in measured])
     losses += outside
+    settled = max(steps.incumbent, default=0)
     m_edges = coarsen(
         losses * breadths(fine)[:, None],
         fine,
         num_shapes=num_inside * len(fine),
         max_cost=MERGE_COST,
         kept={*measured, *steps.incumbent},
-        settled=max(steps.incumbent, default=0),
+        settled=settled,
     )
-    rows, start = [], 0
+
+    def chosen(start: int, end: int, shipped: int | None) -> Candidate | None:
+        means = losses[start:end].sum(axis=0) / (num_inside * (end - start))
+        place = known.pick(means, takes[end - 1], shipped)
+        return None if place is None else known.candidates[place]
+
+    parts: list[tuple[int, Candidate | None]] = []
+    start = 0
     for m in m_edges:
         end = fine.index(m) + 1
-        bucket = buckets[end - 1]
         first = portfolio.solutions.get(measured[m]) if m in measured and not known.is_invariant else None
         if first is None:
-            means = losses[start:end].sum(axis=0) / (num_inside * (end - start))
-            place = known.pick(means, takes[end - 1], known.incumbent(bucket.corner))
-            first = None if place is None else known.candidates[place]
-        able = takes[end - 1] & (outside == 0.0)
-        rows.append(known.row(np.exp(logs[end - 1, -1]), able, bucket, first, known.timed.provenance))
+            first = chosen(start, end, known.incumbent(corners[end - 1]))
+        elif end - start > 1 and m > settled:  # what is best at a measured m may be far from it at a smaller one
+            smaller = chosen(start, end - 1, known.places.get(first))
+            parts += [] if smaller == first else [(end - 1, smaller)]
+        parts.append((end, first))
         start = end
-    return Ladder(corners[0].n, corners[0].k, m_edges, tuple(rows))
+    rows = []
+    for end, first in parts:
+        able = takes[end - 1] & (outside == 0.0)
+        rows.append(known.row(np.exp(logs[end - 1, -1]), able, buckets[end - 1], first, known.timed.provenance))
+    edges = tuple(fine[end - 1] for end, _ in parts)
+    return Ladder(corners[0].n, corners[0].k, edges, tuple(rows))
 
 
 def _ladders_of(of: tuple[SectionKernels, Portfolio], tuned: Sequence[Sequence[Problem]]) -> list[Ladder]:

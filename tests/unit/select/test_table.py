@@ -512,6 +512,17 @@ def test_a_tuned_edge_stays_with_its_measured_choice_whatever_the_model_says():
     assert [found[m] for m in (16, 64, 128, 256)] == [*[indices[SWAPPED]] * 3, indices[PLAIN]]
 
 
+@pytest.mark.usefixtures("coarse")
+def test_a_tuned_edge_does_not_choose_for_smaller_m_where_another_kernel_is_far_better(monkeypatch):
+    monkeypatch.setattr(table, "MERGE_COST", 0.1)
+    model = Shades(lambda c, _p: 10.0 if c is PLAIN else 20.0)
+    rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (256, 64, 64): {SWAPPED: 7.0, PLAIN: 7.3}}
+    indices, section = section_of(rows, model)
+    (ladder,) = section.ladders
+    assert ladder.m_edges == (16, 128, 256)
+    assert [x.kernel for x in ladder.rows] == [indices[x] for x in (PLAIN, PLAIN, SWAPPED)]
+
+
 def test_beside_a_measured_time_stands_no_predicted_one():
     here, there = (256, 4096, 4096), (512, 4096, 4096)
     indices, section = section_of(
