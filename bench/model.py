@@ -36,7 +36,10 @@ from bench.options import add_files, positive, print_table, write
 from bench.protocol import Captured, capture, interleave, relative_error, spread
 from bench.stack import Cache, Shape, Stack, linears, make_stack, promise_constant, register, with_wheel
 
-ROWS = ("decode-1", "decode-4", "decode-16", "decode-32", "decode-64", "prefill-128", "prefill-512", "prefill-2048", "prefill-8192")
+ROWS = (
+    *("decode-1", "decode-4", "decode-16", "decode-32", "decode-64"),
+    *("prefill-128", "prefill-512", "prefill-2048", "prefill-8192"),
+)
 VARIANTS = ("stock", "wheel", "compiled", "compiled_wheel")
 GEMMS = ("gemms", "gemms_wheel")
 RATIOS = {"speedup": ("stock", "wheel"), "compiled_speedup": ("compiled", "compiled_wheel")}

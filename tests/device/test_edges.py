@@ -67,3 +67,24 @@ def test_only_behind_a_kernel_of_ours_is_a_product_launched_programmatically():
     assert kinds([x.ours] * 4) == [PROGRAMMATIC] * 3
     expected = torch.mm(x.x, x.weight.t())
     assert torch.linalg.vector_norm((x.out - expected).float()) <= 0.01 * torch.linalg.vector_norm(expected.float())
+
+
+@pytest.mark.parametrize("m", [1, 8, 16, 32, 64])
+def test_products_behind_each_other_in_a_graph_have_the_bits_of_calls_outside_one(m):
+    """There a launch may ask for more shared memory, so that its CTAs are spread."""
+    sizes = ((4096, 2048), (1024, 2048), (1024, 2048), (2048, 4096), (512, 2048), (1280, 5120), (640, 2560))
+    operands = []
+    for n, k in sizes:
+        x, weight = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, n))
+        operands.append((x, weight, torch.empty(m, n, device="cuda", dtype=torch.bfloat16)))
+    expected = [aot_gemm.linear(x, weight) for x, weight, _ in operands]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for x, weight, out in operands:
+            aot_gemm.linear(x, weight, out=out)
+    for _ in range(3):
+        for _, _, out in operands:
+            out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, right) for (_, _, out), right in zip(operands, expected, strict=True))
