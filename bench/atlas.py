@@ -30,10 +30,8 @@ from bench.atlas_summary import COLUMNS, figures, joined, sample, speedups, summ
 from bench.host import clocks
 from bench.options import add_files, positive, print_table, write
 from bench.overlap import NUM_ELEMENTS, behind, medians
-from bench.protocol import Call, Captured, Operands, capture, interleave, num_sets, relative_error
+from bench.protocol import TOLERANCE, Call, Captured, Operands, capture, interleave, num_sets, relative_error
 
-TOLERANCE = 0.01
-"""Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
 ALIGNMENT = 256
 """Elements that operands start at multiples of, as those of torch's allocator do: 512 bytes."""
 MAX_TRIES = 3

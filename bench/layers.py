@@ -29,10 +29,7 @@ import torch
 
 from bench.host import clocks
 from bench.options import add_files, positive, print_table, write
-from bench.protocol import L2_MULTIPLE, Operands, capture, interleave, relative_error
-
-TOLERANCE = 0.01
-"""Relative Frobenius error: four times the worst of `linear` in bfloat16, 0.0026 (tests/device)."""
+from bench.protocol import L2_MULTIPLE, TOLERANCE, Operands, capture, interleave, relative_error
 
 
 @dataclass(frozen=True)

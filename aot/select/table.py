@@ -138,7 +138,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
             first = chosen(start, end, known.incumbent(corners[end - 1]))
         elif end - start > 1 and m > settled:  # what is best at a measured m may be far from it at a smaller one
             smaller = chosen(start, end - 1, known.places.get(first))
-            parts += [] if smaller == first else [(end - 1, smaller)]
+            parts += [] if smaller in (None, first) else [(end - 1, smaller)]
         parts.append((end, first))
         start = end
     rows = []

@@ -78,7 +78,8 @@ bool allow(CUfunction function, int64_t smem_bytes) {
 }  // namespace
 
 void spread(CUfunction function, const Front& front, CUlaunchConfig* config) {
-  if (front.function == function && front.smem_bytes == config->sharedMemBytes) return;
+  const bool is_itself = front.function == function && front.smem_bytes == config->sharedMemBytes;
+  if (front.function == nullptr || is_itself) return;
   const auto occupancy = find_once(&driver_occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050);
   Sms sms = {};
   if (occupancy == nullptr || !find_sms(&sms)) return;

@@ -180,7 +180,7 @@ def test_a_launch_stays_as_it_is_where_no_sm_would_have_more_than_its_share(grap
 
 def test_a_launch_is_not_spread_where_it_does_not_begin_early(graphs):
     runtime, ours = graphs
-    for nodes in ((FOREIGN,), (ours, FOREIGN), ()):
+    for nodes in ((FOREIGN,), (ours, FOREIGN), (ours, ours), ()):
         capture(runtime, *nodes)
         assert spread(runtime, 1, 64) == SMEM
     capture(runtime, ours, captured=False)
