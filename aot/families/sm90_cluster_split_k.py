@@ -4,7 +4,7 @@ Where tiles that suit the tensor cores are too few for the device's SMs, 2, 4 or
 second, fourth or eighth block of k, and add their sums through distributed shared memory in a fixed order: no
 workspace, no flags and no second kernel. Where the tiles fill one wave, a CTA may take a tile alone, without the
 scheduler of a persistent kernel. `split_k` is the number of CTAs of a tile; `cluster_m` and `cluster_n` count the tiles
-of a cluster. The products of a batch each have their own tiles, one product's behind the other's.
+of a cluster, which has up to 8 CTAs. The products of a batch each have their own tiles, one's behind the other's.
 
 Every epilogue is computed of the sums that a CTA has added up, before they are rounded once.
 
@@ -59,6 +59,16 @@ RESIDUAL_SUMS = {1: 240, 2: 160, 3: 112}
 it holds all the while, by warpgroups. Source: of 100 kernels at and about the limit the 56 within it spill nothing, and
 37 of the 44 past it spill 8 to 168 bytes, nvidia-cutlass-dsl 4.8.1, 2026-11-23."""
 
+MAX_CTAS = 8
+"""Of a cluster. Source: CUDA C++ Programming Guide, the portable cluster size."""
+
+CLUSTERS = (
+    *((m, n, splits) for m, n in ((1, 1), (2, 1), (1, 2)) for splits in (1, 2, 4, 8) if m * n * splits <= MAX_CTAS),
+    (4, 1, 2),
+    (1, 4, 2),
+)
+"""(tiles along m, tiles along n, splits of k). Of four tiles in clusters of 4 there is `sm90_one_tile`."""
+
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
 
@@ -68,13 +78,6 @@ def filled(bare: Tile, candidate: Candidate, target: Target) -> Tile:
     left = target.smem_bytes_per_block - bare.fixed_bytes
     fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
     return replace(bare, num_stages=candidate.num_stages or max(fit, MIN_STAGES))
-
-
-def _clusters(target: Target) -> list[tuple[int, int, int]]:
-    """List (tiles along m, tiles along n, splits of k) of a target's clusters: of one tile or two neighbours."""
-    most = max(m * n for m, n in target.clusters)
-    tiles = [(1, 1), (2, 1), (1, 2)]
-    return [(m, n, splits) for m, n in tiles for splits in (1, 2, 4, 8) if m * n * splits <= most]
 
 
 def _mode(splits: int) -> SplitK:
@@ -179,10 +182,10 @@ class Sm90ClusterSplitK:
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""
-        del operation
+        del operation, target
         for tile_m in WARPGROUPS:
             for tile_n in TILE_N:
-                for cluster_m, cluster_n, splits in _clusters(target):
+                for cluster_m, cluster_n, splits in CLUSTERS:
                     for swap_ab in (False, True):
                         yield Candidate(
                             family=self.name,
@@ -207,8 +210,8 @@ class Sm90ClusterSplitK:
             text = f"{self.name} splits k over the CTAs of a cluster and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
         cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
-        if cluster not in _clusters(target):
-            allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in _clusters(target))
+        if cluster not in CLUSTERS:
+            allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in CLUSTERS)
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
         return check_tile(self.tile(candidate, operation, target), candidate, operation)

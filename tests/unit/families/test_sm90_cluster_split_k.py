@@ -20,7 +20,10 @@ H200 = load_target("h200")
 NAME = "sm90_cluster_split_k_128x128_c1x1_direct_cluster2"
 TILE = named(NAME, "h200")
 COMBINATION = "sm90_cluster_split_k splits k over the CTAs of a cluster and stores without TMA"
-CLUSTERS = "expected 1x1 in 1, 1x1 in 2, 1x1 in 4, 2x1 in 1, 2x1 in 2, 1x2 in 1, 1x2 in 2"
+CLUSTERS = (
+    "expected 1x1 in 1, 1x1 in 2, 1x1 in 4, 1x1 in 8, 2x1 in 1, 2x1 in 2, 2x1 in 4, 1x2 in 1, 1x2 in 2, 1x2 in 4, "
+    "4x1 in 2, 1x4 in 2"
+)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,8 @@ CLUSTERS = "expected 1x1 in 1, 1x1 in 2, 1x1 in 4, 2x1 in 1, 2x1 in 2, 1x2 in 1,
         ("sm90_cluster_split_k_128x144_c1x1_direct_cluster4", 4 * 272 * 128 + 3 * 128 * 40 * 4 + 80, 4, 320),
         # 4 stages of 320 rows; a quarter of 64 by 256 floats from each of three CTAs.
         ("sm90_cluster_split_k_64x256_c1x1_direct_cluster4", 4 * 320 * 128 + 3 * 64 * 64 * 4 + 80, 4, 192),
+        # 8 stages of 192 rows; an eighth of 64 by 128 floats from each of seven CTAs.
+        ("sm90_cluster_split_k_64x128_c1x1_direct_cluster8", 8 * 192 * 128 + 7 * 64 * 16 * 4 + 144, 8, 192),
         # 8 stages of 192 rows; room for 64 by 128 floats, to be stored; 17 barriers, rounded.
         ("sm90_cluster_split_k_64x128_c2x1_direct", 8 * 192 * 128 + 64 * 128 * 4 + 144, 8, 192),
     ],
@@ -68,7 +73,7 @@ def test_each_cta_stores_whole_groups_of_columns(columns, cluster, shares):
 def test_registers_of_all_threads_fit_an_sm():
     """A thread has its sums, what is its own to store, and at least 16 addresses, within its share of 65,536."""
     found = [x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)]
-    assert len(found) == 706
+    assert len(found) == 1074
     for candidate in found:
         threads = FAMILY.resources(candidate, BF16, H200).num_threads
         accumulators = candidate.tile_m * candidate.tile_n // (threads - 64)
@@ -180,7 +185,7 @@ def test_an_epilogue_takes_registers_of_the_sums(epilogue):
     """Beside a thread's sums lie a residual, a bias and addresses; beside the plain product's, addresses alone."""
     operation = Operation.of(ElementType.BFLOAT16, Layout.KK, epilogue)
     found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
-    assert len(found) == 434
+    assert len(found) == 672
     most = {192: 96, 320: 88, 448: 64}
     own = {192: 80, 320: 64, 448: 40}
     for candidate in found:
@@ -243,7 +248,7 @@ def test_promoted_sums_take_twice_the_registers():
         found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
         legal[operation] = set(found)
     promoted, fast = legal.values()
-    assert (len(promoted), len(fast)) == (418, 434)
+    assert (len(promoted), len(fast)) == (638, 672)
     assert promoted < fast
     most = {192: 96, 320: 80, 448: 56}
     for candidate in fast:

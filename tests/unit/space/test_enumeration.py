@@ -55,7 +55,7 @@ def test_an_empty_pattern_is_refused(text):
             {
                 "cluster_split_k": (120, {}),
                 "sm90_block_scale": (0, {Reason.TYPES: 560}),
-                "sm90_cluster_split_k": (706, {Reason.TILE: 16, Reason.REGISTERS: 58, Reason.SMEM: 116}),
+                "sm90_cluster_split_k": (1074, {Reason.TILE: 178, Reason.REGISTERS: 92, Reason.SMEM: 192}),
                 "sm90_one_tile": (1600, {Reason.REGISTERS: 384}),
                 "sm90_partial_tile": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
