@@ -61,8 +61,22 @@ def _achieved_line(row: Row, edge: Problem, target: Target) -> str:
     return f"  achieved   {least / row.time_us:.0%} of the roofline of {where}, {least:.2f} us; {row.provenance}"
 
 
-def _row_lines(choice: Choice, row: Row, selection: Selection) -> list[str]:
+def _why_no_time(row: Row, edge: Problem, m: int, target: Target) -> str:
+    """Say why a row's time is not told: none is below the roofline of what was asked about. Empty where it is told.
+
+    templates/python/aot_gemm/_table.py says the same of a wheel's tables.
+    """
+    if m > edge.m:
+        return f"the table's last bucket ends at m {edge.m}: no time is known for m {m}"
+    if row.time_us < roofline(edge, target).time_us:
+        return "the table's time here is less than the roofline, so that it is not this problem's"
+    return ""
+
+
+def _row_lines(choice: Choice, row: Row, selection: Selection, no_time: str) -> list[str]:
     """Say what a ladder's row knows of the kernel that was chosen: its time and the next best kernel."""
+    if no_time:
+        return [f"  time       none: {no_time}"]
     if choice.kernel != row.kernel:
         first = selection.kernels[row.kernel].name
         instead = f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles"
@@ -159,8 +173,9 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
         ladder, step = _place(section, choice)
         row = ladder.rows[step]
         compared = Problem(section.operation, ladder.m_edges[step], ladder.n, ladder.k, section.num_groups)
-        own_row = row if choice.kernel == row.kernel else None
-        lines += _row_lines(choice, row, selection)
+        no_time = _why_no_time(row, compared, launched.m, target)
+        own_row = row if choice.kernel == row.kernel and not no_time else None
+        lines += _row_lines(choice, row, selection, no_time)
     else:
         lines.append("  time       none: a cell of the grid is chosen by predictions of other shapes")
     lines.append(_roofline_line(problem, target))

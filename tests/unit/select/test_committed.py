@@ -1,11 +1,14 @@
 """The selections that the repository ships, held against what their targets can do."""
 
+import random
+
 import pytest
 
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.select.explain import explained
 from aot.select.pipeline import COMMITTED
 from aot.select.selection import read_selection
 from aot.space.roofline import roofline
@@ -43,6 +46,23 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
         found = ((row.time_us, least), (row.runner_up_us, second))
         below += [(problem.name, row.provenance, us, limit) for us, limit in found if us < limit]
     assert below == []
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json.gz")), ids=lambda path: path.name)
+def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
+    selection = read_selection(path)
+    target = load_target(selection.target)
+    rng, told = random.Random(14), 0
+    for section in selection.table.sections:
+        for ladder in rng.sample(section.ladders, min(5, len(section.ladders))):
+            last = ladder.m_edges[-1]
+            for m in (rng.randint(1, last), rng.choice(ladder.m_edges), last, last + 1, 4 * last):
+                problem = Problem(section.operation, m, ladder.n, ladder.k, section.num_groups)
+                found = explained(selection, problem, target, {})
+                assert found.time_us is None or found.time_us >= found.roofline_us, problem.name
+                assert found.time_us is None or m <= last, problem.name
+                told += found.time_us is not None
+    assert told
 
 
 def test_there_is_a_committed_selection():

@@ -53,14 +53,24 @@ def before_tiles(lines):
             ],
         ),
         (
-            *(130, 256, 512),
+            *(100, 256, 512),
             [
-                "bf16_kk m130 n256 k512",
+                "bf16_kk m100 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
                 "  from       tier 1: ladder of (n 256, k 512), bucket m >= 17, 2 of 2",
                 f"  instead of bf16_kk_{DIRECT.name}, 6.0 us measured, which needs whole tiles",
                 "  time       none of this kernel in the table",
-                "  roofline   1.69 us for this problem, by memory (0.273 TB/s)",
+                "  roofline   1.52 us for this problem, by memory (0.273 TB/s)",
+            ],
+        ),
+        (
+            *(257, 256, 512),
+            [
+                "bf16_kk m257 n256 k512",
+                "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
+                "  from       tier 1: ladder of (n 256, k 512), bucket m >= 17, 2 of 2",
+                "  time       none: the table's last bucket ends at m 128: no time is known for m 257",
+                "  roofline   2.41 us for this problem, by memory (0.273 TB/s)",
             ],
         ),
         (
@@ -106,6 +116,17 @@ def before_tiles(lines):
 )
 def test_explanations(m, n, k, lines):
     assert before_tiles(lines_of(m, n, k)) == lines
+
+
+def test_a_time_below_the_roofline_is_not_told():
+    (section,) = SELECTION.table.sections
+    (ladder,) = section.ladders
+    rows = tuple(replace(row, time_us=1.0) for row in ladder.rows)
+    section = replace(section, ladders=(replace(ladder, rows=rows),))
+    found = explained(replace(SELECTION, table=DispatchTable((section,))), problem_of(16, 256, 512), THOR, {})
+    line = "  time       none: the table's time here is less than the roofline, so that it is not this problem's"
+    assert found.text.splitlines()[3] == line
+    assert (found.time_us, found.provenance, found.runner_up_us) == (None, None, None)
 
 
 def test_bigger_tiles_by_measurement_by_the_model_and_by_legality():
