@@ -70,6 +70,7 @@ def test_targets():
         ["h200", "sm_90a"],
         ["thor", "sm_110a"],
         ["thor_6sm", "sm_110a"],
+        ["thor_t4000", "sm_110a"],
     ]
 
 
@@ -347,7 +348,7 @@ def test_what_earlier_records_predict_fastest_is_all_measured(monkeypatch, tmp_p
         (
             ["space", "--target", "orin"],
             4,
-            "no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`",
+            "no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`",
         ),
         (["space", "--kernels", "a,,b"], 5, "empty pattern in 'a,,b'; write for example 'sm100_*,-*256x256*'"),
         (["compile", "--kernels", "none"], 5, "no candidate of bf16_kk on thor is left; see `aot space --target thor"),
@@ -629,5 +630,5 @@ def test_results_of_an_unknown_target_are_not_imported(tmp_path, target):
     for words in ([], ["--record", "mine.jsonl.gz"]):
         result = aot("import", "results.sqlite", *words)
         assert result.exit_code in (errors.TargetError.exit_code, errors.StoreError.exit_code), result.output
-        assert "there are: h100, h200, thor, thor_6sm" in result.stderr or "target" in result.stderr
+        assert "there are: h100, h200, thor, thor_6sm, thor_t4000" in result.stderr or "target" in result.stderr
     assert sorted(tmp_path.rglob("*")) == before

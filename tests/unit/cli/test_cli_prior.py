@@ -124,7 +124,7 @@ def test_the_pages_sentences_are_true():
             "h200",
             "aot: error: no published times of 'h200' to hold the prior against; there are of: thor; give --target",
         ),
-        ("orin", "aot: error: no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
+        ("orin", "aot: error: no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`"),
     ],
 )
 def test_another_target_is_refused(target, message):

@@ -10,7 +10,7 @@ TEXT = resources.files("aot").joinpath("targets", "thor.toml").read_text(encodin
 
 
 def test_shipped_targets():
-    assert target_names() == ["h100", "h200", "thor", "thor_6sm"]
+    assert target_names() == ["h100", "h200", "thor", "thor_6sm", "thor_t4000"]
     thor, h200 = load_target("thor"), load_target("h200")
     assert (thor.arch, thor.compute_capability, thor.num_sms, thor.tmem_columns) == ("sm_110a", (11, 0), 20, 512)
     assert (h200.arch, h200.compute_capability, h200.num_sms, h200.tmem_columns) == ("sm_90a", (9, 0), 132, 0)
@@ -31,11 +31,12 @@ def test_devices_of_one_architecture_are_told_apart_by_name_sms_or_bandwidth():
     assert (h100.bandwidth_bytes_per_s, h100.flops_per_s) == (3.35e12, 9.89e14)
     assert all("not measured" in h100.sources[name] for name in ("bandwidth_bytes_per_s", "flops_per_s"))
     assert (load_target("thor_6sm").device_names, load_target("thor_6sm").num_sms) == (("NVIDIA Thor",), 6)
+    assert (load_target("thor_t4000").device_names, load_target("thor_t4000").num_sms) == (("NVIDIA Thor",), 12)
 
 
 def test_an_unknown_target_is_answered_with_the_known():
     with pytest.raises(
-        TargetError, match=r"no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"
+        TargetError, match=r"no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`"
     ):
         load_target("orin")
 
