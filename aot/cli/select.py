@@ -155,6 +155,12 @@ AXES = (
     help="Choose nothing: take kernels and table of this selection of another target, which has the same cores and as "
     "many of them. Times and scores are the record's; limits, and what else decides a choice, are refused beside it.",
 )
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Selection of the same target whose other operations are kept as they are, kernels and tables; what is "
+    "selected now takes the place of its own.",
+)
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(
     "--batch-invariant",
@@ -190,6 +196,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         ),
         incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
         like=values["like"],
+        keep=values["keep"],
         kernels=values["kernels"],
         calibration=values["calibration"],
         heldout=values["heldout"],

@@ -83,6 +83,8 @@ class Request:
     """The selection that ties go to."""
     like: Path | None = None
     """Another target's selection whose kernels and table are taken."""
+    keep: Path | None = None
+    """A selection of the same target whose operations are kept, but for those that are selected."""
     named_weight: float = NAMED_WEIGHT
     epilogues: tuple[Epilogue, ...] = ()
     """Those that kernels are chosen for by imputed times."""
@@ -110,8 +112,31 @@ def select(request: Request) -> Selection:
         with_curves=request.curve,
         like=read_selection(request.like) if request.like else None,
     )
+    kept = _kept(request)
     with waiting("select kernels") as at:
-        return _selected(request, shapes, replace(objective, progress=at))
+        chosen = _selected(request, shapes, replace(objective, progress=at))
+    if kept is None:
+        return chosen
+    rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
+    both = joined(chosen, restricted(kept, rest)) if rest else chosen
+    return replace(both, coverage=replace(objective, operations=()).covered(both.table, both.kernels))
+
+
+def _kept(request: Request) -> Selection | None:
+    """Read the selection whose other operations are kept, before anything is selected.
+
+    Raises:
+        SelectionError: it is of another target.
+    """
+    if request.keep is None:
+        return None
+    kept = read_selection(request.keep)
+    if kept.target != request.target.name:
+        raise SelectionError(
+            f"{request.keep} is of {kept.target}, and {request.target.name} is selected for; give --keep a selection "
+            f"of {request.target.name}, or --target {kept.target}"
+        )
+    return kept
 
 
 def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:

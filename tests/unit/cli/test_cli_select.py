@@ -95,6 +95,40 @@ def test_diff(selection, workplace):
     assert lines[-1].split()[-1] == "-"  # no record of Thor, so no cost
 
 
+def named_rows(path):
+    """Give what each operation's ladders name, by kernel."""
+    selection = read_selection(path)
+    return {
+        section.operation: [(x.n, x.k, [selection.kernels[row.kernel] for row in x.rows]) for x in section.ladders]
+        for section in selection.table.sections
+    }
+
+
+def test_operations_that_are_not_selected_are_kept(selection, workplace):
+    old, aside, again = selection.rename(workplace / "old.json"), workplace / "aside.json", workplace / "again.json"
+    asked = ["select", "--shapes", "shapes.toml", "--predicted", "--operations", "bf16_kk_bias", *PREDICTED[:-1], "1"]
+    succeed(*asked, "-o", aside)
+    succeed(*asked, "--keep", old)
+    before, alone = named_rows(old), named_rows(aside)
+    assert named_rows(selection) == before | alone
+    assert len(before | alone) == len(before) + len(alone)
+    assert read_selection(selection).coverage == read_selection(old).coverage
+    # What is selected takes the place of the kept selection's own, which may be all of it.
+    succeed(*asked, "--keep", aside, "-o", again)
+    assert named_rows(again) == alone
+
+
+def test_a_selection_of_another_target_is_not_kept(selection):
+    chosen = read_selection(selection)
+    write_selection(selection, replace(chosen, target="thor_6sm"))
+    result = aot("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED, "--keep", selection)
+    assert result.exit_code == 9
+    assert result.stderr == (
+        f"aot: error: {selection} is of thor_6sm, and thor is selected for; give --keep a selection of thor, or "
+        "--target thor_6sm\n"
+    )
+
+
 def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):
     chosen = read_selection(selection)
     scored = HeldOut(chosen.table.sections[0].operation, 2, 9, 0, 0.04, 0.2, 0.04, 0.2, "bf16_kk m1 n8 k8")
@@ -214,8 +248,8 @@ def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
     [
         (["--target", "h200,thor"], 11, "h200 is sm_90a on manylinux_2_28_x86_64, thor is sm_110a on manylinux_2_28_a"),
         (["--target", "h200,h200"], 11, "the target h200 is given twice; expected each once"),
-        (["--target", "h200,orin"], 4, "no target 'orin'; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
-        (["--target", "h200,"], 4, "no target ''; there are: h100, h200, thor, thor_6sm; see `aot targets`"),
+        (["--target", "h200,orin"], 4, "no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`"),
+        (["--target", "h200,"], 4, "no target ''; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`"),
         (
             ["--target", "h100,h200", "--selection", "thor.json"],
             9,
