@@ -248,8 +248,16 @@ def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
     [
         (["--target", "h200,thor"], 11, "h200 is sm_90a on manylinux_2_28_x86_64, thor is sm_110a on manylinux_2_28_a"),
         (["--target", "h200,h200"], 11, "the target h200 is given twice; expected each once"),
-        (["--target", "h200,orin"], 4, "no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`"),
-        (["--target", "h200,"], 4, "no target ''; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`"),
+        (
+            ["--target", "h200,orin"],
+            4,
+            "no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`",
+        ),
+        (
+            ["--target", "h200,"],
+            4,
+            "no target ''; there are: h100, h200, thor, thor_6sm, thor_t4000; see `aot targets`",
+        ),
         (
             ["--target", "h100,h200", "--selection", "thor.json"],
             9,
