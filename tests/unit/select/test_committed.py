@@ -4,12 +4,13 @@ import random
 
 import pytest
 
+from aot.cli.options import MAX_HELDOUT_REGRET
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.select.explain import explained
-from aot.select.pipeline import COMMITTED
+from aot.select.pipeline import COMMITTED, check_heldout
 from aot.select.selection import read_selection
 from aot.space.roofline import roofline
 
@@ -63,6 +64,11 @@ def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
                 assert found.time_us is None or m <= last, problem.name
                 told += found.time_us is not None
     assert told
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json.gz")), ids=lambda path: path.name)
+def test_a_committed_selection_is_built_without_being_asked_twice(path):
+    check_heldout(read_selection(path), *MAX_HELDOUT_REGRET)
 
 
 def test_there_is_a_committed_selection():
