@@ -46,8 +46,10 @@ class OneTileGemmSm90(SplitGemmSm90):
         """Return the grid in which the device takes the clusters in an order, and what tells a CTA its tile.
 
         Along x lie the clusters of a group, and of a batch the products; along y the steps of a group, and along z the
-        groups. So no CTA divides to find its tile, but of a batch. Where steps or groups are more than y and z take,
-        all clusters of the other side lie along x.
+        groups. So no CTA divides to find its tile, but of a batch and of a last group that is narrower than the others:
+        there places without a tile come last. Where they lay between those with one, a wave of few tiles waited for
+        CTAs that do nothing: 0.3 to 0.7 us (docs/log/2026-11-26-cold-start.md). Where steps or groups are more than y
+        and z take, all clusters of the other side lie along x.
 
         Args:
             counts: products, if there are several; clusters along the tile's rows, and along its columns.
@@ -65,8 +67,10 @@ class OneTileGemmSm90(SplitGemmSm90):
         width = Int32(select_(is_long, count, cutlass.min(group, count)))
         width = Int32(select_(ceil_div(count, width) > MAX_YZ, count, width))
         x, _, _ = along_x(width, *products, self.tile.num_ctas)
-        grid = x, cutlass.min(steps, Int32(MAX_YZ + 1)), ceil_div(count, width)
-        return grid, (Int32(along_columns), count, *([FastDivmod(width)] if products else []))
+        groups = ceil_div(count, width)
+        grid = x, cutlass.min(steps, Int32(MAX_YZ + 1)), groups
+        last = FastDivmod(count - (groups - 1) * width)
+        return grid, (Int32(along_columns), last, *([FastDivmod(width)] if products else []))
 
     @cute.kernel
     def kernel(
@@ -80,10 +84,10 @@ class OneTileGemmSm90(SplitGemmSm90):
         starts: Any,
         places: Any,
     ) -> None:
-        """Compute a tile of D: see the module. The last group may have CTAs past the last tile; they do nothing."""
-        along_columns, count = places[0], places[1]
+        """Compute a tile of D: see the module. The last CTAs of the last group may have no tile; they do nothing."""
+        along_columns, last = places[0], places[1]
         x, y, z = cute.arch.block_idx()
-        width, steps, _ = cute.arch.grid_dim()
+        width, steps, groups = cute.arch.grid_dim()
         peer, place, width = x % self.tile.num_tiles, x // self.tile.num_tiles, width // self.tile.num_tiles
         if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
             product, place = divmod(place, places[2])
@@ -92,11 +96,15 @@ class OneTileGemmSm90(SplitGemmSm90):
                 (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
             )
             d = d[product, None, None]
+        step = y
+        if z == groups - 1 and width != Int32(last.divisor):
+            step, place = divmod(y * width + place, last)
+        is_there = step < steps
         place += z * width
-        step = select_(z % 2 == 0, y, steps - 1 - y)
+        step = select_(z % 2 == 0, step, steps - 1 - step)
         cluster_r = Int32(select_(along_columns != 0, step, place))
         cluster_c = Int32(select_(along_columns != 0, place, step))
-        if place < count:
+        if is_there:
             loads, cluster = (load_rows, load_columns), (cluster_r, cluster_c)
             self._compute(mma, loads, layouts, d, vectors, starts, cluster, peer, self.columns_of(places))
 
@@ -118,9 +126,11 @@ class OneTileGemmSm90(SplitGemmSm90):
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = SmemAllocator().allocate(self._shared_memory())
         if warp == tile.num_multiplying // 32:
+            self._make_barriers(storage)
+        self._announce_barriers(warp)
+        if warp > tile.num_multiplying // 32:  # which waits in any case
             for descriptor in self.descriptors(loads):
                 cpasync.prefetch_descriptor(descriptor)
-            self._make_barriers(storage)
         stages = [
             memory.get_tensor(layout.outer, swizzle=layout.inner)
             for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
@@ -187,14 +197,19 @@ class OneTileGemmSm90(SplitGemmSm90):
         cute.arch.sync_warp()
 
     @cute.jit
+    def _announce_barriers(self, warp: Int32) -> None:
+        """Say that this warp's barriers are there, if it made them; the CTAs of a cluster hear from all warps."""
+        if const_expr(self.tile.num_tiles > 1):
+            cute.arch.cluster_arrive_relaxed()
+        elif warp == self.tile.num_multiplying // 32:
+            cute.arch.barrier_arrive(barrier_id=BARRIERS_ARE_THERE, number_of_threads=self.tile.num_threads)
+
+    @cute.jit
     def _await_barriers(self, warp: Int32) -> None:
         """Wait until the barriers of all CTAs that load for each other are there; the warp that made them need not."""
         if const_expr(self.tile.num_tiles > 1):
-            cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
-        elif warp == self.tile.num_multiplying // 32:
-            cute.arch.barrier_arrive(barrier_id=BARRIERS_ARE_THERE, number_of_threads=self.tile.num_threads)
-        else:
+        elif warp != self.tile.num_multiplying // 32:
             cute.arch.barrier(barrier_id=BARRIERS_ARE_THERE, number_of_threads=self.tile.num_threads)
 
     @cute.jit

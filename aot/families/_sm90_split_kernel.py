@@ -174,9 +174,10 @@ class SplitGemmSm90(StoreSplitSm90):
         rank, peer = place // tile.num_tiles, place % tile.num_tiles
         storage = SmemAllocator().allocate(self._shared_memory())
         if warp == 0:
+            self._init_barriers(storage, rank)
+        if warp == tile.num_multiplying // 32:  # which waits in any case
             cpasync.prefetch_descriptor(load_rows[0])
             cpasync.prefetch_descriptor(load_columns[0])
-            self._init_barriers(storage, rank)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         cute.arch.cluster_arrive_relaxed()

@@ -436,10 +436,13 @@ def _shared_k(o):
 
 
 def _one_tile(o):
-    """Give the parameters of our own kernel whose CTAs compute a tile each: also along which side groups lie."""
+    """Give the parameters of our own kernel whose CTAs compute a tile each: also which groups of clusters there are.
+
+    That is along which side they lie, how wide the last is, and of a batch how wide the others are.
+    """
     along_columns, width, fast, _ = _groups(o)
-    places = [integer(along_columns), integer(fast)]
-    return [*_shared_k(o), *places, *(map(Plain, divisor(width)) if o.grouping is Grouping.BATCHED else ())]
+    widths = fast % width or width, *((width,) if o.grouping is Grouping.BATCHED else ())
+    return [*_shared_k(o), integer(along_columns), *(Plain(x) for each in widths for x in divisor(each))]
 
 
 def _groups(o):

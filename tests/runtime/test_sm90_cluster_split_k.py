@@ -105,7 +105,7 @@ def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, can
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(0, 0), (B_CONSTANT, 1)])
-@pytest.mark.parametrize(("candidate", "place"), [(PAIR, -2), (SWAPPED, -2), (ONE_TILES[0], -4), (ONE_TILES[1], -4)])
+@pytest.mark.parametrize(("candidate", "place"), [(PAIR, -2), (SWAPPED, -2), (ONE_TILES[0], -6), (ONE_TILES[1], -6)])
 def test_b_is_prefetched_only_where_it_is_constant(real, built, candidate, place, flags, expected):
     _, _, parameters = launch(real, *built, candidate, stated(flags=flags))
     assert parameters[place] == struct.pack("<i", expected)

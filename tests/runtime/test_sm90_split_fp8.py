@@ -131,5 +131,5 @@ def test_factors_keep_their_strides_and_an_absent_bias_has_no_elements(each, lib
     strides = (direct.N, 1) if pair and bias else (0, 1) if pair else ()
     assert direct.vector(parameters, direct.BIAS if bias else 0) == (direct.N if bias else 0, strides)
     assert (direct.struct_of(direct.SCALE_D, (1,), ())[:12] in [x[:12] for x in parameters]) == operation.types.scales_d
-    place = -3 if each.kernel.candidate.family == "sm90_one_tile" else -1  # in front of what places tiles
+    place = -5 if each.kernel.candidate.family == "sm90_one_tile" else -1  # in front of what places tiles
     assert parameters[place] == struct.pack("<i", 1)
