@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Constexpr, Int32, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Int8, Int32, const_expr, cute
+from cutlass.tensor_utils import TensorMapManager, TensorMapUpdateMode
 from quack import copy_utils
 
 from aot.families._sm90_split_tile import ROW_BYTES, Tile
 
 MODES_OF_A_BATCH = 3
 """Modes of an operand of a batch: products, rows, and k or columns."""
+
+DESCRIPTOR_BYTES = 128
+"""Of a TMA descriptor. Source: CUDA driver API, CUtensorMap."""
 
 
 def products_last(operand: cute.Tensor) -> Any:
@@ -34,9 +38,8 @@ class Copy:
     """CTAs that load it in turns, each all of it for all; 1 where a CTA loads each block, or its part of each."""
     turn: Any = 0
     """This CTA's number among them: it loads the blocks of k with `k_block % turns == turn`."""
-    more: tuple[Any, ...] = ()
-    """Further loads of the same kind, of which the first `num_more` are made."""
-    num_more: Any = 0
+    descriptor: Any = None
+    """The address of the descriptor that the load takes in place of its own, Int64."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,17 @@ def load_block(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any
 
 @cute.jit
 def _load(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> None:
-    copy.load(k_block, stage, tma_bar_ptr=barrier)
-    for i in range_constexpr(len(copy.more)):
-        if i < copy.num_more:
-            copy.more[i](k_block, stage, tma_bar_ptr=barrier)
+    if const_expr(copy.descriptor is None):
+        copy.load(k_block, stage, tma_bar_ptr=barrier)
+    else:
+        copy.load(k_block, stage, tma_bar_ptr=barrier, tma_desc_ptr=pointer_to_descriptor(copy.descriptor))
+
+
+def pointer_to_descriptor(address: Any) -> cute.Pointer:
+    """Return the pointer to the TMA descriptor at a generic address, Int64."""
+    place = cute.make_ptr(Int8, address, cute.AddressSpace.generic)
+    manager = TensorMapManager(TensorMapUpdateMode.GMEM, DESCRIPTOR_BYTES)
+    return manager.get_tensormap_ptr(place, cute.AddressSpace.generic)
 
 
 def barriers(storage: Any, tile: Tile) -> Any:

@@ -164,7 +164,7 @@ class StoreSplitSm90:
             inner, v = self.split_number(index)
             group, m, n = self.find_chunk(inner, v, first, origin)
             if index < self.num_chunks and group < self.tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                cute.autovec_copy(chunks[None, q], target[None, n // self.chunk_size, m])
+                cute.autovec_copy(chunks[None, q], target[None, Int32(Uint32(n) // self.chunk_size), m])
 
     @cute.jit
     def _store_rows(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
@@ -190,7 +190,7 @@ class StoreSplitSm90:
             n = column + step * MMA_M * tile.num_warpgroups
             is_inside = m < d.shape[0] and n < d.shape[1]
             if v < tile.num_vectors and first + group < tile.num_groups and is_inside:
-                cute.autovec_copy(chunks[None, q], target[None, n // CHUNK, m])
+                cute.autovec_copy(chunks[None, q], target[None, Int32(Uint32(n) // CHUNK), m])
 
     def _place_of_line(self, memory: Any, warp: Any, v: Any, half: Any, line: Any) -> Any:
         """View where a line of 8 results of a matrix goes, of the upper or lower half of a vector's rows."""

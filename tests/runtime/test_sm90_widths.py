@@ -66,18 +66,19 @@ def test_the_device_starts_the_tiles_of_each_width_in_the_order_of_the_launch(re
         _, record, parameters = launch(real, *built, candidate, problem(m, n, 264, data=(A, B, D)), tile_order=order)
         *others, width = parameters
         clusters = count_clusters(candidate, Problem(BF16, m, n, 264))
-        assert tuple(walk(record, others, candidate.cluster_m * candidate.cluster_n)) == sequence(order, *clusters)
+        found = [x for x in walk(record, others, candidate.cluster_m * candidate.cluster_n) if x is not None]
+        assert tuple(found) == sequence(order, *clusters)
         assert width == struct.pack("<i", candidate.tile_n)
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES)
-def test_the_columns_have_a_box_of_the_least_width_and_one_of_8(real, built, candidate):
+def test_the_columns_have_a_box_of_each_width(real, built, candidate):
     _, _, parameters = launch(real, *built, candidate, problem(M, N, K, data=(A, B, D)))
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
     widest = of_widths(candidate, BF16, H200)[0].tile_n
     rows, columns = (B, A) if candidate.swap_ab else (A, B)
     sizes = {A: (K, M), B: (K, N)}
-    expected = [(rows, candidate.tile_m // candidate.cluster_n), (columns, widest - 24), (columns, 8)]
+    expected = [(rows, candidate.tile_m // candidate.cluster_n), *((columns, widest - 8 * i) for i in range(4))]
     found = sorted((x.address, x.extents, x.box) for x in maps)
     assert found == sorted((address, sizes[address], (64, extent)) for address, extent in expected)
 
