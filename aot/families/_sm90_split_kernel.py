@@ -5,9 +5,8 @@ more warpgroups multiply. Then every CTA sends each other CTA the sums that this
 memory, adds what it receives to its own, in the order of the CTAs, and stores its columns of the tile. A thread sends
 to the thread of the same number, so that the sums stay in the registers' order and no thread reads another's.
 
-Two tiles may lie in a cluster, one beside the other. Then each CTA loads half of what both tiles read, for both.
-
-The clusters of a batch's products follow each other.
+Two tiles may lie in a cluster, one beside the other. Then each CTA loads half of what both tiles read, for both. The
+clusters of a batch's products follow each other.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """

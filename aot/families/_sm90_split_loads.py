@@ -97,10 +97,10 @@ def _load(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> 
     if const_expr(copy.descriptor is None):
         copy.load(k_block, stage, tma_bar_ptr=barrier)
     else:
-        copy.load(k_block, stage, tma_bar_ptr=barrier, tma_desc_ptr=pointer_to_descriptor(copy.descriptor))
+        copy.load(k_block, stage, tma_bar_ptr=barrier, tma_desc_ptr=_pointer_to_descriptor(copy.descriptor))
 
 
-def pointer_to_descriptor(address: Any) -> cute.Pointer:
+def _pointer_to_descriptor(address: Any) -> Any:
     """Return the pointer to the TMA descriptor at a generic address, Int64."""
     place = cute.make_ptr(Int8, address, cute.AddressSpace.generic)
     manager = TensorMapManager(TensorMapUpdateMode.GMEM, DESCRIPTOR_BYTES)
