@@ -110,7 +110,7 @@ def select(request: Request) -> Selection:
         shapes.having(request.operations) if request.operations else (),
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
-        like=read_selection(request.like) if request.like else None,
+        like=_like(request),
     )
     kept = _kept(request)
     with waiting("select kernels") as at:
@@ -120,6 +120,25 @@ def select(request: Request) -> Selection:
     rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
     both = joined(chosen, restricted(kept, rest)) if rest else chosen
     return replace(both, coverage=replace(objective, operations=()).covered(both.table, both.kernels))
+
+
+def _like(request: Request) -> Selection | None:
+    """Read the other target's selection: of what operations are asked for.
+
+    Raises:
+        SelectionError: it has no table of one.
+    """
+    if request.like is None:
+        return None
+    found = read_selection(request.like)
+    tags = [x.tag for x in operations_of(found)]
+    missing = [x.tag for x in request.operations if x.tag not in tags]
+    if missing:
+        raise SelectionError(
+            f"{request.like} has no table of {', '.join(missing)}; give --operations some of what it has, "
+            f"{', '.join(tags)}"
+        )
+    return restricted(found, request.operations) if request.operations else found
 
 
 def _kept(request: Request) -> Selection | None:

@@ -75,12 +75,14 @@ def _why_no_time(row: Row, edge: Problem, m: int, target: Target) -> str:
 
 def _row_lines(choice: Choice, row: Row, selection: Selection, no_time: str) -> list[str]:
     """Say what a ladder's row knows of the kernel that was chosen: its time and the next best kernel."""
-    if no_time:
-        return [f"  time       none: {no_time}"]
+    instead = []
     if choice.kernel != row.kernel:
-        first = selection.kernels[row.kernel].name
-        instead = f"  instead of {first}, {row.time_us:.1f} us {row.provenance}, which needs whole tiles"
-        return [instead, "  time       none of this kernel in the table"]
+        time = "" if no_time else f", {row.time_us:.1f} us {row.provenance}"
+        instead = [f"  instead of {selection.kernels[row.kernel].name}{time}, which needs whole tiles"]
+    if no_time:
+        return [*instead, f"  time       none: {no_time}"]
+    if instead:
+        return [*instead, "  time       none of this kernel in the table"]
     walked = f", tiles in order {order_name(row.tile_order)}" if row.tile_order else ""
     time = f"  time       {row.time_us:.1f} us {row.provenance} for the bucket's upper edge{walked}"
     if row.runner_up == row.kernel:
@@ -168,7 +170,7 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
     key = selection.kernels[choice.kernel]
     lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice, launched.m)}"]
     lines += [f"  read as    {launched.name}, which is the same memory"] if launched != problem else []
-    own_row, compared = None, launched
+    own_row, compared, no_time = None, launched, ""
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)
         row = ladder.rows[step]
@@ -180,6 +182,6 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
         lines.append("  time       none: a cell of the grid is chosen by predictions of other shapes")
     lines.append(_roofline_line(problem, target))
     lines += [_achieved_line(own_row, compared, target)] if own_row else []
-    lines += _tile_lines(key, compared, own_row, selection, timed, target)
+    lines += [] if no_time else _tile_lines(key, compared, own_row, selection, timed, target)
     found = _explained(problem, key, choice.tier.name.lower(), target, lines)
     return _with_row(found, own_row, selection) if own_row else found

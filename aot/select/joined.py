@@ -68,8 +68,8 @@ def _regrets(selection: Selection) -> tuple[Regret, ...]:
 def joined(first: Selection, second: Selection) -> Selection:
     """Join two selections of one target that have no operation in common.
 
-    It is measured where one of them is, and rests on that one's record; rows keep what they say of themselves. It says
-    no coverage.
+    It is measured where one of them is, and rests on that one's record and conditions; rows keep what they say of
+    themselves. It says no coverage, and that it is as chosen for another target only where both are.
     """
     kernels = tuple(dict.fromkeys([*first.kernels, *second.kernels]))
     numbers = {key: number for number, key in enumerate(kernels)}
@@ -87,5 +87,6 @@ def joined(first: Selection, second: Selection) -> Selection:
         kernels=kernels,
         table=DispatchTable(tuple(sections)),
         coverage=None,
+        like=first.like if first.like == second.like else None,
         prices=(*(first.prices or ()), *(second.prices or ())) or None,
     )

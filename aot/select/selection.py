@@ -210,7 +210,7 @@ def parse_selection(content: bytes, where: str) -> Selection:
         selection = decode_version(Selection, parse_json(content), "selection_version", SELECTION_VERSION)
         _check(selection)
     except DecodeError as error:
-        raise SelectionError(f"{where}: {error}; run `aot select` again") from error
+        raise SelectionError(f"{where}: {error}; run `aot select` again, or give another file") from error
     return selection
 
 
@@ -219,7 +219,7 @@ def read_selection(path: Path) -> Selection:
     try:
         content = read_content(path)
     except DecodeError as error:
-        raise SelectionError(f"cannot read the selection {path}: {error}; run `aot select`") from error
+        raise SelectionError(f"cannot read the selection {path}: {error}; run `aot select`, or give another") from error
     return parse_selection(content, str(path))
 
 

@@ -9,11 +9,15 @@ import pytest
 
 from aot.cli import options as cli_options
 from aot.cli.build import said
+from aot.cli.selection import Request, select
 from aot.core.epilogue import Epilogue
+from aot.core.errors import SelectionError
 from aot.core.operation import Operation
+from aot.core.target import load_target
 from aot.families import families
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline, table
+from aot.select.joined import operations_of
 from aot.select.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
@@ -127,6 +131,32 @@ def test_a_selection_of_another_target_is_not_kept(selection):
         f"aot: error: {selection} is of thor_6sm, and thor is selected for; give --keep a selection of thor, or "
         "--target thor_6sm\n"
     )
+
+
+def test_a_selection_is_kept_in_its_own_place(selection):
+    before = named_rows(selection)
+    asked = ["select", "--shapes", "shapes.toml", "--predicted", "--operations", "bf16_kk_bias", *PREDICTED[:-1], "1"]
+    succeed(*asked, "--keep", selection, "-o", selection)
+    after = named_rows(selection)
+    assert len(after) == len(before) + 1
+    assert before.items() <= after.items()
+
+
+def test_a_file_that_is_no_selection_is_not_kept_and_stays(selection):
+    selection.write_text("{}")
+    result = aot("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED, "--keep", selection, "-o", selection)
+    assert result.exit_code == 9
+    assert result.stderr.endswith("; run `aot select` again, or give another file\n")
+    assert selection.read_text() == "{}"
+
+
+def test_only_what_is_asked_for_is_taken_of_another_targets_selection(selection, monkeypatch):
+    monkeypatch.setattr(pipeline, "select_measured", lambda record, target, objective, *_: objective.like)
+    (own,) = operations_of(read_selection(selection))
+    request = Request(load_target("thor_6sm"), "shapes.toml", is_default_shapes=False, record=selection, like=selection)
+    assert operations_of(select(replace(request, heldout="", operations=(own,)))) == (own,)
+    with pytest.raises(SelectionError, match="has no table of int8_bf16_kk; give --operations some of what it has"):
+        select(replace(request, heldout="", operations=(own, Operation.INT8_BF16_KK)))
 
 
 def test_a_selection_whose_rounding_costs_too_much_is_not_built(selection):

@@ -69,6 +69,7 @@ def before_tiles(lines):
                 "bf16_kk m257 n256 k512",
                 "  kernel     bf16_kk_sm100_persistent_128x128_c1x1_clc",
                 "  from       tier 1: ladder of (n 256, k 512), bucket m >= 17, 2 of 2",
+                f"  instead of bf16_kk_{DIRECT.name}, which needs whole tiles",
                 "  time       none: the table's last bucket ends at m 128: no time is known for m 257",
                 "  roofline   2.41 us for this problem, by memory (0.273 TB/s)",
             ],

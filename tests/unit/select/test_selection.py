@@ -73,7 +73,7 @@ def test_a_compressed_file_is_the_same_selection_in_fewer_bytes(tmp_path):
     with pytest.raises(SelectionError) as caught:
         read_selection(compressed)
     assert str(caught.value).startswith(f"cannot read the selection {compressed}: Compressed file ended before the ")
-    assert str(caught.value).endswith("; run `aot select`")
+    assert str(caught.value).endswith("; run `aot select`, or give another")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
