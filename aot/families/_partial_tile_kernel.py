@@ -14,13 +14,11 @@ import cutlass
 from cutlass import Boolean, Constexpr, Int32, Int64, const_expr, cute
 from cutlass.block import block_copy
 from cutlass.cute.nvgpu import cpasync
-from cutlass.tensor_utils import TensorMapManager, TensorMapUpdateMode
 from quack import copy_utils
 
 from aot.families._boxes import box_rows
+from aot.families._descriptor import pointer_to_descriptor
 from aot.families._sm90_mainloop import MainloopSm90, Source
-
-DESCRIPTOR_BYTES = 128
 
 
 class Box(NamedTuple):
@@ -170,12 +168,5 @@ class GemmPartialTileSm90(MainloopSm90):
             cute.group_modes(src, 0, 2),
             cute.group_modes(dst, 0, 2),
             tma_bar_ptr=barrier,
-            tma_desc_ptr=_descriptor(address),
+            tma_desc_ptr=pointer_to_descriptor(address),
         )
-
-
-def _descriptor(address: Any) -> Any:
-    """Make a pointer to a descriptor of its address; to be called while tracing."""
-    pointer = cute.make_ptr(Int64, address, cute.AddressSpace.gmem, assumed_align=8)
-    manager = TensorMapManager(TensorMapUpdateMode.GMEM, DESCRIPTOR_BYTES)
-    return manager.get_tensormap_ptr(pointer, cute.AddressSpace.generic)

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Constexpr, Int8, Int32, const_expr, cute
-from cutlass.tensor_utils import TensorMapManager, TensorMapUpdateMode
+from cutlass import Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
+from aot.families._descriptor import pointer_to_descriptor
 from aot.families._sm90_split_tile import ROW_BYTES, Tile
 
 MODES_OF_A_BATCH = 3
 """Modes of an operand of a batch: products, rows, and k or columns."""
-
-DESCRIPTOR_BYTES = 128
-"""Of a TMA descriptor. Source: CUDA driver API, CUtensorMap."""
 
 
 def products_last(operand: cute.Tensor) -> Any:
@@ -97,14 +94,7 @@ def _load(copy: Constexpr[Copy], k_block: Int32, stage: Int32, barrier: Any) -> 
     if const_expr(copy.descriptor is None):
         copy.load(k_block, stage, tma_bar_ptr=barrier)
     else:
-        copy.load(k_block, stage, tma_bar_ptr=barrier, tma_desc_ptr=_pointer_to_descriptor(copy.descriptor))
-
-
-def _pointer_to_descriptor(address: Any) -> Any:
-    """Return the pointer to the TMA descriptor at a generic address, Int64."""
-    place = cute.make_ptr(Int8, address, cute.AddressSpace.generic)
-    manager = TensorMapManager(TensorMapUpdateMode.GMEM, DESCRIPTOR_BYTES)
-    return manager.get_tensormap_ptr(place, cute.AddressSpace.generic)
+        copy.load(k_block, stage, tma_bar_ptr=barrier, tma_desc_ptr=pointer_to_descriptor(copy.descriptor))
 
 
 def barriers(storage: Any, tile: Tile) -> Any:

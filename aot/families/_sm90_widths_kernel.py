@@ -2,7 +2,7 @@
 
 wgmma has the columns of a tile in its instruction: so there is a loop over k for each width, and all leave their sums
 in the registers of the widest. A TMA descriptor has its box when it is made: so there is one for each width. With a box
-of the least width and one of 8 columns for each 8 that a width has more, a block of k took 32 ns longer to be asked for
+of the least width and one of 8 columns for each 8 that a width has more, a block of k took 30 ns longer to be asked for
 (docs/log/2026-11-26-cold-start.md). CTAs that share columns load whole blocks in turns, since a width has no equal
 parts for all.
 
