@@ -10,6 +10,9 @@ from aot.core.kernel import Kernel
 from aot.core.row_kernel import RowKernel
 from aot.core.strict_json import decode, parse_json, read_content
 
+PTX_NAME = "kernel.ptx"
+"""How the store calls the file of a kernel's PTX, beside its object."""
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -20,6 +23,11 @@ class Artifact:
     cpu_s: float = field(default=0.0, compare=False)
     """What compiling took, in seconds of CPU time."""
 
+    @property
+    def ptx_path(self) -> Path:
+        """Return the file of the PTX that the object's device code was assembled from."""
+        return self.path.with_name(PTX_NAME)
+
 
 @dataclass(frozen=True)
 class RowArtifact:
@@ -28,6 +36,11 @@ class RowArtifact:
     kernel: RowKernel
     path: Path
     cpu_s: float = field(default=0.0, compare=False)
+
+    @property
+    def ptx_path(self) -> Path:
+        """Return the file of the PTX that the object's device code was assembled from."""
+        return self.path.with_name(PTX_NAME)
 
 
 @dataclass(frozen=True)

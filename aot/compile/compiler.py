@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
+from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure, RowArtifact
 from aot.compile.kinds import (
     OBJECT_NAME,
     RESULT_NAME,
@@ -104,14 +105,26 @@ class ArtifactStore:
 
 
 def _export(key: AnyKey, target: Target, directory: Path) -> Path:
-    """Compile one kernel and write its object; imports CUTLASS."""
+    """Compile one kernel, and write its object and the PTX that its device code was assembled from.
+
+    Imports CUTLASS, which keeps PTX in a file that it names by all arguments of the entry. Keeping it changes no byte
+    of the object.
+
+    Raises:
+        CompileError: the compiler did not keep one file of PTX.
+    """
     from cutlass import cute
 
     entry = entry_of(key, target)
     host = f"llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}"
-    options = f"--gpu-arch {target.arch} --host-target '{host}'"
-    compiled = cute.compile(entry.function, *entry.arguments, options=options)
-    compiled.export_to_c(file_path=str(directory), file_name="kernel", function_prefix=key.name)
+    with tempfile.TemporaryDirectory(dir=directory) as kept:
+        options = f"--gpu-arch {target.arch} --host-target '{host}' --keep-ptx --dump-dir {shlex.quote(kept)}"
+        compiled = cute.compile(entry.function, *entry.arguments, options=options)
+        compiled.export_to_c(file_path=str(directory), file_name="kernel", function_prefix=key.name)
+        files = list(Path(kept).glob("*.ptx"))
+        if len(files) != 1:
+            raise CompileError(f"{key.name}: the compiler kept {len(files)} files of PTX, expected 1")
+        files[0].rename(directory / PTX_NAME)
     return directory / OBJECT_NAME
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.compile.artifact import Artifact, CompileFailure, RowArtifact, read_result
+from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure, RowArtifact, read_result
 from aot.core.candidate import KernelKey
 from aot.core.kernel import Kernel
 from aot.core.row_candidate import RowKernelKey
@@ -116,8 +116,12 @@ def described(key: AnyKey, target: Target, path: Path) -> dict[str, Any]:
     return {"kernel": asdict(_describe(key, target, path))}
 
 
-def _of_object(key: AnyKey, report: ObjectReport) -> dict[str, Any]:
-    """Return what an object says of its kernel, of either kind."""
+def _sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _of_object(key: AnyKey, report: ObjectReport, path: Path) -> dict[str, Any]:
+    """Return what an object, and the PTX beside it, say of their kernel, of either kind."""
     return {
         "name": key.name,
         "operation": key.operation,
@@ -129,6 +133,7 @@ def _of_object(key: AnyKey, report: ObjectReport) -> dict[str, Any]:
         "load_symbol": report.load_symbol,
         "registers": report.registers,
         "spill_bytes": report.spill_bytes,
+        "ptx_sha256": _sha256_of(path.with_name(PTX_NAME)),
     }
 
 
@@ -140,7 +145,7 @@ def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
     report = inspect(path, key.name, target, resources.num_threads)
     m_multiple, n_multiple = family.multiples(key.candidate)
     return Kernel(
-        **_of_object(key, report),
+        **_of_object(key, report, path),
         signature=signature(key),
         num_strides=family.num_strides,
         m_multiple=m_multiple,
@@ -160,7 +165,7 @@ def _describe_row(key: RowKernelKey, target: Target, path: Path) -> RowKernel:
     resources = family.resources(key.candidate, key.operation)
     report = inspect(path, key.name, target, resources.num_threads)
     return RowKernel(
-        **_of_object(key, report),
+        **_of_object(key, report, path),
         signature=row_signature_of(key.operation),
         limits=family.limits(key.candidate, key.operation),
         smem_bytes=resources.smem_bytes,
@@ -174,7 +179,9 @@ def read_artifact(directory: Path, key: AnyKey, num_sms: int) -> Artifact | RowA
     if result.failure is not None:
         return CompileFailure(key.name, result.failure, result.seconds)
     kernel = result.kernel or result.row_kernel
-    if kernel is None or kernel.key != key or hashlib.sha256(path.read_bytes()).hexdigest() != kernel.object_sha256:
+    if kernel is None or kernel.key != key or _sha256_of(path) != kernel.object_sha256:
+        return None
+    if _sha256_of(path.with_name(PTX_NAME)) != kernel.ptx_sha256:
         return None
     if isinstance(kernel, RowKernel):
         return RowArtifact(kernel, path, result.seconds)

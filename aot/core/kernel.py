@@ -47,6 +47,10 @@ class Kernel:
     """Groups of 8 columns by which its tile is narrower than the widest that its object computes; None where it has the
     widest, or the only one. Kernels of several widths share an object."""
 
+    ptx_sha256: Sha256 | None = None
+    """Of the PTX that its device code was assembled from; None where that is not said, as of kernels compiled before
+    2026-11-26."""
+
     @property
     def key(self) -> KernelKey:
         """Return the kernel's operation and candidate."""

@@ -31,6 +31,9 @@ class RowKernel:
     num_threads: Count
     registers: Count
     spill_bytes: Count
+    ptx_sha256: Sha256 | None = None
+    """Of the PTX that its device code was assembled from; None where that is not said, as of kernels compiled before
+    2026-11-26."""
 
     @property
     def symbols(self) -> tuple[str, str, str]:

@@ -1,22 +1,25 @@
 """Real compilations, without a GPU: a kernel of each family into a new store, and what may go wrong."""
 
 import errno
+import json
+import multiprocessing
 import os
 import re
 import shutil
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
 from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compile_one
-from aot.compile.kinds import FAMILIES, RESULT_NAME, family_sources, sources_of
+from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_of
 from aot.compile.object_file import cubin_sm, cubins, inspect
 from aot.core import scratch
 from aot.core.candidate import Candidate, KernelKey
@@ -48,7 +51,9 @@ TARGETS = {
     "h200": H200,
     "thor": load_target("thor"),
     "no such host": replace(H200, host_triple="no-such-triple"),
+    "thor, from another host": replace(load_target("thor"), host_triple=H200.host_triple, host_cpu=H200.host_cpu),
 }
+KEYS_OF = KEYS | {"thor, from another host": KEYS["thor"]}
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +64,9 @@ def runs(tmp_path_factory):
         sources_of(key)  # parsed once, before there are threads: CPython 3.11 may fail where several parse at once
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         results = {
-            name: pool.submit(compile_kernels, KEYS.get(name, [FALLBACK]), target, roots[name], jobs=1, progress=False)
+            name: pool.submit(
+                compile_kernels, KEYS_OF.get(name, [FALLBACK]), target, roots[name], jobs=1, progress=False
+            )
             for name, target in TARGETS.items()
         }
     return roots, results
@@ -98,6 +105,66 @@ def test_objects_of_every_family(artifacts, target, name):
     assert [cubin_sm(image) for image in cubins(content)] == [{"h200": 90, "thor": 110}[target]]
     report = inspect(artifact.path, kernel.name, device, kernel.num_threads)
     assert (report.sha256, report.registers) == (kernel.object_sha256, kernel.registers)
+
+
+@pytest.mark.parametrize(("target", "name"), [(target, name) for target, names in NAMES.items() for name in names])
+def test_ptx_is_kept_beside_its_object(artifacts, target, name):
+    artifact = artifacts[target, name]
+    content = artifact.ptx_path.read_bytes()
+    assert artifact.ptx_path == artifact.path.with_name("kernel.ptx")
+    assert artifact.kernel.ptx_sha256 == sha256(content).hexdigest()
+    assert f".target {TARGETS[target].arch}".encode() in content
+    assert len(re.findall(rb"^\.visible \.entry ", content, re.MULTILINE)) >= 1
+    assert sorted(x.name for x in artifact.path.parent.iterdir()) == [
+        "kernel.h", "kernel.o", "kernel.ptx", "result.json",
+    ]  # fmt: skip
+
+
+def _plain_object(key, target, folder):
+    """Compile without keeping PTX, and return the object's SHA-256."""
+    from cutlass import cute
+
+    entry = entry_of(key, target)
+    options = f"--gpu-arch {target.arch} --host-target 'llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}'"
+    compiled = cute.compile(entry.function, *entry.arguments, options=options)
+    compiled.export_to_c(file_path=str(folder), file_name="kernel", function_prefix=key.name)
+    return sha256((folder / "kernel.o").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("target", list(NAMES))
+def test_keeping_ptx_changes_no_byte_of_an_object(artifacts, tmp_path, target):
+    device, keys = TARGETS[target], KEYS[target]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, compile_module._start_worker, (device.arch, tmp_path)) as compiler:
+        plain = [compiler.submit(_plain_object, key, device, tmp_path).result() for key in keys]
+    assert plain == [artifacts[target, key.candidate.name].kernel.object_sha256 for key in keys]
+
+
+def test_ptx_does_not_depend_on_the_host(runs, artifacts):
+    made, failures = runs[1]["thor, from another host"].result()
+    assert failures == []
+    for other in made:
+        own = artifacts["thor", other.kernel.candidate.name]
+        assert other.kernel.object_sha256 != own.kernel.object_sha256
+        assert other.ptx_path.read_bytes() == own.ptx_path.read_bytes()
+
+
+def _spoil(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _spoil])
+def test_an_object_without_its_ptx_counts_as_none(store, damage):
+    damage(store.get(SMALL, H200).ptx_path)
+    assert store.get(SMALL, H200) is None
+
+
+def test_an_object_of_which_no_ptx_is_named_counts_as_none(store):
+    path = store.directory(SMALL, H200) / RESULT_NAME
+    result = json.loads(path.read_text())
+    del result["kernel"]["ptx_sha256"]
+    path.write_text(json.dumps(result))
+    assert store.get(SMALL, H200) is None
 
 
 @pytest.mark.parametrize(
