@@ -127,14 +127,16 @@ def element_of(operation: Operation, argument: Argument) -> ElementType:
     return types.get(argument, ElementType.FLOAT32)
 
 
-def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int) -> Matrix:
-    if row_major:
-        return Matrix(num_rows, num_columns, num_columns + padding, 1)
-    return Matrix(num_rows, num_columns, 1, num_rows + padding)
+def _matrix(num_rows: int, num_columns: int, *, row_major: bool, padding: int, stride_multiple: int) -> Matrix:
+    leading = (num_columns if row_major else num_rows) + padding
+    leading = -(-leading // stride_multiple) * stride_multiple
+    return Matrix(num_rows, num_columns, leading, 1) if row_major else Matrix(num_rows, num_columns, 1, leading)
 
 
-def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix]:
+def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tuple[Matrix, Matrix, Matrix]:
     """Return A (m, k), B (n, k) and D (m, n), each leading stride `padding` elements longer than its extent.
+
+    Leading strides are then rounded up to whole multiples of `stride_multiple` elements.
 
     With a gate B is (2 n, k). Of a batch all three are stacks. Where rows are grouped, B is one, and m is that of all
     groups; where k is grouped, D is one, and k is that of all groups.
@@ -143,9 +145,9 @@ def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix
     grouping, groups = operation.grouping, problem.num_groups
     m = problem.m * (groups if grouping.groups_rows else 1)
     k = problem.k * (groups if grouping is Grouping.K_GROUPED else 1)
-    a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding)
-    b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding)
-    d = _matrix(m, problem.n, row_major=True, padding=padding)
+    a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding, stride_multiple=stride_multiple)
+    b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=stride_multiple)
+    d = _matrix(m, problem.n, row_major=True, padding=padding, stride_multiple=stride_multiple)
     is_stack = {
         Grouping.BATCHED: (True, True, True),
         Grouping.GROUPED: (False, True, False),
@@ -159,16 +161,19 @@ def matrices(problem: Problem, padding: int = 0) -> tuple[Matrix, Matrix, Matrix
 PLAIN = Arrangement()
 
 
-def operands(problem: Problem, padding: int = 0, arrangement: Arrangement = PLAIN) -> dict[Argument, Matrix]:
+def operands(
+    problem: Problem, padding: int = 0, arrangement: Arrangement = PLAIN, stride_multiple: int = 1
+) -> dict[Argument, Matrix]:
     """Return the matrices of all operands, in the order of OPERANDS.
 
     Args:
         problem: what is computed.
         padding: elements by which each leading stride is longer than its extent; vectors have none.
         arrangement: what the caller chose.
+        stride_multiple: what leading strides are rounded up to whole multiples of, in elements.
     """
     operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
-    a, b, d = matrices(problem, padding)
+    a, b, d = matrices(problem, padding, stride_multiple)
     groups = problem.num_groups
     if operation.grouping is Grouping.BATCHED:
         shared = zip((a, b), (arrangement.shares_a, arrangement.shares_b), strict=True)
@@ -176,8 +181,9 @@ def operands(problem: Problem, padding: int = 0, arrangement: Arrangement = PLAI
     blocks = -(-problem.k // SCALE_BLOCK)
     if operation.types.scale is Scale.BLOCK:
         is_row_major = arrangement.has_row_major_blocks
-        scale_a = _matrix(d.num_rows, blocks, row_major=is_row_major, padding=padding)
-        scale_b = _matrix(-(-rows // SCALE_BLOCK), blocks, row_major=is_row_major, padding=padding)
+        strides = {"row_major": is_row_major, "padding": padding, "stride_multiple": stride_multiple}
+        scale_a = _matrix(d.num_rows, blocks, **strides)
+        scale_b = _matrix(-(-rows // SCALE_BLOCK), blocks, **strides)
     else:
         scale_a = Matrix(d.num_rows, 1, int(arrangement.has_scales_of_a), 1)
         scale_b = Matrix(rows, 1, int(arrangement.has_scales_of_b), 1)

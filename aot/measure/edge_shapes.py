@@ -38,6 +38,13 @@ ALIGNED_SHAPES = (
 """(m, n, k, padding): below, at and past the tiles' edges, the last past two 256 x 512 cluster tiles each way. They are
 rounded up to what the types' alignment needs."""
 
+RAGGED_SHAPES = ((65, 136, 99), (130, 264, 197))
+"""(m, n, k) whose leading strides are whole multiples of 16 bytes, and longer than a k that ends inside of 16 bytes.
+
+What lies behind k in a row is then NaN, and a kernel that loads whole pieces of 16 bytes would multiply it by zeros:
+seen of gathered rows on an H100, 2026-11-26. n is rounded up to what the stores of D need.
+"""
+
 LONG_SHAPE = (17, 24, 24584, 8)
 """(m, n, k, padding) for kernels that have more stages than the shapes above have blocks of k: those of 8-bit operands,
 of which 128 elements lie in a stage, and those of `OF_ONE_TILE`. Two turns of 22 stages of 128 in each of 4 CTAs,
@@ -91,6 +98,8 @@ class EdgeShape:
     arrangement: Arrangement = PLAIN
     content: Content = Content.RANDOM
     sizes: GroupSizes = GroupSizes.RANDOM
+    stride_multiple: int = 1
+    """What leading strides are rounded up to whole multiples of, in elements."""
 
     def __str__(self) -> str:
         """Return the text of messages."""
@@ -107,6 +116,7 @@ class EdgeShape:
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
             "with one A for all": arranged.shares_a,
             "with one B for all": arranged.shares_b,
+            f"and rounded up to multiples of {self.stride_multiple}": self.stride_multiple > 1,
         }
         return ", ".join(
             [
@@ -204,6 +214,24 @@ def _contents(operation: Operation) -> list[Content]:
     return [Content.SPECIAL, *([Content.ALL_BITS] if has_all_bits else [])]
 
 
+def _ragged_shapes(kernel: TunedKernel, step: int) -> list[EdgeShape]:
+    """List the cases whose k ends inside of 16 bytes, and m or n where these run along the rows of memory.
+
+    Args:
+        kernel: the kernel.
+        step: elements that leading strides are multiples of.
+    """
+    operation = kernel.key.operation
+    arrangements, groups = arrangements_of(operation), _num_groups(operation)
+    n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
+    found = []
+    for i, (m, n, k) in enumerate(RAGGED_SHAPES):
+        problem = Problem(operation, _round_up(m, kernel.m_multiple), _round_up(n, n_step), k, groups)
+        arrangement, sizes = arrangements[i % len(arrangements)], SIZES[i % len(SIZES)]
+        found.append(EdgeShape(problem, 0, 0, arrangement=arrangement, sizes=sizes, stride_multiple=step))
+    return found
+
+
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     arrangements, groups = arrangements_of(operation), _num_groups(operation)
     found = []
@@ -237,5 +265,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     ]
     if _has_long_rings(kernel.key):
         aligned.insert(-1, shape(LONG_SHAPE, PLAIN, Content.RANDOM))
+    # In front of the last, whose packed operands any kernel takes.
+    aligned[-1:-1] = _ragged_shapes(kernel, step)
     special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

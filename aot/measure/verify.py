@@ -44,7 +44,7 @@ class EdgeCase:
     def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator, num_guards: int) -> None:
         self._gpu, self.problem = gpu, shape.problem
         operation, arrangement = shape.problem.operation, shape.arrangement
-        matrices = operands(shape.problem, shape.padding, arrangement)
+        matrices = operands(shape.problem, shape.padding, arrangement, shape.stride_multiple)
         bits, tensors = edge_operands(shape, matrices, rng), {}
         self._owned: dict[Argument, int] = {}
         for argument, matrix in matrices.items():
@@ -90,6 +90,12 @@ class EdgeCase:
         """Free the device memory."""
         for address in self._owned.values():
             self._gpu.free(address)
+
+
+def _refuse_difference(first: Bits, second: Bits, shape: EdgeShape) -> None:
+    if not np.array_equal(first, second):
+        num = int((first != second).sum())
+        raise VerificationError(f"two runs differ in {num} of {first.size} elements on {shape}")
 
 
 class Verifier:
@@ -157,22 +163,32 @@ class Verifier:
         """Run a kernel once on a case that is made for it, and return the relative error; see `run_each`."""
         return self.run_each(shape, index, (promises,))
 
-    def run_each(self, shape: EdgeShape, index: int, promises: Iterable[bool]) -> float:
+    def run_each(
+        self, shape: EdgeShape, index: int, promises: Iterable[bool], *, is_reproducible: bool = False
+    ) -> float:
         """Run a kernel on a case that is made for it, and return the largest relative error.
 
         Args:
             shape: the case.
             index: of the kernel in the library.
             promises: for each run, whether to promise that B is constant.
+            is_reproducible: whether all runs must give the same bits.
 
         Raises:
-            VerificationError: a result is wrong or incomplete, or memory around D was written.
+            VerificationError: a result is wrong or incomplete, runs differ that must not, or memory around D was
+                written.
             DeviceError: the library refused the case, or a launch failed.
         """
         case = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
         try:
-            runs = (case.promised if promised else case.bound for promised in promises)
-            return max(self._checked(index, case, shape, bound)[1] for bound in runs)
+            first, largest = None, 0.0
+            for promised in promises:
+                bound = case.promised if promised else case.bound
+                result, error = self._checked(index, case, shape, bound)
+                largest, first = max(largest, error), result if first is None else first
+                if is_reproducible:
+                    _refuse_difference(first, result, shape)
+            return largest
         finally:
             if not self._gpu.is_lost():
                 case.free()
@@ -195,9 +211,8 @@ class Verifier:
             case = self._case(shape)
             result, error = self._checked(index, case, shape, case.bound)
             again = self._run(index, case, case.promised)
-            if kernel.is_reproducible and not np.array_equal(result, again):
-                num = int((result != again).sum())
-                raise VerificationError(f"two runs differ in {num} of {result.size} elements on {shape}")
+            if kernel.is_reproducible:
+                _refuse_difference(result, again, shape)
             largest = max(largest, error)
             if shape.is_own:
                 self._cases.pop(shape).free()

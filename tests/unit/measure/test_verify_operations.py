@@ -192,7 +192,7 @@ def test_the_messages_say_what_was_arranged():
 def test_aligned_cases_are_aligned_and_have_every_arrangement(operation):
     shapes = cases.edge_shapes(kernel_of(operation=operation, m_multiple=64, n_multiple=48))
     for shape in shapes:
-        assert is_aligned(shape.problem)
+        assert is_aligned(shape.problem) or shape.stride_multiple > 1
         assert (shape.problem.m % 64, shape.problem.n % 48, shape.offset) == (0, 0, 0)
     if operation in NEW and operation not in (Operation.BF16_KK_BIAS, Operation.FP16_KK_BIAS):
         assert {x.arrangement for x in shapes} == set(cases.ARRANGEMENTS)
