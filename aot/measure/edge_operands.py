@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.element import ElementType
-from aot.core.numerics import encode, special_bits
+from aot.core.grouping import Grouping
+from aot.core.numerics import encode, poison, special_bits
 from aot.core.operands import element_of
 from aot.core.signature import Argument
 from aot.core.types import Scale
@@ -99,6 +100,28 @@ def _positions(shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.ra
     return found
 
 
+def _poison_behind(operands: dict[Argument, Bits], shape: EdgeShape) -> None:
+    """Put poison behind the end of the last group: into A's rows and their factors, or into A and B along k.
+
+    A kernel may load it, but no element of D may depend on it, not even by a product with zero. It is there in cases
+    whose rows have poison behind them too; in the others a kernel that computes rows of no group gives them numbers.
+    """
+    operation = shape.problem.operation
+    if shape.stride_multiple == 1 or operation.grouping not in (Grouping.GROUPED, Grouping.K_GROUPED):
+        return  # gathered rows lie in no order
+    end = int(operands[Argument.OFFSETS].view(np.int32).max())
+    rows = (slice(None), slice(end, None))
+    behind = {Argument.A: rows}
+    if operation.grouping is Grouping.K_GROUPED:
+        behind = dict.fromkeys((Argument.A, Argument.B), (slice(None), slice(None), slice(end, None)))
+    elif shape.arrangement.has_scales_of_a or operation.types.scale is Scale.BLOCK:
+        behind[Argument.SCALE_A] = rows
+    for argument, places in behind.items():
+        if argument in operands:
+            operands[argument] = operands[argument].copy()  # equal factors are one element seen several times
+            operands[argument][places] = poison(element_of(operation, argument))
+
+
 def edge_operands(
     shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.random.Generator
 ) -> dict[Argument, Bits]:
@@ -107,6 +130,7 @@ def edge_operands(
         x: _random(shape, x, matrix, rng) for x, matrix in matrices.items() if x not in (Argument.D, *POSITIONS)
     }
     found |= _positions(shape, matrices, rng)
+    _poison_behind(found, shape)
     if shape.content is Content.SPECIAL:
         _make_special({x: y[0] for x, y in found.items()}, shape)
     return found

@@ -227,7 +227,7 @@ def _ragged_shapes(kernel: TunedKernel, step: int) -> list[EdgeShape]:
     found = []
     for i, (m, n, k) in enumerate(RAGGED_SHAPES):
         problem = Problem(operation, _round_up(m, kernel.m_multiple), _round_up(n, n_step), k, groups)
-        arrangement, sizes = arrangements[i % len(arrangements)], SIZES[i % len(SIZES)]
+        arrangement, sizes = arrangements[i % len(arrangements)], (GroupSizes.SHORT, GroupSizes.RANDOM)[i % 2]
         found.append(EdgeShape(problem, 0, 0, arrangement=arrangement, sizes=sizes, stride_multiple=step))
     return found
 

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from aot.core.errors import VerificationError
+from aot.core.grouping import Grouping
+from aot.core.numerics import poison
+from aot.core.operands import element_of, operands
 from aot.core.operation import Operation
+from aot.core.signature import Argument
 from aot.measure import edge_shapes as cases
+from aot.measure.edge_operands import edge_operands
 from aot.measure.group_inputs import GroupSizes, draw_ends
 from aot.measure.verify import Verifier
 from tests.unit.group_twins import GroupKernels
@@ -59,6 +64,24 @@ def test_a_wrong_kernel_is_found(operation, fault, monkeypatch):
     monkeypatch.setattr(cases, "ALIGNED_SHAPES", FEW)
     with pytest.raises(VerificationError):
         verify(operation, fault)
+
+
+@pytest.mark.parametrize(
+    "operation", [Operation.BF16_KK_GROUPED, Operation.E4M3_BF16_KK_GROUPED, Operation.BF16_MN_KGROUPED]
+)
+def test_what_lies_behind_the_last_group_is_poison(operation):
+    (shape, _) = [x for x in cases.edge_shapes(kernel_of(operation=operation)) if x.stride_multiple > 1]
+    assert shape.sizes is GroupSizes.SHORT
+    found = edge_operands(shape, operands(shape.problem), np.random.default_rng(2))
+    end = int(found[Argument.OFFSETS].view(np.int32).max())
+    axis = 2 if operation.grouping is Grouping.K_GROUPED else 1
+    taken = (Argument.A, Argument.B if axis == 2 else Argument.SCALE_A)
+    for argument in (x for x in taken if x in found):
+        is_poison = found[argument] == poison(element_of(operation, argument))
+        inside, behind = np.split(is_poison, [end], axis)
+        assert behind.size > 0
+        assert behind.all()
+        assert not inside.any()
 
 
 def test_rows_of_no_group_must_not_be_written():
