@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,8 @@ from aot.core.numerics import decode, is_bad, is_integer, max_finite, poison, ro
 from aot.core.reference import is_16_bit_product
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
@@ -35,11 +37,37 @@ class Comparison:
 
     relative_error: float
     fault: str = ""
+    share_of_bound: float = 0.0
+    """The largest error of an element by what it may be (`largest_share`): up to 1 where nothing is wrong."""
+
+
+def worst(outcomes: Sequence[Comparison]) -> Comparison:
+    """Return the worst of some outcomes: one that is wrong, or the largest error; with the largest share of all."""
+    found = max(outcomes, key=lambda x: (bool(x.fault), x.relative_error))
+    return replace(found, share_of_bound=max(x.share_of_bound for x in outcomes))
 
 
 def _norm(values: NDArray[np.float64]) -> float:
     """Return the Frobenius norm. np.linalg.norm wakes BLAS threads for it, which cost more than the sum does."""
     return float(np.sqrt(np.square(values).sum()))
+
+
+def largest_share(
+    values: NDArray[np.float64], best: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> float:
+    """Return the largest distance of a value from the best one, by the distance from there to the limit on that side.
+
+    Args:
+        values: results.
+        best: what they would best be, between the limits.
+        low: the least that they may be.
+        high: the greatest.
+    """
+    error = values - best
+    allowed = np.where(error > 0, high - best, best - low)
+    is_counted = np.isfinite(error) & np.isfinite(allowed) & (error != 0)
+    shares = np.abs(error[is_counted]) / np.maximum(allowed[is_counted], np.finfo(np.float64).tiny)
+    return float(shares.max(initial=0.0))
 
 
 def _not_finite(dtype: ElementType, bits: Bits, values: NDArray[np.float64], bad: NDArray[np.bool_]) -> str:
@@ -94,6 +122,8 @@ class Check:
         self._limits = by_radius or _limits_by_type(dtype, expected, self._norm)
         self._must_be_finite = np.isfinite(self._limits.low) & np.isfinite(self._limits.high)
         self._is_any_right = np.isinf(expected.radius)
+        # The limits by radius are rounded, so that the rounding of a right result takes no share of them.
+        self._best = self._exact if is_simple else round_to(dtype, expected.values)
 
     @np.errstate(invalid="ignore", over="ignore")
     def compare(self, bits: Bits) -> Comparison:
@@ -101,7 +131,7 @@ class Check:
         values, exact, limits = decode(self._dtype, bits), self._exact, self._limits
         bad = is_bad(self._dtype, bits) & self._must_be_finite
         if bad.any():
-            return Comparison(1.0, _not_finite(self._dtype, bits, values, bad))
+            return Comparison(1.0, _not_finite(self._dtype, bits, values, bad), np.inf)
         error = values - exact
         relative = _norm(np.where(np.isfinite(error), error, 0.0)) / self._norm
         is_inside = (values >= limits.low) & (values <= limits.high)
@@ -109,8 +139,9 @@ class Check:
         if wrong.any():  # what is not finite is compared by kind
             wrong &= ~((np.isnan(values) & np.isnan(exact)) | self._is_any_right)
         if relative <= limits.relative and not wrong.any():
-            return Comparison(relative)
-        return Comparison(relative, _wrong(values, exact, limits, wrong, relative))
+            share = max(largest_share(values, self._best, limits.low, limits.high), relative / limits.relative)
+            return Comparison(relative, share_of_bound=share)
+        return Comparison(relative, _wrong(values, exact, limits, wrong, relative), np.inf)
 
 
 def compare(operation: Operation, bits: Bits, expected: Expected) -> Comparison:

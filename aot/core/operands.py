@@ -181,9 +181,10 @@ def operands(
     blocks = -(-problem.k // SCALE_BLOCK)
     if operation.types.scale is Scale.BLOCK:
         is_row_major = arrangement.has_row_major_blocks
-        strides = {"row_major": is_row_major, "padding": padding, "stride_multiple": stride_multiple}
-        scale_a = _matrix(d.num_rows, blocks, **strides)
-        scale_b = _matrix(-(-rows // SCALE_BLOCK), blocks, **strides)
+        scale_a, scale_b = (
+            _matrix(x, blocks, row_major=is_row_major, padding=padding, stride_multiple=stride_multiple)
+            for x in (d.num_rows, -(-rows // SCALE_BLOCK))
+        )
     else:
         scale_a = Matrix(d.num_rows, 1, int(arrangement.has_scales_of_a), 1)
         scale_b = Matrix(rows, 1, int(arrangement.has_scales_of_b), 1)

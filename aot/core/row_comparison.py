@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.comparison import Comparison, largest_share
 from aot.core.numerics import decode, is_integer, round_to
 from aot.core.row_reference import expected_scales, scaled
 
@@ -47,12 +48,23 @@ def _outside(got: Array, low: Array, high: Array) -> NDArray[np.bool_]:
 
 
 def fault_of(operation: RowOperation, written: Written, expected: RowExpected, *, scales_are_given: bool) -> str:
-    """Say what is wrong with what a kernel wrote, or nothing.
+    """Say what is wrong with what a kernel wrote, or nothing; see `compare_rows`."""
+    return compare_rows(operation, written, expected, scales_are_given=scales_are_given).fault
+
+
+def _wrong(fault: str) -> Comparison:
+    return Comparison(np.inf, fault, np.inf)
+
+
+def compare_rows(
+    operation: RowOperation, written: Written, expected: RowExpected, *, scales_are_given: bool
+) -> Comparison:
+    """Hold what a kernel wrote against its reference. The relative error of the outcome is 0 where nothing is wrong.
 
     Its scales are held against the reference's unless they were given to it, and Y against the reference's values over
     those scales: a scale that is off by a unit in the last place is right, and so is what was divided by it.
     """
-    values = expected.values
+    values, share = expected.values, 0.0
     with np.errstate(invalid="ignore", over="ignore"):
         if written.scales is not None:
             scales = written.scales.astype(np.float64)
@@ -61,7 +73,8 @@ def fault_of(operation: RowOperation, written: Written, expected: RowExpected, *
                 low, high = wanted.values - wanted.radius, wanted.values + wanted.radius
                 wrong = _outside(scales, low, high)
                 if wrong.any():
-                    return _first("scales", wrong, scales, low, high)
+                    return _wrong(_first("scales", wrong, scales, low, high))
+                share = largest_share(scales, wanted.values, low, high)
             values = scaled(operation, values, scales)
         low, high = (round_to(operation.y, values.values + sign * values.radius) for sign in (-1, 1))
         if is_integer(operation.y):  # a NaN becomes 0
@@ -69,10 +82,11 @@ def fault_of(operation: RowOperation, written: Written, expected: RowExpected, *
         got = decode(operation.y, written.y)
         wrong = _outside(got, low, high) & ~np.isinf(values.radius)
         if wrong.any():
-            return _first("y", wrong, got, low, high)
+            return _wrong(_first("y", wrong, got, low, high))
+        share = max(share, largest_share(got, np.clip(round_to(operation.y, values.values), low, high), low, high))
         if written.residual_out is not None and expected.residual_out is not None:
             got, want = decode(operation.x, written.residual_out), expected.residual_out
             wrong = _outside(got, want, want)
             if wrong.any():
-                return _first("residual_out", wrong, got, want, want)
-    return ""
+                return _wrong(_first("residual_out", wrong, got, want, want))
+    return Comparison(0.0, share_of_bound=share)

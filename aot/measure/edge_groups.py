@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.comparison import Check, Comparison
+from aot.core.comparison import Check, Comparison, worst
 from aot.core.grouping import Grouping
 from aot.core.numerics import decode, poison
 from aot.core.operands import element_of
@@ -96,5 +96,6 @@ def compare_parts(problem: Problem, parts: list[Part], result: Bits) -> Comparis
     written = is_free & (result != poison(problem.operation.d)).any(-1)
     if written.any():
         row = int(np.argwhere(written)[0][1])
-        outcomes.append(Comparison(1.0, f"{int(written.sum())} rows of no group were written, the first is row {row}"))
-    return max(outcomes, key=lambda x: (bool(x.fault), x.relative_error))
+        fault = f"{int(written.sum())} rows of no group were written, the first is row {row}"
+        outcomes.append(Comparison(1.0, fault, np.inf))
+    return worst(outcomes)

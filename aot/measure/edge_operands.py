@@ -110,7 +110,7 @@ def _poison_behind(operands: dict[Argument, Bits], shape: EdgeShape) -> None:
     if shape.stride_multiple == 1 or operation.grouping not in (Grouping.GROUPED, Grouping.K_GROUPED):
         return  # gathered rows lie in no order
     end = int(operands[Argument.OFFSETS].view(np.int32).max())
-    rows = (slice(None), slice(end, None))
+    rows: tuple[slice, ...] = (slice(None), slice(end, None))
     behind = {Argument.A: rows}
     if operation.grouping is Grouping.K_GROUPED:
         behind = dict.fromkeys((Argument.A, Argument.B), (slice(None), slice(None), slice(end, None)))

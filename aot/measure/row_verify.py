@@ -10,7 +10,7 @@ import numpy as np
 from aot.core.element import ElementType
 from aot.core.errors import VerificationError
 from aot.core.numerics import bits_type, decode, encode, poison
-from aot.core.row_comparison import Written, fault_of
+from aot.core.row_comparison import Written, compare_rows
 from aot.core.row_operation import RowFunction, RowOperation, RowScale
 from aot.core.row_reference import RowParameters, Rows, row_reference
 from aot.core.row_signature import RowArgument
@@ -19,6 +19,7 @@ from aot.measure.row_library import INTERLEAVED, ROUND_NORM, SCALE_GIVEN, tensor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.core.comparison import Comparison
     from aot.core.numerics import Bits
     from aot.core.row_candidate import RowLimits
     from aot.measure.gpu import Gpu
@@ -206,8 +207,8 @@ class _Run:
                 raise VerificationError(f"wrote {argument.value}, which it is to read")
         return found
 
-    def fault(self, found: dict[RowArgument, Bits]) -> str:
-        """Say what is wrong with what was written, or nothing."""
+    def compare(self, found: dict[RowArgument, Bits]) -> Comparison:
+        """Hold what was written against the reference."""
         values: Rows = {x: decode(self._held[x].element, bits) for x, bits in self._values.items()}
         if self.operation.function is RowFunction.ROTARY:
             per_head = {x: np.repeat(values[x], HEADS, 0) for x in (RowArgument.COS, RowArgument.SIN)}
@@ -225,7 +226,7 @@ class _Run:
             found.get(RowArgument.RESIDUAL_OUT),
         )
         expected = row_reference(self.operation, values, parameters)
-        return fault_of(self.operation, written, expected, scales_are_given=self.gives_scale)
+        return compare_rows(self.operation, written, expected, scales_are_given=self.gives_scale)
 
     def free(self) -> None:
         for held in self._held.values():
@@ -254,8 +255,8 @@ class RowVerifier:
         self._gpu.synchronize()
         return run.read()
 
-    def verify_case(self, operation: RowOperation, index: int, case: RowCase, num_runs: int = 2) -> None:
-        """Run a kernel on a case.
+    def verify_case(self, operation: RowOperation, index: int, case: RowCase, num_runs: int = 2) -> Comparison:
+        """Run a kernel on a case, and return how far its first result is from the reference.
 
         Args:
             operation: what it computes.
@@ -270,13 +271,14 @@ class RowVerifier:
         run = _Run(self._gpu, self._kernels.problem(operation), operation, case, self._rng, self._num_guards)
         try:
             found = self._launch(index, run)
-            fault = run.fault(found)
-            if fault:
-                raise VerificationError(f"wrong result on {case}: {fault}")
+            outcome = run.compare(found)
+            if outcome.fault:
+                raise VerificationError(f"wrong result on {case}: {outcome.fault}")
             for _ in range(1, num_runs):
                 again = self._launch(index, run)
                 if any(not np.array_equal(found[x], again[x]) for x in found):
                     raise VerificationError(f"two runs differ on {case}")
+            return outcome
         finally:
             if not self._gpu.is_lost():
                 run.free()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.comparison import Check, Comparison
+from aot.core.comparison import Check, Comparison, worst
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byte
 from aot.core.operands import GemmCall, Matrix, Tensor, element_of, operands
@@ -152,26 +152,26 @@ class Verifier:
             raise VerificationError(f"wrote {num_touched} elements outside D on {case.problem.name}")
         return result
 
-    def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, float]:
+    def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, Comparison]:
         result = self._run(index, case, bound)
         outcome = case.compare(result)
         if outcome.fault:
             raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
-        return result, outcome.relative_error
+        return result, outcome
 
     def run_once(self, shape: EdgeShape, index: int = 0, *, promises: bool = False) -> float:
         """Run a kernel once on a case that is made for it, and return the relative error; see `run_each`."""
-        return self.run_each(shape, index, (promises,))
+        return self.run_each(shape, index, (promises,)).relative_error
 
     def run_each(
         self, shape: EdgeShape, index: int, promises: Iterable[bool], *, is_reproducible: bool = False
-    ) -> float:
-        """Run a kernel on a case that is made for it, and return the largest relative error.
+    ) -> Comparison:
+        """Run a kernel on a case that is made for it, and return the largest errors.
 
         Args:
             shape: the case.
             index: of the kernel in the library.
-            promises: for each run, whether to promise that B is constant.
+            promises: for each run, at least one, whether to promise that B is constant.
             is_reproducible: whether all runs must give the same bits.
 
         Raises:
@@ -181,14 +181,15 @@ class Verifier:
         """
         case = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
         try:
-            first, largest = None, 0.0
+            first, outcomes = None, []
             for promised in promises:
                 bound = case.promised if promised else case.bound
-                result, error = self._checked(index, case, shape, bound)
-                largest, first = max(largest, error), result if first is None else first
+                result, outcome = self._checked(index, case, shape, bound)
+                outcomes.append(outcome)
+                first = result if first is None else first
                 if is_reproducible:
                     _refuse_difference(first, result, shape)
-            return largest
+            return worst(outcomes)
         finally:
             if not self._gpu.is_lost():
                 case.free()
@@ -209,11 +210,11 @@ class Verifier:
         largest = 0.0
         for shape in edge_shapes(kernel):
             case = self._case(shape)
-            result, error = self._checked(index, case, shape, case.bound)
+            result, outcome = self._checked(index, case, shape, case.bound)
             again = self._run(index, case, case.promised)
             if kernel.is_reproducible:
                 _refuse_difference(result, again, shape)
-            largest = max(largest, error)
+            largest = max(largest, outcome.relative_error)
             if shape.is_own:
                 self._cases.pop(shape).free()
             self._tick()

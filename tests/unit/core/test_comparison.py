@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from aot.core.comparison import ERROR_BOUND, compare
+from aot.core.comparison import ERROR_BOUND, Comparison, compare, worst
 from aot.core.element import ElementType
 from aot.core.numerics import encode
 from aot.core.operation import Operation
@@ -117,3 +117,28 @@ def test_only_products_of_16_bits_have_the_bound_of_their_type():
         + [f"{x}_{more}" for x in ("bf16", "fp16") for more in ("kk_bias", "kk_grouped", "kn_grouped", "kk_gathered")]
         + ["bf16_mn_kgrouped", "fp16_mn_kgrouped"]
     )
+
+
+def test_the_largest_error_is_told_by_the_error_allowed():
+    """The bound of a bf16 element is 5e-3 of its magnitude and of the root mean square, here 4 each."""
+    expected = np.full((2, 2), 4.0)
+    assert compare(BF16, bits(BF16, expected), expect(expected)).share_of_bound == 0
+    off = expected.copy()
+    off[0, 1] += 2.0**-5  # one unit in the last place, of a bound of 0.04; of all four the norm is off by less
+    assert compare(BF16, bits(BF16, off), expect(expected)).share_of_bound == pytest.approx(2.0**-5 / 0.04)
+    off[0, 1] += 2.0**-5
+    assert compare(BF16, bits(BF16, off), expect(expected)).share_of_bound == np.inf
+
+
+def test_the_rounding_of_a_right_result_takes_no_share_of_a_bound_by_radius():
+    operation = Operation.BF16_KK_SILU
+    expected = expect(np.array([[1.003, -1.003]]), 2.0**-8)
+    assert compare(operation, bits(operation, expected.values), expected).share_of_bound == 0
+    one_off = np.array([[1.003 + 2.0**-7, -1.003]])
+    assert compare(operation, bits(operation, one_off), expected).share_of_bound == pytest.approx(1)
+
+
+def test_of_several_outcomes_the_worst_counts():
+    outcomes = [Comparison(0.1, share_of_bound=0.7), Comparison(0.3), Comparison(0.2, "is wrong", np.inf)]
+    assert worst(outcomes[:2]) == Comparison(0.3, share_of_bound=0.7)
+    assert worst(outcomes) == outcomes[2]
