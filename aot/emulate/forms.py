@@ -1,0 +1,54 @@
+"""The table of instruction forms: what is registered is executed, whatever is not is refused by name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aot.emulate.program import Program
+    from aot.emulate.ptx import Instruction
+    from aot.emulate.warp import Warp
+
+    Step = Callable[[Warp], int | None]
+    """Executes an instruction for a warp. Returns None to go on, the number of an instruction to branch to, or one of
+    `STAY` and `YIELD`."""
+    Build = Callable[[Program, Instruction], Step]
+
+STAY = -1
+"""The warp gives up its turn, and executes the same instruction when it goes on."""
+YIELD = -2
+"""The warp gives up its turn behind the instruction."""
+
+FORMS: dict[str, Build] = {}
+
+_ALTERNATIVES = re.compile(r"\{([^{}]*)\}")
+
+
+def expand(pattern: str) -> list[str]:
+    """List the forms of a pattern, in which {a,b} stands for either."""
+    found = _ALTERNATIVES.search(pattern)
+    if found is None:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [form for x in found[1].split(",") for form in expand(before + x + after)]
+
+
+def form(*patterns: str) -> Callable[[Build], Build]:
+    """Register what builds the instructions of some forms.
+
+    Raises:
+        ValueError: a form is registered already.
+    """
+
+    def register(build: Build) -> Build:
+        for pattern in patterns:
+            for name in expand(pattern):
+                if name in FORMS:
+                    raise ValueError(f"{name} is registered twice")
+                FORMS[name] = build
+        return build
+
+    return register

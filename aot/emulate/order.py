@@ -1,0 +1,246 @@
+"""What happens before what: vector clocks over warps and asynchronous operations, and the accesses that they order.
+
+Each warp has a component of its own, its *epoch*, which it raises whenever it lets others know what it has done: by an
+arrival at a barrier, a store with release. An asynchronous operation (a TMA copy, a wgmma, a tcgen05.mma, a cp.async)
+has one bit, for it either is known to be complete or is not. So what somebody knows to have happened is a vector of
+epochs and a set of bits. Source: PTX ISA, section "Memory Consistency Model", causality order; the epochs are those of
+C. Flanagan and S. Freund, FastTrack: efficient and precise dynamic race detection, PLDI 2009.
+
+The generic proxy and the async proxy are two views of shared memory: what a thread wrote with st, stmatrix or cp.async
+may be read or overwritten through the async proxy only behind a fence.proxy.async that is ordered behind the write. So
+a warp keeps two clocks: what it has seen, and what of that has been fenced. Source: PTX ISA, section "Async proxy";
+membar/fence, fence.proxy.async. A read through the generic proxy needs no such fence before an asynchronous write to
+the same place, by the practice of CUTLASS's pipelines, which this follows.
+
+Lanes of one warp count as one agent: a race between lanes of one warp is not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot.emulate.faults import FindingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Cells = NDArray[np.int64] | slice
+    Report = Callable[[FindingKind, str, str], None]
+
+NOBODY = 0
+"""Who last wrote a cell that nothing has written yet."""
+HOST = np.iinfo(np.int32).max
+"""Who last wrote a cell that the host filled before the launch."""
+
+
+class Clock:
+    """What is known to have happened: an epoch of each warp, and the operations that are complete."""
+
+    __slots__ = ("done", "epochs")
+
+    def __init__(self, num_warps: int) -> None:
+        self.epochs = np.zeros(num_warps, np.int32)
+        self.done = 0
+
+    def copy(self) -> Clock:
+        """Return what is known now."""
+        found = Clock.__new__(Clock)
+        found.epochs, found.done = self.epochs.copy(), self.done
+        return found
+
+    def join(self, other: Clock) -> None:
+        """Learn what another knows."""
+        np.maximum(self.epochs, other.epochs, out=self.epochs)
+        self.done |= other.done
+
+
+class Knowledge:
+    """What an agent or a barrier has seen, what of it was fenced, and which mbarriers it knows to be initialised."""
+
+    __slots__ = ("fenced", "initialised", "seen")
+
+    def __init__(self, num_warps: int) -> None:
+        self.seen, self.fenced, self.initialised = Clock(num_warps), Clock(num_warps), Clock(num_warps)
+
+    def copy(self) -> Knowledge:
+        """Return what is known now."""
+        found = Knowledge.__new__(Knowledge)
+        found.seen, found.fenced, found.initialised = self.seen.copy(), self.fenced.copy(), self.initialised.copy()
+        return found
+
+    def join(self, other: Knowledge) -> None:
+        """Learn what another knows."""
+        self.seen.join(other.seen)
+        self.fenced.join(other.fenced)
+        self.initialised.join(other.initialised)
+
+    def join_done(self, done: int) -> None:
+        """Learn that operations are complete."""
+        self.seen.done |= done
+
+
+@dataclass(eq=False, slots=True)
+class Agent:
+    """Who accesses memory: a warp at an epoch, or an asynchronous operation."""
+
+    knowledge: Knowledge
+    where: str
+    """The instruction, for messages."""
+    who: str
+    """The warp or unit, for messages."""
+    is_async_proxy: bool
+    warp: int = -1
+    """A warp's number in the launch; -1 of an operation."""
+    epoch: int = 0
+    bit: int = 0
+    """An operation's bit."""
+    token: int = 0
+    """An operation's number, from 1."""
+    generic: bool = False
+    """Whether an operation writes through the generic proxy, as cp.async does."""
+
+
+@dataclass(slots=True)
+class _AsyncRead:
+    """Cells that an operation reads, as the bits of a whole number, so that sets of cells are cheap to intersect."""
+
+    agent: Agent
+    cells: int
+
+
+class Shadow:
+    """Who last wrote and read each cell of a memory.
+
+    Args:
+        num_cells: cells; their size is the memory's to say.
+        operations: every asynchronous operation of the launch by its token, which the machine keeps.
+        report: called with each access that is not ordered.
+        has_proxies: whether the memory is seen through two proxies, as shared memory is.
+    """
+
+    def __init__(self, num_cells: int, operations: dict[int, Agent], report: Report, *, has_proxies: bool) -> None:
+        self._by = np.zeros(num_cells, np.int32)
+        self._at = np.zeros(num_cells, np.int32)
+        self._operations, self._report, self._has_proxies = operations, report, has_proxies
+        self._readers: dict[int, NDArray[np.int32]] = {}
+        self._async_reads: list[_AsyncRead] = []
+        self._places: dict[tuple[int, int], str] = {}
+
+    def fill(self, cells: Cells) -> None:
+        """Say that the host has written cells."""
+        self._by[cells] = HOST
+
+    def _name(self, by: int, at: int) -> str:
+        if by < 0:
+            found = self._operations[-by]
+            return f"{found.who} of {found.where}"
+        return self._places.get((by, at), f"warp {by - 1}")
+
+    def _check_writer(self, agent: Agent, by: int, at: int, *, is_write: bool) -> None:
+        knowledge = agent.knowledge
+        if by == NOBODY:
+            if not is_write:
+                self._report(FindingKind.UNINITIALISED, agent.where, f"{agent.who} reads what nothing has written")
+            return
+        if by == HOST or by - 1 == agent.warp >= 0:
+            return
+        needs_fence = self._has_proxies and agent.is_async_proxy
+        if by > 0:
+            is_seen = int(knowledge.seen.epochs[by - 1]) >= at
+            is_fenced = int(knowledge.fenced.epochs[by - 1]) >= at
+        else:
+            writer = self._operations[-by]
+            is_seen = bool(knowledge.seen.done & writer.bit) or writer is agent
+            is_fenced = bool(knowledge.fenced.done & writer.bit) or writer is agent
+            needs_fence = needs_fence and writer.generic
+        if not is_seen:
+            kind = FindingKind.WRITE_BEFORE_WRITE if is_write else FindingKind.READ_BEFORE_WRITE
+            self._report(kind, agent.where, f"{agent.who}, not ordered behind the write by {self._name(by, at)}")
+        elif needs_fence and not is_fenced:
+            self._report(FindingKind.PROXY_FENCE, agent.where, f"{agent.who}, written by {self._name(by, at)}")
+
+    def _check_writers(self, agent: Agent, cells: Cells, *, is_write: bool) -> None:
+        by, at = self._by[cells], self._at[cells]
+        if not by.size:
+            return
+        first = int(by[0])
+        if (by == first).all():
+            self._check_writer(agent, first, int(at.max()), is_write=is_write)
+            return
+        for x in np.unique(by):
+            self._check_writer(agent, int(x), int(at[by == x].max()), is_write=is_write)
+
+    def read(self, agent: Agent, cells: Cells, as_bits: int | None = None) -> None:
+        """Note a read, and report it where it is not ordered behind the write.
+
+        Args:
+            agent: who reads.
+            cells: numbers of cells, or a slice of them.
+            as_bits: the same cells as the bits of a number; of an operation's read.
+        """
+        self._check_writers(agent, cells, is_write=False)
+        if agent.token:
+            bits = bits_of(cells) if as_bits is None else as_bits
+            last = self._async_reads[-1] if self._async_reads else None
+            if last is not None and last.agent is agent:
+                last.cells |= bits
+            else:
+                self._async_reads.append(_AsyncRead(agent, bits))
+            return
+        if agent.warp not in self._readers:
+            self._readers[agent.warp] = np.zeros(self._by.size, np.int32)
+        self._readers[agent.warp][cells] = agent.epoch
+
+    def write(self, agent: Agent, cells: Cells) -> None:
+        """Note a write, and report it where it is not ordered behind earlier accesses."""
+        self._check_writers(agent, cells, is_write=True)
+        epochs = agent.knowledge.seen.epochs
+        for warp, at in self._readers.items():
+            if warp != agent.warp and (at[cells] > epochs[warp]).any():
+                text = f"{agent.who}, not ordered behind a read by warp {warp}"
+                self._report(FindingKind.WRITE_BEFORE_READ, agent.where, text)
+        if self._async_reads:
+            self._check_async_reads(agent, bits_of(cells))
+        if agent.token:
+            self._by[cells] = -agent.token
+        else:
+            self._by[cells], self._at[cells] = agent.warp + 1, agent.epoch
+            self._places.setdefault((agent.warp + 1, agent.epoch), f"{agent.who} of {agent.where}")
+
+    def _check_async_reads(self, agent: Agent, cells: int) -> None:
+        left = []
+        for read in self._async_reads:
+            if read.cells & cells and read.agent is not agent:
+                if not agent.knowledge.seen.done & read.agent.bit:
+                    text = f"{agent.who}, not ordered behind the read by {read.agent.who} of {read.agent.where}"
+                    self._report(FindingKind.WRITE_BEFORE_READ, agent.where, text)
+                read.cells &= ~cells
+            if read.cells:
+                left.append(read)
+        self._async_reads = left
+
+
+def bits_of(cells: Cells) -> int:
+    """Return cells as the bits of a whole number."""
+    if isinstance(cells, slice):
+        low_end, high_end = int(cells.start), int(cells.stop)
+        return ((1 << (high_end - low_end)) - 1) << low_end
+    if not cells.size:
+        return 0
+    low = int(cells.min())
+    mask = np.zeros(int(cells.max()) - low + 1, np.uint8)
+    mask[cells - low] = 1
+    packed: bytes = np.packbits(mask, bitorder="little").tobytes()
+    return int.from_bytes(packed, "little") << low
+
+
+def cells_of(places: NDArray[Any], unit: int) -> Cells:
+    """Return the numbers of cells of places that are multiples of `unit`: a slice where they follow each other."""
+    found = places // unit
+    low, high = int(found.min()), int(found.max())
+    return slice(low, high + 1) if high - low + 1 == found.size else found

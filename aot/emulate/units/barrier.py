@@ -1,0 +1,162 @@
+"""mbarrier objects. Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+
+A try that fails gives up the warp's turn. The second failure of the same try in a row blocks the warp until the phase
+is complete, since it may: mbarrier.try_wait is a potentially blocking instruction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.emulate.cta import Mbarrier
+from aot.emulate.faults import Fault, FaultKind, FindingKind
+from aot.emulate.forms import STAY, YIELD, form
+from aot.emulate.memory import OFFSET_MASK
+from aot.emulate.ptx import Address
+
+if TYPE_CHECKING:
+    from aot.emulate.forms import Step
+    from aot.emulate.program import Program
+    from aot.emulate.ptx import Instruction
+    from aot.emulate.warp import Warp
+
+OBJECT_BYTES = 8
+MAX_COUNT = 2**20 - 1
+"""Arrivals of a phase. Source: PTX ISA, "mbarrier.init"."""
+ALL, NONE = np.ones(32, bool), np.zeros(32, bool)
+
+
+def check_initialised(warp: Warp, barrier: Mbarrier, where: str) -> None:
+    """Note where a warp uses a barrier whose initialisation it cannot know."""
+    by, epoch = barrier.initialised_by
+    knowledge = warp.knowledge
+    if max(int(knowledge.seen.epochs[by]), int(knowledge.initialised.epochs[by])) < epoch and by != warp.number:
+        warp.machine.report(FindingKind.BARRIER_INIT, where, f"warp {warp.index} uses mbarrier {barrier.where}")
+
+
+def find(warp: Warp, address: int, where: str, *, in_cluster: bool) -> Mbarrier:
+    """Return the barrier at an address.
+
+    Raises:
+        Fault: there is none, or it is another CTA's and the form speaks of this one's.
+    """
+    cta = warp.cta.cluster.cta_of(address, where)
+    if cta is not warp.cta and not in_cluster:
+        raise Fault(FaultKind.ADDRESS, f"{where}: mbarrier {address:#x} is of CTA {cta.rank}")
+    barrier = cta.mbarrier(address, where)
+    check_initialised(warp, barrier, where)
+    return barrier
+
+
+@form("mbarrier.init{,.shared,.shared::cta}.b64")
+def initialise(program: Program, instruction: Instruction) -> Step:
+    """Make a barrier of so many arrivals."""
+    where = instruction.where
+    address, count = program.address(instruction.operands[0]), program.source(instruction.operands[1], "b32")
+
+    def run(warp: Warp) -> None:
+        cta = warp.cta
+        for x, n in zip(address(warp)[warp.mask], warp.registers[count][warp.mask], strict=True):
+            cta.shared.offsets(np.array([x]), OBJECT_BYTES, where)
+            key, number = int(x) & OFFSET_MASK, int(n)
+            if key in cta.mbarriers:
+                raise Fault(FaultKind.BARRIER, f"{where}: mbarrier {key:#x} is initialised twice")
+            if not 1 <= number <= MAX_COUNT:
+                raise Fault(FaultKind.BARRIER, f"{where}: {number} arrivals")
+            barrier = Mbarrier(f"{key:#x} of CTA {cta.ctaid}", number, warp.machine.num_warps)
+            barrier.initialised_by = warp.number, warp.agent.epoch
+            cta.mbarriers[key] = barrier
+
+    return run
+
+
+@form("mbarrier.inval{,.shared,.shared::cta}.b64")
+def invalidate(program: Program, instruction: Instruction) -> Step:
+    """End a barrier."""
+    where, address = instruction.where, program.address(instruction.operands[0])
+
+    def run(warp: Warp) -> None:
+        for x in address(warp)[warp.mask]:
+            find(warp, int(x), where, in_cluster=False)
+            del warp.cta.mbarriers[int(x) & OFFSET_MASK]
+
+    return run
+
+
+_SCOPES = "{,.release.cta,.release.cluster}{,.shared,.shared::cta,.shared::cluster}.b64"
+
+
+@form(f"mbarrier.arrive{_SCOPES}", f"mbarrier.arrive.expect_tx{_SCOPES}", f"mbarrier.arrive.noComplete{_SCOPES}")
+def arrive(program: Program, instruction: Instruction) -> Step:
+    """Arrive, with all that the warp has done before; with .expect_tx, expect bytes first."""
+    where, operands = instruction.where, list(instruction.operands)
+    expects, in_cluster = ".expect_tx" in instruction.opcode, "cluster" in instruction.opcode
+    state = None
+    if not isinstance(operands[0], Address):
+        state = program.destination(operands.pop(0))
+    address = program.address(operands[0])
+    count = program.source(operands[1], "b32") if len(operands) > 1 else program.constant(1, "b32")
+
+    def run(warp: Warp) -> None:
+        knowledge = warp.release()
+        for x, n in zip(address(warp)[warp.mask], warp.registers[count][warp.mask], strict=True):
+            barrier = find(warp, int(x), where, in_cluster=in_cluster)
+            if expects:
+                barrier.arrive(1, knowledge, expected=int(n))
+            else:
+                barrier.arrive(int(n), knowledge)
+        if state is not None:
+            warp.put(state, np.full(32, 0xBAD0BAD0, np.uint64))  # no kernel of ours reads it
+
+    return run
+
+
+@form("mbarrier.expect_tx.relaxed.{cta,cluster}.shared{,::cta,::cluster}.b64")
+def expect(program: Program, instruction: Instruction) -> Step:
+    """Expect bytes."""
+    where = instruction.where
+    address, count = program.address(instruction.operands[0]), program.source(instruction.operands[1], "b32")
+
+    def run(warp: Warp) -> None:
+        for x, n in zip(address(warp)[warp.mask], warp.registers[count][warp.mask], strict=True):
+            find(warp, int(x), where, in_cluster="cluster" in where).expect(int(n))
+
+    return run
+
+
+@form(
+    "mbarrier.{try_wait,test_wait}.parity{,.acquire.cta,.acquire.cluster,.relaxed.cluster}{,.shared,.shared::cta}.b64"
+)
+def wait(program: Program, instruction: Instruction) -> Step:
+    """Say whether the phase of a parity is complete, and learn what those know who arrived in it."""
+    where, is_relaxed = instruction.where, ".relaxed." in instruction.opcode
+    to = program.destination(instruction.operands[0])
+    address, parity = program.address(instruction.operands[1]), program.source(instruction.operands[2], "b32")
+
+    def run(warp: Warp) -> int | None:
+        addresses, parities = address(warp)[warp.mask], warp.registers[parity][warp.mask]
+        if (addresses != addresses[0]).any() or (parities != parities[0]).any():
+            raise Fault(FaultKind.DIVERGENCE, f"{where}: lanes wait for different barriers")
+        barrier, wanted = find(warp, int(addresses[0]), where, in_cluster=False), int(parities[0]) & 1
+        if (barrier.phase & 1) != wanted:
+            warp.tried = None
+            if not is_relaxed:
+                warp.knowledge.join(barrier.completed)
+            warp.put(to, ALL)
+            return None
+        warp.put(to, NONE)
+        attempt = (warp.pc, barrier, wanted)
+        if warp.tried == attempt:
+            warp.tried = None
+            reason = (
+                f"waits for phase {barrier.phase} of mbarrier {barrier.where} ({barrier.pending} of {barrier.count} "
+            )
+            reason += f"arrivals and {barrier.transactions} bytes are missing)"
+            barrier.queue.wait(warp, reason, lambda: (barrier.phase & 1) != wanted)
+            return STAY
+        warp.tried = attempt
+        return YIELD
+
+    return run

@@ -1,0 +1,250 @@
+"""Branches, exits, and what the lanes of a warp do together.
+
+Source: PTX ISA, "Control Flow Instructions", "Parallel Synchronization and Communication Instructions: elect.sync,
+vote.sync, shfl.sync, griddepcontrol", "Miscellaneous Instructions: setmaxnreg, trap, nanosleep".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.emulate.faults import Fault, FaultKind, FindingKind
+from aot.emulate.forms import STAY, YIELD, form
+from aot.emulate.ptx import Negated, Pair
+from aot.emulate.types import LANES
+
+if TYPE_CHECKING:
+    from aot.emulate.forms import Step
+    from aot.emulate.program import Program
+    from aot.emulate.ptx import Instruction
+    from aot.emulate.warp import Value, Warp
+
+REGISTER_STEP, MIN_REGISTERS, MAX_REGISTERS = 8, 24, 256
+"""What setmaxnreg takes. Source: PTX ISA, "setmaxnreg"."""
+
+
+@form("bra{,.uni}")
+def branch(program: Program, instruction: Instruction) -> Step:
+    """Branch; lanes that do not wait where they are, and go on when those that are farther behind have come."""
+    target = instruction.target
+    guard = program.guard_slot(instruction)
+    if target is None:
+        raise TypeError("no target")
+    if guard is None:
+        return lambda _: target
+    slot, is_negated = guard
+
+    def run(warp: Warp) -> int | None:
+        predicate = warp.registers[slot]
+        taken = warp.mask & (~predicate if is_negated else predicate)
+        count = np.count_nonzero(taken)
+        if count == 0:
+            return None
+        if count == (32 if warp.full else np.count_nonzero(warp.mask)):
+            return target
+        warp.pending.append((target, taken))
+        warp.mask = warp.mask & ~taken
+        warp.full = False
+        return None
+
+    return run
+
+
+@form("ret", "exit")
+def leave(program: Program, instruction: Instruction) -> Step:
+    """End the active lanes; with the last ones the warp ends, and with the last warp the CTA."""
+    where = instruction.where
+
+    def run(warp: Warp) -> int:
+        warp.lanes = warp.lanes & ~warp.mask
+        if warp.pending:
+            at, mask = warp.pending.pop()
+            warp.mask, warp.full = mask, bool(mask.all())
+            return at
+        warp.done = True
+        _end(warp, where)
+        return YIELD
+
+    return run
+
+
+def _end(warp: Warp, where: str) -> None:
+    """Note what a warp leaves behind, and end what ends with it."""
+    machine, cta = warp.machine, warp.cta
+    for operation in [*warp.bulk_open, *(x for group in warp.bulk_groups for x in group), *warp.copies]:
+        if not operation.done and operation.kind in ("tma.store.read", "cp.async"):
+            machine.report(FindingKind.EXIT, where, f"{operation.agent.who} still uses shared memory")
+        machine.complete(operation)
+    if any(not group.is_complete for group in warp.groups):
+        raise Fault(FaultKind.EXITED, f"{where}: warp {warp.index} exits with wgmma in flight")
+    cta.cluster.settle()
+    if all(x.done for x in cta.warps):
+        machine.finish(cta)
+
+
+@form("trap")
+def trap(program: Program, instruction: Instruction) -> Step:
+    """Fault."""
+    where = instruction.where
+
+    def run(warp: Warp) -> None:
+        raise Fault(FaultKind.TRAP, f"{where}: CTA {warp.cta.ctaid} warp {warp.index}")
+
+    return run
+
+
+@form("nanosleep.u32")
+def sleep(program: Program, instruction: Instruction) -> Step:
+    """Give others a turn."""
+    return lambda _: YIELD
+
+
+@form("elect.sync")
+def elect(program: Program, instruction: Instruction) -> Step:
+    """Choose one lane: the lowest that is active, as chips do (inferred)."""
+    to = instruction.operands[0]
+    if not isinstance(to, Pair):
+        raise TypeError("no pair of destinations")
+    lane, predicate = program.destination(to.first), program.destination(to.second)
+
+    def run(warp: Warp) -> None:
+        leader = int(np.argmax(warp.mask))
+        warp.put(lane, np.full(32, leader, np.uint32))
+        warp.put(predicate, np.equal(LANES, leader))
+
+    return run
+
+
+def _bits(lanes: Value) -> int:
+    return sum(1 << int(x) for x in np.flatnonzero(lanes))
+
+
+def _check_members(warp: Warp, members: Value, where: str) -> None:
+    """Note where lanes that are named are not here: on a chip they would be waited for."""
+    if warp.full:
+        return
+    missing = int(members[warp.mask][0]) & _bits(warp.lanes) & ~_bits(warp.mask)
+    if missing:
+        warp.machine.report(FindingKind.CONVERGENCE, where, f"lanes {missing:#x} of the mask are elsewhere")
+
+
+@form("vote.sync.{ballot.b32,any.pred,all.pred,uni.pred}")
+def vote(program: Program, instruction: Instruction) -> Step:
+    """Combine a predicate over lanes."""
+    mode, where = instruction.opcode.split(".")[2], instruction.where
+    source = instruction.operands[1]
+    is_negated = isinstance(source, Negated)
+    to = program.destination(instruction.operands[0])
+    a = program.source(source.operand if isinstance(source, Negated) else source, "pred")
+    members = program.source(instruction.operands[2], "b32")
+
+    def run(warp: Warp) -> None:
+        predicate = ~warp.registers[a] if is_negated else warp.registers[a]
+        _check_members(warp, warp.registers[members], where)
+        votes = predicate[warp.mask]
+        if mode == "ballot":
+            warp.put(to, np.full(32, _bits(warp.mask & predicate), np.uint32))
+        else:
+            found = {"any": votes.any(), "all": votes.all(), "uni": votes.all() or not votes.any()}[mode]
+            warp.put(to, np.full(32, bool(found)))
+
+    return run
+
+
+@form("shfl.sync.{idx,up,down,bfly}.b32")
+def shuffle(program: Program, instruction: Instruction) -> Step:
+    """Read another lane's register; segments and clamps as PTX ISA, "shfl.sync", computes them."""
+    mode, where = instruction.opcode.split(".")[2], instruction.where
+    first = instruction.operands[0]
+    pair = isinstance(first, Pair)
+    to = program.destination(first.first if isinstance(first, Pair) else first)
+    valid_to = program.destination(first.second) if isinstance(first, Pair) else None
+    a, b, c = (program.source(x, "b32") for x in instruction.operands[1:4])
+    members = program.source(instruction.operands[4], "b32")
+
+    def run(warp: Warp) -> None:
+        registers = warp.registers
+        lane, clamp = registers[b].astype(np.int64) & 31, registers[c].astype(np.int64)
+        segment, limit = (clamp >> 8) & 31, clamp & 31
+        top = (LANES & segment) | (limit & ~segment)
+        at = {
+            "idx": (LANES & segment) | (lane & ~segment & 31),
+            "up": LANES - lane,
+            "down": LANES + lane,
+            "bfly": LANES ^ lane,
+        }[mode]
+        valid = at >= top if mode == "up" else at <= top
+        at = np.where(valid, at, LANES)
+        _check_members(warp, registers[members], where)
+        if not warp.full and not warp.mask[at[warp.mask]].all():
+            warp.machine.report(FindingKind.CONVERGENCE, where, "reads a lane that is not active")
+        warp.put(to, registers[a][at])
+        if pair:
+            warp.put(valid_to, valid)
+
+    return run
+
+
+@form("griddepcontrol.launch_dependents")
+def launch_dependents(program: Program, instruction: Instruction) -> Step:
+    """Let the next launch begin, as far as this CTA goes."""
+    where = instruction.where
+
+    def run(warp: Warp) -> None:
+        machine = warp.machine
+        if machine.is_early(warp.launch):
+            machine.report(FindingKind.EARLY, where, "lets the next kernel start")
+        machine.trigger(warp.cta)
+
+    return run
+
+
+@form("griddepcontrol.wait")
+def wait_for_front(program: Program, instruction: Instruction) -> Step:
+    """Wait until the kernel in front has ended, and see what it has done."""
+
+    def run(warp: Warp) -> int | None:
+        machine, front = warp.machine, warp.launch.front
+
+        def learn() -> None:
+            if front is not None:
+                warp.knowledge.join(front.knowledge)
+
+        if machine.is_early(warp.launch):
+            queue = machine.front_queue if front is None else front.queue
+            queue.wait(warp, "waits for the kernel in front", lambda: not machine.is_early(warp.launch), learn)
+            return YIELD
+        learn()
+        return None
+
+    return run
+
+
+@form("setmaxnreg.{inc,dec}.sync.aligned.u32")
+def set_registers(program: Program, instruction: Instruction) -> Step:
+    """Give registers to the CTA's pool, or wait until it has as many as are wanted."""
+    wanted, is_increase = program.constant_value(instruction.operands[0]), ".inc." in instruction.opcode
+    where = instruction.where
+    if wanted % REGISTER_STEP or not MIN_REGISTERS <= wanted <= MAX_REGISTERS:
+        raise TypeError(f"{wanted} registers")
+
+    def run(warp: Warp) -> int | None:
+        cta = warp.cta
+        if not warp.full:
+            raise Fault(FaultKind.DIVERGENCE, f"{where}: warp {warp.index}")
+        if not warp.num_registers:
+            return None  # the machine was not told how many a thread has
+        need = 32 * (wanted - warp.num_registers)
+        if (need < 0) == is_increase and need:
+            raise Fault(FaultKind.REGISTERS, f"{where}: a thread has {warp.num_registers} registers")
+        if cta.free_registers < need:
+            cta.register_queue.wait(warp, f"waits for {wanted} registers", lambda: cta.free_registers >= need)
+            return STAY
+        cta.free_registers -= need
+        warp.num_registers = wanted
+        cta.register_queue.wake()
+        return None
+
+    return run

@@ -1,0 +1,116 @@
+"""cp.async, the copies of 4, 8 and 16 bytes.
+
+Source: PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy: Non-bulk copy"; "mbarrier:
+cp.async.mbarrier.arrive".
+
+They write through the generic proxy, so that wgmma and TMA need a proxy fence behind them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.emulate.forms import form
+from aot.emulate.memory import FILL
+
+if TYPE_CHECKING:
+    from aot.emulate.forms import Step
+    from aot.emulate.program import Program
+    from aot.emulate.ptx import Instruction
+    from aot.emulate.warp import Warp
+
+_HINTS = "{,.L2::cache_hint,.L2::64B,.L2::128B,.L2::256B}"
+
+
+@form(f"cp.async.{{ca,cg}}.shared{{,::cta}}.global{_HINTS}")
+def copy(program: Program, instruction: Instruction) -> Step:
+    """Copy from global to shared memory; what the source lacks of the size is filled with zeros."""
+    where = instruction.where
+    to, source = program.address(instruction.operands[0]), program.address(instruction.operands[1])
+    size = program.constant_value(instruction.operands[2])
+    taken = program.source(instruction.operands[3], "b32") if len(instruction.operands) > 3 else None
+
+    def run(warp: Warp) -> None:
+        for lane in warp.active():
+            address = int(source(warp)[lane])
+            count = size if taken is None else int(warp.registers[taken][lane])
+            _issue(warp, int(to(warp)[lane]), address, size, count, where, lane)
+
+    return run
+
+
+def _issue(warp: Warp, to: int, source: int, size: int, count: int, where: str, lane: int) -> None:
+    machine, shared = warp.machine, warp.cta.shared
+    offset = int(shared.offsets(np.array([to]), size, where)[0])
+    if count:
+        machine.access(warp, source, is_write=False, where=where)
+
+    def complete() -> None:
+        data = np.zeros(size, np.uint8)
+        if count:
+            data[:count] = machine.memory.read(operation.agent, np.array([source], np.uint64), count)[0]
+        shared.content[offset : offset + size] = data
+        machine.bytes_moved["cp.async"] += count
+
+    operation = machine.operation("cp.async", warp, where, complete, is_async_proxy=False, lane=lane)
+    shared.shadow.write(operation.agent, slice(offset // 4, (offset + size) // 4))
+    shared.content[offset : offset + size] = FILL  # it may be written from now on
+    warp.copies.append(operation)
+    machine.post(operation)
+
+
+@form("cp.async.commit_group")
+def commit(program: Program, instruction: Instruction) -> Step:
+    """Make the warp's copies since the last commit a group."""
+
+    def run(warp: Warp) -> None:
+        warp.copy_groups.append(warp.copies)
+        warp.copies = []
+
+    return run
+
+
+@form("cp.async.wait_group", "cp.async.wait_all")
+def wait(program: Program, instruction: Instruction) -> Step:
+    """Wait until no more than so many groups are under way: those before are completed here at the latest."""
+    left = program.constant_value(instruction.operands[0]) if instruction.operands else -1
+
+    def run(warp: Warp) -> None:
+        if left < 0:
+            warp.copy_groups.append(warp.copies)
+            warp.copies = []
+        while len(warp.copy_groups) > max(left, 0):
+            for operation in warp.copy_groups.popleft():
+                warp.machine.complete(operation)
+                warp.knowledge.join_done(operation.bit)
+
+    return run
+
+
+@form("cp.async.mbarrier.arrive{,.noinc}{,.shared,.shared::cta}.b64")
+def arrive(program: Program, instruction: Instruction) -> Step:
+    """Let an mbarrier be told when each lane's copies before are complete; without .noinc its count grows first."""
+    where, counts = instruction.where, ".noinc" not in instruction.opcode
+    address = program.address(instruction.operands[0])
+
+    def run(warp: Warp) -> None:
+        machine, mine = warp.machine, [*warp.copies, *(x for group in warp.copy_groups for x in group)]
+        for lane in warp.active():
+            barrier = warp.cta.mbarrier(int(address(warp)[lane]), where)
+            copies = [x for x in mine if x.lane == lane]
+            done = 0
+            for x in copies:
+                done |= x.bit
+            if counts:
+                barrier.pending += 1
+
+            def complete(barrier=barrier, copies=copies, done=done) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+                for x in copies:
+                    machine.complete(x)
+                barrier.arrive(1, done=done)
+
+            machine.post(machine.operation("cp.async.arrive", warp, where, complete, is_async_proxy=False, lane=lane))
+
+    return run
