@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.cli import report as cli_report
 from aot.compile import artifact
-from aot.core import shape_set, target
+from aot.core import execution, shape_set, target
 from aot.core.candidate import KernelKey
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
 from aot.core.measurement import LibraryRow, LibraryTime, Measurement, Outcome, Status
@@ -471,6 +471,17 @@ SEEDS = {
         json_bytes,
         from_file("result.json", artifact.read_result),
         DecodeError,
+    ),
+    "executions": Seed(
+        execution._Executions,
+        {
+            "version": execution.EXECUTIONS_VERSION,
+            "target": "thor",
+            "executions": [plain(GOLDEN.executions[0])],
+        },
+        json_bytes,
+        from_file("thor.json", lambda path: execution.read_executions(path, "thor")),
+        StoreError,
     ),
     "row record": Seed(RowRecordDocument, ROW_RECORD, record_lines_of_rows, from_text_of_rows, StoreError),
     "row results": Seed(

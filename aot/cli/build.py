@@ -51,6 +51,7 @@ from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
 from aot.package.distribution import check_name, check_version
+from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
 from aot.select.coverage import only_fallback
@@ -170,9 +171,11 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     if num_objects < num_kernels:
         size += f" in {num_objects} objects"
     texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
+    states = states_text(built.manifest)
     if len(texts) == 1:
-        return "\n".join([size, *texts.values()])
-    return "\n".join([f"{size} for {len(texts)} tables", *(f"{name}: {text}" for name, text in texts.items())])
+        return "\n".join([size, states, *texts.values()])
+    tables = [f"{name}: {text}" for name, text in texts.items()]
+    return "\n".join([f"{size} for {len(texts)} tables", states, *tables])
 
 
 def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:
@@ -184,6 +187,7 @@ def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> 
         "version": built.manifest.version,
         "arch": built.manifest.arch,
         "kernels": [x.name for x in built.manifest.all_kernels],
+        "states": {x.name: x.state for x in built.manifest.all_kernels},
         "tables": {name: {**facts, "coverage": coverages[name]} for name, facts in tables.items()},
     }
 

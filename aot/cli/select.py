@@ -33,12 +33,14 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show, tell
 from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
+from aot.compile.workplace import ARTIFACTS
 from aot.core.constraints import MAX_EXTENT
 from aot.core.epilogue import Epilogue
 from aot.core.problem import Problem
 from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
+from aot.package.tried import tried
 from aot.select import pipeline
 from aot.select.coverage import coverage
 from aot.select.explain import explained
@@ -257,4 +259,9 @@ def explain(context: click.Context, /, **values: Any) -> None:
         timed = pipeline.times_behind(chosen, values["record"], RECORDS)
     found = explained(chosen, problem, load_target(chosen.target), timed)
     covered = coverage(chosen.table, chosen.kernels, [problem])
-    show(lambda: {**vars(found), "coverage": covered}, lambda: f"{found.text}\n{covered.text}")
+    key = next(x for x in chosen.kernels if x.name == found.kernel)
+    state = tried(key, chosen, timed, load_target(chosen.target), ARTIFACTS)
+    show(
+        lambda: {**vars(found), "state": state.state, "coverage": covered},
+        lambda: f"{found.text}\n  state      {state.text}\n{covered.text}",
+    )

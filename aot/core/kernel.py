@@ -7,6 +7,7 @@ from typing import Annotated
 
 from aot.core.candidate import Candidate, KernelKey, Workspace
 from aot.core.constraints import Count, Extent, Identifier, KernelName, Positive, Range, Sha256
+from aot.core.execution import KernelState
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS
@@ -21,6 +22,8 @@ class Kernel:
     candidate: Candidate
     object_sha256: Sha256
     object_bytes: Count
+    ptx_sha256: Sha256
+    """Of the PTX that its device code was assembled from."""
     entry_symbol: Identifier
     """The C entry that `export_to_c` made: `void entry(void** args, int32_t num_args)`."""
     init_symbol: Identifier
@@ -47,9 +50,8 @@ class Kernel:
     """Groups of 8 columns by which its tile is narrower than the widest that its object computes; None where it has the
     widest, or the only one. Kernels of several widths share an object."""
 
-    ptx_sha256: Sha256 | None = None
-    """Of the PTX that its device code was assembled from; None where that is not said, as of kernels compiled before
-    2026-11-26."""
+    state: KernelState | None = None
+    """How far it was tried; None beside its object, where that is not asked yet. Every manifest's kernel has it."""
 
     @property
     def key(self) -> KernelKey:

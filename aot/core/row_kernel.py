@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.core.constraints import Count, Identifier, KernelName, Sha256
+from aot.core.execution import KernelState
 from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
 from aot.core.row_operation import RowOperation
 from aot.core.row_signature import RowArgument
@@ -19,6 +20,8 @@ class RowKernel:
     candidate: RowCandidate
     object_sha256: Sha256
     object_bytes: Count
+    ptx_sha256: Sha256
+    """Of the PTX that its device code was assembled from."""
     entry_symbol: Identifier
     """The C entry that `export_to_c` made: `void entry(void** args, int32_t num_args)`."""
     init_symbol: Identifier
@@ -31,9 +34,8 @@ class RowKernel:
     num_threads: Count
     registers: Count
     spill_bytes: Count
-    ptx_sha256: Sha256 | None = None
-    """Of the PTX that its device code was assembled from; None where that is not said, as of kernels compiled before
-    2026-11-26."""
+    state: KernelState | None = None
+    """How far it was tried; None beside its object, where that is not asked yet. Every manifest's kernel has it."""
 
     @property
     def symbols(self) -> tuple[str, str, str]:

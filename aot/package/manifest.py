@@ -25,6 +25,7 @@ from aot.core.constraints import (
 from aot.core.dispatch import DispatchTable, table_fault
 from aot.core.element import ElementType
 from aot.core.errors import CandidateError, ManifestError
+from aot.core.execution import Execution, KernelState, execution_of
 from aot.core.json_text import write_json
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-MANIFEST_VERSION = 6
+MANIFEST_VERSION = 7
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
@@ -188,6 +189,8 @@ class Manifest(Library):
     """By operation, what `explain` counts the bytes of a problem by."""
     toolchain: dict[Distribution, Release]
     """Versions of what compiled the kernels."""
+    executions: tuple[Execution, ...]
+    """What the interpreter found of the kernels, in their order; none of one that it did not execute."""
 
     @property
     def multiples(self) -> tuple[tuple[int, int], ...]:
@@ -257,6 +260,20 @@ def _sms_fault(table: DeviceTable, kernels: Sequence[Kernel]) -> str:
     return ""
 
 
+def _check_states(manifest: Manifest) -> None:
+    """Refuse a kernel without a state, and one that is called executed of which no execution says so (DecodeError)."""
+    known = {kernel.name: kernel.ptx_sha256 for kernel in manifest.all_kernels}
+    for execution in manifest.executions:
+        if known.get(execution.kernel) != execution.ptx_sha256:
+            raise DecodeError(f"an execution is of {execution.kernel} with a PTX that no kernel of the manifest has")
+    for kernel in manifest.all_kernels:
+        if kernel.state is None:
+            raise DecodeError(f"the kernel {kernel.name} has no state; expected one of {', '.join(KernelState)}")
+        found = execution_of(kernel.name, kernel.ptx_sha256, manifest.executions)
+        if kernel.state is KernelState.EXECUTED and not (found and found.is_right):
+            raise DecodeError(f"the kernel {kernel.name} is {kernel.state}, and no execution says so")
+
+
 def _check_symbols(manifest: Manifest) -> None:
     """Refuse two objects of one symbol, and two kernels of one object and width (DecodeError)."""
     same = {kernel.entry_symbol: kernel for kernel in manifest.kernels}
@@ -320,6 +337,7 @@ def _check(manifest: Manifest) -> None:
     for row_kernel in manifest.row_kernels:
         _check_row_kernel(row_kernel)
     _check_symbols(manifest)
+    _check_states(manifest)
     bits = {kernel.operation.call: ElementBits.of(kernel.operation) for kernel in manifest.kernels}
     if manifest.element_bits != bits:
         raise DecodeError("element_bits are not those of the kernels' operations")

@@ -20,7 +20,6 @@ from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC
 from aot.package.contents import licence_of
@@ -28,8 +27,9 @@ from aot.package.enumerator import enumerator
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.file_set import FileSet
 from aot.package.manifest import Library, Manifest, to_json
-from aot.package.render_rows import row_variables
+from aot.package.render_rows import row_catalogue_variables, row_variables
 from aot.package.shared_grids import share_grids
+from aot.package.states import state_variables
 from aot.select.invariance import has_one_order
 
 if TYPE_CHECKING:
@@ -296,12 +296,12 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
     calls = {kernel.operation.call for kernel in manifest.kernels}
     return {
         "origins": manifest.tables,
+        **state_variables(manifest),
         "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
-        "row_catalogue": tuple(RowOperation),
-        "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
+        **row_catalogue_variables(manifest),
         "tags": calls,
         "prefetches_b": any(Argument.PREFETCH_B in kernel.signature for kernel in manifest.kernels),
         "adds_bias": any(x.operation.has_bias for table in manifest.tables for x in table.table.sections),

@@ -13,7 +13,7 @@ from aot.package.enumerator import enumerator
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aot.package.manifest import Library
+    from aot.package.manifest import Library, Manifest
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,14 @@ def _section_of(library: Library, sections: Sequence[_Section], operations: Sequ
         own_first = sorted(sections, key=lambda x, place=place: (x.table != place, x.index))  # type: ignore[misc]
         found += [next((x.index for x in own_first if x.operation is asked), -1) for asked in operations]
     return found
+
+
+def row_catalogue_variables(manifest: Manifest) -> dict[str, object]:
+    """Return what a wheel's catalogue and README are rendered by: the row operations that there are, and its own."""
+    return {
+        "row_catalogue": tuple(RowOperation),
+        "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
+    }
 
 
 def row_variables(library: Library) -> dict[str, object]:

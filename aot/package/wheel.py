@@ -12,6 +12,7 @@ from aot.compile.compiler import toolchain_versions
 from aot.compile.workplace import Workplace, compile_all_rows, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
+from aot.core.execution import Execution, committed_executions
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.row_candidate import RowKernelKey
@@ -20,6 +21,7 @@ from aot.families import family_of
 from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
+from aot.package.states import executions_of, measured_kernels, measured_row_kernels, with_states
 from aot.select.coverage import Coverage
 from aot.select.invariance import has_one_order
 from aot.select.joined import renumbered
@@ -95,6 +97,17 @@ def _wheel_table(
     )
 
 
+def _measured(sources: Sequence[TableSource]) -> set[KernelKey]:
+    """Return the kernels of products of which a time was taken on the device of one of the tables."""
+    found = (measured_kernels(x.selection.table, x.selection.kernels, x.timed or {}) for x in sources)
+    return set().union(*found)
+
+
+def _measured_rows(sources: Sequence[TableSource]) -> set[RowKernelKey]:
+    """Return the same of kernels of row operations."""
+    return set().union(*(measured_row_kernels(x.rows.table, x.rows.kernels) for x in sources if x.rows))
+
+
 def manifest_of(
     sources: Sequence[TableSource],
     artifacts: Sequence[Artifact],
@@ -103,6 +116,7 @@ def manifest_of(
     row_artifacts: Sequence[RowArtifact] = (),
     *,
     batch_invariant: bool = False,
+    executions: Sequence[Execution] = (),
 ) -> Manifest:
     """Make the manifest of a wheel. The local part of its version says what its tables are: see distribution.
 
@@ -113,10 +127,11 @@ def manifest_of(
         wheel_version: the version's public part.
         row_artifacts: the kernels of row operations, likewise.
         batch_invariant: whether every call is to be batch-invariant.
+        executions: what the interpreter found of any kernels, by which theirs have states.
     """
-    row_kernels = tuple(artifact.kernel for artifact in row_artifacts)
+    row_kernels = with_states((x.kernel for x in row_artifacts), _measured_rows(sources), executions)
     row_numbers = {kernel.key: number for number, kernel in enumerate(row_kernels)}
-    kernels = tuple(artifact.kernel for artifact in artifacts)
+    kernels = with_states((x.kernel for x in artifacts), _measured(sources), executions)
     numbers = {kernel.key: number for number, kernel in enumerate(kernels)}
     target = sources[0].target
     return Manifest(
@@ -133,6 +148,7 @@ def manifest_of(
         row_kernels=row_kernels,
         tables=tuple(_wheel_table(source, numbers, row_numbers) for source in sources),
         batch_invariant=batch_invariant or None,
+        executions=tuple(executions_of((*kernels, *row_kernels), executions)),
     )
 
 
@@ -242,12 +258,21 @@ def make_wheel(
         CompileError: a selected kernel does not compile.
         ManifestError: a table cannot have a kernel as it is built for the others; the message says which.
         PackageError: the selections are not for one wheel, the build failed, or the wheel is not what it must be.
+        StoreError: a record of executions is damaged.
     """
     check_one_host([source.target for source in sources])
     if batch_invariant:
         _check_invariant(sources)
     artifacts, row_artifacts = _compiled(sources, workplace), _compiled_rows(sources, workplace)
-    manifest = manifest_of(sources, artifacts, package, wheel_version, row_artifacts, batch_invariant=batch_invariant)
+    manifest = manifest_of(
+        sources,
+        artifacts,
+        package,
+        wheel_version,
+        row_artifacts,
+        batch_invariant=batch_invariant,
+        executions=committed_executions(),
+    )
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     objects |= {artifact.kernel.name: artifact.path for artifact in row_artifacts}
     target = sources[0].target

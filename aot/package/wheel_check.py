@@ -18,6 +18,7 @@ from aot.families import family_of
 from aot.measure.tuning_set import TunedKernel
 from aot.package.manifest import Manifest, from_json
 from aot.package.render import capability, library_name
+from aot.package.states import states_text
 from aot.package.wheel_archive import read_wheel
 from aot.package.wheel_file import inspect_wheel
 
@@ -134,6 +135,7 @@ def check_wheel(wheel: Path) -> Iterator[str]:
     manifest = _find_manifest(wheel, files)
     tables = ", ".join(f"{table.target} {table.provenance}" for table in manifest.tables)
     yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.all_kernels)} kernels; tables: {tables}"
+    yield f"states: {states_text(manifest)}"
     num_files = _check_build(wheel, files, manifest.module)
     yield f"hashes: {len(files)} files as RECORD says, {num_files} as the installed package will check them"
     try:

@@ -24,7 +24,7 @@ from aot.families.simt import FAMILY as FALLBACK
 from aot.package.manifest import Manifest, device_table, from_json, to_json
 from aot.row_families import row_families
 from tests.compiling import EVERY, compile_kernels
-from tests.golden.manifest import golden_manifest, with_table
+from tests.golden.manifest import as_compiled, golden_manifest, with_table
 from tests.objects import parameter_sizes
 from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
@@ -173,5 +173,7 @@ def compiled(target):
     device = vars(device_table(host, DispatchTable(_sections(kernels))))
     manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
     table = replace(manifest.tables[0], row_table=RowTable(_row_sections(on_rows)))
-    manifest = replace(manifest, arch=host.arch, platform_tag=host.platform_tag, row_kernels=on_rows, tables=(table,))
+    manifest = replace(
+        manifest, arch=host.arch, platform_tag=host.platform_tag, row_kernels=as_compiled(on_rows), tables=(table,)
+    )
     return Compiled(host, from_json(to_json(manifest)), {x.kernel.name: x.path for x in artifacts})

@@ -7,6 +7,7 @@ from dataclasses import replace
 from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace
 from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
+from aot.core.execution import Execution, KernelState
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions
 from aot.core.operation import Layout, Operation
@@ -35,6 +36,7 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
         candidate=candidate,
         object_sha256="0" * 64,
         object_bytes=35000,
+        ptx_sha256="0" * 64,
         entry_symbol=f"_mlir_{name}__mlir_ciface_entry",
         init_symbol=f"_mlir_{name}_cuda_init",
         load_symbol=f"_mlir_{name}_cuda_load_to_device",
@@ -49,7 +51,13 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
         registers=168,
         spill_bytes=0,
         num_sms=132,
+        state=KernelState.COMPILED,
     )
+
+
+def execution(name: str) -> Execution:
+    """Make what the interpreter found of a kernel that is right."""
+    return Execution(name, "0" * 64, "1" * 64, 4, 3, 12, 0.375, 0, "2026-11-26")
 
 
 def row(chosen: int, general: int, time_us: float, runner_up: int) -> Row:
@@ -61,9 +69,9 @@ def golden_manifest() -> Manifest:
     """Make the manifest: two sections, one with two ladders and one with none and a grid of one column."""
     kernels = (
         kernel(KK, FALLBACK, num_strides=2),
-        kernel(KK, BIG, multiples=(256, 256)),
-        kernel(KK, SMALL),
-        kernel(KK, SPLIT),
+        replace(kernel(KK, BIG, multiples=(256, 256)), state=KernelState.RUN),
+        replace(kernel(KK, SMALL), state=KernelState.RUN),
+        replace(kernel(KK, SPLIT), state=KernelState.EXECUTED),
         kernel(KN, FALLBACK, num_strides=2),
     )
     ladders = (
@@ -88,6 +96,7 @@ def golden_manifest() -> Manifest:
         platform_tag="manylinux_2_28_x86_64",
         element_bits={"bf16": ElementBits(16, 16, 16, 0)},
         toolchain={"nvidia-cutlass-dsl": "4.8.1", "ptxas": "13.4"},
+        executions=(execution(kernels[3].name),),
         kernels=kernels,
         tables=(golden_table(sections, {kernels[2].name: ("128x16 legal: +5.0% measured", "128x32 not legal: why")}),),
     )
@@ -115,13 +124,18 @@ def golden_table(sections: tuple[Section, ...], bigger_tiles: dict[str, tuple[st
     )
 
 
+def as_compiled(kernels):
+    """Say of kernels that were just compiled that they were."""
+    return tuple(x if x.state else replace(x, state=KernelState.COMPILED) for x in kernels)
+
+
 def with_table(manifest: Manifest, kernels: tuple[Kernel, ...], table: DispatchTable, **changes: object) -> Manifest:
     """Give a manifest other kernels, and one table over them."""
     calls = {x.operation.call: x.operation for x in kernels}
     bits = {call: ElementBits.of(operation) for call, operation in calls.items()}
     changes = {"peak_flops_per_s": dict.fromkeys(calls, 7.9e14), "bigger_tiles": {}, **changes}
     only = replace(manifest.tables[0], table=table, **changes)
-    return replace(manifest, kernels=kernels, element_bits=bits, tables=(only,))
+    return replace(manifest, kernels=as_compiled(kernels), element_bits=bits, tables=(only,), executions=())
 
 
 def with_kernels(manifest: Manifest, **changes: object) -> Manifest:

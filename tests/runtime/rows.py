@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from aot.core.execution import KernelState
 from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
 from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.core.row_kernel import RowKernel
@@ -42,6 +43,7 @@ def row_kernel(operation, candidate):
         candidate=candidate,
         object_sha256="0" * 64,
         object_bytes=20000,
+        ptx_sha256="0" * 64,
         entry_symbol=f"_mlir_{name}__mlir_ciface_entry",
         init_symbol=f"_mlir_{name}_cuda_init",
         load_symbol=f"_mlir_{name}_cuda_load_to_device",
@@ -51,6 +53,7 @@ def row_kernel(operation, candidate):
         num_threads=candidate.num_threads,
         registers=40,
         spill_bytes=0,
+        state=KernelState.COMPILED,
     )
 
 

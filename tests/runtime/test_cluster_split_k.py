@@ -13,6 +13,7 @@ from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
 from tests.compiling import EVERY, compile_kernels
 from tests.equivalence.descriptor import NUM_BYTES, decode
+from tests.golden.manifest import as_compiled
 from tests.objects import BF16, small_manifest
 from tests.runtime import test_operand_kernels as direct
 from tests.runtime.host import Library, compile_library, problem
@@ -68,7 +69,7 @@ def compile_beside_others(candidates):
     keys = [KernelKey(BF16, x) for x in candidates]
     artifacts = compile_kernels(keys, load_target("h200"))
     manifest, objects = small_manifest("h200")
-    manifest = replace(manifest, kernels=(*manifest.kernels, *(x.kernel for x in artifacts)))
+    manifest = replace(manifest, kernels=(*manifest.kernels, *as_compiled(x.kernel for x in artifacts)))
     return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
 
 

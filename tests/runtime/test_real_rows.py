@@ -13,6 +13,7 @@ from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
 from aot.select.rows import renumbered_rows, select_rows
 from tests.compiling import compile_kernels
+from tests.golden.manifest import as_compiled
 from tests.objects import parameter_sizes, small_manifest
 from tests.runtime.host import Library, compile_library
 from tests.runtime.rows import Rows, row_problem
@@ -39,7 +40,7 @@ def built():
     numbers = {artifact.kernel.key: i for i, artifact in enumerate(artifacts)}
     table = replace(manifest.tables[0], row_table=renumbered_rows(selection, numbers))
     rows = tuple(artifact.kernel for artifact in artifacts)
-    whole = replace(manifest, row_kernels=rows, tables=(table,))
+    whole = replace(manifest, row_kernels=as_compiled(rows), tables=(table,))
     return from_json(to_json(whole)), objects | {x.kernel.name: x.path for x in artifacts}
 
 

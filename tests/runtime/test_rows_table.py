@@ -44,7 +44,8 @@ def test_a_plan_is_what_the_table_says(package, manifest, operation, rows, cols)
         assert got.tier == "fallback"
         return
     assert (got.operation, got.tier) == (operation.tag, "grid" if found.tier is Tier.GRID else "fallback")
-    assert got.kernel == manifest.row_kernels[found.kernel].name
+    kernel = manifest.row_kernels[found.kernel]
+    assert (got.kernel, got.state) == (kernel.name, str(kernel.state))
     least = operation.num_bytes(rows, cols) / manifest.tables[0].bandwidth_bytes_per_s * 1e6
     assert got.roofline_us == pytest.approx(least)
     assert (got.bucket is None) == (got.tier == "fallback")
@@ -60,6 +61,7 @@ def test_a_predicted_time_is_shown_for_its_own_size_alone(package, manifest):
     assert package.plan_rows("rms_norm", step.rows, column.cols - 8).time_us is None
     text = package.explain_rows("rms_norm", step.rows, column.cols)
     assert f"rms_norm of bfloat16, rows {step.rows} cols {column.cols}, on sm_90a, by the table of h200" in text
+    assert "  state      compiled: compiled, and neither run nor executed" in text.splitlines()
     assert f"{step.time_us:.2f} us at the bucket's edge, rows {step.rows}, predicted, not measured" in text
 
 

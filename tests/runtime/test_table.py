@@ -370,6 +370,33 @@ def test_info_joins_what_runs_of_one_device_were_measured_under_and_counts_kerne
     assert all(any(name.startswith(kind) for name in package.info().kernels) for kind in counts)
 
 
+def test_states_are_told_of_each_kernel_and_counted(package, manifest, monkeypatch):
+    found = {kernel.name: str(kernel.state) for kernel in manifest.kernels}
+    assert package.info().states == {x: list(found.values()).count(x) for x in ("run", "executed", "compiled")}
+    got = package.plan(16, 64, 64)
+    assert got.state == found[got.kernel]
+    values = package._manifest.manifest()
+    (kernel,) = [x for x in values["kernels"] if x["name"] == got.kernel]
+    execution = {"kernel": got.kernel, "date": "2026-11-26", "num_runs": 12, "num_cases": 4, "num_schedules": 3}
+    monkeypatch.setitem(kernel, "state", "compiled")
+    monkeypatch.setitem(values, "executions", [])
+    assert "  state      compiled: compiled, and neither run nor executed" in package.explain(16, 64, 64).splitlines()
+    monkeypatch.setitem(values, "executions", [{**execution, "worst_error": 0.375, "num_findings": 0}])
+    monkeypatch.setitem(kernel, "state", "executed")
+    assert package.plan(16, 64, 64).state == "executed"
+    assert (
+        "  state      executed: executed in the toolchain's interpreter, not on a GPU; the interpreter, 2026-11-26: "
+        "12 runs of 4 cases in 3 orders, worst error 38% of what is allowed"
+    ) in package.explain(16, 64, 64).splitlines()
+    monkeypatch.setitem(values, "executions", [{**execution, "worst_error": 2.0, "num_findings": 2}])
+    assert "2 faults found, worst error 200% of what is allowed" in package.explain(16, 64, 64)
+    counts = {"run": 0, "executed": 66, "compiled": 1}
+    assert package._states.counts_text(counts) == (
+        "kernels: 66 executed in the toolchain's interpreter, not on a GPU; 1 compiled, and neither run nor executed"
+    )
+    assert package._states.counts_text(package.info().states) in str(package.info()).splitlines()
+
+
 def test_a_predicted_table_tells_no_regret(package, monkeypatch):
     monkeypatch.setitem(package._manifest.manifest()["tables"][0], "provenance", "predicted")
     info = package.info()

@@ -25,6 +25,7 @@ CONSTANTS = {
     "selection": "SELECTION_VERSION",
     "shape set": "VERSION",
     "calibration": "CALIBRATION_VERSION",
+    "executions": "EXECUTIONS_VERSION",
     "results of measuring": "SCHEMA_VERSION",
     "results of row operations": "ROW_RESULTS_VERSION",
     "bundle": "TUNING_SET_VERSION",

@@ -6,6 +6,7 @@ from typing import Any
 
 from ._manifest import manifest
 from ._plan_groups import GROUPINGS, Shape, of_a_group
+from ._states import state_text
 from ._table import Plan, plan
 
 
@@ -80,6 +81,7 @@ def explain(
     if got.bucket is not None:
         lines.append("  bucket     up to m {} n {} k {}".format(*bucket) + _products(got))
     lines += [f"  kernel     {got.kernel}" + (f", tiles in order {got.tile_order}" if got.tile_order else "")]
+    lines += [f"  state      {state_text(manifest(), got.kernel, got.state)}"]
     if got.launches > 1:
         lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
     lines += _explain_time(got, bucket)

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from . import _files, _library, errors
+from . import _files, _library, _states, errors
 
 if TYPE_CHECKING:
     import ctypes
@@ -116,6 +116,12 @@ class Info:
     kernels: tuple[str, ...]
     row_kernels: tuple[str, ...]
     """Those of operations on rows, as norms; there may be none."""
+    states: dict[str, int]
+    """How many kernels, of both kinds, are in each state.
+
+    `run`: a time of it was taken on a GPU that a table is for. `executed`: the toolchain's interpreter executed the PTX
+    that it was assembled from, with right results and without a finding. `compiled`: neither.
+    """
     toolchain: dict[str, str]
     library_bytes: dict[str, int]
     library_dir: str
@@ -144,6 +150,7 @@ class Info:
         lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
         lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
         kinds = Counter(map(_kind, (*self.kernels, *self.row_kernels)))
+        lines += [_states.counts_text(self.states)]
         lines += ["kernels by kind: " + ", ".join(f"{x} {kinds[x]}" for x in sorted(kinds))]
         return "\n".join(lines)
 
@@ -234,6 +241,7 @@ def info() -> Info:
         misses_file=misses_file,
         kernels=tuple(kernel["name"] for kernel in values["kernels"]),
         row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),
+        states=_states.counts(values),
         toolchain=values["toolchain"],
         library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},
         library_dir=_files.DIRECTORY,

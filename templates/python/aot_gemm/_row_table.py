@@ -10,6 +10,7 @@ from ._catalogue import ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
 from ._manifest import library_of_manifest, manifest
 from ._rows import GRANULARITIES
+from ._states import state_text
 from ._table import TIERS, extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
@@ -30,6 +31,8 @@ class RowPlan:
     operation: str
     """The tag of the operation, such as `bf16_rms_norm`."""
     kernel: str
+    state: str
+    """How far the kernel was tried: `run`, `executed` or `compiled`, as `info().states` counts them."""
     tier: str
     """`grid`: the table's kernel; `fallback`: that does not take so many columns, or no such number of them."""
     bucket: tuple[int, int] | None
@@ -150,6 +153,7 @@ def plan_rows(
         out_dtype=row.y,
         operation=row.tag,
         kernel=manifest()["row_kernels"][kernel]["name"],
+        state=manifest()["row_kernels"][kernel]["state"],
         tier=TIERS[tier],
         bucket=None if step is None else (step["rows"], edge),
         time_us=step["time_us"] if step is not None and is_timed else None,
@@ -179,6 +183,7 @@ def explain_rows(
     else:
         lines += [f"  bucket     up to rows {got.bucket[0]} cols {got.bucket[1]}"]
     lines += [f"  kernel     {got.kernel}"]
+    lines += [f"  state      {state_text(manifest(), got.kernel, got.state)}"]
     if got.time_us is not None and got.bucket is not None:
         origin = got.provenance if got.provenance == "measured" else f"{got.provenance}, not measured"
         lines += [f"  time       {got.time_us:.2f} us at the bucket's edge, rows {got.bucket[0]}, {origin}"]

@@ -46,6 +46,8 @@ class Plan:
     operation: str
     """The tag of the operation, such as `bf16_bias`: the types, then what is added."""
     kernel: str
+    state: str
+    """How far the kernel was tried: `run`, `executed` or `compiled`, as `info().states` counts them."""
     tier: str
     """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
     bucket: tuple[int, int, int] | None
@@ -264,6 +266,7 @@ def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_gr
     return {
         "launches": selection.num_launches,
         "kernel": names[selection.kernel],
+        "state": manifest()["kernels"][selection.kernel]["state"],
         "tier": TIERS[selection.tier],
         "bucket": place.bucket if place else None,
         "bucket_batch": place.num_groups if place else None,

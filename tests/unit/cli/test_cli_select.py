@@ -12,6 +12,7 @@ from aot.cli.build import said
 from aot.cli.selection import Request, select
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
+from aot.core.execution import KernelState
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import families
@@ -214,8 +215,8 @@ def built(monkeypatch):
         path.write_bytes(b"wheel")
         tables = [SimpleNamespace(**vars(x.selection)) for x in sources]
         stated = {"version": "0.1.0+thor", "arch": sources[0].target.arch, "tables": tables}
-        kernels = tuple(shared_kernels(sources))
-        manifest = SimpleNamespace(all_kernels=kernels, with_objects=kernels, **stated)
+        kernels = [SimpleNamespace(name=x.name, state=KernelState.COMPILED) for x in shared_kernels(sources)]
+        manifest = SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=(), **stated)
         return BuiltWheel(path, manifest)
 
     monkeypatch.setattr("aot.cli.build.make_wheel", build)
@@ -264,8 +265,9 @@ def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
         succeed("select", "--predicted", "--shapes", "shapes.toml", "--target", path.stem, *few, "-o", path)
     text = succeed("build", *(word for path in paths for word in ("--selection", path)))
     assert [x.target for x in built[0][0]] == ["h100", "h200"]
-    assert text.splitlines()[-3:] == [
+    assert text.splitlines()[-4:] == [
         f"dist/x.whl: 0.00 MiB, {len(built[0][0][0].kernels)} kernels for 2 tables",
+        "3 of 3 kernels compiled only",
         f"h100: {ALIGNED[:-1]}",
         f"h200: {ALIGNED[:-1]}",
     ]
@@ -485,5 +487,9 @@ def test_a_name_or_version_that_cannot_be_is_refused_first(built, words, message
 def test_a_build_says_how_many_objects_hold_its_kernels(tmp_path):
     path = tmp_path / "x.whl"
     path.write_bytes(b"wheel")
-    built = BuiltWheel(path, SimpleNamespace(all_kernels=("a", "b", "c"), with_objects=("a", "c")))
-    assert said(built, {"h200": None}).splitlines()[0] == f"{path}: 0.00 MiB, 3 kernels in 2 objects"
+    kernels = [SimpleNamespace(state=KernelState.EXECUTED)] * 3
+    built = BuiltWheel(path, SimpleNamespace(all_kernels=kernels, with_objects=kernels[:2], executions=()))
+    assert said(built, {"h200": None}).splitlines()[:2] == [
+        f"{path}: 0.00 MiB, 3 kernels in 2 objects",
+        "3 of 3 kernels executed in the interpreter",
+    ]

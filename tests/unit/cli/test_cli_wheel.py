@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from aot.cli import wheel
+from aot.core.execution import KernelState
 from aot.core.shape_set import load_shape_set
 from aot.models import empty
 from aot.package import wheel_check
@@ -40,8 +41,9 @@ class Road:
             raise KeyboardInterrupt
         dist.mkdir(exist_ok=True)
         (dist / "x.whl").write_bytes(b"wheel")
-        kernels = sources[0].selection.kernels
-        return BuiltWheel(dist / "x.whl", SimpleNamespace(all_kernels=kernels, with_objects=kernels))
+        keys = sources[0].selection.kernels
+        kernels = [SimpleNamespace(name=x.name, state=KernelState.COMPILED) for x in keys]
+        return BuiltWheel(dist / "x.whl", SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=()))
 
     def remote(self, url, target, say, verbose):
         self.done.append(f"look at {url}")

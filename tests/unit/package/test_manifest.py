@@ -35,8 +35,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 6, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 6, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 7, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 7, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
             ("tables", 0, "conditions", 0, "num_sms"),
@@ -94,7 +94,7 @@ def test_names_that_follow_from_others():
             {"x": ["why"]},
             "m.json: the table of h200: bigger_tiles names x, no kernel of the manifest",
         ),
-        (("manifest_version",), True, "m.json: manifest_version: expected 6, got True"),
+        (("manifest_version",), True, "m.json: manifest_version: expected 7, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -327,7 +327,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 6, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 7, got None"):
         from_json(text, "m.json")
 
 
@@ -343,3 +343,23 @@ def test_an_inconsistent_manifest_is_not_written():
         to_json(with_kernels(GOLDEN, num_strides=1))
     with pytest.raises(ManifestError, match="two kernels have one name"):
         to_json(replace(GOLDEN, kernels=(*GOLDEN.kernels, GOLDEN.kernels[0])))
+
+
+def test_every_kernel_has_a_state_and_what_is_called_executed_was():
+    kernels = (replace(GOLDEN.kernels[0], state=None), *GOLDEN.kernels[1:])
+    with pytest.raises(ManifestError) as caught:
+        to_json(replace(GOLDEN, kernels=kernels))
+    assert str(caught.value) == (
+        f"manifest: the kernel {kernels[0].name} has no state; expected one of run, executed, compiled; "
+        "build it again with this aot"
+    )
+    nothing = f"the kernel {GOLDEN.kernels[3].name} is executed, and no execution says so"
+    with pytest.raises(ManifestError, match=nothing):
+        to_json(replace(GOLDEN, executions=()))
+    for change in ({"num_findings": 1}, {"worst_error": 1.5}):
+        with pytest.raises(ManifestError, match=nothing):
+            to_json(replace(GOLDEN, executions=(replace(GOLDEN.executions[0], **change),)))
+    for change in ({"ptx_sha256": "1" * 64}, {"kernel": "other"}):
+        found = replace(GOLDEN.executions[0], **change)
+        with pytest.raises(ManifestError, match=f"an execution is of {found.kernel} with a PTX that no kernel of the"):
+            to_json(replace(GOLDEN, executions=(found,)))

@@ -16,7 +16,7 @@ from aot.core.target import load_target
 from aot.package.distribution import wheel_version
 from aot.package.manifest import from_json, to_json
 from aot.package.wheel import TableSource, check_one_host, make_wheel, manifest_of, shared_kernels
-from tests.golden.manifest import kernel
+from tests.golden.manifest import execution, kernel
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
 from tests.unit.twins import BF16
@@ -88,6 +88,24 @@ def test_the_wheel_of_one_selection_has_its_kernels_and_its_table_as_they_are():
     made = manifest(one)
     assert tuple(x.key for x in made.kernels) == one.selection.kernels
     assert made.tables[0].table == one.selection.table
+
+
+def test_kernels_have_the_state_that_times_and_executions_say():
+    """A time of one table counts for a kernel that several have; what was executed is right by its PTX."""
+    plain = KernelKey(BF16, PLAIN)
+    two = [source(H100, plain, SMALL), source(H200, plain, SERIAL, provenance="measured")]
+    right, wrong = execution(SMALL.name), replace(execution(SERIAL.name), num_findings=1)
+    other = replace(execution(SELECTION.kernels[0].name), ptx_sha256="5" * 64)
+    made = manifest_of(two, artifacts(two), "aot-gemm", "1.2", executions=(other, wrong, right))
+    assert {x.key: x.state for x in made.kernels} == {
+        SELECTION.kernels[0]: "compiled",
+        plain: "run",
+        SMALL: "executed",
+        SERIAL: "run",
+    }
+    assert made.executions == (right, wrong)
+    assert from_json(to_json(made)) == made
+    assert {x.state for x in manifest(source(H100, plain, SMALL)).kernels} == {"compiled"}
 
 
 def test_a_kernel_that_waits_is_compiled_for_the_fewest_sms_and_any_other_for_the_most():

@@ -69,7 +69,8 @@ def stand_ins(monkeypatch):
         for key in keys:
             limits = row_family_of(key.candidate).limits(key.candidate, key.operation)
             names = [f"{key.name}_{x}" for x in ("entry", "init", "load")]
-            entry = (key.name, key.operation, key.candidate, "ab" * 32, 10, *names, row_signature_of(key.operation))
+            hashes = "ab" * 32, 10, "cd" * 32
+            entry = (key.name, key.operation, key.candidate, *hashes, *names, row_signature_of(key.operation))
             if key.candidate.vectors_per_thread == 4 and key.candidate.family == "row_registers":
                 failures.append(CompileFailure(key.name, "why", 0.0))
             else:
