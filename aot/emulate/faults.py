@@ -53,6 +53,7 @@ class FindingKind(Enum):
     PROXY_FENCE = "access through the async proxy with no proxy fence since the generic write"
     BARRIER_INIT = "use of an mbarrier that is not ordered behind its initialisation"
     UNINITIALISED = "read of memory that nothing has written"
+    UNUSED = "product of memory that nothing has written, whose result must not be used"
     EARLY = "access before griddepcontrol.wait"
     EXIT = "exit with work in flight"
     CONVERGENCE = "lanes that are named are not all here"
@@ -61,7 +62,7 @@ class FindingKind(Enum):
     @property
     def is_fault(self) -> bool:
         """Say whether a kernel with such a finding is wrong; the rest are notes."""
-        return self not in (FindingKind.EARLY, FindingKind.LETTER)
+        return self not in (FindingKind.EARLY, FindingKind.LETTER, FindingKind.UNUSED)
 
 
 @dataclass(frozen=True)

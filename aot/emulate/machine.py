@@ -129,6 +129,8 @@ class Machine:
         """Make an operation of a warp; its accesses are declared by its agent, then it is posted or queued."""
         self._num_operations += 1
         token = self._num_operations
+        # Whoever comes behind the launch's end finds all its operations complete.
+        warp.launch.knowledge.join_done(1 << token)
         agent = Agent(
             warp.knowledge.copy(),
             where,

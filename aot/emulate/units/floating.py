@@ -83,6 +83,14 @@ def multiply_add(program: Program, instruction: Instruction) -> Step:
     to = program.destination(instruction.operands[0])
     a, b, c = (program.source(x, "f32") for x in instruction.operands[1:4])
     flushes, rounding = "ftz" in modifiers, modifiers[1]
+    if not flushes and rounding == "rn":
+
+        def run_plain(warp: Warp) -> None:
+            registers = warp.registers
+            product = registers[a].view(np.float32).astype(np.float64) * registers[b].view(np.float32)
+            warp.put(to, (product + registers[c].view(np.float32)).astype(np.float32).view(np.uint32))
+
+        return run_plain
 
     def run(warp: Warp) -> None:
         x, y, z = (warp.registers[i].view(np.float32) for i in (a, b, c))
