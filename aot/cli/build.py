@@ -20,7 +20,6 @@ from aot.cli.options import (
     OUTPUT_FOLDER,
     RECORDS,
     REGRETS,
-    ROW_RECORDS,
     TARGET_HELP,
     VERBOSE,
     Axis,
@@ -39,6 +38,7 @@ from aot.cli.selection import (
     PREDICTED,
     UNSELECTED,
     last_selection,
+    rows_with,
     selection_for,
     selection_with,
     shipped_mode,
@@ -55,12 +55,9 @@ from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
 from aot.select.coverage import only_fallback
-from aot.select.row_record import committed_row_record, read_row_record
-from aot.select.rows import RowSelection, select_rows
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
-    from aot.core.row_operation import RowOperation
     from aot.select.coverage import Coverage
 
 VARIOUS = "with targets of which some have a selection and others have none"
@@ -134,16 +131,6 @@ def _selection(context: click.Context, wanted: _Wanted) -> Selection:
     return found
 
 
-def _select_rows(operations: Sequence[RowOperation], device: Target) -> RowSelection:
-    """Select row kernels by the target's committed record, or by the cost model where it has none of an operation."""
-    path = committed_row_record(device, ROW_RECORDS)
-    times = read_row_record(path).by_operation if path else {}
-    predicted = [x.tag for x in operations if x not in times]
-    if predicted:
-        click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
-    return select_rows(operations, device, times)
-
-
 def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Coverage | None]:
     """Find a table's selection, and what there is to say of it."""
     values, device, mode = context.params, wanted.target, wanted.mode
@@ -160,7 +147,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))
     pipeline.check_heldout(chosen, *values["max_heldout_regret"])
-    rows = _select_rows(context.meta[ROWS], device) if context.meta[ROWS] else None
+    rows = rows_with(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
 
 

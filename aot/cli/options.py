@@ -243,9 +243,10 @@ class _AllOperations(click.ParamType[NamedOperations]):
 
 
 OPERATIONS_TYPE = _Operations()
+ANY_OPERATIONS_TYPE = _AnyOperations()
 ALL_OPERATIONS_TYPE = _AllOperations()
 OPERATIONS = option("--operations", type=OPERATIONS_TYPE, help=HELP)
-ANY_OPERATIONS = option("--operations", type=_AnyOperations(), help=f"{HELP} By default all.")
+ANY_OPERATIONS = option("--operations", type=ANY_OPERATIONS_TYPE, help=f"{HELP} By default all.")
 
 _ONE_DTYPE = option(
     "--dtype", only=[CROSSED_OPERATIONS], type=click.Choice(list(DTYPES)), default="bfloat16", show_default=True
