@@ -34,6 +34,7 @@ COMMANDS = {
     "deb": ("aot.cli.deb:deb", "Make Debian packages of a wheel's C library."),
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
     "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
+    "emulate": ("aot.cli.emulate:emulate", "Execute kernels without a GPU, and look for races."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
     "prior": ("aot.cli.prior:prior_command", "Show what the cost model assumes of a device."),

@@ -199,6 +199,10 @@ class Program:
 
         return guarded
 
+    def slot_of(self, register: str) -> int:
+        """Return the slot of a register, by its name."""
+        return self._slots[register]
+
     def guard_slot(self, instruction: Instruction) -> tuple[int, bool] | None:
         """Return the slot of an instruction's predicate, and whether it is negated."""
         guard = instruction.guard

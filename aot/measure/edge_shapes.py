@@ -214,22 +214,42 @@ def _contents(operation: Operation) -> list[Content]:
     return [Content.SPECIAL, *([Content.ALL_BITS] if has_all_bits else [])]
 
 
-def _ragged_shapes(kernel: TunedKernel, step: int) -> list[EdgeShape]:
-    """List the cases whose k ends inside of 16 bytes, and m or n where these run along the rows of memory.
+def _stride_step(operation: Operation) -> int:
+    """Return what leading strides of aligned operands are multiples of, in elements."""
+    return max(ALIGNMENT_BYTES // min(operation.a.element.num_bytes, operation.d.num_bytes), MIN_STEP)
+
+
+def shape_of(
+    kernel: TunedKernel,
+    extents: tuple[int, int, int],
+    arrangement: Arrangement = PLAIN,
+    sizes: GroupSizes = GroupSizes.RANDOM,
+) -> EdgeShape:
+    """Return the case of a kernel with any extents, whose leading strides are rounded up to what the kernel needs.
 
     Args:
         kernel: the kernel.
-        step: elements that leading strides are multiples of.
+        extents: (m, n, k); of groups those of one. m and n are rounded up to what the kernel and D's stores need.
+        arrangement: what the caller chooses.
+        sizes: how groups share what is grouped.
     """
-    operation = kernel.key.operation
-    arrangements, groups = arrangements_of(operation), _num_groups(operation)
+    operation, (m, n, k) = kernel.key.operation, extents
+    groups = _num_groups(operation)
+    if kernel.is_fallback:
+        return EdgeShape(Problem(operation, m, n, k, groups), 0, 1, arrangement=arrangement, sizes=sizes)
     n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
-    found = []
-    for i, (m, n, k) in enumerate(RAGGED_SHAPES):
-        problem = Problem(operation, _round_up(m, kernel.m_multiple), _round_up(n, n_step), k, groups)
-        arrangement, sizes = arrangements[i % len(arrangements)], (GroupSizes.SHORT, GroupSizes.RANDOM)[i % 2]
-        found.append(EdgeShape(problem, 0, 0, arrangement=arrangement, sizes=sizes, stride_multiple=step))
-    return found
+    problem = Problem(operation, _round_up(m, kernel.m_multiple), _round_up(n, n_step), k, groups)
+    step = _stride_step(operation)
+    return EdgeShape(problem, 0, 0, arrangement=arrangement, sizes=sizes, stride_multiple=step)
+
+
+def _ragged_shapes(kernel: TunedKernel) -> list[EdgeShape]:
+    """List the cases whose k ends inside of 16 bytes, and m or n where these run along the rows of memory."""
+    arrangements, sizes = arrangements_of(kernel.key.operation), (GroupSizes.SHORT, GroupSizes.RANDOM)
+    return [
+        shape_of(kernel, extents, arrangements[i % len(arrangements)], sizes[i % len(sizes)])
+        for i, extents in enumerate(RAGGED_SHAPES)
+    ]
 
 
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
@@ -251,7 +271,7 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     operation = kernel.key.operation
     if kernel.is_fallback:
         return _fallback_shapes(operation)
-    step = max(ALIGNMENT_BYTES // min(operation.a.element.num_bytes, operation.d.num_bytes), MIN_STEP)
+    step = _stride_step(operation)
 
     def shape(extents: tuple[int, int, int, int], arrangement: Arrangement, content: Content) -> EdgeShape:
         m, n, k, padding = extents
@@ -266,6 +286,6 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     if _has_long_rings(kernel.key):
         aligned.insert(-1, shape(LONG_SHAPE, PLAIN, Content.RANDOM))
     # In front of the last, whose packed operands any kernel takes.
-    aligned[-1:-1] = _ragged_shapes(kernel, step)
+    aligned[-1:-1] = _ragged_shapes(kernel)
     special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

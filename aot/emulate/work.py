@@ -1,0 +1,30 @@
+"""How many instructions a case takes, in proportion to another case of the same kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aot.core.candidate import Candidate
+    from aot.measure.edge_shapes import EdgeShape
+    from aot.measure.row_verify import RowCase
+
+BLOCK_K = 64
+"""Elements of k that a kernel takes at once, about: 128 bytes of 16-bit elements."""
+TILE_BLOCKS = 6
+"""What a tile's start and epilogue take, as if they were so many blocks of k. An assumption."""
+ROW_COLUMNS = 1024
+"""What a row takes beside its elements, as if it had so many more. An assumption."""
+
+
+def product_work(candidate: Candidate, shape: EdgeShape) -> float:
+    """Return the work of a product: blocks of k of all tiles."""
+    problem = shape.problem
+    rows, columns = (problem.n, problem.m) if candidate.swap_ab else (problem.m, problem.n)
+    tiles = -(-rows // candidate.tile_m) * -(-columns // candidate.tile_n) * problem.num_groups
+    return tiles * (-(-problem.k // BLOCK_K) + TILE_BLOCKS)
+
+
+def row_work(case: RowCase) -> float:
+    """Return the work of an operation on rows: elements."""
+    return case.rows * (case.cols + ROW_COLUMNS)
