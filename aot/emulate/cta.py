@@ -25,8 +25,8 @@ TENSOR_LANES, TENSOR_COLUMNS = 128, 512
 """Tensor memory of an SM, of 32 bits each. Source: PTX ISA, "Tensor Memory Addressing"."""
 TENSOR_POISON = 0x7FC0DEAD
 """A NaN that shows where nothing was written."""
-QUARTERS = 4
-"""Of the lanes of tensor memory: each warp of four reads its own 32. Accesses are ordered by quarter and column."""
+TENSOR_GROUP_LANES = 16
+"""Lanes that are ordered as one, in each column: accumulators of 64 rows have 16 of each warp's 32."""
 
 
 class Mbarrier:
@@ -162,13 +162,15 @@ class TensorMemory:
         self.allocated = np.zeros(TENSOR_COLUMNS, bool)
         self.may_allocate = True
         self.queue = WaitQueue()
-        self.shadow = Shadow(QUARTERS * TENSOR_COLUMNS, machine.operations, machine.report, has_proxies=False)
+        self.shadow = Shadow(
+            TENSOR_LANES // TENSOR_GROUP_LANES * TENSOR_COLUMNS, machine.operations, machine.report, has_proxies=False
+        )
 
     @staticmethod
     def cells(first_lane: int, num_lanes: int, column: int, num_columns: int) -> NDArray[np.int64]:
         """Return the cells of lanes and columns, by number."""
-        quarters = np.arange(first_lane // 32, (first_lane + num_lanes - 1) // 32 + 1)
-        return (quarters[:, None] * TENSOR_COLUMNS + np.arange(column, column + num_columns)).reshape(-1)
+        groups = np.arange(first_lane // TENSOR_GROUP_LANES, -(-(first_lane + num_lanes) // TENSOR_GROUP_LANES))
+        return (groups[:, None] * TENSOR_COLUMNS + np.arange(column, column + num_columns)).reshape(-1)
 
     def check_allocated(self, column: int, num_columns: int, where: str) -> None:
         """Fault where columns are not allocated."""

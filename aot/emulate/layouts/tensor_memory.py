@@ -34,7 +34,7 @@ Source: PTX ISA, tcgen05.ld, "Access restrictions".
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
     """Places in tensor memory relative to an address, of any shape."""
 
@@ -82,7 +82,7 @@ def accumulator_cells(m: int, n: int, cta_group: int) -> Cells:
     return _cells(row + 64 * (column >= half), column % half)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FactorCells:
     """Where the scale factors of rows lie: a byte of a column each."""
 
