@@ -22,7 +22,7 @@ from quack.tile_scheduler import WorkTileInfo
 from aot.core.types import SCALE_BLOCK
 from aot.families._block_scale_kernel import ATOM_COLUMNS, ATOM_ROWS, COLUMNS_OF_AN_ATOM, num_blocks
 from aot.families._group_rows import RowScheduler
-from aot.families._grouped_kernel import GemmGroupedSm90, GroupColumns
+from aot.families._grouped_kernel import GemmGroupedSm90, GroupColumns, behind_proxy_fence
 
 REPLACED = {
     "mma": ["self", "ab_pipeline", "ab_read_state", "mma_fn", "acc", "acc_slow", "k_tile_cnt", "warp_group_idx"]
@@ -131,6 +131,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
     ) -> Any:
         """Multiply the stages of a tile, each times its factors."""
         factors = self._factors_of_tile(mma_fn.args[0])
+        multiply = behind_proxy_fence(mma_fn) if const_expr(self.gather_A) else mma_fn
         acc_slow.fill(0.0)
         scales = self._read(factors, Int32(0))
         is_full = Boolean(True)
@@ -138,7 +139,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
             is_full = ab_pipeline.consumer_try_wait(ab_read_state)
         for k_tile in cutlass.range(k_tile_cnt, unroll=1):
             ab_pipeline.consumer_wait(ab_read_state, is_full)
-            mma_fn(A_idx=ab_read_state.index, B_idx=ab_read_state.index, zero_init=Boolean(True))
+            multiply(A_idx=ab_read_state.index, B_idx=ab_read_state.index, zero_init=Boolean(True))
             following = self._read(factors, cutlass.min(k_tile + 1, k_tile_cnt - 1))
             warpgroup.wait_group(0)
             ab_pipeline.consumer_release(ab_read_state)

@@ -4,7 +4,7 @@ A group of rows is multiplied by a B of its own, and has bias and factors of B o
 its own. What is gathered is read by index while it is loaded to shared memory: a row whose index is not one of A's is
 read as zeros.
 
-quack's private method that is overridden here is named in REPLACED. `tests/unit/families/test_grouped_kernel.py` fails
+quack's private method that is overridden here is named in REPLACED. `tests/unit/families/test_grouped.py` fails
 where a release of quack changes it.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import Boolean, Int32, const_expr, cute
 from cutlass.cute.tensor import _Tensor as TensorValue
+from cutlass.experimental import primitives as prims
 from quack import copy_utils
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import EpiContext, TileStore
@@ -33,6 +34,9 @@ from aot.families._places import place_of
 
 PARAMETERS = ("tiled_mma", "tma_atom_a", "mA_mkl", "tma_atom_b", "mB_nkl")
 """The first parameters of quack's kernels."""
+
+PIECE_BYTES = 16
+"""What one asynchronous copy writes to shared memory. Source: PTX ISA, cp.async: `.cg` takes 16 alone."""
 
 REPLACED = {
     "_make_gather_A_copy": ["self", "mA_mkl", "sA", "varlen_manager", "tile_coord_mnkl", "batch_idx"],
@@ -68,16 +72,37 @@ def gather_rows(copy: Any, a: cute.Tensor, shared: cute.Tensor, index: cute.Tens
 
     def copy_tile(k_tile: Any, stage: Any, pred: bool = False) -> None:
         del pred
-        is_inside = k_tile * tile_k + column < a.shape[1]
+        first = k_tile * tile_k + column
+        # k may end inside a piece, and what lies behind it is not A's: NaN there would meet zeros of B, and behind the
+        # last row memory may end. So each copy reads the bytes of k that are left, and the instruction writes zeros
+        # behind them (PTX ISA, cp.async, src-size).
+        left = cutlass.max(cutlass.min(a.shape[1] - first, Int32(elements)), Int32(0))
         for i in cutlass.range_constexpr(size):
-            is_there = cute.make_rmem_tensor(1, Boolean)
-            is_there[0] = are_there[i] & is_inside
+            num_bytes = cutlass.select_(are_there[i], left * (a.element_type.width // 8), Int32(0))
             row: Any = a[rows[i], None]
             pieces = cute.tiled_divide(cute.append_ones(row, up_to_rank=2), (elements, 1))[None, None, 0]
-            source = pieces[None, (k_tile * tile_k + column) // elements]
-            cute.copy(copy, source, staged[(None, i), stage], pred=is_there)
+            source, target = pieces[None, first // elements].iterator, staged[(None, i), stage].iterator
+            prims.cp_async_shared_global(
+                target.to_llvm_ptr(), source.to_llvm_ptr(), PIECE_BYTES, prims.LoadCacheModifier.CG, cp_size=num_bytes
+            )
 
     return copy_tile
+
+
+def behind_proxy_fence(multiply: Any) -> Any:
+    """Return the function that multiplies a stage, which first makes gathered rows visible to `wgmma`.
+
+    `cp.async` writes shared memory through the generic proxy, and `wgmma` reads it through the async proxy: a
+    `fence.proxy.async` has to stand between them (PTX ISA, Memory Consistency Model, Proxies; wgmma.mma_async). The
+    warp that gathers cannot execute it: its copies complete after it has gone on, and arrive at the barrier by
+    themselves (`cp.async.mbarrier.arrive.noinc`). So the warps that multiply do, after they have waited for the stage.
+    """
+
+    def multiply_fenced(**stage: Any) -> Any:
+        cute.arch.fence_proxy("async.shared", space="cta")
+        return multiply(**stage)
+
+    return multiply_fenced
 
 
 class PlacedB(TensorValue):
@@ -207,6 +232,11 @@ class GemmGroupedSm90(GroupedMixin, GemmEpilogueSm90):
         copy = self._make_gmem_tiled_copy_A(a.element_type, self.a_layout, threads).get_slice(thread)
         rows = cute.domain_offset((first,), index)
         return gather_rows(copy, a, shared, rows, groups.len_m(group) - first), None
+
+    def mma(self, ab_pipeline: Any, ab_read_state: Any, mma_fn: Any, *args: Any) -> Any:
+        """Multiply the stages of a tile as quack does, gathered ones behind a fence."""
+        multiply = behind_proxy_fence(mma_fn) if self.gather_A else mma_fn
+        return super().mma(ab_pipeline, ab_read_state, multiply, *args)
 
 
 class GemmGroupedSm100(GroupedMixin, GemmEpilogueSm100):
