@@ -74,12 +74,14 @@ def _wrongs(results: Sequence[KernelResult]) -> Iterator[str]:
 
 
 def _notes(results: Sequence[KernelResult]) -> Iterator[str]:
-    """List the notes of kernels that are right, each kind once."""
-    counts = Counter(
-        (x.kind, x.text) for result in results for case in result.cases for x in case.findings if not x.is_fault
-    )
-    for (kind, text), count in counts.most_common(MAX_SHOWN):
-        yield f"note: {kind}: {text}; in {count} places of cases"
+    """List the notes, each kind once, with the kernel that has most of them."""
+    counts: dict[str, Counter[str]] = {}
+    for result in results:
+        for x in (x for case in result.cases for x in case.findings if not x.is_fault):
+            counts.setdefault(x.kind, Counter())[result.name] += x.count
+    for kind, by_kernel in counts.items():
+        name, count = by_kernel.most_common(1)[0]
+        yield f"note: {kind}: in {len(by_kernel)} kernels; {name} has most, {count:,}"
 
 
 def _left_out(results: Sequence[KernelResult], asked: ExecutionOptions) -> Iterator[str]:

@@ -70,6 +70,8 @@ class Execution:
     schedule: Schedule
     report: Report
     seconds: float
+    last_lines: range
+    """Lines of the PTX that the last of the kernels has."""
 
 
 def _no_clock(what: str) -> NoReturn:
@@ -212,7 +214,10 @@ class EmulatedGpu:
         start = time.perf_counter()
         report = machine.run(renamed)
         seconds = time.perf_counter() - start
-        self.executions.append(Execution(tuple(x.code.name for x in launches), self.schedule, report, seconds))
+        lines = [x.line for x in launches[-1].code.kernels[launches[-1].launch.kernel].instructions]
+        names = tuple(x.code.name for x in launches)
+        last_lines = range(min(lines), max(lines) + 1)
+        self.executions.append(Execution(names, self.schedule, report, seconds, last_lines))
 
     def time_us(self, launch: Callable[[], None]) -> float:
         """Refuse (DeviceError)."""
