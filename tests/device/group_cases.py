@@ -49,6 +49,25 @@ GROUPED = tuple(
 
 
 @dataclass(frozen=True)
+class Tail:
+    """Rows of x and of the weights that are longer than k, as those of a part `x[:, :k]` are."""
+
+    k: int
+    stride: int
+    """Elements from row to row: a multiple of 16 bytes, so that tensor cores take them, though k may end inside one."""
+    value: float
+    """What lies behind k; it is in no product."""
+
+
+NAN, INF = float("nan"), float("inf")
+TAILS = {
+    2: (Tail(97, 104, NAN), Tail(100, 104, NAN), Tail(196, 200, INF), Tail(200, 208, NAN), Tail(7, 8, INF)),
+    1: (Tail(97, 112, NAN), Tail(100, 112, NAN), Tail(196, 208, NAN), Tail(208, 224, NAN), Tail(7, 16, NAN)),
+}
+"""Tails by the bytes of an element; float8_e4m3fn has no infinity."""
+
+
+@dataclass(frozen=True)
 class Expected:
     """What a call must give: a result, and how far each element may be from it; NaN where nothing may be written."""
 
@@ -165,24 +184,40 @@ def _scaled(kind: Kind, values: torch.Tensor, rows_of_block: int) -> tuple[torch
     return scale, values.double() * spread[..., :rows, :]
 
 
-def scattered(rng: random.Random, stack: torch.Tensor) -> list[torch.Tensor]:
+def with_tail(values: torch.Tensor, tail: Tail | None) -> torch.Tensor:
+    """Return values (..., rows, k) in rows of a tail's stride; behind the last row's k the allocation ends."""
+    if tail is None:
+        return values
+    *_, rows, k = values.shape
+    size = values.numel() // k * tail.stride - (tail.stride - k)
+    memory = torch.full((size,), tail.value, device=values.device).to(values.dtype)
+    strides = (rows * tail.stride, tail.stride, 1)
+    return memory.as_strided(values.shape, strides[3 - values.ndim :]).copy_(values)
+
+
+def scattered(rng: random.Random, stack: torch.Tensor, tail: Tail | None = None) -> list[torch.Tensor]:
     """Return the matrices of a stack as allocations of their own, in no order and at no one step."""
     order = rng.sample(range(len(stack)), len(stack))
     kept, spacers = {}, []
     for i in order:
         spacers.append(torch.empty(rng.randrange(1, 6000), dtype=torch.uint8, device=stack.device))
-        kept[i] = stack[i].clone()
+        kept[i] = with_tail(stack[i].clone(), tail)
     return [kept[i] for i in range(len(stack))]
 
 
-def grouped_case(kind: Kind, rng: random.Random, device: str) -> Case:
-    """Draw a call of `grouped_linear` for groups of rows."""
+def grouped_case(kind: Kind, rng: random.Random, device: str, tail: Tail | None = None) -> Case:
+    """Draw a call of `grouped_linear` for groups of rows; with a tail where one is given, and else in a third of them."""
     cuts, dtype = rng.choice(CUTS), rng.choice(kind.dtypes)
     groups, (n, k) = Groups.draw(rng, cuts), _extents(rng, kind)
+    if tail is None and rng.random() < 1 / 3:
+        tail = rng.choice(TAILS[dtype.itemsize])
+    if tail is not None:
+        k = tail.k
     element = torch.bfloat16 if kind.scales else dtype
     x = _drawn(dtype, device, rng.randrange(1, 100) if kind.is_gathered else groups.rows, k)
     weight = _drawn(dtype, device, len(groups.ends), (1 + kind.is_gated) * n, k)
     (scale_x, values), (scale_w, weights) = _scaled(kind, x, 1), _scaled(kind, weight, BLOCK)
+    x = with_tail(x, tail)
     if scale_w is not None and kind.scales == "rows":
         scale_w = scale_w.squeeze(-1)
     out, whole = _out(rng, element, device, groups.rows, n)
@@ -204,8 +239,8 @@ def grouped_case(kind: Kind, rng: random.Random, device: str) -> Case:
         y, missed = _product(values[start:end], of_group, ACCUMULATION[dtype])
         y, missed = _gated(y, missed) if kind.is_gated else (y, missed)
         result[start:end, :n], radius[start:end, :n] = y, missed + ROUNDING[element] * y.abs()
-    text = f"{kind.name} {dtype} n {n} k {k} {cuts} {groups}"
-    weight = scattered(rng, weight) if kind.is_listed else weight
+    text = f"{kind.name} {dtype} n {n} k {k} {cuts} {groups} {tail}"
+    weight = scattered(rng, weight, tail) if kind.is_listed else with_tail(weight, tail)
     return Case(text, (x, weight, groups.offsets(device)), keywords, Expected(result, radius), whole)
 
 

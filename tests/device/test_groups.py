@@ -1,5 +1,7 @@
 """Random batches and groups against float64, on the GPU, and the torch operator of groups in a CUDA graph."""
 
+import random
+
 import pytest
 
 pytest.importorskip("torch")
@@ -8,6 +10,7 @@ pytest.importorskip("aot_gemm")
 import aot_gemm
 import torch
 
+from tests.device.group_cases import GROUPED, TAILS, grouped_case
 from tests.device.groups import check, draws, line
 from tests.device.reference import randn
 
@@ -20,6 +23,20 @@ def test_random_calls_against_float64(name):
     if not tally.count:
         pytest.skip(f"the wheel has no kernels for {name}")
     assert tally.wrong == 0, line(name, tally)
+
+
+@pytest.mark.parametrize("ordinal", range(5))
+@pytest.mark.parametrize("kind", GROUPED, ids=lambda x: x.name)
+def test_what_lies_behind_k_is_in_no_result(kind, ordinal):
+    tail = TAILS[kind.dtypes[0].itemsize][ordinal]
+    for seed in range(10):
+        case = grouped_case(kind, random.Random(f"{kind.name} {tail} {seed}"), "cuda", tail)
+        try:
+            aot_gemm.grouped_linear(*case.arguments, **case.keywords)
+        except aot_gemm.UnsupportedError as error:
+            pytest.skip(str(error))
+        share = case.expected.share(case.whole)
+        assert share <= 1, (share, case.text)
 
 
 def test_a_cuda_graph_takes_the_operator_and_follows_the_offsets():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.device.group_cases import TAILS, with_tail
 from tests.device.groups import check, draws
 
 COUNT = 5
@@ -29,6 +30,15 @@ def factors(values, scale, rows_of_block):
     return values.double() * scale.double()
 
 
+def read_past_k(x):
+    """Return what is lost where whole pieces of 16 bytes are read: NaN for each row that has it behind its k."""
+    behind = -x.shape[1] % (16 // x.element_size())
+    if behind == 0 or x.stride(0) < x.shape[1] + behind:
+        return torch.zeros(len(x), 1)
+    past = x.as_strided((len(x) - 1, behind), (x.stride(0), 1), x.shape[1]).double()
+    return torch.cat([(past * 0).sum(1, keepdim=True), torch.zeros(1, 1)])
+
+
 def grouped_linear(x, weight, offsets, *, out, index=None, gate=None, scale_x=None, scale_w=None, fault=None):
     """Stand for the wheel's function, in float64; `fault` is what to do wrong."""
     if isinstance(weight, list):
@@ -39,6 +49,8 @@ def grouped_linear(x, weight, offsets, *, out, index=None, gate=None, scale_x=No
             out[i] = (x[:, a:b].double() @ weight[:, a:b].double().T).to(out.dtype)
         return
     values, weights = factors(x, scale_x, 1), factors(weight, scale_w, 128)
+    if fault == "tail":
+        values = values + read_past_k(x)
     if index is not None:
         is_row = (index >= 0) & (index < len(x))
         values = values[index.long().clamp(0, len(x) - 1)] * (1 if fault == "index" else is_row[:, None])
@@ -80,10 +92,24 @@ def test_a_right_result_is_within_its_bound(name):
         ("rows", "precision"),
         ("fp8 blocks", "last"),
         ("rows listed", "places"),
+        ("rows gathered", "tail"),
+        ("fp8 rows gathered gated", "tail"),
     ],
 )
 def test_a_fault_is_found(name, fault):
-    assert check(package(fault=fault), name, COUNT, device="cpu").wrong > 0
+    assert check(package(fault=fault), name, 3 * COUNT, device="cpu").wrong > 0
+
+
+@pytest.mark.parametrize("tail", [*TAILS[1], *TAILS[2]], ids=str)
+def test_behind_k_lies_what_a_tail_says_and_behind_the_last_row_nothing(tail):
+    values = torch.arange(6 * tail.k, dtype=torch.float32).reshape(2, 3, tail.k).to(torch.bfloat16)
+    found = with_tail(values, tail)
+    assert torch.equal(found, values)
+    assert found.stride() == (3 * tail.stride, tail.stride, 1)
+    memory = torch.tensor([], dtype=torch.bfloat16).set_(found.untyped_storage())
+    assert len(memory) == 6 * tail.stride - (tail.stride - tail.k)
+    behind = torch.tensor(tail.value, dtype=torch.bfloat16).expand(tail.stride - tail.k)
+    assert torch.equal(memory[tail.k : tail.stride].nan_to_num(), behind.nan_to_num())
 
 
 def test_what_the_wheel_has_no_kernels_for_is_counted():
