@@ -50,12 +50,12 @@ class Mbarrier:
     MAX_TRANSACTIONS = 2**20 - 1
     """Range of the transaction count. Source: PTX ISA, "Contents of the mbarrier object"."""
 
-    def __init__(self, where: str, count: int, num_warps: int) -> None:
+    def __init__(self, where: str, count: int, cluster: Cluster) -> None:
         self.where, self.count, self.pending, self.transactions, self.phase = where, count, count, 0, 0
         self.queue = WaitQueue()
-        self.arrived = Knowledge(num_warps)
+        self.arrived = cluster.knowledge()
         """What those know who have arrived; it grows from phase to phase, as a release sequence does."""
-        self.completed = Knowledge(num_warps)
+        self.completed = cluster.knowledge()
         """The same when the last phase was completed: what a wait for it learns."""
         self.initialised_by: tuple[int, int] = (0, 0)
         """Warp and epoch."""
@@ -188,9 +188,12 @@ class Cluster:
         self.launch, self.number = launch, number
         self.ctas = [Cta(machine, self, rank, ctaid) for rank, ctaid in enumerate(ctaids)]
         self.num_arrived = self.generation = 0
-        self.arrived = Knowledge(machine.num_warps)
-        self.completed = Knowledge(machine.num_warps)
+        self.arrived, self.completed = self.knowledge(), self.knowledge()
         self.queue = WaitQueue()
+
+    def knowledge(self) -> Knowledge:
+        """Return what one of the cluster knows who knows nothing yet."""
+        return Knowledge(self.number, len(self.ctas) * self.launch.launch.warps_per_cta)
 
     def cta_of(self, address: int, where: str) -> Cta:
         """Return the CTA that a shared::cluster address is of.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.emulate.order import Knowledge
+from aot.emulate.order import ANY_CLUSTER, Knowledge
 from aot.emulate.warp import WaitQueue
 
 if TYPE_CHECKING:
@@ -53,21 +53,21 @@ class Launch:
 class RunningLaunch:
     """A launch on the machine: which clusters wait, which run, and whether the next launch may begin."""
 
-    def __init__(self, launch: Launch, program: Program, first_warp: int, num_warps: int) -> None:
-        self.launch, self.program, self.first_warp = launch, program, first_warp
+    def __init__(self, launch: Launch, program: Program, number: int) -> None:
+        self.launch, self.program, self.number = launch, program, number
         self.smem_bytes = launch.smem_bytes + program.kernel.static_bytes
         grid, cluster = launch.grid, launch.cluster
         x, y, z = (grid[i] // cluster[i] for i in range(3))
         self.waiting = deque((i, j, k) for k in range(z) for j in range(y) for i in range(x))
         self.running: list[Cluster] = []
-        self.num_started = self.num_left = 0
         self.num_left = launch.num_ctas
         self.num_triggered = 0
         self.is_complete = False
         self.queue = WaitQueue()
         """Warps of the next launch that wait for this one's end."""
-        self.knowledge = Knowledge(num_warps)
-        """What its CTAs knew when they exited."""
+        self.knowledge = Knowledge(ANY_CLUSTER, 0)
+        """What is known where it has ended: that it has, and what its warps knew of launches before it."""
+        self.knowledge.seen.launches = 1 << number
         self.refused: set[int] = set()
         """Clusters whose cancel was refused."""
         self.front: RunningLaunch | None = None

@@ -21,7 +21,7 @@ from aot.emulate.faults import Fault, FaultKind, Finding, FindingKind
 from aot.emulate.launch import Launch, RunningLaunch
 from aot.emulate.memory import PARAMETER_WINDOW, Allocation, GlobalMemory
 from aot.emulate.operation import Operation
-from aot.emulate.order import Agent, Knowledge, Shadow
+from aot.emulate.order import MAX_CLUSTER_WARPS, Agent, Knowledge, Shadow
 from aot.emulate.schedule import Schedule
 from aot.emulate.warp import WaitQueue, Warp
 
@@ -87,7 +87,7 @@ class Machine:
         self.rng = random.Random(schedule.seed)  # noqa: S311 - draws schedules, no secrets
         self.counts: Counter[str] = Counter()
         self.bytes_moved: Counter[str] = Counter()
-        self.num_instructions = self.num_warps = 0
+        self.num_instructions = 0
         self.operations: dict[int, Agent] = {}
         self._num_operations = 0
         self._ready: list[Warp] = []
@@ -96,7 +96,8 @@ class Machine:
         self._held: list[Operation] = []
         self._queues: dict[int, deque[Operation]] = {}
         self._launches: list[RunningLaunch] = []
-        self._next_launch = self._next_warp = self._idle = 0
+        self._next_launch = self._idle = 0
+        self._launch_of_cluster: list[int] = []
         self.told: dict[int, Knowledge] = {}
         """What strong stores have told, by place: see units/atomics.py."""
         self._findings: dict[tuple[FindingKind, str], list[object]] = {}
@@ -129,8 +130,6 @@ class Machine:
         """Make an operation of a warp; its accesses are declared by its agent, then it is posted or queued."""
         self._num_operations += 1
         token = self._num_operations
-        # Whoever comes behind the launch's end finds all its operations complete.
-        warp.launch.knowledge.join_done(1 << token)
         agent = Agent(
             warp.knowledge.copy(),
             where,
@@ -139,6 +138,7 @@ class Machine:
             bit=1 << token,
             token=token,
             generic=not is_async_proxy,
+            launch=warp.launch.number,
         )
         self.operations[token] = agent
         return Operation(kind, agent, run, lane)
@@ -206,7 +206,7 @@ class Machine:
             count = int(cta.tensor.allocated.sum())
             self.report(FindingKind.EXIT, f"CTA {cta.ctaid}", f"{count} columns of tensor memory are allocated")
         for warp in cta.warps:
-            launch.knowledge.join(warp.knowledge)
+            launch.knowledge.seen.launches |= warp.knowledge.seen.launches
         if all(x.done for x in cluster.ctas):
             launch.running.remove(cluster)
 
@@ -218,13 +218,12 @@ class Machine:
         Raises:
             Fault: a kernel did what it must not, or nothing can go on.
         """
-        self.num_warps = sum(x.num_ctas * x.warps_per_cta for x in launches)
         for allocation in self.memory.allocations():
             allocation.shadow = self._shadow_of(allocation) if allocation.writable else None
         front: RunningLaunch | None = None
         for launch in launches:
             program = self.programs[launch.kernel]
-            running = RunningLaunch(launch, program, self._next_warp, self.num_warps)
+            running = RunningLaunch(launch, program, len(self._launches))
             running.front, front = front, running
             self._launches.append(running)
         if launches and launches[0].is_programmatic:
@@ -238,7 +237,13 @@ class Machine:
         return Report(tuple(findings), self.num_instructions, dict(self.counts), dict(self.bytes_moved))
 
     def _shadow_of(self, allocation: Allocation) -> Shadow:
-        shadow = Shadow(allocation.content.size, self.operations, self.report, has_proxies=False)
+        shadow = Shadow(
+            allocation.content.size,
+            self.operations,
+            self.report,
+            has_proxies=False,
+            launch_of=self._launch_of_cluster.__getitem__,
+        )
         shadow.fill(slice(0, allocation.content.size))
         return shadow
 
@@ -260,14 +265,16 @@ class Machine:
             self._next_launch += 1
 
     def _start_cluster(self, launch: RunningLaunch) -> None:
-        cluster = Cluster(self, launch, launch.num_started, launch.cluster_ctas(launch.waiting.popleft()))
-        launch.num_started += 1
+        number = len(self._launch_of_cluster)
+        self._launch_of_cluster.append(launch.number)
+        cluster = Cluster(self, launch, number, launch.cluster_ctas(launch.waiting.popleft()))
+        per_cta = launch.launch.warps_per_cta
         block = launch.launch.block
         threads = block[0] * block[1] * block[2]
         for cta in cluster.ctas:
-            for index in range(launch.launch.warps_per_cta):
-                warp = Warp(self, cta, index, self._next_warp, min(32, threads - 32 * index))
-                self._next_warp += 1
+            for index in range(per_cta):
+                warp_number = number * MAX_CLUSTER_WARPS + cta.rank * per_cta + index
+                warp = Warp(self, cta, index, warp_number, min(32, threads - 32 * index))
                 warp.num_registers = -(-self.num_registers // 8) * 8
                 if launch.front is not None and launch.front.is_complete:
                     warp.knowledge.join(launch.front.knowledge)

@@ -38,25 +38,68 @@ HOST = np.iinfo(np.int32).max
 """Who last wrote a cell that the host filled before the launch."""
 
 
+MAX_CLUSTER_WARPS = 1024
+"""Warps of a cluster at the most, for numbers: 16 CTAs of 32. Warp i of cluster c has the number 1024 c + i."""
+ANY_CLUSTER = -1
+"""The cluster of what belongs to none, such as a flag in global memory."""
+
+
 class Clock:
-    """What is known to have happened: an epoch of each warp, and the operations that are complete."""
+    """What is known to have happened: epochs of warps, operations that are complete, and launches that have ended.
 
-    __slots__ = ("done", "epochs")
+    Nearly all that a warp knows is of its own cluster, whose epochs are an array. Those of other clusters, of which one
+    hears through global memory alone, are arrays by cluster, which are never changed in place.
+    """
 
-    def __init__(self, num_warps: int) -> None:
-        self.epochs = np.zeros(num_warps, np.int32)
-        self.done = 0
+    __slots__ = ("cluster", "done", "epochs", "launches", "others")
+
+    def __init__(self, cluster: int, num_warps: int) -> None:
+        self.cluster, self.epochs = cluster, np.zeros(num_warps, np.int32)
+        self.others: dict[int, NDArray[np.int32]] = {}
+        self.done = self.launches = 0
 
     def copy(self) -> Clock:
         """Return what is known now."""
         found = Clock.__new__(Clock)
-        found.epochs, found.done = self.epochs.copy(), self.done
+        found.cluster, found.epochs, found.others = self.cluster, self.epochs.copy(), self.others
+        found.done, found.launches = self.done, self.launches
+        if self.others:
+            found.others = dict(self.others)
         return found
 
     def join(self, other: Clock) -> None:
         """Learn what another knows."""
-        np.maximum(self.epochs, other.epochs, out=self.epochs)
         self.done |= other.done
+        self.launches |= other.launches
+        if other.cluster == self.cluster:
+            np.maximum(self.epochs, other.epochs, out=self.epochs)
+        elif other.cluster != ANY_CLUSTER:
+            self._learn(other.cluster, other.epochs.copy())
+        if other.others:
+            for cluster, epochs in other.others.items():
+                self._learn(cluster, epochs)
+
+    def _learn(self, cluster: int, epochs: NDArray[np.int32]) -> None:
+        if cluster == self.cluster:
+            np.maximum(self.epochs, epochs, out=self.epochs)
+            return
+        mine = self.others.get(cluster)
+        if not self.others:
+            self.others = {}  # it may be shared with a copy
+        self.others[cluster] = epochs if mine is None else np.maximum(mine, epochs)
+
+    def epoch_of(self, warp: int) -> int:
+        """Return the last epoch of a warp, by its number, that is known; 0 where none is."""
+        cluster, local = divmod(warp, MAX_CLUSTER_WARPS)
+        epochs = self.epochs if cluster == self.cluster else self.others.get(cluster)
+        return 0 if epochs is None else int(epochs[local])
+
+    def knows(self, warps: NDArray[np.int32], epochs: NDArray[np.int32]) -> bool:
+        """Say whether epochs of warps are known, by one comparison: warps of other clusters count as not known."""
+        first = self.cluster * MAX_CLUSTER_WARPS
+        if warps.min() < first or warps.max() >= first + self.epochs.size:
+            return False
+        return bool((self.epochs[warps - first] >= epochs).all())
 
 
 class Knowledge:
@@ -64,8 +107,8 @@ class Knowledge:
 
     __slots__ = ("fenced", "initialised", "seen")
 
-    def __init__(self, num_warps: int) -> None:
-        self.seen, self.fenced, self.initialised = Clock(num_warps), Clock(num_warps), Clock(num_warps)
+    def __init__(self, cluster: int, num_warps: int) -> None:
+        self.seen, self.fenced, self.initialised = (Clock(cluster, num_warps) for _ in range(3))
 
     def copy(self) -> Knowledge:
         """Return what is known now."""
@@ -95,7 +138,7 @@ class Agent:
     """The warp or unit, for messages."""
     is_async_proxy: bool
     warp: int = -1
-    """A warp's number in the launch; -1 of an operation."""
+    """A warp's number; -1 of an operation."""
     epoch: int = 0
     bit: int = 0
     """An operation's bit."""
@@ -103,6 +146,8 @@ class Agent:
     """An operation's number, from 1."""
     generic: bool = False
     """Whether an operation writes through the generic proxy, as cp.async does."""
+    launch: int = 0
+    """Which launch it is of, by number."""
 
 
 @dataclass(slots=True)
@@ -121,9 +166,19 @@ class Shadow:
         operations: every asynchronous operation of the launch by its token, which the machine keeps.
         report: called with each access that is not ordered.
         has_proxies: whether the memory is seen through two proxies, as shared memory is.
+        launch_of: the number of the launch that a cluster is of, where the memory outlives a launch.
     """
 
-    def __init__(self, num_cells: int, operations: dict[int, Agent], report: Report, *, has_proxies: bool) -> None:
+    def __init__(
+        self,
+        num_cells: int,
+        operations: dict[int, Agent],
+        report: Report,
+        *,
+        has_proxies: bool,
+        launch_of: Callable[[int], int] | None = None,
+    ) -> None:
+        self._launch_of_cluster = launch_of
         self._by = np.zeros(num_cells, np.int32)
         self._at = np.zeros(num_cells, np.int32)
         self._operations, self._report, self._has_proxies = operations, report, has_proxies
@@ -141,6 +196,14 @@ class Shadow:
             return f"{found.who} of {found.where}"
         return self._places.get((by, at), f"warp {by - 1}")
 
+    def _launch_of(self, warp: int) -> int | None:
+        return None if self._launch_of_cluster is None else self._launch_of_cluster(warp // MAX_CLUSTER_WARPS)
+
+    @staticmethod
+    def _is_over(knowledge: Knowledge, launch: int | None) -> bool:
+        """Say whether a launch is known to have ended, and all that it did with it."""
+        return launch is not None and bool(knowledge.seen.launches >> launch & 1)
+
     def _check_writer(self, agent: Agent, by: int, at: int, *, is_write: bool) -> None:
         knowledge = agent.knowledge
         if by == NOBODY:
@@ -153,11 +216,13 @@ class Shadow:
             return
         needs_fence = self._has_proxies and agent.is_async_proxy
         if by > 0:
-            is_seen = int(knowledge.seen.epochs[by - 1]) >= at
-            is_fenced = int(knowledge.fenced.epochs[by - 1]) >= at
+            is_seen = self._is_over(knowledge, self._launch_of(by - 1)) or knowledge.seen.epoch_of(by - 1) >= at
+            is_fenced = knowledge.fenced.epoch_of(by - 1) >= at
         else:
             writer = self._operations[-by]
-            is_seen = bool(knowledge.seen.done & writer.bit) or writer is agent
+            is_seen = (
+                bool(knowledge.seen.done & writer.bit) or writer is agent or self._is_over(knowledge, writer.launch)
+            )
             is_fenced = bool(knowledge.fenced.done & writer.bit) or writer is agent
             needs_fence = needs_fence and writer.generic
         if not is_seen:
@@ -174,7 +239,7 @@ class Shadow:
         known = agent.knowledge.fenced if needs_fence else agent.knowledge.seen
         # Nearly always warps wrote all of it, and all is known: one comparison. A warp's own epoch is among what it
         # has seen; the numbers of operations, below zero, and of nobody and the host are left to the check of each.
-        if by.min() > NOBODY and by.max() < HOST and (known.epochs[by - 1] >= at).all():
+        if by.min() > NOBODY and known.knows(by - 1, at):
             return
         first = int(by[0])
         if (by == first).all():
@@ -207,9 +272,11 @@ class Shadow:
     def write(self, agent: Agent, cells: Cells) -> None:
         """Note a write, and report it where it is not ordered behind earlier accesses."""
         self._check_writers(agent, cells, is_write=True)
-        epochs = agent.knowledge.seen.epochs
+        seen = agent.knowledge.seen
         for warp, at in self._readers.items():
-            if warp != agent.warp and (at[cells] > epochs[warp]).any():
+            if warp == agent.warp or not (at[cells] > seen.epoch_of(warp)).any():
+                continue
+            if not self._is_over(agent.knowledge, self._launch_of(warp)):
                 text = f"{agent.who}, not ordered behind a read by warp {warp}"
                 self._report(FindingKind.WRITE_BEFORE_READ, agent.where, text)
         if self._async_reads:
@@ -224,7 +291,8 @@ class Shadow:
         left = []
         for read in self._async_reads:
             if read.cells & cells and read.agent is not agent:
-                if not agent.knowledge.seen.done & read.agent.bit:
+                is_seen = agent.knowledge.seen.done & read.agent.bit
+                if not is_seen and not self._is_over(agent.knowledge, read.agent.launch):
                     text = f"{agent.who}, not ordered behind the read by {read.agent.who} of {read.agent.where}"
                     self._report(FindingKind.WRITE_BEFORE_READ, agent.where, text)
                 read.cells &= ~cells

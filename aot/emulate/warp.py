@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.emulate.order import Agent, Knowledge
+from aot.emulate.order import MAX_CLUSTER_WARPS, Agent, Knowledge
 from aot.emulate.types import LANES
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class Warp:
         self.blocked = self.polling = False
         self.waiting_for = ""
         self.resume: Callable[[], None] | None = None
-        knowledge = Knowledge(machine.num_warps)
+        knowledge = cta.cluster.knowledge()
         self.agent = Agent(
             knowledge, "", f"warp {index} of CTA {cta.ctaid}", is_async_proxy=False, warp=number, epoch=1
         )
-        knowledge.seen.epochs[number] = 1
+        knowledge.seen.epochs[number % MAX_CLUSTER_WARPS] = 1
         # What units keep of a warp.
         self.tried: tuple[object, ...] | None = None
         """The last try of a barrier that failed."""
@@ -93,7 +93,7 @@ class Warp:
     def next_epoch(self) -> None:
         """Begin an epoch: what the warp did before can be told apart from what it does next."""
         self.agent.epoch += 1
-        self.knowledge.seen.epochs[self.number] = self.agent.epoch
+        self.knowledge.seen.epochs[self.number % MAX_CLUSTER_WARPS] = self.agent.epoch
 
     def at(self, where: str) -> Agent:
         """Return who accesses memory by the instruction at `where`."""

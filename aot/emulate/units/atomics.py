@@ -15,7 +15,7 @@ import numpy as np
 
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import YIELD, form
-from aot.emulate.order import Knowledge
+from aot.emulate.order import ANY_CLUSTER, Knowledge
 from aot.emulate.ptx import Address, Vector
 from aot.emulate.types import BYTES, UNSIGNED, bf16_to_f32, f32_to_bf16, view_dtype
 from aot.emulate.units.load_store import space_of
@@ -33,7 +33,7 @@ def tell(warp: Warp, place: int, *, releases: bool) -> None:
     """Let others learn at a place what the warp knows, or knew at its last fence."""
     known = warp.release() if releases else warp.fences
     if known is not None:
-        told = warp.machine.told.setdefault(place, Knowledge(warp.machine.num_warps))
+        told = warp.machine.told.setdefault(place, Knowledge(ANY_CLUSTER, 0))
         told.join(known)
 
 
@@ -46,7 +46,7 @@ def learn(warp: Warp, place: int, *, acquires: bool) -> None:
         warp.knowledge.join(told)
     else:
         if warp.acquiring is None:
-            warp.acquiring = Knowledge(warp.machine.num_warps)
+            warp.acquiring = Knowledge(ANY_CLUSTER, 0)
         warp.acquiring.join(told)
 
 

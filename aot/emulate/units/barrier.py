@@ -32,7 +32,7 @@ def check_initialised(warp: Warp, barrier: Mbarrier, where: str) -> None:
     """Note where a warp uses a barrier whose initialisation it cannot know."""
     by, epoch = barrier.initialised_by
     knowledge = warp.knowledge
-    if max(int(knowledge.seen.epochs[by]), int(knowledge.initialised.epochs[by])) < epoch and by != warp.number:
+    if max(knowledge.seen.epoch_of(by), knowledge.initialised.epoch_of(by)) < epoch and by != warp.number:
         warp.machine.report(FindingKind.BARRIER_INIT, where, f"warp {warp.index} uses mbarrier {barrier.where}")
 
 
@@ -65,7 +65,7 @@ def initialise(program: Program, instruction: Instruction) -> Step:
                 raise Fault(FaultKind.BARRIER, f"{where}: mbarrier {key:#x} is initialised twice")
             if not 1 <= number <= MAX_COUNT:
                 raise Fault(FaultKind.BARRIER, f"{where}: {number} arrivals")
-            barrier = Mbarrier(f"{key:#x} of CTA {cta.ctaid}", number, warp.machine.num_warps)
+            barrier = Mbarrier(f"{key:#x} of CTA {cta.ctaid}", number, cta.cluster)
             barrier.initialised_by = warp.number, warp.agent.epoch
             cta.mbarriers[key] = barrier
 

@@ -158,8 +158,10 @@ def _divide(a: Value, b: Value) -> Value:
     safe = np.where(b == 0, b.dtype.type(1), b)
     if a.dtype.kind == "u":
         return np.where(b == 0, ~b.dtype.type(0), a // safe)
-    quotient = np.abs(a.astype(np.int64)) // np.abs(safe.astype(np.int64))
-    return np.where((a < 0) != (safe < 0), -quotient, quotient).astype(a.dtype)
+    # The magnitude of the least number is no number of its type, but the unsigned one of the same bits.
+    unsigned = UNSIGNED[a.dtype.itemsize]
+    quotient = np.abs(a).view(unsigned) // np.abs(safe).view(unsigned)
+    return np.where((a < 0) != (safe < 0), np.negative(quotient), quotient).view(a.dtype)
 
 
 def _remainder(a: Value, b: Value) -> Value:

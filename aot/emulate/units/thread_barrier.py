@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from aot.emulate.cta import NamedBarrier
 from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import YIELD, form
-from aot.emulate.order import Knowledge
 
 if TYPE_CHECKING:
     from aot.emulate.forms import Step
@@ -34,7 +33,7 @@ def _check_together(warp: Warp, where: str) -> None:
 def _arrive(warp: Warp, index: int, total: int, where: str) -> NamedBarrier:
     barrier = warp.cta.named.get(index)
     if barrier is None:
-        barrier = warp.cta.named[index] = NamedBarrier(Knowledge(warp.machine.num_warps))
+        barrier = warp.cta.named[index] = NamedBarrier(warp.cta.cluster.knowledge())
     barrier.num_arrived += 32
     if barrier.num_arrived > total:
         text = f"{where}: {barrier.num_arrived} threads at barrier {index} of {total}"
@@ -43,7 +42,7 @@ def _arrive(warp: Warp, index: int, total: int, where: str) -> NamedBarrier:
     if barrier.num_arrived == total:
         barrier.num_arrived = 0
         barrier.generation += 1
-        barrier.completed, barrier.knowledge = barrier.knowledge, Knowledge(warp.machine.num_warps)
+        barrier.completed, barrier.knowledge = barrier.knowledge, warp.cta.cluster.knowledge()
         barrier.queue.wake()
     return barrier
 
