@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tests.unit.emulate.numbers import (
+    float_edges,
+    integer,
+    integer_edges,
+    is_nan,
+    value,
+    width,
+    wrapped,
+)
+from tests.unit.emulate.snippets import Operand, compute, run
+
+INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
+
+
+def pairs(kind):
+    """Each edge with each, as two columns of raw bits."""
+    found = list(itertools.product(integer_edges(kind), repeat=2))
+    return [x for x, _ in found], [y for _, y in found]
+
+
+def triples(kind, count=200):
+    draw = random.Random(5)
+    edges = integer_edges(kind)
+    return [[draw.choice(edges) if draw.random() < 0.6 else draw.getrandbits(width(kind)) for _ in range(count)]
+            for _ in range(3)]  # fmt: skip
+
+
+def check_binary(form, kind, function, *, to=None, skip=lambda _a, _b: False):
+    a, b = pairs(kind)
+    found = compute(form, to or kind, Operand(kind, a), Operand(kind, b))
+    for x, y, got in zip(a, b, found, strict=True):
+        if not skip(integer(x, kind), integer(y, kind)):
+            expected = wrapped(function(integer(x, kind), integer(y, kind)), to or kind)
+            assert got == expected, f"{form} of {x:#x} and {y:#x}: {got:#x}, expected {expected:#x}"
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_sums_and_products_wrap(kind):
+    check_binary(f"add.{kind}", kind, lambda x, y: x + y)
+    check_binary(f"sub.{kind}", kind, lambda x, y: x - y)
+    check_binary(f"mul.lo.{kind}", kind, lambda x, y: x * y)
+    check_binary(f"min.{kind}", kind, min)
+    check_binary(f"max.{kind}", kind, max)
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_the_upper_half_of_a_product(kind):
+    check_binary(f"mul.hi.{kind}", kind, lambda x, y: (x * y) >> width(kind))
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32"])
+def test_a_product_of_twice_the_bits(kind):
+    check_binary(f"mul.wide.{kind}", kind, lambda x, y: x * y, to=f"{kind[0]}{2 * width(kind)}")
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_division_is_towards_zero(kind):
+    """By zero it is undefined, and so is the one quotient that does not fit."""
+    quotient = lambda x, y: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)  # noqa: E731
+    check_binary(f"div.{kind}", kind, quotient, skip=lambda _, y: y == 0)
+    check_binary(f"rem.{kind}", kind, lambda x, y: x - y * quotient(x, y), skip=lambda _, y: y == 0)
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_multiply_add(kind):
+    a, b, c = triples(kind)
+    found = compute(f"mad.lo.{kind}", kind, Operand(kind, a), Operand(kind, b), Operand(kind, c))
+    assert found == [wrapped(x * y + z, kind) for x, y, z in zip(a, b, c, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["s32", "u32"])
+def test_multiply_add_of_twice_the_bits(kind):
+    (a, b, _), (c, _, _) = triples(kind), triples("u64")
+    found = compute(f"mad.wide.{kind}", "b64", Operand(kind, a), Operand(kind, b), Operand("b64", c))
+    expected = [wrapped(integer(x, kind) * integer(y, kind) + z, "b64") for x, y, z in zip(a, b, c, strict=True)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["b16", "b32", "b64"])
+def test_logic(kind):
+    check_binary(f"and.{kind}", kind, lambda x, y: x & y)
+    check_binary(f"or.{kind}", kind, lambda x, y: x | y)
+    check_binary(f"xor.{kind}", kind, lambda x, y: x ^ y)
+    edges = integer_edges(kind)
+    assert compute(f"not.{kind}", kind, Operand(kind, edges)) == [wrapped(~x, kind) for x in edges]
+
+
+def test_logic_of_predicates():
+    a, b = [0, 0, 1, 1], [0, 1, 0, 1]
+    operands = Operand("pred", a), Operand("pred", b)
+    assert compute("and.pred", "pred", *operands) == [0, 0, 0, 1]
+    assert compute("or.pred", "pred", *operands) == [0, 1, 1, 1]
+    assert compute("xor.pred", "pred", *operands) == [0, 1, 1, 0]
+    assert compute("not.pred", "pred", operands[0]) == [1, 1, 0, 0]
+    assert compute("mov.pred", "pred", operands[0]) == a
+
+
+@pytest.mark.parametrize("kind", ["s16", "s32", "s64"])
+def test_negation(kind):
+    edges = integer_edges(kind)
+    assert compute(f"neg.{kind}", kind, Operand(kind, edges)) == [wrapped(-x, kind) for x in edges]
+
+
+@pytest.mark.parametrize("kind", ["s32", "s64"])
+def test_absolute_value(kind):
+    edges = integer_edges(kind)
+    expected = [wrapped(abs(integer(x, kind)), kind) for x in edges]
+    assert compute(f"abs.{kind}", kind, Operand(kind, edges)) == expected
+
+
+@pytest.mark.parametrize("kind", ["b32", "b64"])
+def test_counts_of_bits(kind):
+    edges = integer_edges(kind)
+    operand = Operand(kind, edges)
+    assert compute(f"popc.{kind}", "b32", operand) == [f"{x:b}".count("1") for x in edges]
+    leading = [len(f"{x:0{width(kind)}b}") - len(f"{x:0{width(kind)}b}".lstrip("0")) for x in edges]
+    assert compute(f"clz.{kind}", "b32", operand) == leading
+
+
+def test_order_and_place_of_bits():
+    edges = integer_edges("u32")
+    reversed_ = [sum((x >> i & 1) << (31 - i) for i in range(32)) for x in edges]
+    assert compute("brev.b32", "b32", Operand("b32", edges)) == reversed_
+    highest = [max((i for i in range(32) if x >> i & 1), default=0xFFFFFFFF) for x in edges]
+    assert compute("bfind.u32", "b32", Operand("u32", edges)) == highest
+
+
+@pytest.mark.parametrize("kind", ["b16", "b32", "b64"])
+def test_left_shifts_past_the_width_give_zero(kind):
+    rows = list(
+        itertools.product(integer_edges(kind), [0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 2**31, 2**32 - 1])
+    )
+    found = compute(f"shl.{kind}", kind, Operand(kind, [x for x, _ in rows]), Operand("u32", [n for _, n in rows]))
+    assert found == [wrapped(x << n, kind) if n < 64 else 0 for x, n in rows]
+
+
+@pytest.mark.parametrize("kind", ["b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64"])
+def test_right_shifts_past_the_width_give_zeros_or_signs(kind):
+    rows = list(
+        itertools.product(integer_edges(kind), [0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 2**31, 2**32 - 1])
+    )
+    found = compute(f"shr.{kind}", kind, Operand(kind, [x for x, _ in rows]), Operand("u32", [n for _, n in rows]))
+    assert found == [wrapped(integer(x, kind) >> min(n, 64), kind) for x, n in rows]
+
+
+@pytest.mark.parametrize("mode", ["wrap", "clamp"])
+def test_funnel_shifts(mode):
+    counts = [0, 1, 5, 31, 32, 33, 63, 64, 2**32 - 1]
+    rows = list(itertools.product([0x12345678, 0x80000001, 0xFFFFFFFF], [0x9ABCDEF0, 1, 0], counts))
+    low, high, by = zip(*rows, strict=True)
+    operands = Operand("b32", low), Operand("b32", high), Operand("b32", by)
+    amount = (lambda n: n % 32) if mode == "wrap" else (lambda n: min(n, 32))
+    left = [((h << 32 | x) << amount(n)) >> 32 & 0xFFFFFFFF for x, h, n in rows]
+    assert compute(f"shf.l.{mode}.b32", "b32", *operands) == left
+    right = [(h << 32 | x) >> amount(n) & 0xFFFFFFFF for x, h, n in rows]
+    assert compute(f"shf.r.{mode}.b32", "b32", *operands) == right
+
+
+@pytest.mark.parametrize("table", [0x00, 0x80, 0xFE, 0x96, 0xCA, 0xE8, 0x3C, 0x01, 0xFF])
+def test_logic_of_three_by_its_table(table):
+    """PTX ISA, lop3: the table is what the function gives for 0xF0, 0xCC and 0xAA."""
+    a, b, c = triples("u32", 64)
+    expected = []
+    for x, y, z in zip(a, b, c, strict=True):
+        bits = [table >> ((x >> i & 1) << 2 | (y >> i & 1) << 1 | (z >> i & 1)) & 1 for i in range(32)]
+        expected.append(sum(bit << i for i, bit in enumerate(bits)))
+    operands = Operand("b32", a), Operand("b32", b), Operand("b32", c)
+    assert compute("lop3.b32", "b32", *operands, tail=f", {table:#x}") == expected
+    known = {0x80: lambda x, y, z: x & y & z, 0xFE: lambda x, y, z: x | y | z, 0x96: lambda x, y, z: x ^ y ^ z,
+             0xCA: lambda x, y, z: (x & y) | (~x & z)}  # fmt: skip
+    if table in known:
+        assert expected == [known[table](x, y, z) & 0xFFFFFFFF for x, y, z in zip(a, b, c, strict=True)]
+
+
+def test_fields_of_bits():
+    rows = list(
+        itertools.product(
+            [0xFFFFFFFF, 0x12345678], [0, 1, 16, 31, 32, 40, 64, 200, 256, 257], [0, 1, 8, 31, 32, 33, 255, 256]
+        )
+    )
+    a, start, length = zip(*rows, strict=True)
+    found = compute("bfe.u32", "b32", Operand("u32", a), Operand("u32", start), Operand("u32", length))
+    for (x, s, n), got in zip(rows, found, strict=True):
+        bits = [x >> (i + s % 256) & 1 for i in range(min(n % 256, 32)) if i + s % 256 < 32]
+        assert got == sum(bit << i for i, bit in enumerate(bits))
+
+
+def test_bytes_are_chosen_and_their_signs():
+    draw = random.Random(1)
+    rows = [[draw.getrandbits(32) for _ in range(3)] for _ in range(60)]
+    rows += [[0x33221100, 0x77665544, s] for s in (0x7654, 0x3210, 0xFEDC, 0x0, 0xFFFF, 0x5410)]
+    rows += [[0xB3A29180, 0xF7E6D5C4, s] for s in (0x7654, 0xBA98, 0xFEDC, 0x8888)]
+    a, b, c = zip(*rows, strict=True)
+    found = compute("prmt.b32", "b32", Operand("b32", a), Operand("b32", b), Operand("b32", c))
+    for (x, y, s), got in zip(rows, found, strict=True):
+        source = (x | y << 32).to_bytes(8, "little")
+        selectors = [s >> 4 * i & 15 for i in range(4)]
+        chosen = [(0xFF if source[k & 7] & 0x80 else 0) if k & 8 else source[k & 7] for k in selectors]
+        assert got == int.from_bytes(bytes(chosen), "little")
+
+
+ORDERED = {"eq": lambda x, y: x == y, "ne": lambda x, y: x != y, "lt": lambda x, y: x < y, "le": lambda x, y: x <= y,
+           "gt": lambda x, y: x > y, "ge": lambda x, y: x >= y}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("comparison", ORDERED)
+def test_comparisons_of_integers(kind, comparison):
+    a, b = pairs(kind)
+    found = compute(f"setp.{comparison}.{kind}", "pred", Operand(kind, a), Operand(kind, b))
+    expected = [ORDERED[comparison](integer(x, kind), integer(y, kind)) for x, y in zip(a, b, strict=True)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["u16", "u32", "u64"])
+def test_unsigned_names_of_comparisons(kind):
+    a, b = pairs(kind)
+    for name, same in {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.items():
+        found = compute(f"setp.{name}.{kind}", "pred", Operand(kind, a), Operand(kind, b))
+        assert found == [ORDERED[same](x, y) for x, y in zip(a, b, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["b16", "b32", "b64"])
+def test_comparisons_of_bits(kind):
+    a, b = pairs(kind)
+    assert compute(f"setp.eq.{kind}", "pred", Operand(kind, a), Operand(kind, b)) == [
+        x == y for x, y in zip(a, b, strict=True)
+    ]
+    assert compute(f"setp.ne.{kind}", "pred", Operand(kind, a), Operand(kind, b)) == [
+        x != y for x, y in zip(a, b, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+@pytest.mark.parametrize("comparison", ORDERED)
+def test_comparisons_of_floats_with_nan(kind, comparison):
+    """Ordered comparisons are false where one is NaN, unordered ones true."""
+    rows = list(itertools.product(float_edges(kind), repeat=2))
+    a, b = zip(*rows, strict=True)
+    nan = [is_nan(x, kind) or is_nan(y, kind) for x, y in rows]
+    plain = [not n and ORDERED[comparison](value(x, kind), value(y, kind)) for n, (x, y) in zip(nan, rows, strict=True)]
+    operands = Operand(kind, a), Operand(kind, b)
+    assert compute(f"setp.{comparison}.{kind}", "pred", *operands) == plain
+    unordered = compute(f"setp.{comparison}u.{kind}", "pred", *operands)
+    assert unordered == [p or n for p, n in zip(plain, nan, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_numbers_are_told_from_nan(kind):
+    rows = list(itertools.product(float_edges(kind), repeat=2))
+    a, b = zip(*rows, strict=True)
+    nan = [is_nan(x, kind) or is_nan(y, kind) for x, y in rows]
+    assert compute(f"setp.nan.{kind}", "pred", Operand(kind, a), Operand(kind, b)) == nan
+    assert compute(f"setp.num.{kind}", "pred", Operand(kind, a), Operand(kind, b)) == [not x for x in nan]
+
+
+@pytest.mark.parametrize("kind", ["b16", "b32", "b64", "s32", "u32", "f32", "f64"])
+def test_selection(kind):
+    found = compute(
+        f"selp.{kind}", kind, Operand(kind, [5, 6, 7]), Operand(kind, [1, 2, 3]), Operand("pred", [1, 0, 1])
+    )
+    assert found == [5, 2, 7]
+
+
+@pytest.mark.parametrize("kind", ["b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64"])
+def test_moves(kind):
+    edges = [1, 2**15 + 1, 12345]
+    assert compute(f"mov.{kind}", kind, Operand(kind, edges)) == edges
+
+
+def test_registers_are_packed_and_unpacked_from_the_lowest_bits_up():
+    body = """
+    mov.b32 %r1, 0x44332211; mov.b32 %r2, 0x88776655;
+    mov.b64 %rd2, {%r1, %r2};
+    mov.b64 {%rs1, %rs2, %rs3, %rs4}, %rd2;
+    mov.b32 %r3, {%rs4, %rs2};
+    mov.b32 {%rs5, _}, %r3;
+    mov.b64 %rd3, {%r3, 7};
+    st.global.v2.b64 [%rd0], {%rd2, %rd3};
+    cvt.u32.u16 %r4, %rs5; st.global.b32 [%rd0+16], %r4;
+    """
+    import numpy as np
+
+    found = run(body, np.zeros(5, np.uint32)).arrays[0]
+    assert [hex(x) for x in found] == ["0x44332211", "0x88776655", "0x44338877", "0x7", "0x8877"]
