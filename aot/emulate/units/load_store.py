@@ -11,7 +11,7 @@ import numpy as np
 
 from aot.emulate.faults import Fault, FaultKind, UnknownInstructionError
 from aot.emulate.forms import YIELD, form
-from aot.emulate.memory import PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW
+from aot.emulate.memory import PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WORD
 from aot.emulate.types import BYTES, SIGNED, UNSIGNED, raw_dtype
 
 if TYPE_CHECKING:
@@ -235,33 +235,37 @@ def store_async(program: Program, instruction: Instruction) -> Step:
     """Store to a CTA of the cluster, whose mbarrier is told of the bytes when they have come."""
     kind, where = instruction.opcode.rsplit(".", 1)[1], instruction.where
     slots = program.sources(instruction.operands[1], kind)
-    total, raw = BYTES[kind] * len(slots), UNSIGNED[BYTES[kind]]
+    raw = UNSIGNED[BYTES[kind]]
     address, barrier = program.address(instruction.operands[0]), program.address(instruction.operands[2])
 
     def run(warp: Warp) -> None:
         mask = warp.mask
         parts = [warp.registers[x][mask].astype(raw) for x in slots]
         data = np.ascontiguousarray(np.stack(parts, 1)).view(np.uint8)
-        for to, bar, bytes_ in zip(address(warp)[mask], barrier(warp)[mask], data, strict=True):
-            _send(warp, int(to), int(bar), bytes_.reshape(1, total), where)
+        places, bars = address(warp)[mask], barrier(warp)[mask]
+        # The lanes' stores that go to one barrier come together: a warp's 32 messages are one operation here.
+        keys = bars.astype(np.uint64) << np.uint64(32) | (places >> RANK_SHIFT)
+        for key in np.unique(keys):
+            lanes = keys == key
+            _send(warp, places[lanes], int(bars[lanes][0]), data[lanes], where)
 
     return run
 
 
-def _send(warp: Warp, to: int, bar: int, data: Bytes, where: str) -> None:
-    machine, cluster = warp.machine, warp.cta.cluster
-    cta = cluster.cta_of(to, where)
-    offsets = cta.shared.offsets(np.array([to]), data.shape[1], where)
+def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
+    """Issue stores to one CTA that one barrier is told of; data are (n, bytes)."""
+    machine, cluster, size = warp.machine, warp.cta.cluster, data.shape[1]
+    shared = cluster.cta_of(int(places[0]), where).shared
+    offsets = shared.offsets(places, size, where)
 
     def complete() -> None:
-        target = cluster.cta_of(to, where)
-        target.shared.content[offsets[0] : offsets[0] + data.shape[1]] = data[0]
-        # By the ISA it is the barrier's CTA that is told; here both are one.
-        cluster.cta_of(bar, where).mbarrier(bar, where).complete(data.shape[1], operation.bit)
+        target = cluster.cta_of(int(places[0]), where)
+        target.shared.content[offsets[:, None] + np.arange(size)] = data
+        cluster.cta_of(bar, where).mbarrier(bar, where).complete(data.size, operation.bit)
 
     operation = machine.operation("st.async", warp, where, complete, is_async_proxy=True)
     operation.agent.generic = True
-    cta.shared.shadow.write(operation.agent, offsets[0] // 4 + np.arange(data.shape[1] // 4))
+    shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
     machine.post(operation)
 
 
