@@ -52,7 +52,7 @@ _GENERATED = ("kernels.cc", "row_table.cc", "table.cc")
 def emulated_target(target: Target, num_sms: int | None = None) -> Target:
     """Return a target as its kernels are compiled for the interpreter: its device, with this machine as the host.
 
-    Device code does not depend on the host; tests/unit/emulate/test_build.py compares the PTX of both.
+    Device code does not depend on the host; tests/unit/compile/test_compiler.py compares the PTX of both.
 
     Args:
         target: the target.

@@ -1,0 +1,49 @@
+"""Kernels compiled for the interpreter, in the store that all tests share, and sets of them over the recorder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from aot.core.candidate import KernelKey
+from aot.core.target import load_target
+from aot.emulate.build import build_host_library, emulated_library, emulated_target
+from aot.emulate.kernels import EmulatedSet
+from tests import native
+from tests.compiling import compile_kernels
+
+CACHE = native.STORE / "emulate"
+"""Where the runtime's objects are kept for all tests."""
+
+
+@cache
+def target_of(name):
+    """Return a target with this machine as the host."""
+    return emulated_target(load_target(name))
+
+
+def link(products, rows, target, folder):
+    """Make a set of compiled kernels."""
+    library = emulated_library(products, rows, target)
+    objects = {x.kernel.name: x.path for x in (*products, *rows)}
+    path = build_host_library(library, objects, target, folder, cache=CACHE)
+    names = tuple(x.kernel.name for x in (*products, *rows))
+    return EmulatedSet(target, tuple(products), tuple(rows), names, path)
+
+
+def emulated_set(keys, target_name, folder):
+    """Compile kernels, products and operations on rows, and link them with the recorder."""
+    target = target_of(target_name)
+    artifacts = compile_kernels(keys, target)
+    products = [x for x in artifacts if isinstance(x.kernel.key, KernelKey)]
+    return link(products, [x for x in artifacts if x not in products], target, folder)
+
+
+def with_ptx(kernels, edit, folder):
+    """Return a set whose first product has other PTX: what `edit` makes of its text."""
+    first, *others = kernels.products
+    place = Path(mkdtemp(dir=folder))
+    (place / "kernel.ptx").write_text(edit(first.ptx_path.read_text()))
+    return replace(kernels, products=(replace(first, path=place / "kernel.o"), *others))
