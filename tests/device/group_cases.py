@@ -206,7 +206,7 @@ def scattered(rng: random.Random, stack: torch.Tensor, tail: Tail | None = None)
 
 
 def grouped_case(kind: Kind, rng: random.Random, device: str, tail: Tail | None = None) -> Case:
-    """Draw a call of `grouped_linear` for groups of rows; with a tail where one is given, and else in a third of them."""
+    """Draw a call of `grouped_linear` for groups of rows; with a tail if one is given, and else in a third of them."""
     cuts, dtype = rng.choice(CUTS), rng.choice(kind.dtypes)
     groups, (n, k) = Groups.draw(rng, cuts), _extents(rng, kind)
     if tail is None and rng.random() < 1 / 3:
