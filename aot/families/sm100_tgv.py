@@ -15,7 +15,7 @@ from aot.core.target import Target
 from aot.core.types import BF16, FP16
 from aot.families import Entry
 from aot.families._split_k import order_of_splits
-from aot.families._tcgen05 import BARRIER_BYTES, Shape
+from aot.families._tcgen05 import BARRIER_BYTES
 
 TILE_M = 64
 """The one tile_m whose epilogue the kernel has. Source: `TgvGemmOperator._valid_metadata`."""
@@ -30,6 +30,10 @@ STAGES = (4, 6, 8, 10, 12)
 
 NUM_THREADS = 256
 """Eight warps: A, B, MMA, one idle, four epilogue. Source: `TgvGemmKernel.__init__`."""
+
+TMEM_COLUMNS = 256
+"""Columns that the kernel allocates whatever its tile: half of them all, so that two CTAs share an SM. Source:
+`TgvGemmKernel.mma_warp`."""
 
 
 class Sm100Tgv:
@@ -84,7 +88,7 @@ class Sm100Tgv:
             stage_bytes=stage_bytes,
             num_threads=NUM_THREADS,
             num_stages=candidate.num_stages,
-            tmem_columns=Shape(candidate.tile_m, candidate.tile_n, use_2cta=False, d_contiguous_m=True).tmem_columns(1),
+            tmem_columns=TMEM_COLUMNS,
         )
 
     def workspace(self, candidate: Candidate) -> Workspace:
@@ -102,17 +106,17 @@ class Sm100Tgv:
         return order_of_splits(self.name, candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Configure `TgvGemmKernel` and make its entry."""
+        """Configure the kernel and make its entry."""
         from cuda.bindings import driver as cuda
         from cutlass import Float32, cute
-        from cutlass.operators.providers.cutedsl.gemm.implementations.sm100_tgv_gemm_impl import TgvGemmKernel
 
         from aot.families import signature
         from aot.families._arguments import aligned_arguments, batched, transpose
+        from aot.families._tgv_kernel import GemmTgvSm100
 
         del target
         # Programmatic dependent launch stays off: the kernel would read the weight before it waits for its predecessor.
-        gemm = TgvGemmKernel(Float32, candidate.tile_m, candidate.tile_n, TILE_K, candidate.num_stages)
+        gemm = GemmTgvSm100(Float32, candidate.tile_m, candidate.tile_n, TILE_K, candidate.num_stages)
 
         @cute.jit
         def entry(

@@ -176,7 +176,7 @@ def test_an_object_of_which_no_ptx_is_named_counts_as_none(store):
         (("h200", NAMES["h200"][3]), 1, 0, 384),
         (("thor", NAMES["thor"][0]), 1, 32, 224),
         (("thor", NAMES["thor"][1]), 1, 32, 256),
-        (("thor", NAMES["thor"][2]), 1, 32, 256),
+        (("thor", NAMES["thor"][2]), 1, 256, 256),
     ],
 )
 def test_artifacts_say_what_a_launch_needs(artifacts, name, num_strides, tmem_columns, num_threads):

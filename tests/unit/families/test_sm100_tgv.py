@@ -13,10 +13,10 @@ TILE = named("sm100_tgv_64x8_c1x1_st8_direct_swap", "thor")
 
 @pytest.mark.parametrize(("tile_n", "stages"), [(8, 4), (8, 12), (16, 10), (32, 8)])
 def test_resources(tile_n, stages):
-    # Source of 256 threads and 32 columns: sm100_tgv 64x8 st8, compiled 2026-11-20.
+    # Source of 256 threads and 256 columns: the PTX of sm100_tgv 64x8 st4 (.reqntid, tcgen05.alloc), 2026-11-26.
     smem_bytes = stages * (64 + tile_n) * 128 * 2
     name = f"sm100_tgv_64x{tile_n}_c1x1_st{stages}_direct_swap"
-    assert resources(name, "thor") == (smem_bytes, stages, 256, 32)
+    assert resources(name, "thor") == (smem_bytes, stages, 256, 256)
 
 
 @pytest.mark.parametrize(

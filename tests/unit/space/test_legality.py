@@ -63,7 +63,7 @@ def test_shared_memory_is_counted_in_bytes(candidate, target, message):
 
 
 def test_what_the_message_says_fits_does_fit():
-    assert check(TGV, BF16, THOR) == Accepted(Resources(226304, 20480, 256, 11, 32))
+    assert check(TGV, BF16, THOR) == Accepted(Resources(226304, 20480, 256, 11, 256))
     assert check(TWO_CTA, BF16, THOR) == Accepted(Resources(230400, 32768, 192, 6, 512))
 
 
