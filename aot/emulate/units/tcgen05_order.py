@@ -87,7 +87,8 @@ def commit(program: Program, instruction: Instruction) -> Step:
 
 
 def _issue(warp: Warp, bar: int, targets: list[Cta], where: str) -> None:
-    done = warp.tensor_done
+    # What the operations waited for is complete with them: a copy that a product read before the next one overwrites it.
+    done = warp.tensor_done | warp.knowledge.seen.done
 
     def complete() -> None:
         for cta in targets:
