@@ -87,7 +87,7 @@ def commit(program: Program, instruction: Instruction) -> Step:
 
 
 def _issue(warp: Warp, bar: int, targets: list[Cta], where: str) -> None:
-    # What the operations waited for is complete with them: a copy that a product read before the next one overwrites it.
+    # What the operations waited for is complete with them, such as the copy that a product has read.
     done = warp.tensor_done | warp.knowledge.seen.done
 
     def complete() -> None:
