@@ -161,7 +161,8 @@ def _divide(a: Value, b: Value) -> Value:
     # The magnitude of the least number is no number of its type, but the unsigned one of the same bits.
     unsigned = UNSIGNED[a.dtype.itemsize]
     quotient = np.abs(a).view(unsigned) // np.abs(safe).view(unsigned)
-    return np.where((a < 0) != (safe < 0), np.negative(quotient), quotient).view(a.dtype)
+    signed: Value = np.where((a < 0) != (safe < 0), np.negative(quotient), quotient).view(a.dtype)
+    return signed
 
 
 def _remainder(a: Value, b: Value) -> Value:

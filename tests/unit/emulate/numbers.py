@@ -6,8 +6,6 @@ import math
 import struct
 from fractions import Fraction
 
-BITS = {"8": 8, "16": 16, "32": 32, "64": 64}
-
 
 def width(kind: str) -> int:
     """Return the bits of an integer type."""
@@ -127,6 +125,11 @@ def flushed(bits: int, kind: str = "f32") -> int:
 def bits_of_float(x: float) -> int:
     """Return the bits of a number as float32, rounded by the C library."""
     return int(struct.unpack("<I", struct.pack("<f", x))[0])
+
+
+def bits_of_double(x: float) -> int:
+    """Return the bits of a float64."""
+    return int(struct.unpack("<Q", struct.pack("<d", x))[0])
 
 
 def float_edges(kind: str) -> list[int]:
