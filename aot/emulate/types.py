@@ -21,6 +21,8 @@ BYTES = {
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 LANES = np.arange(32)
+F32_TINY = np.float32(np.finfo(np.float32).tiny)
+"""The least normal number."""
 
 
 def raw_dtype(kind: str) -> Any:
@@ -46,3 +48,8 @@ def f32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
+
+
+def flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Take subnormal numbers for zeros of their sign, as .ftz does."""
+    return np.where(np.abs(values) < F32_TINY, np.copysign(np.float32(0), values), values).astype(np.float32)

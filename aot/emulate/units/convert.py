@@ -9,7 +9,8 @@ import numpy as np
 
 from aot.emulate.forms import form
 from aot.emulate.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW
-from aot.emulate.types import BYTES, SIGNED, UNSIGNED, bf16_to_f32, f32_to_bf16, raw_dtype, view_dtype
+from aot.emulate.types import BYTES, SIGNED, UNSIGNED, bf16_to_f32, f32_to_bf16, flushed, raw_dtype, view_dtype
+from aot.emulate.units.integer import unary
 
 if TYPE_CHECKING:
     from aot.emulate.forms import Step
@@ -49,7 +50,10 @@ def between_floats(program: Program, instruction: Instruction) -> Step:
 
 
 def _narrowed(values: Value, kind: str) -> Value:
-    return f32_to_bf16(values) if kind.startswith("bf16") else values.astype(np.float16).view(np.uint16)
+    """Round float32 to 16 bits; NaN becomes 0x7fff."""
+    if kind.startswith("bf16"):
+        return f32_to_bf16(values)
+    return np.where(np.isnan(values), np.uint16(0x7FFF), values.astype(np.float16).view(np.uint16))
 
 
 @form("cvt.rn{,.relu}.{bf16,f16}.f32")
@@ -86,13 +90,14 @@ def narrow_two(program: Program, instruction: Instruction) -> Step:
 
 @form("cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32")
 def to_fp8(program: Program, instruction: Instruction) -> Step:
-    """Round two float32 to 8-bit floats, saturated: the first operand becomes the upper byte."""
+    """Round two float32 to 8-bit floats, saturated, NaN to 0x7f: the first operand becomes the upper byte."""
     dtype, largest = FP8[_types(instruction)[0]]
     to = program.destination(instruction.operands[0])
     a, b = (program.source(x, "f32") for x in instruction.operands[1:3])
 
     def byte(values: Value) -> Value:
-        return np.clip(values, -largest, largest).astype(dtype).view(np.uint8).astype(np.uint16)
+        clamped = np.clip(values, -largest, largest).astype(dtype).view(np.uint8)
+        return np.where(np.isnan(values), np.uint8(0x7F), clamped).astype(np.uint16)
 
     def run(warp: Warp) -> None:
         high, low = (byte(warp.registers[x].view(np.float32)) for x in (a, b))
@@ -127,37 +132,43 @@ def to_tf32(program: Program, instruction: Instruction) -> Step:
     return run
 
 
-@form("cvt.sat{,.ftz}.f32.f32")
+@form("cvt{,.ftz}.sat.f32.f32")
 def saturate(program: Program, instruction: Instruction) -> Step:
-    """Clamp to [0, 1]; NaN becomes 0."""
-    to, a = program.destination(instruction.operands[0]), program.source(instruction.operands[1], "f32")
+    """Clamp to [0, 1]; NaN and -0 become 0."""
+    flush = flushed if ".ftz" in instruction.opcode else np.asarray
 
-    def run(warp: Warp) -> None:
-        values = warp.registers[a].view(np.float32)
-        warp.put(
-            to, np.where(np.isnan(values), np.float32(0), np.clip(values, 0, 1)).astype(np.float32).view(np.uint32)
-        )
+    def clamp(values: Value) -> Value:
+        x = flush(values)
+        return np.where(x > 0, np.minimum(x, np.float32(1)), np.float32(0))  # a comparison with NaN is false
 
-    return run
+    return unary(program, instruction, clamp, "f32")
 
 
 _ROUNDINGS: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
-@form("cvt.{rni,rzi,rmi,rpi}{,.ftz}{,.sat}.{s32,u32,s64,u64,s8,u8,s16,u16}.{f32,f64}")
+@form(
+    "cvt.{rni,rzi,rmi,rpi}{,.ftz}{,.sat}.{s32,u32,s64,u64,s8,u8,s16,u16}.f32",
+    "cvt.{rni,rzi,rmi,rpi}{,.sat}.{s32,u32,s64,u64,s8,u8,s16,u16}.f64",
+)
 def to_integer(program: Program, instruction: Instruction) -> Step:
-    """Round to a whole number, clamped to its type's range; NaN becomes 0."""
+    """Round to a whole number, clamped to its type's range.
+
+    NaN becomes 0, or the bits 1000... where source or result has 64 bits. Source: PTX ISA, "cvt", Integer Notes.
+    """
     kind, source = _types(instruction)
     rounding = _ROUNDINGS[instruction.opcode.split(".")[1]]
     to, a = program.destination(instruction.operands[0]), program.source(instruction.operands[1], source)
     view, raw = view_dtype(source), raw_dtype(program.type_of(instruction.operands[0]))
     limits, signed = np.iinfo(view_dtype(kind)), kind[0] == "s"
+    low, high = int(limits.min), int(limits.max)
+    of_nan = (low if signed else high // 2 + 1) if 8 in (BYTES[kind], BYTES[source]) else 0
+    flush = flushed if ".ftz" in instruction.opcode else np.asarray
 
     def run(warp: Warp) -> None:
-        values = rounding(warp.registers[a].view(view).astype(np.float64))
-        found = [0 if np.isnan(x) else int(np.clip(x, float(limits.min), float(limits.max))) for x in values]
-        clamped = [min(max(x, int(limits.min)), int(limits.max)) for x in found]
-        wide = np.array(clamped, np.int64 if signed else np.uint64)
+        values = rounding(flush(warp.registers[a].view(view)).astype(np.float64))
+        found = [of_nan if np.isnan(x) else int(np.clip(x, float(low), float(high))) for x in values]
+        wide = np.array([min(max(x, low), high) for x in found], np.int64 if signed else np.uint64)
         warp.put(to, wide.astype(raw))
 
     return run
@@ -167,8 +178,8 @@ def to_integer(program: Program, instruction: Instruction) -> Step:
 def to_whole_float(program: Program, instruction: Instruction) -> Step:
     """Round to a whole number that stays a float32."""
     rounding = _ROUNDINGS[instruction.opcode.split(".")[1]]
-    to, a = program.destination(instruction.operands[0]), program.source(instruction.operands[1], "f32")
-    return lambda warp: warp.put(to, rounding(warp.registers[a].view(np.float32)).view(np.uint32))
+    flush = flushed if ".ftz" in instruction.opcode else np.asarray
+    return unary(program, instruction, lambda x: rounding(flush(x)), "f32")
 
 
 @form("cvt.rn.{f32,f64}.{s8,u8,s16,u16,s32,u32,s64,u64}", "cvt.rp.f32.{u32,u64}")

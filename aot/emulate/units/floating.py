@@ -6,8 +6,9 @@ Floating-Point Instructions".
 What hardware approximates (ex2, lg2, rcp, rsqrt, sqrt, tanh, sin, cos and div with .approx) is computed in float64 here
 and rounded: within the error that the ISA allows, and not the bits of a chip. A fused multiply-add is computed in
 float64, whose 53 bits hold a product of two float32 exactly. Its sum is rounded to odd, not to nearest, so that
-rounding it again to a format of half the bits gives what one rounding gives. Source: S. Boldo and G. Melquiond, Emulation of a
-FMA and correctly rounded sums: proved algorithms using rounding to odd, IEEE Transactions on Computers 57, 2008.
+rounding it again to a format of half the bits gives what one rounding gives. Source: S. Boldo and G. Melquiond,
+Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd, IEEE Transactions on Computers
+57, 2008.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.emulate.forms import form
-from aot.emulate.types import bf16_to_f32, f32_to_bf16
+from aot.emulate.types import F32_TINY, bf16_to_f32, f32_to_bf16, flushed
 from aot.emulate.units.integer import binary, kind_of, unary
 
 if TYPE_CHECKING:
@@ -30,16 +31,10 @@ if TYPE_CHECKING:
     from aot.emulate.ptx import Instruction
     from aot.emulate.warp import Value, Warp
 
-_TINY = np.float32(np.finfo(np.float32).tiny)
 _F32_STEP = 0x1FFFFFFF
 """The bits of a float64's fraction that a float32 has not."""
 _F32_HALF = 0x10000000
 """Half a step of a float32 in them."""
-
-
-def _flushed(values: Value) -> Value:
-    """Take subnormal numbers for zeros of their sign, as .ftz does."""
-    return np.where(np.abs(values) < _TINY, np.copysign(np.float32(0), values), values).astype(np.float32)
 
 
 def _of_zeros(a: Value, b: Value, zeros: Value, others: Value) -> Value:
@@ -88,7 +83,7 @@ def arithmetic(program: Program, instruction: Instruction) -> Step:
     function = _ARITHMETIC[name]
     if "ftz" in modifiers:
         plain = function
-        return binary(program, instruction, lambda a, b: _flushed(plain(_flushed(a), _flushed(b))), "f32")
+        return binary(program, instruction, lambda a, b: flushed(plain(flushed(a), flushed(b))), "f32")
     return binary(program, instruction, function, kind_of(instruction))
 
 
@@ -96,7 +91,7 @@ def arithmetic(program: Program, instruction: Instruction) -> Step:
 def extreme_or_nan(program: Program, instruction: Instruction) -> Step:
     """Choose the lesser or greater; NaN where one is."""
     function = _lesser if instruction.opcode.startswith("min") else _greater
-    flush = _flushed if ".ftz" in instruction.opcode else np.asarray
+    flush = flushed if ".ftz" in instruction.opcode else np.asarray
 
     def extreme(a: Value, b: Value) -> Value:
         x, y = flush(a), flush(b)
@@ -111,7 +106,7 @@ def pairs(program: Program, instruction: Instruction) -> Step:
     name = instruction.opcode.split(".")[0]
     to = program.destination(instruction.operands[0])
     sources = [program.source(x, "b64") for x in instruction.operands[1:]]
-    flush = _flushed if ".ftz" in instruction.opcode else np.asarray
+    flush = flushed if ".ftz" in instruction.opcode else np.asarray
 
     def run(warp: Warp) -> None:
         values = [flush(warp.registers[x].view(np.float32)) for x in sources]
@@ -127,7 +122,7 @@ def fused(a: Value, b: Value, c: Value) -> Value:
     total = product + c
     # Rounding twice differs from once only where the first gives a tie of the second: half a step of float32, or
     # numbers below its normal ones, whose steps are wider.
-    if ((total.view(np.int64) & _F32_STEP == _F32_HALF) | (np.abs(total) < _TINY)).any():
+    if ((total.view(np.int64) & _F32_STEP == _F32_HALF) | (np.abs(total) < F32_TINY)).any():
         total = odd_sum(product, c.astype(np.float64))
     return np.asarray(total.astype(np.float32))
 
@@ -150,7 +145,7 @@ def multiply_add(program: Program, instruction: Instruction) -> Step:
     def run(warp: Warp) -> None:
         x, y, z = (warp.registers[i].view(np.float32) for i in (a, b, c))
         if flushes:
-            x, y, z = _flushed(x), _flushed(y), _flushed(z)
+            x, y, z = flushed(x), flushed(y), flushed(z)
         product = x.astype(np.float64) * y
         exact = odd_sum(product, z.astype(np.float64))
         found = exact.astype(np.float32)
@@ -158,7 +153,7 @@ def multiply_add(program: Program, instruction: Instruction) -> Step:
             found = _rounded(exact, found, rounding)
         if rounding == "rm":  # a sum of zero is negative, unless both are positive zeros
             found = np.where((exact == 0) & (np.signbit(product) | np.signbit(z)), np.float32(-0.0), found)
-        warp.put(to, (_flushed(found) if flushes else found).view(np.uint32))
+        warp.put(to, (flushed(found) if flushes else found).view(np.uint32))
 
     return run
 
@@ -229,7 +224,7 @@ def function_of_one(program: Program, instruction: Instruction) -> Step:
         return np.asarray(function(x.astype(np.float64))).astype(np.float32)
 
     if "ftz" in modifiers:
-        return unary(program, instruction, lambda x: _flushed(compute(_flushed(x))), "f32")
+        return unary(program, instruction, lambda x: flushed(compute(flushed(x))), "f32")
     return unary(program, instruction, compute, "f32")
 
 
@@ -247,7 +242,7 @@ _LARGEST_DIVISOR = np.float32(2.0**126)
 def divide(program: Program, instruction: Instruction) -> Step:
     """Divide; .approx and .full as a division that is rounded once, but where .approx gives zero."""
     modifiers = instruction.opcode.split(".")
-    flush, is_approximate = _flushed if "ftz" in modifiers else np.asarray, "approx" in modifiers
+    flush, is_approximate = flushed if "ftz" in modifiers else np.asarray, "approx" in modifiers
 
     def compute(a: Value, b: Value) -> Value:
         x, y = flush(a), flush(b)
@@ -268,7 +263,7 @@ def divide_64(program: Program, instruction: Instruction) -> Step:
 def negate(program: Program, instruction: Instruction) -> Step:
     """Change the sign."""
     if ".ftz" in instruction.opcode:
-        return unary(program, instruction, lambda x: np.negative(_flushed(x)), "f32")
+        return unary(program, instruction, lambda x: np.negative(flushed(x)), "f32")
     return unary(program, instruction, np.negative, "f32")
 
 
@@ -276,7 +271,7 @@ def negate(program: Program, instruction: Instruction) -> Step:
 def absolute(program: Program, instruction: Instruction) -> Step:
     """Clear the sign."""
     if ".ftz" in instruction.opcode:
-        return unary(program, instruction, lambda x: np.abs(_flushed(x)), "f32")
+        return unary(program, instruction, lambda x: np.abs(flushed(x)), "f32")
     return unary(program, instruction, np.abs, "f32")
 
 

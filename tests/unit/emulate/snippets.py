@@ -182,7 +182,8 @@ def compute(form: str, to: str, *operands: Operand, tail: str = "") -> list[int]
         tail: constant operands behind them.
     """
     rows = len(operands[0].values)
-    padded = -(-rows // 32) * 32
+    block = min(-(-rows // 32) * 32, 1024)
+    padded = -(-rows // block) * block
     stored = [STORED["%r" if REGISTER_OF[x.kind] == "%p" else REGISTER_OF[x.kind]][1] for x in operands]
     arrays = []
     for x, dtype in zip(operands, stored, strict=True):
@@ -192,6 +193,6 @@ def compute(form: str, to: str, *operands: Operand, tail: str = "") -> list[int]
     register = REGISTER_OF[to]
     result = np.zeros(padded, STORED["%r" if register == "%p" else register][1])
     body = instruction_body(form, to, [x.kind for x in operands], tail)
-    found = run(body, result, *arrays, block=min(padded, 1024), grid=-(-padded // 1024))
+    found = run(body, result, *arrays, block=block, grid=padded // block)
     assert found.report is not None, found.fault
     return [int(x) for x in found.arrays[0][:rows]]

@@ -33,11 +33,11 @@ def drawn(kind, count, seed=3):
     fraction, exponent = FORMATS[kind]
     bias = (1 << (exponent - 1)) - 1
     edges = float_edges(kind)
-    near = lambda: (
-        draw.getrandbits(fraction)
-        | (bias + draw.randint(-fraction - 2, fraction + 2)) << fraction
-        | (draw.getrandbits(1) << (fraction + exponent))
-    )
+
+    def near():
+        exponent_bits = (bias + draw.randint(-fraction - 2, fraction + 2)) << fraction
+        return draw.getrandbits(fraction) | exponent_bits | draw.getrandbits(1) << (fraction + exponent)
+
     return [draw.choice(edges) if draw.random() < 0.3 else near() for _ in range(count)]
 
 
