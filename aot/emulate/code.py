@@ -27,6 +27,8 @@ class DeviceCode:
     """Of a thread, as the assembler allocated them."""
     waits: bool = False
     """Whether its CTAs wait for each other, so that all must be resident."""
+    mutant: Kernel | None = None
+    """A kernel of the module that is executed in place of the one that has its name."""
 
     @staticmethod
     def of(artifact: Artifact | RowArtifact) -> DeviceCode:
@@ -42,7 +44,8 @@ class DeviceCode:
         Raises:
             CompileError: the text is no PTX of the kind that the toolchain writes.
         """
-        return parse_module(self.text)
+        kernels = parse_module(self.text)
+        return kernels if self.mutant is None else kernels | {self.mutant.name: self.mutant}
 
     @cached_property
     def programs(self) -> dict[str, Program]:

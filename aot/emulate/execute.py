@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,7 @@ from aot.measure.row_verify import RowCase, RowVerifier, row_cases, takes_case
 from aot.measure.verify import Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aot.compile.artifact import Artifact, RowArtifact
     from aot.core.comparison import Comparison
@@ -84,14 +85,23 @@ class Executor:
         kernels: what is executed.
         options: how.
         trace: called before each instruction of each warp.
+        codes: device code to execute in the place of a kernel's own, by the kernel's name.
     """
 
-    def __init__(self, kernels: EmulatedSet, options: ExecutionOptions, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        kernels: EmulatedSet,
+        options: ExecutionOptions,
+        trace: Trace | None = None,
+        codes: Mapping[str, DeviceCode] = MappingProxyType({}),
+    ) -> None:
         self._set, self._options = kernels, options
         self._gpu = EmulatedGpu(kernels.target.l2_bytes, counts=options.counts, trace=trace)
         target, gpu = kernels.target, self._gpu
-        products = EmulatedKernels(kernels.library, [DeviceCode.of(x) for x in kernels.products], gpu, target)
-        rows = EmulatedRows(kernels.library, [DeviceCode.of(x) for x in kernels.rows], gpu, target)
+        found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.products]
+        products = EmulatedKernels(kernels.library, found, gpu, target)
+        found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.rows]
+        rows = EmulatedRows(kernels.library, found, gpu, target)
         rng = np.random.default_rng(SEED)
         self._verifier = Verifier(gpu, products, rng, num_guards=0)
         self._row_verifier = RowVerifier(gpu, rows, rng, num_guards=0)

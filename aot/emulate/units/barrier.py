@@ -28,11 +28,17 @@ MAX_COUNT = 2**20 - 1
 ALL, NONE = np.ones(32, bool), np.zeros(32, bool)
 
 
-def check_initialised(warp: Warp, barrier: Mbarrier, where: str) -> None:
-    """Note where a warp uses a barrier whose initialisation it cannot know."""
+def check_initialised(warp: Warp, barrier: Mbarrier, where: str, *, is_async: bool = False) -> None:
+    """Note where a warp uses a barrier whose initialisation it cannot know.
+
+    An asynchronous operation that arrives at the barrier needs a fence behind the initialisation as well, of the
+    initialisation itself or of proxies. Source: PTX ISA, "membar/fence: fence.mbarrier_init, fence.proxy.async".
+    """
     by, epoch = barrier.initialised_by
     knowledge = warp.knowledge
-    if max(knowledge.seen.epoch_of(by), knowledge.initialised.epoch_of(by)) < epoch and by != warp.number:
+    fenced = max(knowledge.initialised.epoch_of(by), knowledge.fenced.epoch_of(by))
+    is_known = fenced >= epoch or (not is_async and (by == warp.number or knowledge.seen.epoch_of(by) >= epoch))
+    if not is_known:
         warp.machine.report(FindingKind.BARRIER_INIT, where, f"warp {warp.index} uses mbarrier {barrier.where}")
 
 

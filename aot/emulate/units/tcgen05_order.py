@@ -80,7 +80,7 @@ def commit(program: Program, instruction: Instruction) -> Step:
             else:
                 targets = cluster.ctas_of_mask(int(warp.registers[mask][lane]), where)
             for cta in targets:
-                check_initialised(warp, cta.mbarrier(bar, where), where)
+                check_initialised(warp, cta.mbarrier(bar, where), where, is_async=True)
             _issue(warp, bar, targets, where)
 
     return run

@@ -160,7 +160,7 @@ def load(program: Program, instruction: Instruction) -> Step:
             for cta in targets:
                 rank = _barrier_rank(cta, bar, is_multicast=mask is not None, is_pair=is_pair, where=where)
                 found = cluster.ctas[rank].mbarrier(bar, where)
-                check_initialised(warp, found, where)
+                check_initialised(warp, found, where, is_async=True)
                 _issue_load(warp, _Load(where, lane, tensor_map, rows, box, cta, found))
 
     return run
