@@ -1,7 +1,7 @@
 """Decode the 32-bit instruction descriptor of tcgen05.mma.
 
-Tested against descriptors that CuTe DSL's own kernels put into their PTX. Not independently checked: the negations, the
-saturation of integers, and the byte of a factor within a column of tensor memory.
+Tested against descriptors that the compiler makes of CuTe DSL's MMA operations. Not independently checked: the
+negations and the saturation of integers.
 
 Source of every field: PTX ISA, tcgen05.mma, "Instruction descriptor"; CUTLASS, include/cute/arch/mma_sm100_desc.hpp,
 InstrDescriptor and InstrDescriptorBlockScaled.

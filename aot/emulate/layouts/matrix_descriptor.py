@@ -2,8 +2,8 @@
 
 Every layout is tested against CuTe DSL's own shared memory layouts, K-major and MN-major, for each element size, with
 offsets taken from the strides of those layouts as CUTLASS's make_gmma_desc and make_umma_desc do, and steps along k as
-its DescriptorIterator takes them. Not independently checked: packed 4-bit elements, whose bytes are laid out as those
-of 8-bit ones.
+its DescriptorIterator takes them. Not independently checked: the stride offset of 32-byte atoms where it is not that of
+four rows that follow each other, and tiles that begin elsewhere than where a swizzle repeats, but for steps along k.
 """
 
 from __future__ import annotations

@@ -162,6 +162,70 @@ def compile_one(case, is_tcgen05):
     products[-1]["ptx"] = next(iter(FOLDER.glob("*.ptx"))).read_text()
 
 
+def block_scaled_op(kind, group):
+    """Make a block-scaled MMA operation; return it with types of elements and factors, and block and k of a stage."""
+    rest = (GROUPS[group], tcgen05.OperandSource.SMEM)
+    f4, f8 = cutlass.Float4E2M1FN, cutlass.Float8E4M3FN
+    if kind == "nvfp4":
+        return tcgen05.MmaMXF4NVF4Op(f8, (128 * group, 128, 64), *rest), f4, f8, 16, 256
+    if kind == "mxfp4":
+        return tcgen05.MmaMXF4Op((128 * group, 128, 64), *rest), f4, cutlass.Float8E8M0FNU, 32, 256
+    op = tcgen05.MmaMXF8Op(f8, (128 * group, 128, 32), *rest, MAJORS["K"], MAJORS["K"])
+    return op, f8, cutlass.Float8E8M0FNU, 32, 128
+
+
+def multiply_blocks(smem, kind, group):
+    """Trace a block-scaled product of one stage, and the copy of its factors."""
+    op, dtype, factor, block, num_k = block_scaled_op(kind, group)
+    mma, tile = cute.make_tiled_mma(op), (128 * group, 128, num_k)
+    layouts = (
+        blackwell_helpers.make_smem_layout_a(mma, tile, dtype, 1),
+        blackwell_helpers.make_smem_layout_b(mma, tile, dtype, 1),
+    )
+    a, b = (smem.allocate_tensor(dtype, x.outer, 1024, swizzle=x.inner) for x in layouts)
+    a, b = mma.make_fragment_A(a), mma.make_fragment_B(b)
+    accumulator = mma.make_fragment_C(mma.partition_shape_C(tile[:2]))
+    factors = []
+    for operand, column in (("a", 128), ("b", 160)):
+        stages = getattr(blockscaled_layout, f"make_smem_layout_sf{operand}")(mma, tile, block, 1)
+        stage = cute.slice_(stages, (None, None, None, 0))
+        layout = getattr(blockscaled_layout, f"make_tmem_layout_sf{operand}")(mma, tile, block, stage)
+        factors.append(cute.make_tensor(cute.recast_ptr(accumulator.iterator + column, dtype=factor), layout))
+    num_steps = cute.size(a, mode=[2])
+    for k in range(num_steps):
+        mma.set(tcgen05.Field.SFA, factors[0][None, None, k].iterator)
+        mma.set(tcgen05.Field.SFB, factors[1][None, None, k].iterator)
+        cute.gemm(mma, accumulator, a[None, None, k, 0], b[None, None, k, 0], accumulator)
+    scaled.append(
+        {
+            "kind": kind,
+            "group": group,
+            "layouts": [str(x) for x in layouts],
+            "bytes": [cute.cosize(x.outer) * dtype.width // 8 for x in layouts],
+            "bits": dtype.width,
+            "num_steps": num_steps,
+        }
+    )
+
+
+def compile_scaled(kind, group):
+    """Compile a block-scaled product by itself and keep its PTX."""
+
+    @cute.kernel
+    def kernel():
+        multiply_blocks(cutlass.utils.SmemAllocator(), kind, group)
+
+    @cute.jit
+    def host():
+        kernel().launch(grid=(1, 1, 1), block=(128, 1, 1))
+
+    for old in FOLDER.glob("*.ptx"):
+        old.unlink()
+    cute.compile(host)
+    scaled[-1]["ptx"] = next(iter(FOLDER.glob("*.ptx"))).read_text()
+
+
+scaled = []
 layouts = {}
 
 
@@ -247,6 +311,8 @@ if ARCH == "sm_90a":
 else:
     for case in TCGEN05:
         compile_one(case, is_tcgen05=True)
+    for kind, group in (("nvfp4", 1), ("nvfp4", 2), ("mxfp4", 1), ("mxfp8", 1)):
+        compile_scaled(kind, group)
     trace_tensor_memory()
 trace_warp()
-print(json.dumps({"products": products, "layouts": layouts}))
+print(json.dumps({"products": products, "scaled": scaled, "layouts": layouts}))

@@ -46,6 +46,22 @@ def test_the_descriptors_of_cute_dsl_say_what_it_was_asked_for(sm110):
     assert seen == {Kind.F16, Kind.TF32, Kind.F8F6F4, Kind.I8}
 
 
+def test_the_descriptors_of_block_scaled_products_agree_with_their_addresses(sm110):
+    """CuTe DSL writes the byte of a factor into the top bits of its address, and into the descriptor."""
+    for product in sm110["scaled"]:
+        bytes_seen = []
+        for name, arguments in operands_of_products(product["ptx"], 1024):
+            kind = Kind(re.search(r"kind::(\w+)", name)[1])
+            _, _, _, value, a_factors, b_factors, _ = arguments
+            found = decode_instruction_descriptor(value & 2**32 - 1, kind, product["group"])
+            assert (found.m, found.n, found.d) == (128 * product["group"], 128, Element.F32)
+            assert (found.a_factor_byte, found.b_factor_byte) == (a_factors >> 30 & 3, b_factors >> 30 & 3)
+            expected = Element.UE4M3 if product["kind"] == "nvfp4" else Element.UE8M0
+            assert (found.factor, found.a) == (expected, Element.E4M3 if product["bits"] == 8 else Element.E2M1)
+            bytes_seen.append(found.a_factor_byte)
+        assert bytes_seen == {"nvfp4": [0, 0, 0, 0], "mxfp4": [0, 2, 0, 2], "mxfp8": [0, 1, 2, 3]}[product["kind"]]
+
+
 def test_fields_of_block_scaled_products():
     value = 2 << 4 | 1 << 7 | 1 << 10 | N_OF_64 | 1 << 23 | M_OF_128 | 2 << 29
     assert decode_instruction_descriptor(value, Kind.MXF4, 1) == InstructionDescriptor(

@@ -67,11 +67,23 @@ def test_operands_of_wgmma_lie_where_cute_dsl_put_them(sm90):
     assert len(kinds(sm90["products"])) == 3 + 2
 
 
-def test_pairs_of_4_bits_lie_as_bytes_do():
-    value = 2 << 61 | 1 << 46 | 64 << 32 | 1 << 16 | 0x40
-    got = operand_addresses(value, MatrixUnit.TCGEN05, 16, 4)
-    assert got.shape == (16, 32)
-    assert np.array_equal(got, operand_addresses(value, MatrixUnit.TCGEN05, 16, 8))
+def test_packed_operands_of_4_bits_lie_where_cute_dsl_put_them(sm110):
+    for product in sm110["scaled"]:
+        found = operands_of_products(product["ptx"], SHARED)
+        assert len(found) == product["num_steps"] == 4
+        start, bits = SHARED, product["bits"]
+        num_k = 256 // bits
+        for index, layout in enumerate(map(parse, product["layouts"])):
+            rows = 128 if index == 0 else 128 // product["group"]
+            for step, (_, arguments) in enumerate(found):
+                got = operand_addresses(arguments[1 + index], MatrixUnit.TCGEN05, rows, bits)
+                expected = [
+                    [layout.address(start, bits, (r, k), 0, step, 0) for k in range(0, num_k, max(8 // bits, 1))]
+                    for r in range(rows)
+                ]
+                assert np.array_equal(got, expected), (product["kind"], index, step)
+            start += -(-product["bytes"][index] // 1024) * 1024
+    assert {x["bits"] for x in sm110["scaled"]} == {4, 8}
 
 
 def test_factors_are_copied_row_by_row(sm110):
