@@ -12,7 +12,7 @@ from aot.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "docs" / "log"
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "research").glob("*.md")))
 TODAY = [page for page in PAGES if page.parent != LOG and page.name != "CHANGELOG.md"]
 """Pages that say how things are now; the others tell of their date."""
 
