@@ -55,7 +55,7 @@ class RunningLaunch:
 
     def __init__(self, launch: Launch, program: Program, number: int) -> None:
         self.launch, self.program, self.number = launch, program, number
-        self.smem_bytes = launch.smem_bytes + program.kernel.static_bytes
+        self.smem_bytes = launch.smem_bytes + program.kernel.dynamic_start
         grid, cluster = launch.grid, launch.cluster
         x, y, z = (grid[i] // cluster[i] for i in range(3))
         self.waiting = deque((i, j, k) for k in range(z) for j in range(y) for i in range(x))

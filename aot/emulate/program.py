@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 units.load()
 
+_SPECIAL = re.compile(
+    r"%(n?tid|n?ctaid|cluster_n?ctaid|n?clusterid)\.[xyz]|%cluster_n?ctarank|%(laneid|warpid|n?smid|clock(64)?|globaltimer)"
+)
+"""The special registers that are known."""
 POISON = 0xDEADBEEFDEADBEEF
 """What registers hold that nothing has written."""
 
@@ -124,11 +129,11 @@ class Program:
                 return self._slots[name]
             case Immediate(value):
                 return self.constant(value, kind)
-            case Special(name):
+            case Special(name) if _SPECIAL.fullmatch(name):
                 return self._special(name, raw_dtype(kind))
             case Symbol(name) if name in self.kernel.parameters:
                 return self.constant(PARAMETER_WINDOW + self.kernel.parameters[name][0], kind)
-            case Symbol(name):
+            case Symbol(name) if name in self.kernel.shared or name in self.kernel.dynamic:
                 return self._special(f"&{name}", raw_dtype(kind))
         raise TypeError(f"{operand} is no source")
 
@@ -226,7 +231,7 @@ class Program:
         launch, cta = warp.launch.launch, warp.cta
         if name[0] == "&":
             kernel = self.kernel
-            offset = kernel.static_bytes if name[1:] in kernel.dynamic else kernel.shared[name[1:]]
+            offset = kernel.dynamic_start if name[1:] in kernel.dynamic else kernel.shared[name[1:]]
             return cta.window + SHARED_START + offset
         block, grid, cluster = launch.block, launch.grid, launch.cluster
         linear = 32 * warp.index + LANES
@@ -255,9 +260,7 @@ class Program:
         if name in scalars:
             return scalars[name]
         vector, _, axis = name.rpartition(".")
-        if vector in vectors and axis in ("x", "y", "z"):
-            return vectors[vector]["xyz".index(axis)]
-        raise UnknownInstructionError(name, f"special register {name}", 0)
+        return vectors[vector]["xyz".index(axis)]
 
     def execute(self, warp: Warp, quantum: int) -> None:
         """Let a warp execute up to `quantum` instructions."""

@@ -119,6 +119,8 @@ class Kernel:
     static_bytes: int
     dynamic: frozenset[str]
     """Names of dynamic shared memory, which lies behind the static."""
+    dynamic_start: int
+    """Its offset."""
     registers: dict[str, str]
     """The type of each."""
     instructions: tuple[Instruction, ...]
@@ -149,17 +151,30 @@ class _Statement:
     scopes: tuple[int, ...]
 
 
-_INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?")
+_INTEGER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|(0[0-7]*)|(\d+))U?")
 _FLOAT = re.compile(r"0[fFdD]([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
 _LABEL = re.compile(r"([\w$]+)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)(\S+)\s+(.*)", re.DOTALL)
 _REGISTERS = re.compile(r"\.reg\s+(?:\.v([24])\s+)?\.(\w+)\s+(.*)", re.DOTALL)
 _RANGE = re.compile(r"(%\w+?)<(\d+)>")
 _SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[(\d+)\]")
-_DYNAMIC = re.compile(r"\.extern\s+\.shared\s+\.align\s+\d+\s+\.b8\s+(\w+)\[\]")
+_DYNAMIC = re.compile(r"\.extern\s+\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\]")
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(\w+)(?:\[(\d+)\])?")
 _ENTRY = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\n\{", re.DOTALL)
-_OFFSET = re.compile(r"(.+?)\s*([+-])\s*(-?\d+)")
+_OFFSET = re.compile(r"(.+?)\s*([+-])\s*(-?(?:0[xX][0-9a-fA-F]+|\d+))")
+_SPACE = re.compile(r"\s*")
+_LOCATION = re.compile(r"\.(loc|pragma)\b[^\n;]*;?")  # .loc ends with its line
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ENDS = re.compile(r"(ret|exit|bra|bra\.uni|trap)")
+
+
+def _integer(text: str) -> int | None:
+    """Return the number that a text is; None of another text."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
+        return None
+    sign, digits = found[1], next((x, base) for x, base in zip(found.groups()[1:], (16, 2, 8, 10), strict=True) if x)
+    return int(sign + digits[0], digits[1])
 
 
 def _split(text: str) -> list[str]:
@@ -183,7 +198,9 @@ class _Parser:
         self.statements: list[_Statement] = []
         self.shared: dict[str, int] = {}
         self.static_bytes = 0
-        self.dynamic = frozenset(_DYNAMIC.findall(header))
+        dynamic = _DYNAMIC.findall(header)
+        self.dynamic = frozenset(name for _, name in dynamic)
+        self._dynamic_align = max((int(align) for align, _ in dynamic), default=1)
         self._scopes: list[_Scope] = []
         self._num_scopes = 0
         for text in re.findall(r"^\s*(\.shared[^;]*);", header, re.MULTILINE):
@@ -200,16 +217,19 @@ class _Parser:
         self.shared[found[2]] = start
         self.static_bytes = start + size
 
+    @property
+    def dynamic_start(self) -> int:
+        """Return the offset of dynamic shared memory: behind the static, at a multiple of its alignment."""
+        return -(-self.static_bytes // self._dynamic_align) * self._dynamic_align
+
     def _declare_registers(self, text: str) -> None:
         found = _REGISTERS.match(text)
         if found is None or found[2] not in BYTES:
             raise CompileError(f"PTX: {text!r} declares no registers that are understood; expected .reg .type names")
         for name in _split(found[3]):
             many = _RANGE.fullmatch(name)
-            if many:
-                self.registers |= {f"{many[1]}{i}": found[2] for i in range(int(many[2]))}
-                continue
-            for part in [f"{name}.{x}" for x in "xyzw"[: int(found[1])]] if found[1] else [name]:
+            parts = [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]
+            for part in [f"{name}.{x}" for x in "xyzw"[: int(found[1])]] if found[1] else parts:
                 own = f"{part}@{self._scopes[-1].number}" if self._scopes else part
                 if self._scopes:
                     self._scopes[-1].registers[part] = own
@@ -235,9 +255,10 @@ class _Parser:
             return Discard()
         if text.startswith("!"):
             return Negated(self._operand(text[1:]))
-        if _INTEGER.fullmatch(text):
-            return Immediate(int(text.rstrip("U"), 0))
-        return Immediate(int(f"0x{text[2:]}", 0)) if _FLOAT.fullmatch(text) else self._name(text)
+        if _FLOAT.fullmatch(text):
+            return Immediate(int(f"0x{text[2:]}", 0))
+        number = _integer(text)
+        return self._name(text) if number is None else Immediate(number)
 
     def _name(self, text: str) -> Operand:
         name = self._register(text)
@@ -253,7 +274,7 @@ class _Parser:
         offset = 0
         found = _OFFSET.fullmatch(base)
         if found:
-            base, offset = found[1].strip(), int(found[3]) * (1 if found[2] == "+" else -1)
+            base, offset = found[1].strip(), int(found[3], 0) * (1 if found[2] == "+" else -1)
         return Address(self._operand(base), offset, tuple(self._operand(x) for x in rest))
 
     def _statement(self, text: str, line: int) -> None:
@@ -261,7 +282,9 @@ class _Parser:
             self._declare_registers(text)
         elif text.startswith(".shared"):
             self._declare_shared(text)
-        elif not text.startswith("."):  # .pragma and .loc say nothing of what is computed
+        elif text.startswith("."):
+            raise CompileError(f"PTX: {text!r} is no declaration that is understood; expected .reg or .shared")
+        else:
             self._instruction(text, line)
 
     def _instruction(self, text: str, line: int) -> None:
@@ -283,26 +306,35 @@ class _Parser:
         """Parse from behind the entry's opening brace to its closing one."""
         at, line = start, text.count("\n", 0, start) + 1
         while True:
-            skipped = len(text[at:]) - len(text[at:].lstrip()) if text[at].isspace() else 0
-            line += text.count("\n", at, at + skipped)
-            at += skipped
+            start, at = at, _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            line += text.count("\n", start, at)
             if text[at] == "{":
                 self._num_scopes += 1
                 self._scopes.append(_Scope(self._num_scopes))
                 at += 1
             elif text[at] == "}":
                 if not self._scopes:
+                    self._end(line)
                     return
                 self._scopes.pop()
                 at += 1
             elif label := _LABEL.match(text, at):
                 self._label(label[1])
                 at = label.end()
+            elif says_nothing := _LOCATION.match(text, at):
+                at = says_nothing.end()
             else:
                 end = text.index(";", at)
                 self._statement(text[at:end].strip(), line)
                 line += text.count("\n", at, end)
                 at = end + 1
+
+    def _end(self, line: int) -> None:
+        """End the kernel: control that reaches the closing brace leaves it."""
+        last = self.statements[-1].instruction if self.statements else None
+        is_left = last is not None and last.guard is None and _ENDS.fullmatch(last.opcode) is not None
+        if not is_left or len(self.statements) in self.labels.values():
+            self._instruction("ret", line)
 
     def instructions(self) -> tuple[Instruction, ...]:
         """Return the instructions, with the targets of branches as numbers."""
@@ -340,7 +372,7 @@ def parse_module(text: str) -> dict[str, Kernel]:
     Raises:
         CompileError: a declaration is not understood.
     """
-    text = re.sub(r"//[^\n]*", "", text)
+    text = _COMMENT.sub(lambda x: "\n" * x[0].count("\n"), text)
     kernels = {}
     for entry in _ENTRY.finditer(text):
         parser = _Parser(text[: text.index(".entry")])
@@ -351,6 +383,7 @@ def parse_module(text: str) -> dict[str, Kernel]:
             parser.shared,
             parser.static_bytes,
             parser.dynamic,
+            parser.dynamic_start,
             parser.registers,
             parser.instructions(),
         )
