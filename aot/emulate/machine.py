@@ -12,14 +12,16 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from aot.emulate.cta import Cluster, Cta
 from aot.emulate.faults import Fault, FaultKind, Finding, FindingKind
 from aot.emulate.launch import Launch, RunningLaunch
-from aot.emulate.memory import PARAMETER_WINDOW, Allocation, GlobalMemory
+from aot.emulate.memory import Allocation, GlobalMemory
 from aot.emulate.operation import Operation
 from aot.emulate.order import MAX_CLUSTER_WARPS, Agent, Knowledge, Shadow
 from aot.emulate.schedule import Schedule
@@ -84,6 +86,7 @@ class Machine:
         self.programs, self.memory, self.schedule = programs, memory, schedule
         self.num_registers, self.resident, self.limit, self.trace = num_registers, resident, limit, trace
         self.counts_forms = counts
+        self._held_kinds = schedule.held
         self.rng = random.Random(schedule.seed)  # noqa: S311 - draws schedules, no secrets
         self.counts: Counter[str] = Counter()
         self.bytes_moved: Counter[str] = Counter()
@@ -146,7 +149,7 @@ class Machine:
     def post(self, operation: Operation) -> None:
         """Let an operation complete whenever the schedule chooses."""
         self.counts[operation.kind] += 1
-        (self._held if operation.kind in self.schedule.held else self._free).append(operation)
+        (self._held if operation.kind in self._held_kinds else self._free).append(operation)
 
     def enqueue(self, owner: object, operation: Operation) -> None:
         """Let an operation complete after those that its owner has queued before."""
@@ -230,7 +233,8 @@ class Machine:
             self.front_is_done = False
             agent = Agent(Warp.__new__(Warp), "", "the kernel in front", is_async_proxy=False)  # type: ignore[arg-type]
             self.post(Operation("front", agent, self._end_front))
-        with np.errstate(all="ignore"):
+        # Products are small: threads of a BLAS that wait for each other take many times as long as one.
+        with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             while self._advance():
                 pass
         findings = [Finding(kind, where, str(x[0]), int(x[1])) for (kind, where), x in self._findings.items()]  # type: ignore[call-overload]
@@ -295,7 +299,7 @@ class Machine:
         if self._next_launch < len(self._launches):
             self._start_clusters()
         can_step = bool(self._ready)
-        choices = len(self._free) + sum(1 for x in self._queues.values() if x[0].kind not in self.schedule.held)
+        choices = len(self._free) + sum(1 for x in self._queues.values() if x[0].kind not in self._held_kinds)
         if choices and self.rng.random() < self.schedule.completion(can_step=can_step):
             self._complete_one(choices)
         elif can_step:
@@ -322,7 +326,7 @@ class Machine:
             self._free[at] = self._free[-1]
             self._free.pop()
         else:
-            free = [key for key, x in self._queues.items() if x[0].kind not in self.schedule.held]
+            free = [key for key, x in self._queues.items() if x[0].kind not in self._held_kinds]
             operation = self._pop(free[at - len(self._free)])
         self.complete(operation)
         self._end_launches()
@@ -386,6 +390,7 @@ class Machine:
         return f"{len(lines)} warps have not ended:\n" + "\n".join(lines[:40])
 
 
-def is_parameter(address: int) -> bool:
-    """Say whether a generic address is that of a parameter."""
-    return PARAMETER_WINDOW <= address < PARAMETER_WINDOW + 4096
+@cache
+def _blas() -> ThreadpoolController:
+    """Return what limits the threads of numpy's products."""
+    return ThreadpoolController()

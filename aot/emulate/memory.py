@@ -33,11 +33,18 @@ SHARED_WINDOW = 0x7FFF_0000_0000
 """The generic address of shared memory: inferred; only cvta sees it."""
 PARAMETER_WINDOW = 0x7EEE_0000_0000
 """The generic address of the parameters: inferred; only cvta.param sees it."""
+MAX_PARAMETER_BYTES = 32764
+"""Of a launch. Source: CUDA C++ Programming Guide, "Function Parameters"."""
 WORD = 4
 """Bytes of a cell whose accesses are ordered, in shared memory."""
 FILL = 0xFF
 """Of shared memory that nothing has written, and that a copy under way will write: NaN in every format of 16 bits and
 more."""
+
+
+def is_parameter(address: int) -> bool:
+    """Say whether a generic address is that of a parameter."""
+    return PARAMETER_WINDOW <= address < PARAMETER_WINDOW + MAX_PARAMETER_BYTES
 
 
 @dataclass(eq=False)

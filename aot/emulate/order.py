@@ -94,10 +94,10 @@ class Clock:
         epochs = self.epochs if cluster == self.cluster else self.others.get(cluster)
         return 0 if epochs is None else int(epochs[local])
 
-    def knows(self, warps: NDArray[np.int32], epochs: NDArray[np.int32]) -> bool:
-        """Say whether epochs of warps are known, by one comparison: warps of other clusters count as not known."""
+    def knows(self, warps: NDArray[np.int32], epochs: NDArray[np.int32], low: int, high: int) -> bool:
+        """Say whether epochs of warps, from `low` to `high`, are known: those of other clusters count as not known."""
         first = self.cluster * MAX_CLUSTER_WARPS
-        if warps.min() < first or warps.max() >= first + self.epochs.size:
+        if low < first or high >= first + self.epochs.size:
             return False
         return bool((self.epochs[warps - first] >= epochs).all())
 
@@ -239,11 +239,11 @@ class Shadow:
         known = agent.knowledge.fenced if needs_fence else agent.knowledge.seen
         # Nearly always warps wrote all of it, and all is known: one comparison. A warp's own epoch is among what it
         # has seen; the numbers of operations, below zero, and of nobody and the host are left to the check of each.
-        if by.min() > NOBODY and known.knows(by - 1, at):
+        low, high = int(by.min()), int(by.max())
+        if low > NOBODY and known.knows(by - 1, at, low - 1, high - 1):
             return
-        first = int(by[0])
-        if (by == first).all():
-            self._check_writer(agent, first, int(at.max()), is_write=is_write)
+        if low == high:
+            self._check_writer(agent, low, int(at.max()), is_write=is_write)
             return
         for x in np.unique(by):
             self._check_writer(agent, int(x), int(at[by == x].max()), is_write=is_write)

@@ -26,8 +26,15 @@ from aot.emulate.layouts.tensor_box import (
     gathered_rows,
 )
 from aot.emulate.layouts.tensor_map import NUM_BYTES, TensorMap, decode_tensor_map
-from aot.emulate.machine import is_parameter
-from aot.emulate.memory import FILL, OFFSET_MASK, PARAMETER_WINDOW, RANK_SHIFT, SHARED_START, chunk_cells
+from aot.emulate.memory import (
+    FILL,
+    OFFSET_MASK,
+    PARAMETER_WINDOW,
+    RANK_SHIFT,
+    SHARED_START,
+    chunk_cells,
+    is_parameter,
+)
 from aot.emulate.operation import Operation
 from aot.emulate.ptx import Address, Vector
 from aot.emulate.units._operands import located
