@@ -133,9 +133,10 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
     values, source = context.params, _source(context.params)
     named = values["operations"]
     keys: list[AnyKey] = []
+    patterns = Patterns.parse(values["kernels"])
     if source == LEGAL:
         asked = named or all_named_operations(DEFAULT_PRESET)
-        keys += legal_keys((*asked.products, *asked.rows), emulated, values["sample"])
+        keys += legal_keys((*asked.products, *asked.rows), emulated, values["sample"], patterns)
     elif source == WITH_OPERATIONS:
         if named.products:
             is_predicted = values["predicted"]
@@ -144,14 +145,16 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
             keys += rows_with(named.rows, device).kernels
     else:
         keys += selection_for(context, source, device, values["selection"]).kernels
-    patterns = Patterns.parse(values["kernels"])
     kept = [x for x in keys if patterns.keep(x.candidate.name)]
     legal = [x for x in kept if isinstance(verdict_of(x, emulated), Accepted)]
     if len(legal) < len(kept):
         click.echo(f"{len(kept) - len(legal)} kernels are not legal with {emulated.num_sms} SMs: left out", err=True)
     if not legal:
         example = f"; there are {len(keys)}, such as {keys[0].candidate.name}" if keys else ""
-        raise CandidateError(f"--kernels {values['kernels']!r} leaves no kernel{example}; give another pattern")
+        raise CandidateError(
+            f"--kernels {values['kernels']!r} leaves no kernel{example}; give another pattern, such as 'sm100_*', or "
+            "--legal for those that do not ship"
+        )
     return legal
 
 
@@ -226,7 +229,9 @@ def _record(path: Path, target: str, result: KernelResult) -> None:
 
 
 def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
-    """Refuse options that do not go together (click.UsageError)."""
+    """Refuse options that do not go together (click.UsageError), and a warp that is none (CandidateError)."""
+    if values["trace"]:
+        TracedWarp.parse(values["trace"])
     if values["record"] is not None and values["num_sms"]:
         raise click.UsageError("--record means nothing with --num-sms: other kernels ship; leave one of the two out")
     if values["trace"] and num_kernels != 1:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aot.emulate.gpu import EmulatedGpu
     from aot.measure.kernel_library import ProblemStruct
 
-MAX_PARAMETERS = 64
+MAX_PARAMETERS = 1024
 MAX_ATTRIBUTES = 8
 NUM_VALUES = 16
 """Of an attribute of a launch. Source: driver_types.h, cudaLaunchAttributeValue has 64 bytes."""

@@ -20,7 +20,7 @@ constexpr int32_t kSmemPerBlockOptin = 97;  // cudaDevAttrMaxSharedMemoryPerBloc
 constexpr uint64_t kSmemBytes = 48 * 1024;  // dynamic shared memory of a kernel that did not ask for more
 constexpr uint32_t kPortableCluster = 8;    // CTAs of a cluster, likewise
 
-constexpr int32_t kMaxParameters = 64;
+constexpr int32_t kMaxParameters = 1024;
 constexpr int32_t kMaxParameterBytes = 4096;
 constexpr int32_t kMaxAttributes = 8;
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from zlib import crc32
 
 from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-from aot.compile.kinds import AnyKey
+from aot.compile.kinds import AnyKey, verdict_of
 from aot.core.candidate import Accepted, KernelKey, Verdict
 from aot.core.constraints import (
     Arch,
@@ -37,8 +37,7 @@ from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.families import families_of
 from aot.row_families import row_families_for
-from aot.space.legality import check
-from aot.space.row_legality import check_row
+from aot.space.enumeration import Patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -149,21 +148,25 @@ def read_census(path: Path) -> Census:
         raise StoreError(f"cannot read the census {path}: {error}; make it again: aot census -o {path}") from error
 
 
-def _judged(operation: Operation | RowOperation, target: Target) -> dict[str, list[tuple[AnyKey, Verdict]]]:
-    """Judge every candidate of every family that computes an operation, the fallback's too, by the family's name."""
+def _candidates(operation: Operation | RowOperation, target: Target) -> dict[str, list[AnyKey]]:
+    """List every candidate of every family that computes an operation, the fallback's too, by the family's name."""
     if isinstance(operation, RowOperation):
-        on_rows = {family.name: family.candidates(operation) for family in row_families_for(target)}
-        judged: dict[str, list[tuple[AnyKey, Verdict]]] = {
-            name: [(RowKernelKey(operation, x), check_row(x, operation, target)) for x in candidates]
-            for name, candidates in on_rows.items()
+        on_rows: dict[str, list[AnyKey]] = {
+            family.name: [RowKernelKey(operation, x) for x in family.candidates(operation)]
+            for family in row_families_for(target)
         }
-        return {name: found for name, found in judged.items() if found}
+        return {name: found for name, found in on_rows.items() if found}
     return {
-        family.name: [
-            (KernelKey(operation, x), check(x, operation, target)) for x in family.candidates(operation, target)
-        ]
+        family.name: [KernelKey(operation, x) for x in family.candidates(operation, target)]
         for family in families_of(operation, target)
         if operation.types in family.types and operation.epilogue in family.epilogues
+    }
+
+
+def _judged(operation: Operation | RowOperation, target: Target) -> dict[str, list[tuple[AnyKey, Verdict]]]:
+    """Judge every candidate of every family that computes an operation, by the family's name."""
+    return {
+        name: [(key, verdict_of(key, target)) for key in keys] for name, keys in _candidates(operation, target).items()
     }
 
 
@@ -173,7 +176,10 @@ def _drawn(key: AnyKey) -> int:
 
 
 def legal_keys(
-    operations: Sequence[Operation | RowOperation], target: Target, sample: int | None = None
+    operations: Sequence[Operation | RowOperation],
+    target: Target,
+    sample: int | None = None,
+    patterns: Patterns | None = None,
 ) -> list[AnyKey]:
     """List what a census compiles: every legal candidate of every family, the fallback's too.
 
@@ -184,12 +190,15 @@ def legal_keys(
         operations: whose candidates.
         target: device and host.
         sample: how many of a family and operation at most; by default all.
+        patterns: on the candidates' names; by default all are kept.
     """
-    families = [
-        sorted((key for key, verdict in judged if isinstance(verdict, Accepted)), key=_drawn)[:sample]
-        for operation in operations
-        for judged in _judged(operation, target).values()
-    ]
+    kept = (patterns or Patterns()).keep
+
+    def legal(keys: Sequence[AnyKey]) -> list[AnyKey]:
+        drawn = sorted((key for key in keys if kept(key.candidate.name)), key=_drawn)
+        return list(islice((key for key in drawn if isinstance(verdict_of(key, target), Accepted)), sample))
+
+    families = [legal(keys) for operation in operations for keys in _candidates(operation, target).values()]
     rounds = zip_longest(*families)
     return [key for found in rounds for key in found if key is not None]
 
