@@ -68,7 +68,7 @@ LEGAL = "with --legal"
 WITH_OPERATIONS = "with --operations and without --legal"
 SOURCES = (LEGAL, WITH_OPERATIONS, *MODES)
 ON_PROBLEM, ON_EDGES = "with --problem", "without --problem"
-DEFAULT_MODES = (Mode.RANDOM, Mode.LAZY)
+DEFAULT_MODES = (Mode.RANDOM, Mode.LAZY, Mode.BEHIND_ITSELF)
 
 
 def _source(values: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from aot.core.errors import DeviceError
 from aot.emulate.machine import Launch, Machine, Report
 from aot.emulate.memory import GlobalMemory
-from aot.emulate.schedule import Schedule
+from aot.emulate.schedule import Mode, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -201,12 +201,15 @@ class EmulatedGpu:
             programs[name] = x.code.programs[x.launch.kernel]
             renamed.append(replace(x.launch, kernel=name))
         waits = any(x.code.waits for x in launches)
+        resident = ALL_RESIDENT if waits else RESIDENT
+        if self.schedule.mode is Mode.BEHIND_ITSELF and not waits:  # else the workspace is not what it was
+            renamed, resident = [*renamed, *renamed], 2 * RESIDENT
         machine = Machine(
             programs,
             self.memory,
             self.schedule,
             num_registers=max(x.code.registers for x in launches),
-            resident=ALL_RESIDENT if waits else RESIDENT,
+            resident=resident,
             limit=self.limit,
             counts=self._counts,
             trace=self._trace,

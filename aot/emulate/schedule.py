@@ -34,6 +34,8 @@ class Mode(Word):
     """wgmma and tcgen05.mma complete as late as they can."""
     HOLD_FRONT = "hold_front"
     """The kernel in front ends as late as it can."""
+    BEHIND_ITSELF = "behind_itself"
+    """What is launched is launched twice, so that the second kernel begins as early as the first one lets it."""
 
 
 HELD = {
