@@ -137,7 +137,7 @@ def _mn_major(descriptor: MatrixDescriptor, rows: int, unit_bytes: int) -> Addre
     return within + r // width * descriptor.leading + k // depth * descriptor.stride + k % depth * span
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=64)
 def operand_addresses(value: int, unit: MatrixUnit, rows: int, element_bits: int, major: Major = Major.K) -> Addresses:
     """Return the shared addresses of an operand's elements, of shape (rows, 256 / element bits).
 

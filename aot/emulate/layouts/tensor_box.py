@@ -43,7 +43,7 @@ class BoxRows:
     """Bytes of each row that are inside; none where there are no rows."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _chunks(mode: Swizzle, shared_address: int, num_chunks: int) -> Addresses:
     addresses = swizzle(shared_address + CHUNK_BYTES * np.arange(num_chunks, dtype=np.int64), mode)
     addresses.flags.writeable = False

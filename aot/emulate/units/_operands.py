@@ -78,7 +78,7 @@ class Places:
     """The same as bits."""
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1024)
 def operand_places(
     descriptor: int, unit: MatrixUnit, rows: int, first: int, last: int, element_bits: int, major: Major
 ) -> Places:

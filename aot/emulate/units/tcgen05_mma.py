@@ -105,7 +105,7 @@ def _accumulator(m: int, n: int, group: int, address: int) -> Cells:
     return Cells(cells.lanes + lane, cells.columns + column)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _ordered_cells(cells: Cells) -> NDArray[np.int64]:
     """Return what accesses to cells of tensor memory are ordered by: see `TensorMemory.cells`."""
     return np.unique(cells.lanes // TENSOR_GROUP_LANES * TENSOR_COLUMNS + cells.columns)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LOAD, READ, WRITE = "tma.load", "tma.store.read", "tma.store.write"
 """Kinds of operations, as schedules know them."""
 
-_decode = lru_cache(maxsize=4096)(decode_tensor_map)
+_decode = lru_cache(maxsize=256)(decode_tensor_map)
 
 
 def _tensor_map(warp: Warp, address: int, where: str) -> TensorMap:
@@ -83,7 +83,7 @@ class _Box:
         return int(self.chunks.max())
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def _box(tensor_map: TensorMap, shared_address: int, num_rows: int | None) -> _Box:
     addresses = chunk_addresses(tensor_map, shared_address, num_rows)
     chunks = (addresses - SHARED_START) // CHUNK_BYTES
