@@ -108,7 +108,7 @@ def text(results: Sequence[KernelResult], asked: ExecutionOptions) -> str:
     """Return what is printed for people."""
     lines = [table(HEADER, [_row(x) for x in results]), *_wrongs(results), *_notes(results)]
     if any(x.error for x in results):
-        lines.append("* not executed, or not to its end: the interpreter does not know an instruction")
+        lines.append("* not executed, or not to its end")
     lines += _left_out(results, asked)
     if asked.counts:
         lines += [line for x in results for case in x.cases for line in _counted(case)]

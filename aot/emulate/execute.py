@@ -7,9 +7,11 @@ around an operand: its buffer begins with its first element and ends with its la
 from __future__ import annotations
 
 import re
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -163,6 +165,13 @@ class Executor:
                 results.append(self._run(case))
             except UnknownInstructionError as unknown:
                 error = one_line(str(unknown))
+                break
+            except Exception as failure:  # noqa: BLE001 - the interpreter's own, which is no fault of the kernel
+                place = traceback.extract_tb(failure.__traceback__)[-1]
+                error = one_line(
+                    f"the interpreter failed on {case.name}: {type(failure).__name__}: {failure}, in {place.name} of "
+                    f"{Path(place.filename).name}, line {place.lineno}; please report it"
+                )
                 break
             if results[-1].num_runs:
                 # By the largest case so far: what is done once for each CTA weighs most in small ones.

@@ -134,6 +134,20 @@ def test_an_instruction_that_is_not_known_is_named(general, tmp_path):
     assert "the interpreter does not know" in found.error
 
 
+def test_a_failure_of_the_interpreter_is_not_the_kernels(general, monkeypatch):
+    def failing(self, launches):
+        raise ZeroDivisionError("no such lane")
+
+    monkeypatch.setattr("aot.emulate.machine.Machine.run", failing)
+    found = on_problem(general, (40, 136, 200))
+    assert re.match(
+        r"the interpreter failed on bf16_kk m40 n136 k200, .*: ZeroDivisionError: no such lane, in failing of "
+        r"test_execute.py, line \d+; please report it",
+        found.error,
+    )
+    assert not found.is_right
+
+
 @pytest.fixture(scope="module")
 def early(tmp_path_factory):
     """Make a set of a kernel that reads B early where it may."""
