@@ -99,15 +99,35 @@ class Mbarrier:
         self._settle()
 
 
+NUM_BARRIERS = 16
+"""Of a CTA. Source: PTX ISA, "barrier"."""
+
+
 @dataclass(eq=False)
 class NamedBarrier:
-    """One of a CTA's 16 barriers: threads that have arrived, and how often it was complete."""
+    """One of a CTA's barriers: warps that have arrived, and how often it was complete."""
 
+    cluster: Cluster
     knowledge: Knowledge
-    num_arrived: int = 0
+    arrived: set[int] = field(default_factory=set)
+    expected: int | None = None
+    """Threads that those who have arrived speak of; None of all threads of the CTA that have not exited."""
     generation: int = 0
     queue: WaitQueue = field(default_factory=WaitQueue)
     completed: Knowledge | None = None
+
+    @property
+    def num_arrived(self) -> int:
+        """Return the threads that have arrived, in whole warps, as the barrier counts them."""
+        return 32 * len(self.arrived)
+
+    def settle(self, num_threads: int) -> None:
+        """Complete the barrier when all have arrived; `num_threads` of the CTA have not exited."""
+        if self.arrived and self.num_arrived >= (num_threads if self.expected is None else self.expected):
+            self.arrived = set()
+            self.generation += 1
+            self.completed, self.knowledge = self.knowledge, self.cluster.knowledge()
+            self.queue.wake()
 
 
 class Cta:
@@ -134,6 +154,11 @@ class Cta:
         if self.tensor is None:
             self.tensor = TensorMemory(self.machine)
         return self.tensor
+
+    @property
+    def num_threads(self) -> int:
+        """Return the threads of warps that have not exited, in whole warps, as barriers count them."""
+        return 32 * sum(not x.done for x in self.warps)
 
     @property
     def window(self) -> int:

@@ -80,6 +80,17 @@ class RunningLaunch:
         """Say whether all its CTAs have triggered or exited."""
         return self.num_triggered == self.launch.num_ctas
 
+    @property
+    def known_at_start(self) -> Knowledge | None:
+        """Return what its warps know when they begin.
+
+        Of the launch in front all, or with programmatic launch what that one's warps knew when they began: only
+        griddepcontrol.wait orders the two, however early the one in front has ended.
+        """
+        if self.front is None:
+            return None
+        return self.front.known_at_start if self.launch.is_programmatic else self.front.knowledge
+
     def cluster_ctas(self, first: Extents) -> list[Extents]:
         """List the CTAs of a cluster, in the order of their ranks."""
         c = self.launch.cluster

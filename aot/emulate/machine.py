@@ -280,8 +280,8 @@ class Machine:
                 warp_number = number * MAX_CLUSTER_WARPS + cta.rank * per_cta + index
                 warp = Warp(self, cta, index, warp_number, min(32, threads - 32 * index))
                 warp.num_registers = -(-self.num_registers // 8) * 8
-                if launch.front is not None and launch.front.is_complete:
-                    warp.knowledge.join(launch.front.knowledge)
+                if launch.known_at_start is not None:
+                    warp.knowledge.join(launch.known_at_start)
                 warp.registers = launch.program.registers_of(warp)
                 cta.warps.append(warp)
                 self._ready.append(warp)

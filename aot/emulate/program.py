@@ -186,8 +186,8 @@ class Program:
             run = build(self, instruction)
         except (TypeError, ValueError, IndexError) as error:
             raise self.refuse(instruction, str(error)) from error
-        if instruction.guard is None or instruction.opcode.split(".")[0] == "bra":
-            return run
+        if instruction.guard is None or instruction.opcode.split(".")[0] in ("bra", "ret", "exit"):
+            return run  # these look at the predicate themselves
         slot, is_negated = self._slots[instruction.guard.register], instruction.guard.is_negated
 
         def guarded(warp: Warp) -> int | None:

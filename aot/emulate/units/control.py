@@ -16,13 +16,15 @@ from aot.emulate.ptx import Negated, Pair
 from aot.emulate.types import LANES
 
 if TYPE_CHECKING:
+    from aot.emulate.cta import Cta
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.warp import Lanes, Value, Warp
 
 REGISTER_STEP, MIN_REGISTERS, MAX_REGISTERS = 8, 24, 256
 """What setmaxnreg takes. Source: PTX ISA, "setmaxnreg"."""
+ALL_LANES = np.uint32(0xFFFFFFFF)
 
 
 @form("bra{,.uni}")
@@ -54,11 +56,21 @@ def branch(program: Program, instruction: Instruction) -> Step:
 
 @form("ret", "exit")
 def leave(program: Program, instruction: Instruction) -> Step:
-    """End the active lanes; with the last ones the warp ends, and with the last warp the CTA."""
-    where = instruction.where
+    """End the active lanes whose predicate holds; with the last the warp ends, and with the last warp the CTA."""
+    where, guard = instruction.where, program.guard_slot(instruction)
 
-    def run(warp: Warp) -> int:
-        warp.lanes = warp.lanes & ~warp.mask
+    def run(warp: Warp) -> int | None:
+        leaving = warp.mask
+        if guard is not None:
+            predicate = warp.registers[guard[0]]
+            leaving = leaving & (~predicate if guard[1] else predicate)
+        if not leaving.any():
+            return None
+        staying = warp.mask & ~leaving
+        warp.lanes = warp.lanes & ~leaving
+        if staying.any():
+            warp.mask, warp.full = staying, False
+            return None
         if warp.pending:
             at, mask = warp.pending.pop()
             warp.mask, warp.full = mask, bool(mask.all())
@@ -73,15 +85,27 @@ def leave(program: Program, instruction: Instruction) -> Step:
 def _end(warp: Warp, where: str) -> None:
     """Note what a warp leaves behind, and end what ends with it."""
     machine, cta = warp.machine, warp.cta
-    for operation in [*warp.bulk_open, *(x for group in warp.bulk_groups for x in group), *warp.copies]:
-        if not operation.done and operation.kind in ("tma.store.read", "cp.async"):
-            machine.report(FindingKind.EXIT, where, f"{operation.agent.who} still uses shared memory")
-        machine.complete(operation)
     if any(not group.is_complete for group in warp.groups):
         raise Fault(FaultKind.EXITED, f"{where}: warp {warp.index} exits with wgmma in flight")
     cta.cluster.settle()
+    for barrier in cta.named.values():
+        barrier.settle(cta.num_threads)
     if all(x.done for x in cta.warps):
+        _end_operations(cta, where)
         machine.finish(cta)
+
+
+def _end_operations(cta: Cta, where: str) -> None:
+    """Complete what the warps of a CTA have issued; note what uses shared memory and was not waited for by any."""
+    machine, waited = cta.machine, 0
+    for warp in cta.warps:
+        waited |= warp.knowledge.seen.done
+    for warp in cta.warps:
+        groups = [*warp.bulk_groups, *warp.copy_groups]
+        for operation in [*warp.bulk_open, *(x for group in groups for x in group), *warp.copies]:
+            if operation.kind in ("tma.store.read", "cp.async") and not operation.bit & waited:
+                machine.report(FindingKind.EXIT, where, f"{operation.agent.who} was not waited for")
+            machine.complete(operation)
 
 
 @form("trap")
@@ -103,14 +127,16 @@ def sleep(program: Program, instruction: Instruction) -> Step:
 
 @form("elect.sync")
 def elect(program: Program, instruction: Instruction) -> Step:
-    """Choose one lane: the lowest that is active, as chips do (inferred)."""
-    to = instruction.operands[0]
+    """Choose one of the lanes that are named: the lowest, as chips do (inferred)."""
+    to, where = instruction.operands[0], instruction.where
     if not isinstance(to, Pair):
         raise TypeError("no pair of destinations")
     lane, predicate = program.destination(to.first), program.destination(to.second)
+    members = program.source(instruction.operands[1], "b32")
 
     def run(warp: Warp) -> None:
-        leader = int(np.argmax(warp.mask))
+        named = _named(warp, warp.registers[members], where)
+        leader = int(np.argmax(named if named.any() else warp.mask))
         warp.put(lane, np.full(32, leader, np.uint32))
         warp.put(predicate, np.equal(LANES, leader))
 
@@ -121,13 +147,23 @@ def _bits(lanes: Value) -> int:
     return sum(1 << int(x) for x in np.flatnonzero(lanes))
 
 
-def _check_members(warp: Warp, members: Value, where: str) -> None:
-    """Note where lanes that are named are not here: on a chip they would be waited for."""
-    if warp.full:
-        return
-    missing = int(members[warp.mask][0]) & _bits(warp.lanes) & ~_bits(warp.mask)
+def _named(warp: Warp, members: Value, where: str) -> Lanes:
+    """Return the active lanes that their own masks name.
+
+    Lanes that are named and elsewhere are noted: on a chip they would be waited for. So are those that are here and not
+    named, whose results are undefined.
+    """
+    if warp.full and (members == ALL_LANES).all():
+        return warp.mask
+    wanted = int(np.bitwise_or.reduce(members[warp.mask])) & _bits(warp.lanes)
+    missing = wanted & ~_bits(warp.mask)
     if missing:
         warp.machine.report(FindingKind.CONVERGENCE, where, f"lanes {missing:#x} of the mask are elsewhere")
+    named: Lanes = warp.mask & ((members >> LANES.astype(np.uint32)) & np.uint32(1)).astype(bool)
+    if (named != warp.mask).any():
+        strangers = _bits(warp.mask & ~named)
+        warp.machine.report(FindingKind.CONVERGENCE, where, f"lanes {strangers:#x} are not in their own masks")
+    return named
 
 
 @form("vote.sync.{ballot.b32,any.pred,all.pred,uni.pred}")
@@ -141,16 +177,22 @@ def vote(program: Program, instruction: Instruction) -> Step:
     members = program.source(instruction.operands[2], "b32")
 
     def run(warp: Warp) -> None:
-        predicate = ~warp.registers[a] if is_negated else warp.registers[a]
-        _check_members(warp, warp.registers[members], where)
-        votes = predicate[warp.mask]
-        if mode == "ballot":
-            warp.put(to, np.full(32, _bits(warp.mask & predicate), np.uint32))
-        else:
-            found = {"any": votes.any(), "all": votes.all(), "uni": votes.all() or not votes.any()}[mode]
-            warp.put(to, np.full(32, bool(found)))
+        predicate, masks = ~warp.registers[a] if is_negated else warp.registers[a], warp.registers[members]
+        named = _named(warp, masks, where)
+        found = np.zeros(32, np.uint32 if mode == "ballot" else bool)
+        for mask in np.unique(masks[warp.mask]):  # lanes of one mask vote together
+            lanes = warp.mask & (masks == mask)
+            found[lanes] = _result(mode, lanes & named, predicate)
+        warp.put(to, found)
 
     return run
+
+
+def _result(mode: str, lanes: Lanes, predicate: Lanes) -> int:
+    votes = predicate[lanes]
+    if mode == "ballot":
+        return _bits(lanes & predicate)
+    return bool({"any": votes.any(), "all": votes.all(), "uni": votes.all() or not votes.any()}[mode])
 
 
 @form("shfl.sync.{idx,up,down,bfly}.b32")
@@ -177,9 +219,9 @@ def shuffle(program: Program, instruction: Instruction) -> Step:
         }[mode]
         valid = at >= top if mode == "up" else at <= top
         at = np.where(valid, at, LANES)
-        _check_members(warp, registers[members], where)
-        if not warp.full and not warp.mask[at[warp.mask]].all():
-            warp.machine.report(FindingKind.CONVERGENCE, where, "reads a lane that is not active")
+        named = _named(warp, registers[members], where)
+        if not (warp.full and named is warp.mask) and not named[at[warp.mask]].all():
+            warp.machine.report(FindingKind.CONVERGENCE, where, "reads a lane that is not active, or not named")
         warp.put(to, registers[a][at])
         if pair:
             warp.put(valid_to, valid)

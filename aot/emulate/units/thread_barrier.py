@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.emulate.cta import NamedBarrier
+from aot.emulate.cta import NUM_BARRIERS, NamedBarrier
 from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import YIELD, form
 
@@ -30,20 +30,32 @@ def _check_together(warp: Warp, where: str) -> None:
         raise Fault(FaultKind.DIVERGENCE, f"{where}: warp {warp.index} of CTA {warp.cta.ctaid}")
 
 
-def _arrive(warp: Warp, index: int, total: int, where: str) -> NamedBarrier:
-    barrier = warp.cta.named.get(index)
+def _arrive(warp: Warp, index: int, expected: int | None, where: str) -> NamedBarrier:
+    """Arrive at a barrier of so many threads; None of all that have not exited.
+
+    Raises:
+        Fault: there is no such barrier or count, the warp has arrived already, or others speak of other counts.
+    """
+    cta = warp.cta
+    if index >= NUM_BARRIERS:
+        raise Fault(FaultKind.BARRIER, f"{where}: barrier {index}; expected 0 to {NUM_BARRIERS - 1}")
+    if expected is not None and (expected % 32 or not expected):
+        raise Fault(FaultKind.BARRIER, f"{where}: {expected} threads; expected a multiple of 32")
+    barrier = cta.named.get(index)
     if barrier is None:
-        barrier = warp.cta.named[index] = NamedBarrier(warp.cta.cluster.knowledge())
-    barrier.num_arrived += 32
-    if barrier.num_arrived > total:
-        text = f"{where}: {barrier.num_arrived} threads at barrier {index} of {total}"
+        barrier = cta.named[index] = NamedBarrier(cta.cluster, cta.cluster.knowledge())
+    if not barrier.arrived:
+        barrier.expected = expected
+    elif (barrier.expected or cta.num_threads) != (expected or cta.num_threads):
+        text = f"{where}: {expected or cta.num_threads} threads at barrier {index} of {barrier.expected}"
         raise Fault(FaultKind.BARRIER, text)
+    if warp.index in barrier.arrived:
+        raise Fault(
+            FaultKind.BARRIER, f"{where}: warp {warp.index} is at barrier {index} already, which is not complete"
+        )
+    barrier.arrived.add(warp.index)
     barrier.knowledge.join(warp.release())
-    if barrier.num_arrived == total:
-        barrier.num_arrived = 0
-        barrier.generation += 1
-        barrier.completed, barrier.knowledge = barrier.knowledge, warp.cta.cluster.knowledge()
-        barrier.queue.wake()
+    barrier.settle(cta.num_threads)
     return barrier
 
 
@@ -57,9 +69,9 @@ def synchronise(program: Program, instruction: Instruction) -> Step:
     def run(warp: Warp) -> int | None:
         _check_together(warp, where)
         index = int(warp.registers[number][0])
-        total = 32 * len(warp.cta.warps) if count is None else int(warp.registers[count][0])
+        expected = None if count is None else int(warp.registers[count][0])
         before = warp.cta.named[index].generation if index in warp.cta.named else 0
-        barrier = _arrive(warp, index, total, where)
+        barrier = _arrive(warp, index, expected, where)
 
         def learn() -> None:
             if barrier.completed is not None:
@@ -68,9 +80,10 @@ def synchronise(program: Program, instruction: Instruction) -> Step:
         if barrier.generation != before:
             learn()
             return YIELD
-        barrier.queue.wait(
-            warp, f"waits at barrier {index} of {total} threads", lambda: barrier.generation != before, learn
+        reason = (
+            f"waits at barrier {index} of {expected or warp.cta.num_threads} threads, where {barrier.num_arrived} are"
         )
+        barrier.queue.wait(warp, reason, lambda: barrier.generation != before, learn)
         return YIELD
 
     return run
