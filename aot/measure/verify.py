@@ -17,11 +17,14 @@ from aot.measure.edge_operands import edge_operands
 from aot.measure.edge_shapes import EdgeShape, edge_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
 
     from aot.core.numerics import Bits
     from aot.measure.gpu import Gpu, Handle, Kernels
     from aot.measure.tuning_set import TunedKernel
+
+    Draw: TypeAlias = Callable[[EdgeShape, Mapping[Argument, Matrix], np.random.Generator], dict[Argument, Bits]]
 
 GUARD_ELEMENTS = 2048
 """Elements of poison before and after each operand: 4 KiB, more than the 256 columns of the widest tile."""
@@ -39,13 +42,29 @@ class EdgeCase:
 
     Padding and guards hold NaN, or of integers what operands do not hold, so that a kernel that reads past an operand's
     extent gives a wrong result.
+
+    Args:
+        gpu: the device.
+        kernels: what is run.
+        shape: the case.
+        rng: draws the operands.
+        num_guards: elements before and after each operand.
+        draw: draws the operands but D, each (group, row, column).
     """
 
-    def __init__(self, gpu: Gpu, kernels: Kernels, shape: EdgeShape, rng: np.random.Generator, num_guards: int) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        kernels: Kernels,
+        shape: EdgeShape,
+        rng: np.random.Generator,
+        num_guards: int,
+        draw: Draw = edge_operands,
+    ) -> None:
         self._gpu, self.problem = gpu, shape.problem
         operation, arrangement = shape.problem.operation, shape.arrangement
         matrices = operands(shape.problem, shape.padding, arrangement, shape.stride_multiple)
-        bits, tensors = edge_operands(shape, matrices, rng), {}
+        bits, tensors = draw(shape, matrices, rng), {}
         self._owned: dict[Argument, int] = {}
         for argument, matrix in matrices.items():
             dtype = element_of(operation, argument)
