@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
 from aot.emulate.faults import Fault, FaultKind
@@ -34,16 +33,6 @@ ELEMENT_BITS = {
     Element.E2M1: 4,
     Element.UE4M3: 8,
     Element.UE8M0: 8,
-}
-_DTYPES: dict[Element, Any] = {
-    Element.F16: np.float16,
-    Element.BF16: ml_dtypes.bfloat16,
-    Element.U8: np.uint8,
-    Element.S8: np.int8,
-    Element.E4M3: ml_dtypes.float8_e4m3fn,
-    Element.E5M2: ml_dtypes.float8_e5m2,
-    Element.UE4M3: ml_dtypes.float8_e4m3fn,
-    Element.UE8M0: ml_dtypes.float8_e8m0fnu,
 }
 _WORDS: dict[int, Any] = {4: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32}
 _TF32_MASK = np.uint32(0xFFFFE000)
@@ -100,11 +89,49 @@ def check_inside(cta: Cta, places: Places) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Format:
+    """A floating-point format of up to 16 bits: sign, exponent, mantissa."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    has_infinity: bool = True
+    """Whether the largest exponent is for infinity and NaN; else only all bits set are NaN."""
+
+    def decode(self) -> NDArray[np.float64]:
+        """Return the values of all codes, in order."""
+        codes = np.arange(1 << (1 + self.exponent_bits + self.mantissa_bits))
+        mantissa = (codes & (1 << self.mantissa_bits) - 1) / (1 << self.mantissa_bits)
+        top = (1 << self.exponent_bits) - 1
+        exponent, bias = codes >> self.mantissa_bits & top, top >> 1
+        found = np.where(exponent == 0, mantissa, 1 + mantissa) * 2.0 ** (np.maximum(exponent, 1) - bias)
+        if self.has_infinity:
+            found = np.where(exponent == top, np.where(mantissa == 0, np.inf, np.nan), found)
+        else:
+            largest = (1 << (self.exponent_bits + self.mantissa_bits)) - 1
+            found = np.where(codes & largest == largest, np.nan, found)
+        return np.where(codes >> (self.exponent_bits + self.mantissa_bits), -found, found)
+
+
+_FORMATS = {
+    Element.F16: _Format(5, 10),
+    Element.BF16: _Format(8, 7),
+    Element.E4M3: _Format(4, 3, has_infinity=False),
+    Element.E5M2: _Format(5, 2),
+    Element.UE4M3: _Format(4, 3, has_infinity=False),
+}
+"""Source: PTX ISA, "Alternate Floating-Point Data Formats"; OCP 8-bit Floating Point Specification 1.0, table 1."""
+
+
 @lru_cache(maxsize=16)
 def _table(element: Element) -> NDArray[np.float64]:
-    bits = ELEMENT_BITS[element]
-    with np.errstate(all="ignore"):
-        return np.asarray(np.arange(1 << bits, dtype=_WORDS[bits]).view(_DTYPES[element]).astype(np.float64))
+    """Return the values of all codes of an element."""
+    if element is Element.UE8M0:  # a power of two; all bits set are NaN
+        return np.append(2.0 ** np.arange(-127, 128), np.nan)
+    if element in _FORMATS:
+        return _FORMATS[element].decode()
+    codes = np.arange(256, dtype=np.uint8)
+    return (codes.view(np.int8) if element is Element.S8 else codes).astype(np.float64)
 
 
 E2M1_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
