@@ -53,7 +53,6 @@ class FindingKind(Enum):
     PROXY_FENCE = "access through the async proxy with no proxy fence since the generic write"
     BARRIER_INIT = "use of an mbarrier that is not ordered behind its initialisation"
     UNINITIALISED = "read of memory that nothing has written"
-    UNUSED = "product of memory that nothing has written, whose result must not be used"
     EARLY = "access before griddepcontrol.wait"
     EXIT = "exit with work in flight"
     CONVERGENCE = "lanes that are named are not all here"
@@ -61,8 +60,12 @@ class FindingKind(Enum):
 
     @property
     def is_fault(self) -> bool:
-        """Say whether a kernel with such a finding is wrong; the rest are notes."""
-        return self not in (FindingKind.EARLY, FindingKind.LETTER, FindingKind.UNUSED)
+        """Say whether a kernel with such a finding is wrong; the rest are notes.
+
+        A tile's rows that are outside of the operand may be multiplied without having been loaded, as long as nobody
+        stores the result: memory that nothing has written holds NaN, which shows where a result depends on it.
+        """
+        return self not in (FindingKind.EARLY, FindingKind.LETTER, FindingKind.UNINITIALISED)
 
 
 @dataclass(frozen=True)

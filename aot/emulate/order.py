@@ -208,9 +208,7 @@ class Shadow:
         knowledge = agent.knowledge
         if by == NOBODY:
             if not is_write:
-                # What a unit multiplies may be rows that nobody stores; the poison there shows where one is.
-                kind = FindingKind.UNUSED if agent.token else FindingKind.UNINITIALISED
-                self._report(kind, agent.where, f"{agent.who} reads what nothing has written")
+                self._report(FindingKind.UNINITIALISED, agent.where, f"{agent.who} reads what nothing has written")
             return
         if by == HOST or by - 1 == agent.warp >= 0:
             return
