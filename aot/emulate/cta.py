@@ -105,11 +105,16 @@ NUM_BARRIERS = 16
 
 @dataclass(eq=False)
 class NamedBarrier:
-    """One of a CTA's barriers: warps that have arrived, and how often it was complete."""
+    """One of a CTA's barriers: how many warps have arrived, and how often it was complete.
+
+    A barrier counts arrivals, not who they are by: quack's pingpong kernels let a group of warps arrive at its own
+    barrier in advance, for its first wait there to return at once.
+    """
 
     cluster: Cluster
     knowledge: Knowledge
-    arrived: set[int] = field(default_factory=set)
+    num_warps: int = 0
+    """Arrivals."""
     expected: int | None = None
     """Threads that those who have arrived speak of; None of all threads of the CTA that have not exited."""
     generation: int = 0
@@ -119,12 +124,12 @@ class NamedBarrier:
     @property
     def num_arrived(self) -> int:
         """Return the threads that have arrived, in whole warps, as the barrier counts them."""
-        return 32 * len(self.arrived)
+        return 32 * self.num_warps
 
     def settle(self, num_threads: int) -> None:
         """Complete the barrier when all have arrived; `num_threads` of the CTA have not exited."""
-        if self.arrived and self.num_arrived >= (num_threads if self.expected is None else self.expected):
-            self.arrived = set()
+        if self.num_warps and self.num_arrived >= (num_threads if self.expected is None else self.expected):
+            self.num_warps = 0
             self.generation += 1
             self.completed, self.knowledge = self.knowledge, self.cluster.knowledge()
             self.queue.wake()

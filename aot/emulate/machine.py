@@ -385,7 +385,10 @@ class Machine:
                     for warp in cta.warps:
                         if not warp.done:
                             where = launch.program.kernel.instructions[warp.pc].where
-                            reason = warp.waiting_for or ("polls global memory" if warp.polling else "could go on")
+                            said = warp.waiting_for
+                            reason = (said if isinstance(said, str) else said()) or (
+                                "polls global memory" if warp.polling else "could go on"
+                            )
                             lines.append(f"CTA {cta.ctaid} warp {warp.index} {reason}, at {where}")
         return f"{len(lines)} warps have not ended:\n" + "\n".join(lines[:40])
 

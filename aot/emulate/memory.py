@@ -138,6 +138,14 @@ class GlobalMemory:
                 found[lanes] = allocation.content[places]
         return found
 
+    def note_read(self, agent: Agent, address: int, size: int) -> Bytes:
+        """Take note of an operation's read that may happen at any time from now on; return what it will read, live."""
+        found = self.find(address, address + size, agent.where)
+        low = address - found.start
+        if found.shadow is not None:
+            found.shadow.read(agent, slice(low, low + size))
+        return found.content[low : low + size]
+
     def write(self, agent: Agent, addresses: Addresses, data: Bytes) -> None:
         """Write (n, size) bytes at n addresses; where two are equal, the later row stays."""
         if not addresses.size:
@@ -154,7 +162,7 @@ class SharedMemory:
     """The shared memory of one CTA, its accesses ordered by words."""
 
     def __init__(self, rank: int, num_bytes: int, shadow: Shadow) -> None:
-        self.rank, self.shadow = rank, shadow
+        self.rank, self.num_bytes, self.shadow = rank, num_bytes, shadow
         self.content = np.full(-(-num_bytes // 16) * 16, FILL, np.uint8)
 
     def offsets(self, addresses: NDArray[Any], size: int, where: str) -> NDArray[np.int64]:
@@ -164,9 +172,9 @@ class SharedMemory:
             Fault: one is outside, or not a multiple of `size`, up to 16.
         """
         found = (addresses & OFFSET_MASK).astype(np.int64) - SHARED_START
-        if found.size and (found.min() < 0 or found.max() + size > self.content.size):
+        if found.size and (found.min() < 0 or found.max() + size > self.num_bytes):
             low, high = int(found.min()), int(found.max()) + size
-            text = f"{where}: shared memory from {low:#x} to {high:#x} of {self.content.size} bytes"
+            text = f"{where}: shared memory from {low:#x} to {high:#x} of {self.num_bytes} bytes"
             raise Fault(FaultKind.ADDRESS, text)
         if found.size and (found % min(size & -size, 16)).any():
             raise Fault(

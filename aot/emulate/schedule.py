@@ -41,7 +41,7 @@ class Mode(Word):
 HELD = {
     Mode.HOLD_STORES: frozenset({"tma.store.read", "tma.store.write"}),
     Mode.HOLD_STORE_WRITES: frozenset({"tma.store.write"}),
-    Mode.HOLD_LOADS: frozenset({"tma.load", "cp.async"}),
+    Mode.HOLD_LOADS: frozenset({"tma.load", "cp.async", "cp.async.arrive"}),
     Mode.HOLD_MESSAGES: frozenset({"st.async", "clc"}),
     Mode.HOLD_PRODUCTS: frozenset({"wgmma", "tcgen05.mma", "tcgen05.cp"}),
     Mode.HOLD_FRONT: frozenset({"front"}),

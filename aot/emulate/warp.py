@@ -30,8 +30,8 @@ class Warp:
         "acquiring", "agent", "blocked", "bulk_groups", "bulk_open", "by_products", "cluster_arrived",
         "cluster_waited", "copies", "copy_groups", "count", "cta", "done", "fenced_registers", "fences", "full",
         "groups", "index", "lanes", "launch", "machine", "mask", "met", "num_groups", "num_issued",
-        "num_registers", "number", "pc", "pending", "polling", "priority", "registers", "resume", "tensor_done",
-        "tried", "untouchable", "waiting_for",
+        "num_registers", "number", "pc", "pending", "polled", "polling", "priority", "registers", "resume",
+        "tensor_done", "tried", "untouchable", "waiting_for",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, cta: Cta, index: int, number: int, num_lanes: int) -> None:
@@ -46,7 +46,7 @@ class Warp:
         """Where the other lanes go on."""
         self.priority = machine.rng.random()
         self.blocked = self.polling = False
-        self.waiting_for = ""
+        self.waiting_for: str | Callable[[], str] = ""
         self.resume: Callable[[], None] | None = None
         knowledge = cta.cluster.knowledge()
         self.agent = Agent(
@@ -56,6 +56,8 @@ class Warp:
         # What units keep of a warp.
         self.tried: tuple[object, ...] | None = None
         """The last try of a barrier that failed."""
+        self.polled: dict[tuple[int, bytes], bytes] = {}
+        """What strong loads last found, by instruction and places."""
         self.met: Any = None
         """What the warp does together with a warp of the pair's other CTA."""
         self.cluster_arrived = self.cluster_waited = -1
@@ -142,13 +144,17 @@ class WaitQueue:
         self._waiting: list[tuple[Warp, Callable[[], bool], Callable[[], None] | None]] = []
 
     def wait(
-        self, warp: Warp, reason: str, condition: Callable[[], bool], resume: Callable[[], None] | None = None
+        self,
+        warp: Warp,
+        reason: str | Callable[[], str],
+        condition: Callable[[], bool],
+        resume: Callable[[], None] | None = None,
     ) -> None:
         """Block a warp.
 
         Args:
             warp: who waits.
-            reason: for what, in the words of a deadlock's report.
+            reason: for what, in the words of a deadlock's report, or a function that says so when it is reported.
             condition: says whether it can go on.
             resume: called when it goes on.
         """

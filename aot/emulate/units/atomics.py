@@ -15,10 +15,11 @@ import numpy as np
 
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import YIELD, form
+from aot.emulate.memory import SHARED_WINDOW
 from aot.emulate.order import ANY_CLUSTER, Knowledge
 from aot.emulate.ptx import Address, Vector
 from aot.emulate.types import BYTES, UNSIGNED, bf16_to_f32, f32_to_bf16, view_dtype
-from aot.emulate.units.load_store import space_of
+from aot.emulate.units.load_store import note_poll, space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,9 +46,14 @@ def learn(warp: Warp, place: int, *, acquires: bool) -> None:
     if acquires:
         warp.knowledge.join(told)
     else:
-        if warp.acquiring is None:
-            warp.acquiring = Knowledge(ANY_CLUSTER, 0)
-        warp.acquiring.join(told)
+        keep_for_fence(warp, told)
+
+
+def keep_for_fence(warp: Warp, told: Knowledge) -> None:
+    """Keep what a relaxed operation was told: the next fence learns it."""
+    if warp.acquiring is None:
+        warp.acquiring = Knowledge(ANY_CLUSTER, 0)
+    warp.acquiring.join(told)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -63,9 +69,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 _ORDER = "{,.relaxed,.acquire,.release,.acq_rel}{,.cta,.cluster,.gpu,.sys}"
 _SPACES = "{,.global,.shared,.shared::cta,.shared::cluster}"
-_OPERATIONS = (
-    "{add.u32,add.s32,add.u64,add.f32,exch.b32,exch.b64,min.s32,min.u32,max.s32,max.u32,and.b32,or.b32,xor.b32,inc.u32}"
-)
+_RED_ORDER = "{,.relaxed,.release}{,.cta,.cluster,.gpu,.sys}"
+_OPERATIONS = "add.u32,add.s32,add.u64,add.f32,min.s32,min.u32,max.s32,max.u32,and.b32,or.b32,xor.b32,inc.u32"
 
 
 class _Place:
@@ -74,6 +79,8 @@ class _Place:
     def __init__(self, warp: Warp, space: str, address: int, size: int, where: str) -> None:
         if address % size:
             raise Fault(FaultKind.ALIGNMENT, f"{where}: address {address:#x}; expected a multiple of {size}")
+        if space == "generic" and address >= SHARED_WINDOW:
+            space, address = "cluster", address - SHARED_WINDOW
         if space in ("global", "generic"):
             allocation = warp.machine.memory.find(address, address + size, where)
             if not allocation.writable:
@@ -85,13 +92,15 @@ class _Place:
             self.at = int(cta.shared.offsets(np.array([address]), size, where)[0])
             self.content = cta.shared.content
             self.key = -(id(cta) << 24 | self.at)
-        self.size = size
+        self.size, self.has_changed = size, False
 
     def change(self, view: Any, function: Callable[[Any], Any]) -> Any:
         """Change the element; return what it was."""
         bytes_ = self.content[self.at : self.at + self.size]
-        old = bytes_.copy().view(view)[0]
+        before = bytes_.copy()
+        old = before.view(view)[0]
         bytes_[:] = np.array([function(old)], view).view(np.uint8)
+        self.has_changed = bool((bytes_ != before).any())
         return old
 
 
@@ -102,10 +111,10 @@ def _orders(instruction: Instruction) -> tuple[bool, bool]:
 
 
 @form(
-    f"atom{_ORDER}{_SPACES}.{_OPERATIONS}",
+    f"atom{_ORDER}{_SPACES}.{{{_OPERATIONS},exch.b32,exch.b64}}",
     f"atom{_ORDER}{_SPACES}.cas.{{b32,b64}}",
-    f"red{_ORDER}{_SPACES}.{_OPERATIONS}",
-    f"red{_ORDER}.global.add.noftz.{{bf16,f16}}",
+    f"red{_RED_ORDER}{_SPACES}.{{{_OPERATIONS}}}",
+    f"red{_RED_ORDER}.global.add.noftz.{{bf16,f16}}",
 )
 def atomic(program: Program, instruction: Instruction) -> Step:
     """Change an element for each active lane, one after the other."""
@@ -123,20 +132,23 @@ def atomic(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> int:
         addresses, machine = address(warp), warp.machine
-        found = np.zeros(32, UNSIGNED[size])
+        found, has_changed = np.zeros(32, UNSIGNED[size]), False
         for lane in warp.active():
             place = _Place(warp, space, int(addresses[lane]), size, where)
             if space in ("global", "generic"):
                 machine.access(warp, int(addresses[lane]), is_write=True, where=where)
             given = [warp.registers[x][lane : lane + 1].view(view)[0] for x in sources]
             old = place.change(view, lambda x, given=given: function(x, *given))  # type: ignore[misc]
-            learn(warp, place.key, acquires=acquires)
+            has_changed |= place.has_changed
+            if to is not None:  # a reduction reads nothing that its warp could act on
+                learn(warp, place.key, acquires=acquires)
             tell(warp, place.key, releases=releases)
             found[lane] = np.array([old], view).view(UNSIGNED[size])[0]
         if to is not None:
             warp.put(to, found.astype(warp.registers[to].dtype))
-        machine.global_changed()
-        warp.polling = to is not None
+            note_poll(warp, addresses[warp.mask], found)
+        if has_changed:
+            machine.global_changed()
         return YIELD
 
     return run
@@ -156,7 +168,7 @@ def _narrow_add(kind: str) -> Callable[[Any, Any], Any]:
     return add
 
 
-@form(f"red{_ORDER}.global.add{{,.L2::cache_hint}}.{{v2,v4}}.f32")
+@form(f"red{_RED_ORDER}.global.add{{,.L2::cache_hint}}.{{v2,v4}}.f32")
 def reduce_vector(program: Program, instruction: Instruction) -> Step:
     """Add a vector of float32 to global memory, each element atomically."""
     where = instruction.where

@@ -6,6 +6,7 @@ is complete, since it may: mbarrier.try_wait is a potentially blocking instructi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,14 +14,18 @@ import numpy as np
 from aot.emulate.cta import Mbarrier
 from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import STAY, YIELD, form
-from aot.emulate.memory import OFFSET_MASK
+from aot.emulate.memory import OFFSET_MASK, SHARED_WINDOW
 from aot.emulate.ptx import Address
+from aot.emulate.units.atomics import keep_for_fence
+from aot.emulate.units.load_store import space_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
-    from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.ptx import Instruction, Operand
+    from aot.emulate.warp import Value, Warp
 
 OBJECT_BYTES = 8
 MAX_COUNT = 2**20 - 1
@@ -42,6 +47,23 @@ def check_initialised(warp: Warp, barrier: Mbarrier, where: str, *, is_async: bo
         warp.machine.report(FindingKind.BARRIER_INIT, where, f"warp {warp.index} uses mbarrier {barrier.where}")
 
 
+def shared_address(program: Program, operand: Operand, instruction: Instruction) -> Callable[[Warp], Value]:
+    """Return a function from a warp to the shared addresses of its lanes, where a form may take generic ones."""
+    address = program.address(operand)
+    if space_of(instruction) != "generic":
+        return address
+    window = np.uint64(SHARED_WINDOW)
+
+    def shared(warp: Warp) -> Value:
+        found = address(warp)
+        low = int(found[warp.mask].min())
+        if low < SHARED_WINDOW:
+            raise Fault(FaultKind.ADDRESS, f"{instruction.where}: {low:#x} is not in shared memory")
+        return (found - window).astype(np.uint32)
+
+    return shared
+
+
 def find(warp: Warp, address: int, where: str, *, in_cluster: bool) -> Mbarrier:
     """Return the barrier at an address.
 
@@ -60,7 +82,8 @@ def find(warp: Warp, address: int, where: str, *, in_cluster: bool) -> Mbarrier:
 def initialise(program: Program, instruction: Instruction) -> Step:
     """Make a barrier of so many arrivals."""
     where = instruction.where
-    address, count = program.address(instruction.operands[0]), program.source(instruction.operands[1], "b32")
+    address = shared_address(program, instruction.operands[0], instruction)
+    count = program.source(instruction.operands[1], "b32")
 
     def run(warp: Warp) -> None:
         cta = warp.cta
@@ -81,7 +104,7 @@ def initialise(program: Program, instruction: Instruction) -> Step:
 @form("mbarrier.inval{,.shared,.shared::cta}.b64")
 def invalidate(program: Program, instruction: Instruction) -> Step:
     """End a barrier."""
-    where, address = instruction.where, program.address(instruction.operands[0])
+    where, address = instruction.where, shared_address(program, instruction.operands[0], instruction)
 
     def run(warp: Warp) -> None:
         for x in address(warp)[warp.mask]:
@@ -94,15 +117,15 @@ def invalidate(program: Program, instruction: Instruction) -> Step:
 _SCOPES = "{,.release.cta,.release.cluster}{,.shared,.shared::cta,.shared::cluster}.b64"
 
 
-@form(f"mbarrier.arrive{_SCOPES}", f"mbarrier.arrive.expect_tx{_SCOPES}", f"mbarrier.arrive.noComplete{_SCOPES}")
+@form(f"mbarrier.arrive{_SCOPES}", f"mbarrier.arrive.expect_tx{_SCOPES}")
 def arrive(program: Program, instruction: Instruction) -> Step:
     """Arrive, with all that the warp has done before; with .expect_tx, expect bytes first."""
     where, operands = instruction.where, list(instruction.operands)
-    expects, in_cluster = ".expect_tx" in instruction.opcode, "cluster" in instruction.opcode
+    expects, in_cluster = ".expect_tx" in instruction.opcode, "shared::cluster" in instruction.opcode
     state = None
     if not isinstance(operands[0], Address):
         state = program.destination(operands.pop(0))
-    address = program.address(operands[0])
+    address = shared_address(program, operands[0], instruction)
     count = program.source(operands[1], "b32") if len(operands) > 1 else program.constant(1, "b32")
 
     def run(warp: Warp) -> None:
@@ -122,12 +145,13 @@ def arrive(program: Program, instruction: Instruction) -> Step:
 @form("mbarrier.expect_tx.relaxed.{cta,cluster}.shared{,::cta,::cluster}.b64")
 def expect(program: Program, instruction: Instruction) -> Step:
     """Expect bytes."""
-    where = instruction.where
-    address, count = program.address(instruction.operands[0]), program.source(instruction.operands[1], "b32")
+    where, in_cluster = instruction.where, "shared::cluster" in instruction.opcode
+    address = shared_address(program, instruction.operands[0], instruction)
+    count = program.source(instruction.operands[1], "b32")
 
     def run(warp: Warp) -> None:
         for x, n in zip(address(warp)[warp.mask], warp.registers[count][warp.mask], strict=True):
-            find(warp, int(x), where, in_cluster="cluster" in where).expect(int(n))
+            find(warp, int(x), where, in_cluster=in_cluster).expect(int(n))
 
     return run
 
@@ -139,7 +163,8 @@ def wait(program: Program, instruction: Instruction) -> Step:
     """Say whether the phase of a parity is complete, and learn what those know who arrived in it."""
     where, is_relaxed = instruction.where, ".relaxed." in instruction.opcode
     to = program.destination(instruction.operands[0])
-    address, parity = program.address(instruction.operands[1]), program.source(instruction.operands[2], "b32")
+    address = shared_address(program, instruction.operands[1], instruction)
+    parity = program.source(instruction.operands[2], "b32")
 
     def run(warp: Warp) -> int | None:
         addresses, parities = address(warp)[warp.mask], warp.registers[parity][warp.mask]
@@ -148,7 +173,9 @@ def wait(program: Program, instruction: Instruction) -> Step:
         barrier, wanted = find(warp, int(addresses[0]), where, in_cluster=False), int(parities[0]) & 1
         if (barrier.phase & 1) != wanted:
             warp.tried = None
-            if not is_relaxed:
+            if is_relaxed:
+                keep_for_fence(warp, barrier.completed)
+            else:
                 warp.knowledge.join(barrier.completed)
             warp.put(to, ALL)
             return None
@@ -156,13 +183,15 @@ def wait(program: Program, instruction: Instruction) -> Step:
         attempt = (warp.pc, barrier, wanted)
         if warp.tried == attempt:
             warp.tried = None
-            reason = (
-                f"waits for phase {barrier.phase} of mbarrier {barrier.where} ({barrier.pending} of {barrier.count} "
-            )
-            reason += f"arrivals and {barrier.transactions} bytes are missing)"
-            barrier.queue.wait(warp, reason, lambda: (barrier.phase & 1) != wanted)
+            barrier.queue.wait(warp, partial(_missing, barrier), lambda: (barrier.phase & 1) != wanted)
             return STAY
         warp.tried = attempt
         return YIELD
 
     return run
+
+
+def _missing(barrier: Mbarrier) -> str:
+    """Say what a barrier waits for."""
+    missing = f"{barrier.pending} of {barrier.count} arrivals and {barrier.transactions} bytes are missing"
+    return f"waits for phase {barrier.phase} of mbarrier {barrier.where} ({missing})"

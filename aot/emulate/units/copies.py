@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import form
 from aot.emulate.memory import FILL
+from aot.emulate.ptx import Register
+from aot.emulate.units.barrier import check_initialised, shared_address
 
 if TYPE_CHECKING:
     from aot.emulate.forms import Step
@@ -22,21 +25,31 @@ if TYPE_CHECKING:
     from aot.emulate.warp import Warp
 
 _HINTS = "{,.L2::cache_hint,.L2::64B,.L2::128B,.L2::256B}"
+SIZES = {"ca": (4, 8, 16), "cg": (16,)}
+"""Bytes of a copy, by what caches it. Source: PTX ISA, "cp.async"."""
 
 
 @form(f"cp.async.{{ca,cg}}.shared{{,::cta}}.global{_HINTS}")
 def copy(program: Program, instruction: Instruction) -> Step:
     """Copy from global to shared memory; what the source lacks of the size is filled with zeros."""
-    where = instruction.where
-    to, source = program.address(instruction.operands[0]), program.address(instruction.operands[1])
-    size = program.constant_value(instruction.operands[2])
-    taken = program.source(instruction.operands[3], "b32") if len(instruction.operands) > 3 else None
+    where, operands = instruction.where, list(instruction.operands)
+    if ".L2::cache_hint" in instruction.opcode:
+        operands.pop()
+    to, source = program.address(operands[0]), program.address(operands[1])
+    size = program.constant_value(operands[2])
+    if size not in SIZES[instruction.opcode.split(".")[2]]:
+        raise ValueError(f"{size} bytes")
+    if len(operands) > 3 and isinstance(operands[3], Register) and program.type_of(operands[3]) == "pred":
+        raise TypeError("a predicate that ignores the source")
+    taken = program.source(operands[3], "b32") if len(operands) > 3 else None
 
     def run(warp: Warp) -> None:
+        places, sources = to(warp), source(warp)
         for lane in warp.active():
-            address = int(source(warp)[lane])
             count = size if taken is None else int(warp.registers[taken][lane])
-            _issue(warp, int(to(warp)[lane]), address, size, count, where, lane)
+            if count > size:
+                raise Fault(FaultKind.ADDRESS, f"{where}: {count} bytes of the source; expected up to {size}")
+            _issue(warp, int(places[lane]), int(sources[lane]), size, count, where, lane)
 
     return run
 
@@ -44,17 +57,19 @@ def copy(program: Program, instruction: Instruction) -> Step:
 def _issue(warp: Warp, to: int, source: int, size: int, count: int, where: str, lane: int) -> None:
     machine, shared = warp.machine, warp.cta.shared
     offset = int(shared.offsets(np.array([to]), size, where)[0])
+    if source % size:
+        raise Fault(FaultKind.ALIGNMENT, f"{where}: source {source:#x}; expected a multiple of {size}")
     if count:
         machine.access(warp, source, is_write=False, where=where)
 
     def complete() -> None:
         data = np.zeros(size, np.uint8)
-        if count:
-            data[:count] = machine.memory.read(operation.agent, np.array([source], np.uint64), count)[0]
+        data[:count] = content
         shared.content[offset : offset + size] = data
         machine.bytes_moved["cp.async"] += count
 
     operation = machine.operation("cp.async", warp, where, complete, is_async_proxy=False, lane=lane)
+    content = machine.memory.note_read(operation.agent, source, count) if count else np.empty(0, np.uint8)
     shared.shadow.write(operation.agent, slice(offset // 4, (offset + size) // 4))
     shared.content[offset : offset + size] = FILL  # it may be written from now on
     warp.copies.append(operation)
@@ -93,12 +108,13 @@ def wait(program: Program, instruction: Instruction) -> Step:
 def arrive(program: Program, instruction: Instruction) -> Step:
     """Let an mbarrier be told when each lane's copies before are complete; without .noinc its count grows first."""
     where, counts = instruction.where, ".noinc" not in instruction.opcode
-    address = program.address(instruction.operands[0])
+    address = shared_address(program, instruction.operands[0], instruction)
 
     def run(warp: Warp) -> None:
         machine, mine = warp.machine, [*warp.copies, *(x for group in warp.copy_groups for x in group)]
         for lane in warp.active():
             barrier = warp.cta.mbarrier(int(address(warp)[lane]), where)
+            check_initialised(warp, barrier, where)
             copies = [x for x in mine if x.lane == lane]
             done = 0
             for x in copies:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.emulate.faults import Fault, FaultKind, UnknownInstructionError
+from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import YIELD, form
-from aot.emulate.memory import PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WORD
+from aot.emulate.memory import FILL, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WORD
 from aot.emulate.types import BYTES, SIGNED, UNSIGNED, raw_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from aot.emulate.forms import Step
@@ -26,9 +28,21 @@ if TYPE_CHECKING:
 
 BANKS, BANK_BYTES = 32, 4
 """Of shared memory. Source: CUDA C++ Programming Guide, compute capability 5.x and later."""
-_TYPES = "{b8,u8,s8,b16,u16,s16,b32,u32,s32,f32,b64,u64,s64,f64}"
-_STRONG = "{,.volatile,.relaxed.cta,.relaxed.cluster,.relaxed.gpu,.relaxed.sys"
-_HINTS = "{,.L1::no_allocate,.L1::evict_last,.L1::evict_first}{,.L2::128B,.L2::256B}"
+MAX_POLLED = 64
+"""Places whose last values a warp remembers, to tell a loop that waits from a loop over many places."""
+_NARROW, _WIDE = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32", "b64,u64,s64,f64"
+_ELEMENTS = (f".{{{_NARROW},{_WIDE}}}", f".v2.{{{_NARROW},{_WIDE}}}", f".v4.{{{_NARROW}}}")
+"""Up to 16 bytes."""
+_GLOBAL_ELEMENTS = (*_ELEMENTS, f".v4.{{{_WIDE}}}", ".v8.{b32,u32,s32,f32}")
+"""Up to 32, which global memory alone has."""
+_SPACES = "{,.shared,.shared::cta,.shared::cluster}"
+_ORDERS = "{relaxed,%s}.{cta,cluster,gpu,sys}.global"
+_L1 = "{,.L1::no_allocate,.L1::evict_last,.L1::evict_first}"
+_L2 = "{,.L2::128B,.L2::256B}"
+_LOADS = ("ld.param", f"ld{{,.volatile}}{_SPACES}", f"ld.global.nc{_L1}{_L2}")
+_GLOBAL_LOADS = (f"ld.volatile.global{_L2}", f"ld.global{_L1}{_L2}", f"ld.{_ORDERS % 'acquire'}{_L1}{_L2}")
+_STORES = (f"st{{,.volatile}}{_SPACES}",)
+_GLOBAL_STORES = ("st.volatile.global", f"st.global{_L1}", f"st.{_ORDERS % 'release'}{_L1}")
 
 
 def space_of(instruction: Instruction) -> str:
@@ -69,6 +83,14 @@ def _read_parameters(warp: Warp, addresses: Value, size: int, where: str) -> Byt
     return found
 
 
+def _own_offsets(warp: Warp, addresses: Value, size: int, where: str) -> NDArray[np.int64]:
+    """Turn addresses that must be this CTA's into offsets: .shared alone means .shared::cta."""
+    if (addresses >> RANK_SHIFT != warp.cta.rank).any():
+        text = f"{where}: {int(addresses[0]):#x} is of another CTA of the cluster; expected shared::cluster"
+        raise Fault(FaultKind.ADDRESS, text)
+    return warp.cta.shared.offsets(addresses, size, where)
+
+
 def _read_cluster(warp: Warp, addresses: Value, size: int, where: str) -> Bytes:
     found = np.empty((addresses.size, size), np.uint8)
     for rank in np.unique(addresses >> RANK_SHIFT):
@@ -86,7 +108,7 @@ def read(warp: Warp, space: str, addresses: Value, size: int, where: str) -> Byt
     if addresses.size and (addresses % np.asarray(size, addresses.dtype)).any():
         raise Fault(FaultKind.ALIGNMENT, f"{where}: address {int(addresses[0]):#x}; expected a multiple of {size}")
     if space == "shared":
-        offsets = warp.cta.shared.offsets(addresses, size, where)
+        offsets = _own_offsets(warp, addresses, size, where)
         count_bank_conflicts(warp, offsets, size)
         return warp.cta.shared.read(warp.at(where), offsets, size)
     if space == "cluster":
@@ -100,20 +122,26 @@ def read(warp: Warp, space: str, addresses: Value, size: int, where: str) -> Byt
     return warp.machine.memory.read(warp.at(where), addresses, size)
 
 
+def by_space(addresses: Value) -> Iterator[tuple[str, Value, Value]]:
+    """Part generic addresses by what they are of: the space, which of the addresses, and these as addresses there."""
+    of_shared = addresses >= np.uint64(SHARED_WINDOW)
+    of_parameters = ~of_shared & (addresses >= np.uint64(PARAMETER_WINDOW))
+    for space, which in (("cluster", of_shared), ("param", of_parameters), ("global", ~(of_shared | of_parameters))):
+        if which.any():
+            mine = addresses[which]
+            yield space, which, (mine - np.uint64(SHARED_WINDOW)).astype(np.uint32) if space == "cluster" else mine
+
+
 def _read_generic(warp: Warp, addresses: Value, size: int, where: str) -> Bytes:
-    first = int(addresses[0]) if addresses.size else 0
-    if PARAMETER_WINDOW <= first < SHARED_WINDOW:
-        return read(warp, "param", addresses, size, where)
-    if first >= SHARED_WINDOW:
-        return read(warp, "cluster", (addresses - np.uint64(SHARED_WINDOW)).astype(np.uint32), size, where)
-    return read(warp, "global", addresses, size, where)
+    found = np.empty((addresses.size, size), np.uint8)
+    for space, which, mine in by_space(addresses):
+        found[which] = read(warp, space, mine, size, where)
+    return found
 
 
 @form(
-    f"ld.param{{,.v2,.v4}}.{_TYPES}",
-    f"ld{{,.volatile}}{{,.shared,.shared::cta,.shared::cluster}}{{,.v2,.v4}}.{_TYPES}",
-    f"ld{_STRONG},.acquire.cta,.acquire.cluster,.acquire.gpu,.acquire.sys}}.global{_HINTS}{{,.v2,.v4,.v8}}.{_TYPES}",
-    f"ld.global.nc{_HINTS}{{,.v2,.v4}}.{_TYPES}",
+    *(name + elements for name in _LOADS for elements in _ELEMENTS),
+    *(name + elements for name in _GLOBAL_LOADS for elements in _GLOBAL_ELEMENTS),
 )
 def load(program: Program, instruction: Instruction) -> Step:
     """Load one to eight elements a lane."""
@@ -144,17 +172,28 @@ def load(program: Program, instruction: Instruction) -> Step:
                 old[mask] = value
                 warp.registers[slot] = old
         if strong and space == "global":
-            warp.polling = True
+            note_poll(warp, found, values)
             return YIELD
         return None
 
     return run
 
 
+def note_poll(warp: Warp, addresses: Value, values: Value) -> None:
+    """Let a warp that has read the same from the same place before wait until something may have changed."""
+    place, found = (warp.pc, addresses.tobytes()), values.tobytes()
+    warp.polling = warp.polled.get(place) == found
+    if len(warp.polled) >= MAX_POLLED:
+        warp.polled.clear()
+    warp.polled[place] = found
+
+
 def _strong_load(warp: Warp, addresses: Value, size: int, where: str, *, acquires: bool) -> Any:
     from aot.emulate.units.atomics import learn
 
     machine = warp.machine
+    if (addresses % np.uint64(size)).any():
+        raise Fault(FaultKind.ALIGNMENT, f"{where}: address {int(addresses[0]):#x}; expected a multiple of {size}")
     machine.access(warp, int(addresses[0]), is_write=False, where=where)
     found = np.empty((addresses.size, size), np.uint8)
     for i, x in enumerate(addresses):
@@ -166,8 +205,8 @@ def _strong_load(warp: Warp, addresses: Value, size: int, where: str, *, acquire
 
 
 @form(
-    f"st{{,.volatile}}{{,.shared,.shared::cta,.shared::cluster}}{{,.v2,.v4}}.{_TYPES}",
-    f"st{_STRONG},.release.cta,.release.cluster,.release.gpu,.release.sys}}.global{_HINTS}{{,.v2,.v4,.v8}}.{_TYPES}",
+    *(name + elements for name in _STORES for elements in _ELEMENTS),
+    *(name + elements for name in _GLOBAL_STORES for elements in _GLOBAL_ELEMENTS),
 )
 def store(program: Program, instruction: Instruction) -> Step:
     """Store one to eight elements a lane."""
@@ -193,15 +232,15 @@ def write(warp: Warp, space: str, addresses: Value, data: Bytes, where: str, *, 
     """Write (n, size) bytes for the active lanes; `tells` says whether a strong store releases."""
     size, machine = data.shape[1], warp.machine
     if space == "generic":
-        if int(addresses[0]) >= SHARED_WINDOW:
-            write(warp, "cluster", (addresses - np.uint64(SHARED_WINDOW)).astype(np.uint32), data, where)
-        else:
-            write(warp, "global", addresses, data, where)
+        for part, which, mine in by_space(addresses):
+            write(warp, part, mine, data[which], where)
         return
+    if space == "param":
+        raise Fault(FaultKind.READ_ONLY, f"{where}: writes parameters")
     if (addresses % np.asarray(size, addresses.dtype)).any():
         raise Fault(FaultKind.ALIGNMENT, f"{where}: address {int(addresses[0]):#x}; expected a multiple of {size}")
     if space == "shared":
-        offsets = warp.cta.shared.offsets(addresses, size, where)
+        offsets = _own_offsets(warp, addresses, size, where)
         count_bank_conflicts(warp, offsets, size)
         warp.cta.shared.write(warp.at(where), offsets, data)
     elif space == "cluster":
@@ -230,7 +269,10 @@ def _strong_store(warp: Warp, addresses: Value, data: Bytes, where: str, *, rele
     warp.machine.global_changed()
 
 
-@form("st.async.shared::cluster.mbarrier::complete_tx::bytes{,.v2,.v4}.{b32,b64,u32,s32,f32,u64,s64}")
+@form(
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes{,.v2}.{b32,b64,u32,s32,f32,u64,s64,f64}",
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.{b32,u32,s32,f32}",
+)
 def store_async(program: Program, instruction: Instruction) -> Step:
     """Store to a CTA of the cluster, whose mbarrier is told of the bytes when they have come."""
     kind, where = instruction.opcode.rsplit(".", 1)[1], instruction.where
@@ -255,7 +297,11 @@ def store_async(program: Program, instruction: Instruction) -> Step:
 def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
     """Issue stores to one CTA that one barrier is told of; data are (n, bytes)."""
     machine, cluster, size = warp.machine, warp.cta.cluster, data.shape[1]
-    shared = cluster.cta_of(int(places[0]), where).shared
+    cta = cluster.cta_of(int(places[0]), where)
+    if cluster.cta_of(bar, where) is not cta:
+        text = f"{where}: stores to CTA {cta.rank} of the cluster, and tells mbarrier {bar:#x} of another"
+        raise Fault(FaultKind.BARRIER, text)
+    shared = cta.shared
     offsets = shared.offsets(places, size, where)
 
     def complete() -> None:
@@ -266,6 +312,7 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
     operation = machine.operation("st.async", warp, where, complete, is_async_proxy=True)
     operation.agent.generic = True
     shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
+    shared.content[offsets[:, None] + np.arange(size)] = FILL  # it may be written from now on
     machine.post(operation)
 
 
@@ -273,9 +320,3 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
 def prefetch(program: Program, instruction: Instruction) -> Step:
     """Nothing that a result shows: a prefetch of an address outside is no fault on a chip either."""
     return lambda _: None
-
-
-@form("discard.global.L2", "applypriority.global.L2::evict_normal")
-def refuse(program: Program, instruction: Instruction) -> Step:
-    """Refuse what changes memory in a way that no kernel of ours asks for."""
-    raise UnknownInstructionError(instruction.opcode, instruction.text, instruction.line)

@@ -34,7 +34,7 @@ def _arrive(warp: Warp, index: int, expected: int | None, where: str) -> NamedBa
     """Arrive at a barrier of so many threads; None of all that have not exited.
 
     Raises:
-        Fault: there is no such barrier or count, the warp has arrived already, or others speak of other counts.
+        Fault: there is no such barrier or count, or others speak of other counts.
     """
     cta = warp.cta
     if index >= NUM_BARRIERS:
@@ -44,16 +44,12 @@ def _arrive(warp: Warp, index: int, expected: int | None, where: str) -> NamedBa
     barrier = cta.named.get(index)
     if barrier is None:
         barrier = cta.named[index] = NamedBarrier(cta.cluster, cta.cluster.knowledge())
-    if not barrier.arrived:
+    if not barrier.num_warps:
         barrier.expected = expected
     elif (barrier.expected or cta.num_threads) != (expected or cta.num_threads):
         text = f"{where}: {expected or cta.num_threads} threads at barrier {index} of {barrier.expected}"
         raise Fault(FaultKind.BARRIER, text)
-    if warp.index in barrier.arrived:
-        raise Fault(
-            FaultKind.BARRIER, f"{where}: warp {warp.index} is at barrier {index} already, which is not complete"
-        )
-    barrier.arrived.add(warp.index)
+    barrier.num_warps += 1
     barrier.knowledge.join(warp.release())
     barrier.settle(cta.num_threads)
     return barrier
@@ -80,9 +76,11 @@ def synchronise(program: Program, instruction: Instruction) -> Step:
         if barrier.generation != before:
             learn()
             return YIELD
-        reason = (
-            f"waits at barrier {index} of {expected or warp.cta.num_threads} threads, where {barrier.num_arrived} are"
-        )
+        total = expected or warp.cta.num_threads
+
+        def reason() -> str:
+            return f"waits at barrier {index} of {total} threads, where {barrier.num_arrived} are"
+
         barrier.queue.wait(warp, reason, lambda: barrier.generation != before, learn)
         return YIELD
 
