@@ -316,8 +316,9 @@ def emulate(context: click.Context, /, **values: Any) -> None:
                     bar.update()
         finally:  # of a command that is interrupted, what was done
             if results:
+                num_left = len(kernels.names) - len(results)
                 facts = emulate_tables.facts(emulated, asked, results, kernels.failures)
-                show(lambda: facts, lambda: emulate_tables.text(results, asked))
+                show(lambda: {**facts, "num_left": num_left}, lambda: emulate_tables.text(results, asked, num_left))
     _judge(results, kernels)
 
 

@@ -104,8 +104,14 @@ def _counted(case: CaseResult) -> Iterator[str]:
         yield table(("bytes moved, conflicts", "number"), [(name, f"{count / runs:,.0f}") for name, count in moved])
 
 
-def text(results: Sequence[KernelResult], asked: ExecutionOptions) -> str:
-    """Return what is printed for people."""
+def text(results: Sequence[KernelResult], asked: ExecutionOptions, num_left: int = 0) -> str:
+    """Return what is printed for people.
+
+    Args:
+        results: of the kernels that were executed.
+        asked: how.
+        num_left: kernels that were not, since the command was interrupted.
+    """
     lines = [table(HEADER, [_row(x) for x in results]), *_wrongs(results), *_notes(results)]
     if any(x.error for x in results):
         lines.append("* not executed, or not to its end")
@@ -115,5 +121,7 @@ def text(results: Sequence[KernelResult], asked: ExecutionOptions) -> str:
     num_right = sum(x.is_right for x in results)
     names = ", ".join(f"{x.mode} {x.seed}" for x in asked.schedules[:6])
     more = f" and {len(asked.schedules) - 6} more" if len(asked.schedules) > 6 else ""
+    if num_left:
+        lines.append(f"{num_left} kernels were not executed")
     lines.append(f"{num_right} of {len(results)} kernels are right; schedules: {names}{more}")
     return "\n".join(lines)

@@ -142,3 +142,24 @@ def test_the_table_says_what_is_wrong_and_what_was_left_out():
         f"3 cases were left out, which would execute more than 1,000,000 warp instructions each; {more}",
         "1 of 3 kernels are right; schedules: random 0, lazy 1",
     ]
+    interrupted = emulate_tables.text(results[:1], asked, 2).splitlines()
+    assert interrupted[-2:] == [
+        "2 kernels were not executed",
+        "1 of 1 kernels are right; schedules: random 0, lazy 1",
+    ]
+
+
+@pytest.mark.slow
+def test_what_was_done_before_an_interrupt_is_printed(monkeypatch):
+    real = command.execute_kernels
+
+    def interrupted(*arguments):
+        yield next(iter(real(*arguments)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "execute_kernels", interrupted)
+    words = ["bf16_kk,fp16_kk" if x == "bf16_kk" else x for x in GENERAL]
+    done = aot(*words, "--problem", "1,1,1", "--modes", "random")
+    assert done.exit_code == 130
+    assert f"{NAME} " in done.stdout
+    assert "1 kernels were not executed\n1 of 1 kernels are right" in done.stdout
