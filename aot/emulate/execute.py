@@ -208,7 +208,7 @@ class Executor:
             bytes_moved.update(execution.report.bytes_moved)
         return CaseResult(
             one_line(case.name),
-            len(executions),
+            sum(x.is_complete for x in executions),
             error,
             share,
             fault,

@@ -72,6 +72,8 @@ class Execution:
     seconds: float
     last_lines: range
     """Lines of the PTX that the last of the kernels has."""
+    is_complete: bool
+    """Whether it came to an end; else a fault ended it."""
 
 
 def _no_clock(what: str) -> NoReturn:
@@ -214,13 +216,22 @@ class EmulatedGpu:
             counts=self._counts,
             trace=self._trace,
         )
-        start = time.perf_counter()
-        report = machine.run(renamed)
-        seconds = time.perf_counter() - start
         lines = [x.line for x in launches[-1].code.kernels[launches[-1].launch.kernel].instructions]
-        names = tuple(x.code.name for x in launches)
-        last_lines = range(min(lines), max(lines) + 1)
-        self.executions.append(Execution(names, self.schedule, report, seconds, last_lines))
+        start = time.perf_counter()
+        is_complete = False
+        try:
+            machine.run(renamed)
+            is_complete = True
+        finally:
+            execution = Execution(
+                tuple(x.code.name for x in launches),
+                self.schedule,
+                machine.found(),
+                time.perf_counter() - start,
+                range(min(lines), max(lines) + 1),
+                is_complete,
+            )
+            self.executions.append(execution)
 
     def time_us(self, launch: Callable[[], None]) -> float:
         """Refuse (DeviceError)."""

@@ -237,6 +237,10 @@ class Machine:
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             while self._advance():
                 pass
+        return self.found()
+
+    def found(self) -> Report:
+        """Return what was found so far: of a run that a fault has ended, too."""
         findings = [Finding(kind, where, str(x[0]), int(x[1])) for (kind, where), x in self._findings.items()]  # type: ignore[call-overload]
         return Report(tuple(findings), self.num_instructions, dict(self.counts), dict(self.bytes_moved))
 
