@@ -355,8 +355,9 @@ class Machine:
         if not self.schedule.has_priorities or len(ready) == 1:
             return self.rng.randrange(len(ready))
         at = max(range(len(ready)), key=lambda i: ready[i].priority)
-        # A warp that tried a barrier in vain gives way, or a loop of tries would be for ever.
-        if ready[at].tried is not None:
+        # A warp that tries a barrier in vain again is blocked, so that the next one comes only then. A loop of tries of
+        # several barriers would be for ever: now and then it gives way.
+        if ready[at].tried is not None and self.rng.random() < 0.1:
             patient = [i for i in range(len(ready)) if ready[i].tried is None]
             at = max(patient, key=lambda i: ready[i].priority) if patient else self.rng.randrange(len(ready))
         if not self.schedule.is_strict and self.rng.random() < 0.01:
