@@ -18,7 +18,7 @@ from aot.emulate.forms import YIELD, form
 from aot.emulate.memory import SHARED_WINDOW
 from aot.emulate.order import ANY_CLUSTER, Knowledge
 from aot.emulate.ptx import Address, Vector
-from aot.emulate.types import BYTES, UNSIGNED, bf16_to_f32, f32_to_bf16, view_dtype
+from aot.emulate.types import BYTES, UNSIGNED, bf16_to_f32, f32_to_bf16, flushed, view_dtype
 from aot.emulate.units.load_store import note_poll, space_of
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class _Place:
             if not allocation.writable:
                 raise Fault(FaultKind.READ_ONLY, f"{where}: changes {allocation.name}")
             self.content, self.at = allocation.content, address - allocation.start
-            self.key = address
+            self.key, self.is_global = address, True
         else:
             cta = warp.cta if space == "shared" else warp.cta.cluster.cta_of(address, where)
             self.at = int(cta.shared.offsets(np.array([address]), size, where)[0])
             self.content = cta.shared.content
-            self.key = -(id(cta) << 24 | self.at)
+            self.key, self.is_global = -(id(cta) << 24 | self.at), False
         self.size, self.has_changed = size, False
 
     def change(self, view: Any, function: Callable[[Any], Any]) -> Any:
@@ -128,6 +128,7 @@ def atomic(program: Program, instruction: Instruction) -> Step:
     is_narrow = kind in ("bf16", "f16")
     size, view = BYTES[kind], np.uint16 if is_narrow else view_dtype(kind)
     function = _narrow_add(kind) if is_narrow else _FUNCTIONS[name]
+    flushes = name == "add" and kind == "f32"
     acquires, releases = _orders(instruction)
 
     def run(warp: Warp) -> int:
@@ -138,7 +139,8 @@ def atomic(program: Program, instruction: Instruction) -> Step:
             if space in ("global", "generic"):
                 machine.access(warp, int(addresses[lane]), is_write=True, where=where)
             given = [warp.registers[x][lane : lane + 1].view(view)[0] for x in sources]
-            old = place.change(view, lambda x, given=given: function(x, *given))  # type: ignore[misc]
+            made = flushing_add if flushes and place.is_global else function
+            old = place.change(view, lambda x, made=made, given=given: made(x, *given))  # type: ignore[misc]
             has_changed |= place.has_changed
             if to is not None:  # a reduction reads nothing that its warp could act on
                 learn(warp, place.key, acquires=acquires)
@@ -152,6 +154,12 @@ def atomic(program: Program, instruction: Instruction) -> Step:
         return YIELD
 
     return run
+
+
+def flushing_add(old: Any, x: Any) -> Any:
+    """Add float32 as global memory does: subnormal numbers are zeros. Source: PTX ISA, "atom"."""
+    values = flushed(np.array([old, x], np.float32))
+    return flushed(values[:1] + values[1:])[0]
 
 
 def _narrow_add(kind: str) -> Callable[[Any, Any], Any]:
