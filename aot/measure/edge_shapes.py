@@ -174,7 +174,12 @@ def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
     """Return what an operation's cases take in turn."""
     if operation.grouping is Grouping.BATCHED:
         return BATCHED_ARRANGEMENTS
-    return (PLAIN,) if is_16_bit_product(operation) else ARRANGEMENTS
+    if is_16_bit_product(operation):
+        return (PLAIN,)
+    if operation.gate is not None and operation.types.scale is Scale.BLOCK:
+        # Interleaved rows of a gate would share factors: the library refuses them (templates/src/problem_check.cc).
+        return tuple(x for x in ARRANGEMENTS if not x.is_interleaved)
+    return ARRANGEMENTS
 
 
 def _num_groups(operation: Operation) -> int:

@@ -199,3 +199,10 @@ def test_aligned_cases_are_aligned_and_have_every_arrangement(operation):
         assert cases.Content.SPECIAL in {x.content for x in shapes}
     else:
         assert {(x.arrangement, x.content) for x in shapes} == {(cases.PLAIN, cases.Content.RANDOM)}
+
+
+def test_gates_with_factors_of_blocks_are_never_interleaved():
+    for operation in (Operation.E4M3_BF16_BLOCK_KK_GROUPED_SWIGLU, Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU):
+        found = {x.arrangement for x in cases.edge_shapes(kernel_of(operation=operation))}
+        assert found == {x for x in cases.ARRANGEMENTS if not x.is_interleaved}
+        assert len(found) == 3
