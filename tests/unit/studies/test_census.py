@@ -11,6 +11,7 @@ from aot.core.operation import Layout, Operation
 from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
 from aot.families import families_of
+from aot.space.enumeration import Patterns
 from aot.studies.census import OPERATIONS, Span, count, legal_keys, markdown, merge, read_census, totals
 from tests.golden.manifest import BIG, kernel
 
@@ -104,6 +105,15 @@ def test_a_sample_is_the_first_rounds_of_all():
     ]
     assert len(second) == 2 * len(first) - 2  # each fallback has one candidate
     assert len(set(every)) == len(every) == 2173 + 7
+
+
+def test_patterns_leave_the_others_out_before_a_sample_is_drawn():
+    every, patterns = legal_keys((BF16,), THOR), Patterns.parse("sm100_*,-*_2cta*")
+    kept = legal_keys((BF16,), THOR, patterns=patterns)
+    assert set(kept) == {x for x in every if x.candidate.name.startswith("sm100_") and "_2cta" not in x.candidate.name}
+    assert 0 < len(kept) < len(every)
+    assert legal_keys((BF16,), THOR, 2, patterns) == [x for x in kept if x in legal_keys((BF16,), THOR, 2, patterns)]
+    assert len(legal_keys((BF16,), THOR, 2, patterns)) == 6
 
 
 def test_all_operations_are_counted_by_default():
