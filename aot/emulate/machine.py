@@ -389,7 +389,8 @@ class Machine:
                 for cta in cluster.ctas:
                     for warp in cta.warps:
                         if not warp.done:
-                            where = launch.program.kernel.instructions[warp.pc].where
+                            at = warp.waiting_at if warp.blocked else warp.pc
+                            where = launch.program.kernel.instructions[at].where
                             said = warp.waiting_for
                             reason = (said if isinstance(said, str) else said()) or (
                                 "polls global memory" if warp.polling else "could go on"

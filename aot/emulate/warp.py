@@ -31,7 +31,7 @@ class Warp:
         "cluster_waited", "copies", "copy_groups", "count", "cta", "done", "fenced_registers", "fences", "full",
         "groups", "index", "lanes", "launch", "machine", "mask", "met", "num_groups", "num_issued",
         "num_registers", "number", "pc", "pending", "polled", "polling", "priority", "registers", "resume",
-        "tensor_done", "tried", "untouchable", "waiting_for",
+        "tensor_done", "tried", "untouchable", "waiting_at", "waiting_for",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, cta: Cta, index: int, number: int, num_lanes: int) -> None:
@@ -47,6 +47,8 @@ class Warp:
         self.priority = machine.rng.random()
         self.blocked = self.polling = False
         self.waiting_for: str | Callable[[], str] = ""
+        self.waiting_at = 0
+        """The instruction by which it is blocked."""
         self.resume: Callable[[], None] | None = None
         knowledge = cta.cluster.knowledge()
         self.agent = Agent(
@@ -158,7 +160,7 @@ class WaitQueue:
             condition: says whether it can go on.
             resume: called when it goes on.
         """
-        warp.blocked, warp.waiting_for = True, reason
+        warp.blocked, warp.waiting_for, warp.waiting_at = True, reason, warp.pc
         self._waiting.append((warp, condition, resume))
 
     def wake(self) -> None:

@@ -147,10 +147,15 @@ def cluster_wait(program: Program, instruction: Instruction) -> Step:
 
 @form("fence.proxy.async{,.shared::cta,.shared::cluster,.global}")
 def proxy_fence(program: Program, instruction: Instruction) -> Step:
-    """Make what the warp has seen through the generic proxy known to the async proxy."""
+    """Make what the warp has seen through the generic proxy known to the async proxy, in shared memory.
+
+    The proxies of global memory are not told apart here, so that a fence of global memory alone does nothing.
+    """
+    is_of_shared = not instruction.opcode.endswith(".global")
 
     def run(warp: Warp) -> None:
-        warp.knowledge.fenced.join(warp.knowledge.seen)
+        if is_of_shared:
+            warp.knowledge.fenced.join(warp.knowledge.seen)
         warp.next_epoch()
 
     return run

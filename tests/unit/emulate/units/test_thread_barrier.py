@@ -166,6 +166,8 @@ def test_a_cta_that_does_not_arrive_is_waited_for():
     assert fault.kind is FaultKind.DEADLOCK
     assert "CTA (0, 0, 0) warp 0 waits at the cluster's barrier, at line" in str(fault)
     assert "CTA (1, 0, 0) warp 0 waits at barrier 3 of 96 threads, where 32 are, at line" in str(fault)
+    lines = str(fault).splitlines()[1:]
+    assert [x.split(": ")[1] for x in lines] == ["barrier.cluster.wait", "bar.sync 3, 96"]
 
 
 @pytest.mark.parametrize("schedule", ONCE, ids=str)
