@@ -10,7 +10,7 @@ from aot.emulate.machine import Machine, Report
 from aot.emulate.memory import GlobalMemory
 from aot.emulate.order import Knowledge
 from aot.emulate.schedule import Mode, Schedule
-from tests.unit.emulate.snippets import SCHEDULES, Kernel, compile_body, run, run_kernels
+from tests.unit.emulate.snippets import WARP_ORDERS, Kernel, compile_body, run, run_kernels
 
 COUNT = "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @%p1 red.global.add.u32 [%rd0], 1;"
 
@@ -54,14 +54,14 @@ def test_so_many_clusters_are_resident_at_once(resident):
     red.global.add.u32 [%rd0], -1; END:
     """
     seen = set()
-    for schedule in SCHEDULES:
+    for schedule in WARP_ORDERS:
         found = run(body, np.zeros(2, np.uint32), grid=10, resident=resident, schedule=schedule).arrays[0]
         assert found[0] == 0
         seen.add(int(found[1]))
     assert max(seen) == resident - 1
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES[::2], ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_launches_follow_each_other(schedule):
     """Three kernels in stream order, each of which needs all of the one in front."""
     add = "mov.u32 %r1, %tid.x; xor.b32 %r2, %r1, {}; mad.wide.u32 %rd5, %r2, 4, %rd0; ld.global.u32 %r3, [%rd5];"

@@ -7,15 +7,14 @@ import pytest
 
 from aot.emulate.faults import FindingKind
 from aot.emulate.order import HOST, Agent, Clock, Knowledge, Shadow, bits_of, cells_of
-from tests.unit.emulate.snippets import SCHEDULES, run
+from tests.unit.emulate.snippets import SCHEDULES, WARP_ORDERS, run
 
 READ, WRITE, OVERWRITE = (
     FindingKind.READ_BEFORE_WRITE,
     FindingKind.WRITE_BEFORE_READ,
     FindingKind.WRITE_BEFORE_WRITE,
 )
-EVERY = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-ONCE = pytest.mark.parametrize("schedule", SCHEDULES[::2], ids=str)
+EVERY = pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 START = """
 .shared .align 16 .b8 tile[1024]; .shared .align 8 .b8 bar[16];
 mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, bar; mov.u32 %r4, %warpid; mov.u32 %r5, %ctaid.x;
@@ -44,7 +43,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@ONCE
+@EVERY
 def test_two_accesses_without_an_order(schedule, name):
     """Whichever comes first: then it is a read too early, or a write too early."""
     first, second, expected = PAIRS[name]
@@ -68,7 +67,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@ONCE
+@pytest.mark.parametrize("schedule", WARP_ORDERS[::3], ids=str)
 def test_accesses_in_an_order_are_not_reported(schedule, order):
     for first, second, _ in PAIRS.values():
         for one, other in ((first, second), (second, first)):
@@ -150,13 +149,14 @@ UNFENCED = {
 }
 
 
-@EVERY
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_what_was_written_through_the_generic_proxy_is_fenced_for_the_async_proxy(schedule):
     """By the thread that wrote it, or by one that has seen it, before the operation is issued."""
     for order in FENCED:
         assert not kinds(PROXIES.format(order=order), schedule=schedule), order
     for order, kind in UNFENCED.items():
-        assert kinds(PROXIES.format(order=order), schedule=schedule) == {kind}, order
+        found = kinds(PROXIES.format(order=order), schedule=schedule)
+        assert found == {kind} or (kind is OVERWRITE and kind in found), order
 
 
 # The parts themselves.

@@ -5,9 +5,8 @@ import pytest
 
 from aot.emulate.faults import FaultKind, FindingKind
 from aot.emulate.schedule import Mode, Schedule
-from tests.unit.emulate.snippets import SCHEDULES, run
+from tests.unit.emulate.snippets import WARP_ORDERS, run
 
-ONCE = SCHEDULES[::2]
 START = """
 .shared .align 16 .b8 tile[1024]; .shared .align 8 .b8 bars[64];
 mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, bars; mov.u32 %r4, %warpid; mov.u32 %r5, %laneid;
@@ -46,7 +45,7 @@ ARRIVALS = {
 @pytest.mark.parametrize("name", ARRIVALS)
 def test_a_phase_is_complete_with_its_last_arrival(name):
     count, arrive = ARRIVALS[name]
-    for schedule in ONCE:
+    for schedule in WARP_ORDERS:
         outcome = execute(INIT.format(count=count) + EXCHANGE.format(arrive=arrive, wait=wait()), schedule=schedule)
         assert list(outcome.arrays[0]) == [40 + (i ^ 32) for i in range(64)]
         assert not outcome.kinds, outcome.texts
@@ -58,7 +57,7 @@ def test_a_phase_is_complete_with_its_last_arrival(name):
 def test_forms_of_waits(form):
     place = "[%rd8]" if "shared" not in form else "[%r3]"
     line = f"cvt.u64.u32 %rd8, %r3; cvta.shared.u64 %rd8, %rd8; W: mbarrier.{form}.b64 %p9, {place}, 0; @!%p9 bra W;"
-    for schedule in ONCE:
+    for schedule in WARP_ORDERS:
         body = INIT.format(count=64) + EXCHANGE.format(arrive=ARRIVALS["each lane"][1], wait=line)
         outcome = execute(body, schedule=schedule)
         assert list(outcome.arrays[0]) == [40 + (i ^ 32) for i in range(64)]
@@ -67,7 +66,7 @@ def test_forms_of_waits(form):
 
 def test_a_relaxed_wait_learns_by_a_fence():
     line = wait().replace("parity.shared", "parity.relaxed.cluster.shared")
-    for schedule in ONCE:
+    for schedule in WARP_ORDERS:
         arrive = ARRIVALS["each lane"][1]
         fenced = INIT.format(count=64) + EXCHANGE.format(arrive=arrive, wait=line + "fence.acq_rel.cluster;")
         assert not execute(fenced, schedule=schedule).kinds
@@ -76,7 +75,7 @@ def test_a_relaxed_wait_learns_by_a_fence():
 
 
 def test_without_the_wait_there_is_a_race_in_every_schedule():
-    for schedule in SCHEDULES:
+    for schedule in WARP_ORDERS:
         body = INIT.format(count=64) + EXCHANGE.format(arrive=ARRIVALS["each lane"][1], wait="")
         kinds = execute(body, schedule=schedule).kinds
         assert kinds & {FindingKind.READ_BEFORE_WRITE, FindingKind.WRITE_BEFORE_READ}
@@ -125,7 +124,7 @@ END:
 RELEASE = "mbarrier.arrive.shared::cta.b64 _, [%r14+16];"
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_a_pipeline_of_two_stages(schedule):
     """A producer warp and two consumer warps, over seven steps: right, and nothing reported, in every schedule."""
     body = PIPELINE.format(empty=64, first=1, release=RELEASE)
@@ -134,7 +133,7 @@ def test_a_pipeline_of_two_stages(schedule):
     assert not outcome.kinds, outcome.texts
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_a_pipeline_whose_stages_are_given_back_too_early(schedule):
     """A consumer that arrives before it reads, or of which one warp does not arrive: seen in every schedule."""
     early = PIPELINE.format(empty=64, first=1, release="").replace(
@@ -237,7 +236,7 @@ FENCE = "@%p1 fence.mbarrier_init.release.cluster;"
 RELAXED = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
 
 
-@pytest.mark.parametrize("schedule", ONCE, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_other_ctas_know_a_barrier_by_a_fence_and_a_relaxed_arrival(schedule):
     """Or by an arrival that releases; with a relaxed one the fence decides, in every schedule."""
     options = {"block": 32, "grid": 2, "cluster": 2, "schedule": schedule}
@@ -246,7 +245,7 @@ def test_other_ctas_know_a_barrier_by_a_fence_and_a_relaxed_arrival(schedule):
     assert execute(REMOTE.format(fence="", sync=RELAXED), **options).kinds == {FindingKind.BARRIER_INIT}
 
 
-@pytest.mark.parametrize("schedule", ONCE, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_other_warps_know_a_barrier_by_a_barrier_of_threads(schedule):
     body = "@%p1 mbarrier.init.shared::cta.b64 [%r3], 64; {} mbarrier.arrive.shared::cta.b64 _, [%r3];" + wait()
     assert not execute(body.format("bar.sync 0;"), schedule=schedule).kinds
@@ -267,7 +266,7 @@ def test_a_wait_that_makes_progress_between_its_tries_is_not_blocked_for_ever():
         + """ @%p2 mbarrier.arrive.shared::cta.b64 _, [%r3]; END:
     """
     )
-    for schedule in SCHEDULES:
+    for schedule in WARP_ORDERS:
         assert not execute(body, schedule=schedule).kinds
 
 

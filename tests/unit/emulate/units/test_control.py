@@ -296,7 +296,7 @@ def test_without_the_attribute_the_kernel_behind_begins_when_the_one_in_front_ha
     assert not outcome.kinds, outcome.texts
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES[::3], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_kernel_behind_that_writes_what_the_one_in_front_reads_races(schedule):
     front = """mov.u32 %r1, %tid.x; griddepcontrol.launch_dependents;
     mad.wide.u32 %rd9, %r1, 4, %rd1; ld.global.u32 %r2, [%rd9];
@@ -318,7 +318,7 @@ def test_what_ended_before_the_kernel_in_front_began_needs_no_wait():
     second = Kernel("griddepcontrol.launch_dependents;")
     third = """mov.u32 %r1, %tid.x; xor.b32 %r3, %r1, 1; mad.wide.u32 %rd9, %r3, 4, %rd0; ld.global.u32 %r2, [%rd9];
     mad.wide.u32 %rd8, %r1, 4, %rd1; st.global.u32 [%rd8], %r2;"""
-    for schedule in SCHEDULES[::2]:
+    for schedule in SCHEDULES:
         launches = [first, second, Kernel(third, programmatic=True)]
         outcome = run_kernels(launches, np.zeros(32, np.uint32), np.zeros(32, np.uint32), schedule=schedule)
         assert list(outcome.arrays[1]) == [i ^ 1 for i in range(32)]
@@ -335,7 +335,7 @@ def test_registers_move_between_warps():
     FIRST: setmaxnreg.dec.sync.aligned.u32 24;
     END:
     """
-    for schedule in SCHEDULES[::2]:
+    for schedule in SCHEDULES:
         assert not run(body, np.zeros(1, np.uint32), block=64, num_registers=64, schedule=schedule).kinds
     outcome = run(body.replace("104", "112"), np.zeros(1, np.uint32), block=64, num_registers=64)
     assert outcome.fault.kind is FaultKind.DEADLOCK

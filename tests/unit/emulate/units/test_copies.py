@@ -36,7 +36,7 @@ def execute(body, *, block=32, schedule=None, **options):
 @pytest.mark.parametrize("wait", ["cp.async.wait_all;", "cp.async.commit_group; cp.async.wait_group 0;"])
 @pytest.mark.parametrize("form", ["ca.shared.global", "cg.shared::cta.global", "cg.shared.global.L2::128B"])
 def test_what_is_waited_for_is_there(form, wait):
-    for schedule in SCHEDULES[::2]:
+    for schedule in SCHEDULES:
         outcome = execute(f"cp.async.{form} [%r4], [%rd5], 16; {wait} {back()}", schedule=schedule)
         assert np.array_equal(outcome.arrays[0], source())
         assert not outcome.kinds, outcome.texts
@@ -189,14 +189,14 @@ def test_a_barrier_is_told_when_the_copies_of_each_lane_are_complete(schedule):
         assert not outcome.kinds, outcome.texts
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES[::2], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_barrier_that_is_not_waited_for_is_seen_in_every_schedule(schedule):
     body = THROUGH_A_BARRIER.format(count=32, noinc=".noinc", own="", wait="")
     outcome = execute(body, block=64, schedule=schedule)
     assert outcome.kinds & (UNORDERED | {FindingKind.UNINITIALISED}), outcome.texts
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES[::2], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_barrier_that_the_warp_tells_itself_says_nothing_of_its_copies(schedule):
     body = THROUGH_A_BARRIER.format(count=32, noinc=".noinc", own="", wait=WAIT)
     body = body.replace("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r3];", PLAIN)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from aot.emulate.faults import FaultKind, FindingKind
-from tests.unit.emulate.snippets import SCHEDULES, run
+from tests.unit.emulate.snippets import WARP_ORDERS, run
 
-ONCE = SCHEDULES[::2]
 RACES = {FindingKind.READ_BEFORE_WRITE, FindingKind.WRITE_BEFORE_READ, FindingKind.UNINITIALISED}
 START = """
 .shared .align 16 .b8 tile[1024];
@@ -37,7 +36,7 @@ def execute(body, *, block=64, schedule=None, **options):
     ],
 )
 def test_threads_wait_for_each_other(line):
-    for schedule in ONCE:
+    for schedule in WARP_ORDERS:
         outcome = execute(EXCHANGE.format(line), schedule=schedule)
         assert list(outcome.arrays[0]) == EXCHANGED
         assert not outcome.kinds, outcome.texts
@@ -54,12 +53,12 @@ def test_threads_wait_for_each_other(line):
     ],
 )
 def test_what_does_not_order_two_warps_is_a_race_in_every_schedule(line):
-    for schedule in SCHEDULES:
+    for schedule in WARP_ORDERS:
         outcome = execute(EXCHANGE.format(line), schedule=schedule)
         assert outcome.kinds & RACES, (line, schedule)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_producers_arrive_and_consumers_wait(schedule):
     """PTX ISA, "barrier": the producer and consumer of its example, in turns."""
     body = """
@@ -88,7 +87,7 @@ def test_a_warp_may_arrive_for_its_own_first_turn():
     expected = 0
     for i in range(8):
         expected = 3 * expected + i % 2
-    for schedule in SCHEDULES:
+    for schedule in WARP_ORDERS:
         outcome = execute(body, schedule=schedule)
         assert outcome.arrays[0][40] == expected
         assert not outcome.kinds, outcome.texts
@@ -99,7 +98,7 @@ def test_barriers_of_all_threads_do_not_wait_for_those_that_have_exited():
     body = "@%p1 ret; add.u32 %r7, %r1, 40; st.shared.u32 [%r6], %r7; bar.sync 0;"
     body += "xor.b32 %r8, %r1, 96; mad.lo.u32 %r9, %r8, 4, %r2; setp.eq.u32 %p3, %r4, 3; @%p3 ret;"
     body += "bar.sync 0; ld.shared.u32 %r10, [%r9]; st.global.u32 [%rd5], %r10;"
-    for schedule in SCHEDULES:
+    for schedule in WARP_ORDERS:
         outcome = execute(body, block=128, schedule=schedule)
         assert list(outcome.arrays[0][32:96]) == [40 + (i ^ 96) for i in range(32, 96)]
         assert not outcome.kinds, outcome.texts
@@ -138,7 +137,7 @@ ld.shared.u32 %r10, [%r6]; mad.lo.u32 %r11, %r20, 64, %r1; mad.wide.u32 %rd6, %r
 SYNC = "barrier.cluster.arrive; barrier.cluster.wait;"
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_the_ctas_of_a_cluster_wait_for_each_other(schedule):
     def go(first, second):
         body = START + CLUSTER.format(first=first, second=second)
@@ -152,7 +151,7 @@ def test_the_ctas_of_a_cluster_wait_for_each_other(schedule):
         assert outcome.kinds & RACES, first
 
 
-@pytest.mark.parametrize("schedule", ONCE, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_a_cta_that_has_exited_has_arrived_at_the_clusters_barrier(schedule):
     body = "mov.u32 %r20, %cluster_ctarank; setp.eq.u32 %p3, %r20, 1; @%p3 ret;" + SYNC + "st.global.u32 [%rd5], %r1;"
     outcome = execute(body, grid=2, cluster=2, schedule=schedule)
@@ -170,7 +169,7 @@ def test_a_cta_that_does_not_arrive_is_waited_for():
     assert [x.split(": ")[1] for x in lines] == ["barrier.cluster.wait", "bar.sync 3, 96"]
 
 
-@pytest.mark.parametrize("schedule", ONCE, ids=str)
+@pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 def test_an_early_arrival_covers_only_what_is_before_it(schedule):
     """What is stored between arrival and wait is not ordered."""
     before = "st.shared.u32 [%r6], %r7; barrier.cluster.arrive;"
