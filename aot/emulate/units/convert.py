@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
+from aot.core.element import ElementType
+from aot.core.numerics import decode, encode
 from aot.emulate.forms import form
 from aot.emulate.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW
 from aot.emulate.types import BYTES, SIGNED, UNSIGNED, bf16_to_f32, f32_to_bf16, flushed, raw_dtype, view_dtype
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from aot.emulate.ptx import Instruction
     from aot.emulate.warp import Value, Warp
 
-FP8 = {"e4m3x2": (ml_dtypes.float8_e4m3fn, 448.0), "e5m2x2": (ml_dtypes.float8_e5m2, 57344.0)}
-"""Two 8-bit floats: their type, and the largest number. Source: OCP 8-bit Floating Point Specification, section 5."""
+FP8 = {"e4m3x2": ElementType.E4M3, "e5m2x2": ElementType.E5M2}
+"""Two 8-bit floats."""
 
 
 def _types(instruction: Instruction) -> tuple[str, str]:
@@ -91,13 +92,12 @@ def narrow_two(program: Program, instruction: Instruction) -> Step:
 @form("cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32")
 def to_fp8(program: Program, instruction: Instruction) -> Step:
     """Round two float32 to 8-bit floats, saturated, NaN to 0x7f: the first operand becomes the upper byte."""
-    dtype, largest = FP8[_types(instruction)[0]]
+    element = FP8[_types(instruction)[0]]
     to = program.destination(instruction.operands[0])
     a, b = (program.source(x, "f32") for x in instruction.operands[1:3])
 
     def byte(values: Value) -> Value:
-        clamped = np.clip(values, -largest, largest).astype(dtype).view(np.uint8)
-        return np.where(np.isnan(values), np.uint8(0x7F), clamped).astype(np.uint16)
+        return np.where(np.isnan(values), np.uint8(0x7F), encode(element, values)).astype(np.uint16)
 
     def run(warp: Warp) -> None:
         high, low = (byte(warp.registers[x].view(np.float32)) for x in (a, b))
@@ -109,11 +109,11 @@ def to_fp8(program: Program, instruction: Instruction) -> Step:
 @form("cvt.rn.f16x2.{e4m3x2,e5m2x2}")
 def from_fp8(program: Program, instruction: Instruction) -> Step:
     """Widen two 8-bit floats to float16, which holds both types exactly."""
-    dtype, _ = FP8[_types(instruction)[1]]
+    element = FP8[_types(instruction)[1]]
     to, a = program.destination(instruction.operands[0]), program.source(instruction.operands[1], "b16")
 
     def run(warp: Warp) -> None:
-        values = np.ascontiguousarray(warp.registers[a]).view(np.uint8).view(dtype).astype(np.float16)
+        values = decode(element, np.ascontiguousarray(warp.registers[a]).view(np.uint8)).astype(np.float16)
         warp.put(to, np.ascontiguousarray(values).view(np.uint32))
 
     return run

@@ -14,11 +14,14 @@ import numpy as np
 
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import form
-from aot.emulate.memory import FILL
+from aot.emulate.memory import FILL, WORD
 from aot.emulate.ptx import Register
 from aot.emulate.units.barrier import check_initialised, shared_address
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from aot.emulate.cta import Mbarrier
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
@@ -44,34 +47,40 @@ def copy(program: Program, instruction: Instruction) -> Step:
     taken = program.source(operands[3], "b32") if len(operands) > 3 else None
 
     def run(warp: Warp) -> None:
-        places, sources = to(warp), source(warp)
-        for lane in warp.active():
-            count = size if taken is None else int(warp.registers[taken][lane])
-            if count > size:
-                raise Fault(FaultKind.ADDRESS, f"{where}: {count} bytes of the source; expected up to {size}")
-            _issue(warp, int(places[lane]), int(sources[lane]), size, count, where, lane)
+        lanes = warp.active()
+        counts = [size if taken is None else int(warp.registers[taken][lane]) for lane in lanes]
+        if max(counts) > size:
+            raise Fault(FaultKind.ADDRESS, f"{where}: {max(counts)} bytes of the source; expected up to {size}")
+        places, sources = to(warp)[lanes], source(warp)[lanes]
+        if (sources % np.asarray(size, sources.dtype)).any():
+            raise Fault(FaultKind.ALIGNMENT, f"{where}: source {int(sources[0]):#x}; expected a multiple of {size}")
+        _issue(warp, warp.cta.shared.offsets(places, size, where), [*map(int, sources)], counts, size, where)
 
     return run
 
 
-def _issue(warp: Warp, to: int, source: int, size: int, count: int, where: str, lane: int) -> None:
+def _issue(
+    warp: Warp, offsets: NDArray[np.int64], sources: list[int], counts: list[int], size: int, where: str
+) -> None:
+    """Issue the copies of a warp's lanes, which are one operation here: they complete together."""
     machine, shared = warp.machine, warp.cta.shared
-    offset = int(shared.offsets(np.array([to]), size, where)[0])
-    if source % size:
-        raise Fault(FaultKind.ALIGNMENT, f"{where}: source {source:#x}; expected a multiple of {size}")
-    if count:
-        machine.access(warp, source, is_write=False, where=where)
+    places = offsets[:, None] + np.arange(size)
 
     def complete() -> None:
-        data = np.zeros(size, np.uint8)
-        data[:count] = content
-        shared.content[offset : offset + size] = data
-        machine.bytes_moved["cp.async"] += count
+        data = np.zeros((len(sources), size), np.uint8)
+        for row, content in zip(data, contents, strict=True):
+            row[: content.size] = content
+        shared.content[places] = data
+        machine.bytes_moved["cp.async"] += sum(counts)
 
-    operation = machine.operation("cp.async", warp, where, complete, is_async_proxy=False, lane=lane)
-    content = machine.memory.note_read(operation.agent, source, count) if count else np.empty(0, np.uint8)
-    shared.shadow.write(operation.agent, slice(offset // 4, (offset + size) // 4))
-    shared.content[offset : offset + size] = FILL  # it may be written from now on
+    operation = machine.operation("cp.async", warp, where, complete, is_async_proxy=False)
+    contents = []
+    for source, count in zip(sources, counts, strict=True):
+        if count:
+            machine.access(warp, source, is_write=False, where=where)
+        contents.append(machine.memory.note_read(operation.agent, source, count) if count else np.empty(0, np.uint8))
+    shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
+    shared.content[places] = FILL  # it may be written from now on
     warp.copies.append(operation)
     machine.post(operation)
 
@@ -106,27 +115,32 @@ def wait(program: Program, instruction: Instruction) -> Step:
 
 @form("cp.async.mbarrier.arrive{,.noinc}{,.shared,.shared::cta}.b64")
 def arrive(program: Program, instruction: Instruction) -> Step:
-    """Let an mbarrier be told when each lane's copies before are complete; without .noinc its count grows first."""
+    """Let an mbarrier be told when all copies before are complete; without .noinc its count grows first.
+
+    It counts the lanes one by one; here they arrive together, when the copies of all of them are complete.
+    """
     where, counts = instruction.where, ".noinc" not in instruction.opcode
     address = shared_address(program, instruction.operands[0], instruction)
 
     def run(warp: Warp) -> None:
-        machine, mine = warp.machine, [*warp.copies, *(x for group in warp.copy_groups for x in group)]
-        for lane in warp.active():
-            barrier = warp.cta.mbarrier(int(address(warp)[lane]), where)
+        machine = warp.machine
+        copies = [*warp.copies, *(x for group in warp.copy_groups for x in group)]
+        warp.copies = [x for x in warp.copies if not x.done]
+        done = 0
+        for x in copies:
+            done |= x.bit
+        bars = address(warp)[warp.mask]
+        for bar in np.unique(bars):
+            barrier, num_lanes = warp.cta.mbarrier(int(bar), where), int((bars == bar).sum())
             check_initialised(warp, barrier, where)
-            copies = [x for x in mine if x.lane == lane]
-            done = 0
-            for x in copies:
-                done |= x.bit
             if counts:
-                barrier.pending += 1
+                barrier.pending += num_lanes
 
-            def complete(barrier=barrier, copies=copies, done=done) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+            def complete(barrier: Mbarrier = barrier, num_lanes: int = num_lanes) -> None:
                 for x in copies:
                     machine.complete(x)
-                barrier.arrive(1, done=done)
+                barrier.arrive(num_lanes, done=done)
 
-            machine.post(machine.operation("cp.async.arrive", warp, where, complete, is_async_proxy=False, lane=lane))
+            machine.post(machine.operation("cp.async.arrive", warp, where, complete, is_async_proxy=False))
 
     return run
