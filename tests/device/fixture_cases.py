@@ -69,11 +69,12 @@ class ProductCase:
         return f"{self.shape}, {self.content} operands{order}{promise}"
 
 
-def _small(shape: EdgeShape) -> EdgeShape:
-    """Return a case with fewer groups, whose D is short enough to be kept."""
-    if not shape.problem.operation.grouping.has_offsets:
+def _few(shape: EdgeShape) -> EdgeShape:
+    """Return a case with fewer groups or products, whose D is short."""
+    grouping = shape.problem.operation.grouping
+    if grouping is Grouping.DENSE:
         return shape
-    return replace(shape, problem=replace(shape.problem, num_groups=FEW_GROUPS))
+    return replace(shape, problem=replace(shape.problem, num_groups=FEW_GROUPS if grouping.has_offsets else 2))
 
 
 def _past_tiles(kernel: TunedKernel) -> tuple[int, int, int]:
@@ -106,14 +107,14 @@ def product_cases(kernel: TunedKernel) -> list[ProductCase]:
     if kernel.is_fallback:
         extents = [((1, 56, 72), Content.RANDOM), ((7, 72, 40), Content.RANDOM), ((70, 67, 35), Content.EXACT)]
     else:
-        extents = [((1, 136, 328), Content.RANDOM), ((7, 104, 200), Content.RANDOM)]
-        extents += [((1, 264, 136), Content.EXACT), ((65, 136, 99), Content.EXACT)]
+        extents = [((1, 104, 328), Content.RANDOM), ((7, 72, 200), Content.RANDOM)]
+        rows = 20 if operation.grouping.has_offsets else 65
+        extents += [((rows, 136, 99), Content.EXACT), ((1, 264, 136), Content.EXACT)]
         extents += [(x, Content.EXACT) for x in (_past_tiles(kernel), _many_tiles(kernel)) if x]
     found = []
     for number, (extent, content) in enumerate(extents, seed):
         arrangement = PLAIN if content is Content.RANDOM else arrangements[number % len(arrangements)]
-        shape = shape_of(kernel, extent, arrangement, SIZES[number % len(SIZES)])
-        shape = shape if extent == (65, 136, 99) else _small(shape)
+        shape = _few(shape_of(kernel, extent, arrangement, SIZES[number % len(SIZES)]))
         order = number % NUM_ORDERS if kernel.orders_tiles else 0
         found.append(ProductCase(shape, content, order, bool(number % 2)))
     return found
@@ -199,8 +200,8 @@ def row_cases(kernel: ListedRows) -> list[RowCase]:
     def cols(wanted: int) -> int:
         return max(min(wanted, limits.max_cols) // step, 1) * step
 
-    found = [RowCase(5, cols(136), is_full=True, padding=8), RowCase(4, cols(72), is_full=False, padding=8)]
-    found.append(RowCase(1, cols(1032), is_full=False))
+    found = [RowCase(3, cols(136), is_full=True, padding=8), RowCase(3, cols(72), is_full=False, padding=8)]
+    found.append(RowCase(1, cols(520), is_full=False))
     return [x for x in found if takes_case(kernel.operation, limits, x)]
 
 
