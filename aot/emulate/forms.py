@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.emulate.program import Program
-    from aot.emulate.ptx import Instruction
     from aot.emulate.warp import Warp
 
     Step = Callable[[Warp], int | None]
     """Executes an instruction for a warp. Returns None to go on, the number of an instruction to branch to, or one of
     `STAY` and `YIELD`."""
-    Build = Callable[[Program, Instruction], Step]
+    Build = Callable[..., Step]
+    """Makes one of a program and an instruction."""
 
 STAY = -1
 """The warp gives up its turn, and executes the same instruction when it goes on."""
@@ -52,3 +55,16 @@ def form(*patterns: str) -> Callable[[Build], Build]:
         return build
 
     return register
+
+
+@cache
+def load_units() -> None:
+    """Import every unit, which registers its forms."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent / "units")]):
+        importlib.import_module(f"aot.emulate.units.{module.name}")
+
+
+def build_of(opcode: str) -> Build | None:
+    """Return what builds the instructions of a form; None of a form that no unit registers."""
+    load_units()
+    return FORMS.get(opcode)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.emulate import units
 from aot.emulate.faults import Fault, FaultKind, UnknownInstructionError
-from aot.emulate.forms import FORMS, YIELD
+from aot.emulate.forms import YIELD, build_of
 from aot.emulate.memory import PARAMETER_WINDOW, SHARED_START
 from aot.emulate.ptx import (
     Address,
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
     from aot.emulate.forms import Step
     from aot.emulate.warp import Value, Warp
-
-units.load()
 
 _SPECIAL = re.compile(
     r"%(n?tid|n?ctaid|cluster_n?ctaid|n?clusterid)\.[xyz]|%cluster_n?ctarank|%(laneid|warpid|n?smid|clock(64)?|globaltimer)"
@@ -179,7 +176,7 @@ class Program:
         return frozenset(self._slots[x.name] for operand in instruction.operands for x in _registers(operand))
 
     def _compile(self, instruction: Instruction) -> Step:
-        build = FORMS.get(instruction.opcode)
+        build = build_of(instruction.opcode)
         if build is None:
             raise UnknownInstructionError(instruction.opcode, instruction.text, instruction.line)
         try:

@@ -1,10 +1,6 @@
-"""Atomic operations, and what strong accesses tell and learn.
+"""Atomic operations.
 
-Source: PTX ISA, "Parallel Synchronization and Communication Instructions: atom, red", "Memory Consistency Model:
-release and acquire patterns".
-
-A release tells all that the warp knows; a relaxed store tells what it knew at its last fence. An acquire learns what
-the place was told; a relaxed load keeps that for the next fence.
+Source: PTX ISA, "Parallel Synchronization and Communication Instructions: atom, red".
 """
 
 from __future__ import annotations
@@ -16,10 +12,9 @@ import numpy as np
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import YIELD, form
 from aot.emulate.memory import SHARED_WINDOW
-from aot.emulate.order import ANY_CLUSTER, Knowledge
 from aot.emulate.ptx import Address, Vector
 from aot.emulate.types import BYTES, UNSIGNED, bf16_to_f32, f32_to_bf16, flushed, view_dtype
-from aot.emulate.units.load_store import note_poll, space_of
+from aot.emulate.units._accesses import learn, note_poll, space_of, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,32 +23,6 @@ if TYPE_CHECKING:
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
     from aot.emulate.warp import Warp
-
-
-def tell(warp: Warp, place: int, *, releases: bool) -> None:
-    """Let others learn at a place what the warp knows, or knew at its last fence."""
-    known = warp.release() if releases else warp.fences
-    if known is not None:
-        told = warp.machine.told.setdefault(place, Knowledge(ANY_CLUSTER, 0))
-        told.join(known)
-
-
-def learn(warp: Warp, place: int, *, acquires: bool) -> None:
-    """Learn what a place was told, at once or by the next fence."""
-    told = warp.machine.told.get(place)
-    if told is None:
-        return
-    if acquires:
-        warp.knowledge.join(told)
-    else:
-        keep_for_fence(warp, told)
-
-
-def keep_for_fence(warp: Warp, told: Knowledge) -> None:
-    """Keep what a relaxed operation was told: the next fence learns it."""
-    if warp.acquiring is None:
-        warp.acquiring = Knowledge(ANY_CLUSTER, 0)
-    warp.acquiring.join(told)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

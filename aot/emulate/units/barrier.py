@@ -16,8 +16,7 @@ from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import STAY, YIELD, form
 from aot.emulate.memory import OFFSET_MASK, SHARED_WINDOW
 from aot.emulate.ptx import Address
-from aot.emulate.units.atomics import keep_for_fence
-from aot.emulate.units.load_store import space_of
+from aot.emulate.units._accesses import keep_for_fence, space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import YIELD, form
 from aot.emulate.memory import FILL, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WORD
 from aot.emulate.types import BYTES, SIGNED, UNSIGNED, raw_dtype
+from aot.emulate.units._accesses import is_strong, learn, note_poll, space_of, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 BANKS, BANK_BYTES = 32, 4
 """Of shared memory. Source: CUDA C++ Programming Guide, compute capability 5.x and later."""
-MAX_POLLED = 64
-"""Places whose last values a warp remembers, to tell a loop that waits from a loop over many places."""
 _NARROW, _WIDE = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32", "b64,u64,s64,f64"
 _ELEMENTS = (f".{{{_NARROW},{_WIDE}}}", f".v2.{{{_NARROW},{_WIDE}}}", f".v4.{{{_NARROW}}}")
 """Up to 16 bytes."""
@@ -43,23 +42,6 @@ _LOADS = ("ld.param", f"ld{{,.volatile}}{_SPACES}", f"ld.global.nc{_L1}{_L2}")
 _GLOBAL_LOADS = (f"ld.volatile.global{_L2}", f"ld.global{_L1}{_L2}", f"ld.{_ORDERS % 'acquire'}{_L1}{_L2}")
 _STORES = (f"st{{,.volatile}}{_SPACES}",)
 _GLOBAL_STORES = ("st.volatile.global", f"st.global{_L1}", f"st.{_ORDERS % 'release'}{_L1}")
-
-
-def space_of(instruction: Instruction) -> str:
-    """Return the state space that a form names: shared, cluster, global, param, or generic where it names none."""
-    for part in instruction.opcode.split(".")[1:]:
-        if part == "shared::cluster":
-            return "cluster"
-        if part.startswith("shared"):
-            return "shared"
-        if part in ("global", "param", "const", "local"):
-            return part
-    return "generic"
-
-
-def is_strong(instruction: Instruction) -> bool:
-    """Say whether an access is strong, which orders by itself or through fences, and is no data race."""
-    return bool({"volatile", "relaxed", "acquire", "release"} & set(instruction.opcode.split(".")))
 
 
 def count_bank_conflicts(warp: Warp, offsets: NDArray[np.int64], size: int) -> None:
@@ -179,18 +161,7 @@ def load(program: Program, instruction: Instruction) -> Step:
     return run
 
 
-def note_poll(warp: Warp, addresses: Value, values: Value) -> None:
-    """Let a warp that has read the same from the same place before wait until something may have changed."""
-    place, found = (warp.pc, addresses.tobytes()), values.tobytes()
-    warp.polling = warp.polled.get(place) == found
-    if len(warp.polled) >= MAX_POLLED:
-        warp.polled.clear()
-    warp.polled[place] = found
-
-
 def _strong_load(warp: Warp, addresses: Value, size: int, where: str, *, acquires: bool) -> Any:
-    from aot.emulate.units.atomics import learn
-
     machine = warp.machine
     if (addresses % np.uint64(size)).any():
         raise Fault(FaultKind.ALIGNMENT, f"{where}: address {int(addresses[0]):#x}; expected a multiple of {size}")
@@ -257,8 +228,6 @@ def write(warp: Warp, space: str, addresses: Value, data: Bytes, where: str, *, 
 
 
 def _strong_store(warp: Warp, addresses: Value, data: Bytes, where: str, *, releases: bool) -> None:
-    from aot.emulate.units.atomics import tell
-
     for x, bytes_ in zip(addresses, data, strict=True):
         allocation = warp.machine.memory.find(int(x), int(x) + bytes_.size, where)
         if not allocation.writable:
