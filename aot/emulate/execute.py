@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 SEED = 0
 """Of the operands."""
 
-MAX_INSTRUCTIONS = 1_000_000
-"""Warp instructions of one execution, by estimate, past which a case is left out: some five seconds."""
+MAX_INSTRUCTIONS = 200_000
+"""Warp instructions of one execution, by estimate, past which a case is left out: one or two seconds."""
 
 READS_B, STARTS_NEXT = "reads b", "lets the next kernel start"
 """What the machine says of two accesses before the kernel in front has ended."""
