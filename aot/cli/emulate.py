@@ -202,7 +202,7 @@ def _execute(kernels: EmulatedSet, asked: ExecutionOptions, values: Mapping[str,
     yield from execute_kernels(left, kernels, asked, values["jobs"] or os.cpu_count() or 1)
 
 
-def _recorded(result: KernelResult) -> Execution | None:
+def recorded_execution(result: KernelResult) -> Execution | None:
     """Return what a record says of a kernel; None where it was not executed."""
     if result.error or not result.num_runs:
         return None
@@ -222,7 +222,7 @@ def _recorded(result: KernelResult) -> Execution | None:
 
 def _record(path: Path, target: str, result: KernelResult) -> None:
     """Put a result into a file of executions."""
-    found = _recorded(result)
+    found = recorded_execution(result)
     if found is not None:
         known = read_executions(path, target) if path.exists() else ()
         write_executions(path, target, merged(known, [found]))
