@@ -22,7 +22,7 @@ from aot.core.errors import AotError, DeviceError, VerificationError
 from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault, Finding, FindingKind, UnknownInstructionError
-from aot.emulate.gpu import EmulatedGpu
+from aot.emulate.gpu import LIMIT, EmulatedGpu
 from aot.emulate.host import EmulatedKernels, EmulatedRows
 from aot.emulate.kernels import tuned_kernel
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
@@ -59,6 +59,8 @@ class ExecutionOptions:
     problem: tuple[int, ...] | None = None
     """Extents to execute instead of verify's cases: (m, n, k), of operations on rows (rows, cols)."""
     max_instructions: int = MAX_INSTRUCTIONS
+    limit: int = LIMIT
+    """Warp instructions past which an execution is taken for endless."""
     counts: bool = False
     """Whether instruction forms, bytes and bank conflicts are counted, which takes time."""
 
@@ -98,7 +100,7 @@ class Executor:
         codes: Mapping[str, DeviceCode] = MappingProxyType({}),
     ) -> None:
         self._set, self._options = kernels, options
-        self._gpu = EmulatedGpu(kernels.target.l2_bytes, counts=options.counts, trace=trace)
+        self._gpu = EmulatedGpu(kernels.target.l2_bytes, limit=options.limit, counts=options.counts, trace=trace)
         target, gpu = kernels.target, self._gpu
         found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.products]
         products = EmulatedKernels(kernels.library, found, gpu, target)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aot.emulate.code import DeviceCode
 from aot.emulate.execute import ExecutionOptions, Executor
+from aot.emulate.gpu import LIMIT
 from aot.emulate.mutants import Change, Mutant, mutants
 from aot.emulate.schedule import Mode, Schedule
 
@@ -33,6 +34,9 @@ SCHEDULES = tuple(
     )
 )
 """What a mutant of the order is tried under, until one shows it."""
+
+ENDLESS = 3
+"""A mutant that executes so many times as many instructions as the right kernel is taken for endless."""
 
 STRUCTURAL = frozenset(
     {
@@ -98,8 +102,8 @@ def _shown(result: KernelResult, notes: frozenset[tuple[str, str]]) -> str:
 class _Observer:
     """Executes a kernel's mutants."""
 
-    def __init__(self, kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]], limit: int) -> None:
-        self._set, self._name, self._problems, self._limit = kernels, name, problems, limit
+    def __init__(self, kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) -> None:
+        self._set, self._name, self._problems, self._limit = kernels, name, problems, LIMIT
         codes = [*map(DeviceCode.of, kernels.products), *map(DeviceCode.of, kernels.rows)]
         self._code = next(x for x in codes if x.name == name)
         self._notes: frozenset[tuple[str, str]] = frozenset()
@@ -107,7 +111,7 @@ class _Observer:
         self._look()
 
     def _execute(self, code: DeviceCode, schedule: Schedule, problem: tuple[int, ...]) -> KernelResult:
-        options = ExecutionOptions((schedule,), problem, self._limit)
+        options = ExecutionOptions((schedule,), problem, limit=self._limit)
         return Executor(self._set, options, codes={self._name: code}).execute(self._name)
 
     def _look(self) -> None:
@@ -117,16 +121,18 @@ class _Observer:
             self._executed.add(instruction.line)  # type: ignore[attr-defined]
 
         notes: set[tuple[str, str]] = set()
+        most = 0
         for problem in self._problems:
             for schedule in SCHEDULES:
-                options = ExecutionOptions((schedule,), problem, self._limit)
+                options = ExecutionOptions((schedule,), problem)
                 trace = see if schedule is SCHEDULES[0] else None
                 result = Executor(self._set, options, trace, {self._name: self._code}).execute(self._name)
                 shown = _shown(result, frozenset((y.kind, y.where) for x in result.cases for y in x.findings))
                 if shown:
                     raise ValueError(f"{self._name} is not right by itself: {shown}")
+                most = max(most, result.num_instructions)
                 notes |= {(y.kind, y.where) for x in result.cases for y in x.findings}
-        self._notes = frozenset(notes)
+        self._notes, self._limit = frozenset(notes), ENDLESS * most
 
     def kernels(self) -> Iterator[Mutant]:
         """Make the mutants of all kernels of the module."""
@@ -147,9 +153,7 @@ class _Observer:
         return Sighting(mutant.change, mutant.line, mutant.text, shown, is_reached)
 
 
-def sight(
-    kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]], *, limit: int = 2_000_000
-) -> Iterator[Sighting]:
+def sight(kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) -> Iterator[Sighting]:
     """Execute all mutants of a kernel of a set, one after the other.
 
     Args:
@@ -157,11 +161,10 @@ def sight(
         name: the kernel.
         problems: extents that each mutant is executed on, (m, n, k) or (rows, cols): k should turn the ring of stages
             twice, and several tiles a CTA should be there.
-        limit: warp instructions after which an execution counts as endless.
 
     Raises:
         ValueError: the kernel is not right by itself.
     """
-    observer = _Observer(kernels, name, problems, limit)
+    observer = _Observer(kernels, name, problems)
     for mutant in observer.kernels():
         yield observer.sight(mutant)
