@@ -126,7 +126,7 @@ def atomic(program: Program, instruction: Instruction) -> Step:
 
 
 def flushing_add(old: Any, x: Any) -> Any:
-    """Add float32 as global memory does: subnormal numbers are zeros. Source: PTX ISA, "atom"."""
+    """Add float32 as global memory does: subnormal numbers are zeros. Source: PTX ISA, "atom"; of vectors, an H100."""
     values = flushed(np.array([old, x], np.float32))
     return flushed(values[:1] + values[1:])[0]
 
@@ -163,7 +163,7 @@ def reduce_vector(program: Program, instruction: Instruction) -> Step:
             for i, slot in enumerate(slots):
                 value = warp.registers[slot].view(np.float32)[lane]
                 place = _Place(warp, "global", start + 4 * i, 4, where)
-                place.change(np.float32, lambda old, value=value: old + value)  # type: ignore[misc]
+                place.change(np.float32, lambda old, value=value: flushing_add(old, value))  # type: ignore[misc]
             tell(warp, start, releases=releases)
         machine.global_changed()
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FP8 = {"e4m3x2": ElementType.E4M3, "e5m2x2": ElementType.E5M2}
 """Two 8-bit floats."""
+NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
 def _types(instruction: Instruction) -> tuple[str, str]:
@@ -29,8 +30,11 @@ def _types(instruction: Instruction) -> tuple[str, str]:
 
 
 def widened(values: Value, kind: str) -> Value:
-    """Return a narrow float's bits as float32."""
-    return bf16_to_f32(values) if kind == "bf16" else values.view(np.float16).astype(np.float32)
+    """Return a narrow float's bits as float32; NaN of float16 becomes 0x7fffffff, as on an H100 (2026-11-26)."""
+    if kind == "bf16":
+        return bf16_to_f32(values)
+    found = values.view(np.float16).astype(np.float32)
+    return np.where(np.isnan(found), NAN, found)
 
 
 @form("cvt.f32.{bf16,f16}")
@@ -108,26 +112,27 @@ def to_fp8(program: Program, instruction: Instruction) -> Step:
 
 @form("cvt.rn.f16x2.{e4m3x2,e5m2x2}")
 def from_fp8(program: Program, instruction: Instruction) -> Step:
-    """Widen two 8-bit floats to float16, which holds both types exactly."""
+    """Widen two 8-bit floats to float16, which holds both types exactly; NaN becomes 0x7fff."""
     element = FP8[_types(instruction)[1]]
     to, a = program.destination(instruction.operands[0]), program.source(instruction.operands[1], "b16")
 
     def run(warp: Warp) -> None:
         values = decode(element, np.ascontiguousarray(warp.registers[a]).view(np.uint8)).astype(np.float16)
-        warp.put(to, np.ascontiguousarray(values).view(np.uint32))
+        bits = np.where(np.isnan(values), np.uint16(0x7FFF), values.view(np.uint16))
+        warp.put(to, np.ascontiguousarray(bits).view(np.uint32))
 
     return run
 
 
 @form("cvt.rna.tf32.f32")
 def to_tf32(program: Program, instruction: Instruction) -> Step:
-    """Round to 10 bits of fraction, to nearest with ties away from zero."""
+    """Round to 10 bits of fraction, ties away from zero; of NaN the other bits are cut, as by an H100."""
     to, a = program.destination(instruction.operands[0]), program.source(instruction.operands[1], "f32")
 
     def run(warp: Warp) -> None:
         bits = warp.registers[a]
-        rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-        warp.put(to, np.where(np.isnan(bits.view(np.float32)), np.uint32(0x7FFFFFFF), rounded))
+        is_nan = np.isnan(bits.view(np.float32))
+        warp.put(to, np.where(is_nan, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000))
 
     return run
 

@@ -154,7 +154,7 @@ def multiply_add_wide(program: Program, instruction: Instruction) -> Step:
 
 
 def _divide(a: Value, b: Value) -> Value:
-    """Divide towards zero; by zero the result is not defined, and 2^n - 1 on NVIDIA's chips (inferred)."""
+    """Divide towards zero; by zero the result is not defined, and all ones on an H100 (2026-11-26)."""
     safe = np.where(b == 0, b.dtype.type(1), b)
     if a.dtype.kind == "u":
         return np.where(b == 0, ~b.dtype.type(0), a // safe)
@@ -162,12 +162,13 @@ def _divide(a: Value, b: Value) -> Value:
     unsigned = UNSIGNED[a.dtype.itemsize]
     quotient = np.abs(a).view(unsigned) // np.abs(safe).view(unsigned)
     signed: Value = np.where((a < 0) != (safe < 0), np.negative(quotient), quotient).view(a.dtype)
-    return signed
+    return np.where(b == 0, a.dtype.type(-1), signed)
 
 
 def _remainder(a: Value, b: Value) -> Value:
+    """Return what a division towards zero leaves; by zero as for a quotient."""
     safe = np.where(b == 0, b.dtype.type(1), b)
-    return np.asarray(np.fmod(a, safe)).astype(a.dtype)
+    return np.where(b == 0, np.invert(a.dtype.type(0)), np.fmod(a, safe)).astype(a.dtype)
 
 
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {

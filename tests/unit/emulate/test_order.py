@@ -17,7 +17,7 @@ READ, WRITE, OVERWRITE = (
 EVERY = pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)
 START = """
 .shared .align 16 .b8 tile[1024]; .shared .align 8 .b8 bar[16];
-mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, bar; mov.u32 %r4, %warpid; mov.u32 %r5, %ctaid.x;
+mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, bar; shr.u32 %r4, %r1, 5; mov.u32 %r5, %ctaid.x;
 setp.eq.u32 %p1, %r4, 0; setp.eq.u32 %p2, %r4, 1; setp.eq.u32 %p3, %r4, 2; setp.eq.u32 %p4, %r1, 0;
 mov.u32 %r6, 5; st.shared.u32 [%r2], %r6; bar.sync 0;
 """.replace("st.shared", "@%p1 st.shared")

@@ -16,7 +16,7 @@ from tests.unit.emulate.snippets import compile_body
 BODY = """
 .shared .align 16 .b8 stages[1024]; .shared .align 16 .b8 box[128]; .shared .align 8 .b8 bars[40];
 mov.u32 %r1, %tid.x; mov.u32 %r2, stages; mov.u32 %r3, bars; mov.u32 %r4, box; mov.u32 %r5, %laneid;
-mov.u32 %r6, %warpid; mov.u32 %r7, %cluster_ctarank; setp.eq.u32 %p1, %r1, 0;
+shr.u32 %r6, %r1, 5; mov.u32 %r7, %cluster_ctarank; setp.eq.u32 %p1, %r1, 0;
 mov.u32 %r8, 0; mov.u32 %r9, 0; mov.u32 %r10, 0; mov.u32 %r11, 0;
 @%p1 mbarrier.init.shared::cta.b64 [%r3], 32; @%p1 mbarrier.init.shared::cta.b64 [%r3+8], 32;
 @%p1 mbarrier.init.shared::cta.b64 [%r3+16], 32; @%p1 mbarrier.init.shared::cta.b64 [%r3+24], 32;

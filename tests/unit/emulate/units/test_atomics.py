@@ -127,6 +127,8 @@ def test_vectors_of_float32_are_added(count):
     {loads} red.relaxed.gpu.global.add.v{count}.f32 [%rd9], {{{registers}}};"""
     old, added = np.arange(32 * count, dtype=np.float32), np.arange(32 * count, dtype=np.float32)[::-1].copy()
     assert np.array_equal(run(body, old, added).arrays[0], old + added)
+    subnormal = np.full(32 * count, 3e-39, np.float32)
+    assert not run(body, subnormal, subnormal.copy()).arrays[0].any()
 
 
 @pytest.mark.parametrize("schedule", WARP_ORDERS, ids=str)

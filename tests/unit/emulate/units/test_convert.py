@@ -30,7 +30,7 @@ from tests.unit.emulate.numbers import (
 from tests.unit.emulate.snippets import Operand, compute, run
 
 INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
-NAN16, NAN32 = 0x7FFF, 0x7FFFFFFF
+NAN16 = 0x7FFF
 
 
 def floats(kind, count=200):
@@ -46,7 +46,8 @@ def floats(kind, count=200):
 def test_narrow_floats_are_widened_exactly(kind):
     every = list(range(0, 2**16, 61)) + float_edges(kind)
     found = compute(f"cvt.f32.{kind}", "f32", Operand(kind, every))
-    assert all(same(got, narrowed(x, kind, "f32"), "f32") for x, got in zip(every, found, strict=True))
+    for x, got in zip(every, found, strict=True):
+        assert same(got, narrowed(x, kind, "f32"), "f32") if kind == "bf16" else got == narrowed(x, kind, "f32")
 
 
 def test_float64_and_float32():
@@ -138,17 +139,15 @@ def test_8_bits_are_widened_to_float16_exactly(name):
             elif name == "e5m2" and byte & 0x7F == 0x7C:
                 assert half == infinity("f16", negative=bool(byte & 0x80))
             else:
-                assert is_nan(half, "f16")
+                assert half == NAN16
 
 
 def test_tf32_has_ties_away_from_zero():
     a = [*floats("f32", 100), 0x3F801000, 0x3F800FFF, 0x3F801001, 0xBF801000, 0x7F7FFFFF, 0x7F7FEFFF, 1, 0x1000, 0xFFF]
     expected = []
     for x in a:
-        if is_nan(x, "f32"):
-            expected.append(NAN32)
-        elif x & 0x7FFFFFFF == infinity("f32"):
-            expected.append(x)
+        if is_nan(x, "f32") or x & 0x7FFFFFFF == infinity("f32"):
+            expected.append(x & ~0x1FFF)
         else:
             kept, rest = x & ~0x1FFF, x & 0x1FFF
             expected.append(kept + (0x2000 if rest >= 0x1000 else 0))

@@ -80,6 +80,18 @@ def exact_fma(x, y, z, kind, mode="rn", addend=None):
     return rounded(a * b + c, to, mode, negative_zero=both or (mode == "rm" and either))
 
 
+def flushed_fma(x, y, z, mode):
+    """Flush what is below the normal numbers when it is rounded as if exponents had no limit."""
+    found = exact_fma(x, y, z, "f32", mode)
+    exact = [value(v, "f32") for v in (x, y, z)]
+    if any(isinstance(v, float) for v in exact):
+        return found
+    number = exact[0] * exact[1] + exact[2]
+    scaled = rounded(number * Fraction(2) ** 60, "f32", mode)
+    is_tiny = abs(value(scaled, "f32")) < Fraction(2) ** -66 if number < Fraction(2) ** 40 else False
+    return zero("f32", negative=is_negative(found, "f32")) if is_tiny else found
+
+
 def exact_product(x, y, kind):
     minus_zero = zero(kind, negative=is_negative(x, kind) != is_negative(y, kind))
     return exact_fma(x, y, minus_zero, kind)
@@ -141,7 +153,7 @@ def test_ftz_flushes_operands_and_results():
     a, b = zip(*itertools.product(float_edges("f32"), repeat=2), strict=True)
     rows = [(flushed(x), flushed(y)) for x, y in zip(a, b, strict=True)]
     check("add.ftz.f32", "f32", [flushed(exact_sum(x, y, "f32")) for x, y in rows], a, b)
-    check("mul.rn.ftz.f32", "f32", [flushed(exact_product(x, y, "f32")) for x, y in rows], a, b)
+    check("mul.rn.ftz.f32", "f32", [flushed_fma(x, y, (x ^ y) & 0x80000000, "rn") for x, y in rows], a, b)
     check("min.ftz.f32", "f32", [extreme(x, y, "f32", "min") for x, y in rows], a, b)
     check("max.ftz.f32", "f32", [extreme(x, y, "f32", "max") for x, y in rows], a, b)
 
@@ -195,8 +207,19 @@ def test_fma_with_ftz():
     a += [0x20000000, 0x00800000, 1, 0x00FFFFFF]
     b += [0x1F000000, 0x3F000000, 0x7F000000, 0x3F000000]
     c += [0, 0, 0x3F800000, 0]
-    rows = list(zip(map(flushed, a), map(flushed, b), map(flushed, c), strict=True))
-    check("fma.rn.ftz.f32", "f32", [flushed(exact_fma(*x, "f32")) for x in rows], a, b, c)
+    for mode in ("rn", "rz", "rm", "rp"):
+        rows = zip(map(flushed, a), map(flushed, b), map(flushed, c), strict=True)
+        check(f"fma.{mode}.ftz.f32", "f32", [flushed_fma(*x, mode) for x in rows], a, b, c)
+
+
+def test_a_result_is_flushed_that_is_less_than_normal_when_rounded_without_a_limit_of_exponents():
+    """(1 + 2^-k) (1 - 2^-k) 2^-126: an H100 flushes it for k up to 12, and rounds it to 2^-126 from 13 on."""
+    for form in ("mul.rn.ftz.f32", "fma.rn.ftz.f32"):
+        a = [bits_of_float((1 + 2.0**-k) * 2.0**-126) for k in range(2, 24)]
+        b = [bits_of_float(1 - 2.0**-k) for k in range(2, 24)]
+        columns = (a, b, [0] * 22) if form.startswith("fma") else (a, b)
+        found = compute(form, "f32", *(Operand("f32", x) for x in columns))
+        assert found == [0] * 11 + [0x00800000] * 11
 
 
 def test_fma_of_float64_is_rounded_once():

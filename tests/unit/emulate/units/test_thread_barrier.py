@@ -9,7 +9,7 @@ from tests.unit.emulate.snippets import WARP_ORDERS, run
 RACES = {FindingKind.READ_BEFORE_WRITE, FindingKind.WRITE_BEFORE_READ, FindingKind.UNINITIALISED}
 START = """
 .shared .align 16 .b8 tile[1024];
-mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r4, %warpid; mad.lo.u32 %r6, %r1, 4, %r2;
+mov.u32 %r1, %tid.x; mov.u32 %r2, tile; shr.u32 %r4, %r1, 5; mad.lo.u32 %r6, %r1, 4, %r2;
 mad.wide.u32 %rd5, %r1, 4, %rd0; setp.eq.u32 %p1, %r4, 0; setp.eq.u32 %p2, %r4, 1;
 """
 EXCHANGE = """
