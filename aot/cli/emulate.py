@@ -49,6 +49,7 @@ from aot.emulate.execute import MAX_INSTRUCTIONS, ExecutionOptions, Executor
 from aot.emulate.kernels import compile_emulated
 from aot.emulate.run import execute_kernels, kept_results
 from aot.emulate.schedule import Mode, Schedule
+from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
 from aot.space.enumeration import Patterns
 from aot.studies.census import legal_keys
@@ -234,6 +235,8 @@ def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
         TracedWarp.parse(values["trace"])
     if values["record"] is not None and values["num_sms"]:
         raise click.UsageError("--record means nothing with --num-sms: other kernels ship; leave one of the two out")
+    if values["mutants"] and values["trace"]:
+        raise click.UsageError("--mutants and --trace do not go together; leave one of the two out")
     if values["trace"] and num_kernels != 1:
         raise click.UsageError(f"--trace prints the instructions of one kernel, not of {num_kernels}; narrow --kernels")
 
@@ -272,6 +275,12 @@ def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
     help="Print each instruction of a CTA's warp with the values of its registers; alone, of all warps.",
 )
 @option(
+    "--mutants",
+    only=[ON_PROBLEM],
+    is_flag=True,
+    help="Make faults in each kernel, one at a time, and say which of them executing it shows.",
+)
+@option(
     "--record",
     only=[ON_EDGES],
     is_flag=False,
@@ -304,6 +313,9 @@ def emulate(context: click.Context, /, **values: Any) -> None:
     results: list[KernelResult] = []
     with scratch_folder("aot-emulate-") as scratch:
         kernels = compile_emulated(keys, emulated, scratch, Workplace(jobs=values["jobs"]))
+        if values["mutants"]:
+            _show_mutants(kernels, asked)
+            return
         interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
         is_quiet = bool(values["trace"])
         bar = tqdm(total=len(kernels.names), desc="execute", unit="kernel", mininterval=interval, disable=is_quiet)
@@ -320,6 +332,23 @@ def emulate(context: click.Context, /, **values: Any) -> None:
                 facts = emulate_tables.facts(emulated, asked, results, kernels.failures)
                 show(lambda: {**facts, "num_left": num_left}, lambda: emulate_tables.text(results, asked, num_left))
     _judge(results, kernels)
+
+
+def _show_mutants(kernels: EmulatedSet, asked: ExecutionOptions) -> None:
+    """Execute the mutants of each kernel on the problem; show which were found, of an interrupted command so far."""
+    sights: list[Sight] = []
+    for name in kernels.names:
+        sightings: list[Sighting] = []
+        bar = tqdm(total=num_mutants(kernels, name), desc=name, unit="mutant", mininterval=0.1)
+        try:
+            with bar:
+                for sighting in sight(kernels, name, [asked.problem or ()]):
+                    sightings.append(sighting)
+                    bar.update()
+        finally:
+            sights.append(Sight(name, tuple(sightings)))
+            if len(sights) == len(kernels.names) or len(sightings) < num_mutants(kernels, name):
+                show(lambda: {"kernels": emulate_tables.sight_facts(sights)}, lambda: emulate_tables.sight_text(sights))
 
 
 def _judge(results: Sequence[KernelResult], kernels: EmulatedSet) -> None:

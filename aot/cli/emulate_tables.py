@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.emulate.execute import ExecutionOptions
     from aot.emulate.results import CaseResult, KernelResult
+    from aot.emulate.sight import Sight
 
 MAX_SHOWN = 24
 """Lines of a list that has more."""
@@ -124,4 +125,30 @@ def text(results: Sequence[KernelResult], asked: ExecutionOptions, num_left: int
     if num_left:
         lines.append(f"{num_left} kernels were not executed")
     lines.append(f"{num_right} of {len(results)} kernels are right; schedules: {names}{more}")
+    return "\n".join(lines)
+
+
+def sight_facts(sights: Sequence[Sight]) -> Sequence[Mapping[str, object]]:
+    """Return what `--json` says of mutants."""
+    return [
+        {
+            "kernel": x.kernel,
+            "changes": {y.name: {"found": found, "made": made} for y, (found, made) in x.counts().items()},
+            "mutants": [{**vars(y), "change": y.change.name} for y in x.sightings],
+        }
+        for x in sights
+    ]
+
+
+def sight_text(sights: Sequence[Sight]) -> str:
+    """Return what is printed of mutants: of each kernel, what was changed, how many were found, and which were not."""
+    lines: list[str] = []
+    for x in sights:
+        rows = [(change.value, found, made) for change, (found, made) in x.counts().items()]
+        lines.append(f"{x.kernel}:")
+        lines.append(table(("change", "found", "made"), rows))
+        num_unreached = sum(not y.is_reached for y in x.sightings)
+        if num_unreached:
+            lines.append(f"{num_unreached} more stand where the problem does not lead: give a larger one")
+        lines += [f"  not found, line {y.line}: {y.change.value}: {y.text:.100}" for y in x.missed]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aot.core.errors import VerificationError
 from aot.emulate.code import DeviceCode
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.gpu import LIMIT
@@ -99,13 +100,17 @@ def _shown(result: KernelResult, notes: frozenset[tuple[str, str]]) -> str:
     return ""
 
 
+def _code_of(kernels: EmulatedSet, name: str) -> DeviceCode:
+    codes = [*map(DeviceCode.of, kernels.products), *map(DeviceCode.of, kernels.rows)]
+    return next(x for x in codes if x.name == name)
+
+
 class _Observer:
     """Executes a kernel's mutants."""
 
     def __init__(self, kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) -> None:
         self._set, self._name, self._problems, self._limit = kernels, name, problems, LIMIT
-        codes = [*map(DeviceCode.of, kernels.products), *map(DeviceCode.of, kernels.rows)]
-        self._code = next(x for x in codes if x.name == name)
+        self._code = _code_of(kernels, name)
         self._notes: frozenset[tuple[str, str]] = frozenset()
         self._executed: set[int] = set()
         self._look()
@@ -129,7 +134,9 @@ class _Observer:
                 result = Executor(self._set, options, trace, {self._name: self._code}).execute(self._name)
                 shown = _shown(result, frozenset((y.kind, y.where) for x in result.cases for y in x.findings))
                 if shown:
-                    raise ValueError(f"{self._name} is not right by itself: {shown}")
+                    raise VerificationError(
+                        f"{self._name} is not right by itself: {shown}; execute it without --mutants"
+                    )
                 most = max(most, result.num_instructions)
                 notes |= {(y.kind, y.where) for x in result.cases for y in x.findings}
         self._notes, self._limit = frozenset(notes), ENDLESS * most
@@ -153,6 +160,11 @@ class _Observer:
         return Sighting(mutant.change, mutant.line, mutant.text, shown, is_reached)
 
 
+def num_mutants(kernels: EmulatedSet, name: str) -> int:
+    """Count the mutants that `sight` executes."""
+    return sum(1 for kernel in _code_of(kernels, name).kernels.values() for _ in mutants(kernel))
+
+
 def sight(kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) -> Iterator[Sighting]:
     """Execute all mutants of a kernel of a set, one after the other.
 
@@ -163,7 +175,7 @@ def sight(kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) 
             twice, and several tiles a CTA should be there.
 
     Raises:
-        ValueError: the kernel is not right by itself.
+        VerificationError: the kernel is not right by itself.
     """
     observer = _Observer(kernels, name, problems)
     for mutant in observer.kernels():
