@@ -1,4 +1,4 @@
-"""Layers under the wheel: an nn.Linear that has its forward through `linear`, and why another is not to be one."""
+"""An nn.Linear whose product is the package's: the class that `patch` gives it, and why another keeps its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx import Proxy, Tracer
 
 from . import _library, errors
 from ._table import plan
 from ._torch_products import PLAIN, is_plain, is_transformed, linear
+from ._torch_promises import promised
 
 DEVICES = ["cuda"]
 """Where the weights are that are served."""
@@ -21,32 +23,76 @@ ALIGNMENT = 16
 """Bytes that a weight's address is to be a multiple of, without which the fallback answers."""
 ROWS = (1, 16, 256, 4096)
 """Numbers of rows that a weight is to be served at."""
+REFUSALS = (
+    errors.DtypeError,
+    errors.ShapeError,
+    errors.StrideError,
+    errors.DeviceError,
+    errors.OperandError,
+    errors.GradientError,
+    errors.UnsupportedError,
+    errors.ArchitectureError,
+)
+"""Errors of calls that the package does not serve, raised before anything is launched: torch computes those."""
 
 
 _is_autocast_enabled = torch.is_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _is_deterministic = torch.are_deterministic_algorithms_enabled
+_tracing_state = torch._C._get_tracing_state  # noqa: SLF001 - what torch.jit.is_tracing asks
 
 
 class Linear(nn.Linear):
     """An nn.Linear whose product is this package's, and torch's own wherever that would refuse or differ.
 
-    Parameters, names, state dicts and hooks are those of nn.Linear. Torch computes what is not bfloat16 or float16 of
-    one type in GPU memory, what is under an autocast to another type, under a transform of torch.func or with tangents
-    of forward mode, and all products while deterministic algorithms are asked for.
+    It has nothing that nn.Linear has not: parameters, buffers, hooks and state dicts are those of the module, which was
+    given this class. Torch computes what is not bfloat16 or float16 of one type in GPU memory, what is under an
+    autocast to another type, under a transform of torch.func or with tangents of forward mode, what torch.jit traces,
+    and all products while deterministic algorithms are asked for.
     """
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
         """Compute input @ weight^T + bias for an input (..., in_features)."""
+        if isinstance(input, Proxy):
+            return traced_call(self, input)
         weight, bias = self.weight, self.bias
-        if is_served(input, weight, bias):
-            return linear(input, weight, bias)
+        if is_served(input, weight.dtype, bias):
+            if _is_compiling():
+                if _is_traced(weight) and weight.ndim == 2 and weight.device == input.device:
+                    return linear(input, weight, bias)
+            elif is_plain(weight):
+                try:
+                    return linear(input, promised(weight), bias)
+                except REFUSALS:  # torch takes it, or has an error of its own for it
+                    pass
         return nn.functional.linear(input, weight, bias)
 
+    def __prepare_scriptable__(self) -> nn.Linear:
+        """Return the plain nn.Linear that torch.jit.script compiles, of the same parameters."""
+        plain = nn.Linear.__new__(nn.Linear)
+        object.__setattr__(plain, "__dict__", self.__dict__)
+        return plain
 
-def is_served(x: Any, weight: Any, bias: Any) -> bool:
-    """Say whether a call is one that the package computes as torch would."""
-    dtype = weight.dtype
+
+_STOCK = nn.Linear(1, 1, device="meta")
+"""An nn.Linear to ask tracers about."""
+
+
+def traced_call(module: Any, x: Proxy) -> Any:
+    """Note the call of a module in a graph that torch.fx traces, as the tracer does of an nn.Linear.
+
+    A tracer tells leaves by the names of their classes' modules, so that it comes here with a class of this package.
+    """
+    tracer = x.tracer
+    if isinstance(tracer, Tracer) and tracer.root is not module:
+        path = tracer.path_of_module(module)
+        if tracer.is_leaf_module(_STOCK, path):
+            return tracer.create_proxy("call_module", path, (x,), {})
+    return nn.functional.linear(x, module.weight, module.bias)
+
+
+def is_served(x: Any, dtype: Any, bias: Any) -> bool:
+    """Say whether the package computes a call as torch would, of a weight of an element type that it may yet refuse."""
     if dtype not in DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
         return False
     device = x.device.type
@@ -54,9 +100,7 @@ def is_served(x: Any, weight: Any, bias: Any) -> bool:
         return False
     if is_transformed() or (_is_autocast_enabled(device) and torch.get_autocast_dtype(device) is not dtype):
         return False
-    if _is_compiling():
-        return _is_traced(x) and _is_traced(weight)
-    return is_plain(x) and is_plain(weight)
+    return _is_traced(x) if _is_compiling() else is_plain(x) and _tracing_state() is None
 
 
 def _is_traced(tensor: Any) -> bool:
@@ -64,15 +108,10 @@ def _is_traced(tensor: Any) -> bool:
     return type(tensor) in PLAIN or isinstance(tensor, (FakeTensor, FunctionalTensor))
 
 
-def is_watched(module: Any) -> bool:
-    """Say whether calling a module is more than the forward of its class: it has hooks, or a forward of its own."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)  # noqa: SLF001
-
-
-def why_left(module: Any, *, may_pad: bool = False) -> str | None:
-    """Say why an nn.Linear is left as it is; None where it is not. Rows of zeros may be added to it, or not."""
+def why_no_linear(module: Any) -> str | None:
+    """Say why a module is none whose product may be computed for it; None where it is a plain Linear."""
     kind = type(module)
-    if kind is not nn.Linear:
+    if kind not in (nn.Linear, Linear):
         return f"it is a {kind.__module__}.{kind.__qualname__}, whose forward may be its own; expected nn.Linear itself"
     if "forward" in vars(module):
         return "its forward was replaced on the module itself"
@@ -82,14 +121,14 @@ def why_left(module: Any, *, may_pad: bool = False) -> str | None:
     if bias is None and module.bias is not None:
         return "its bias is no parameter, but computed"
     for name, tensor in (("weight", weight), ("bias", bias)):
-        reason = None if tensor is None else _why_not_served(name, tensor, weight)
+        reason = None if tensor is None else _why_no_matrix(name, tensor, weight, module)
         if reason is not None:
             return reason
-    return _why_not_tuned(weight, bias, may_pad=may_pad)
+    return None
 
 
-def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
-    kind = type(tensor)
+def _why_no_matrix(name: str, tensor: Any, weight: Any, module: Any) -> str | None:
+    kind, shape = type(tensor), (module.out_features, module.in_features)[: 2 if name == "weight" else 1]
     reason = None
     if not (is_plain(tensor) or isinstance(tensor, FakeTensor)):
         reason = f"is a {kind.__module__}.{kind.__qualname__}, no plain tensor, as quantised ones"
@@ -97,29 +136,29 @@ def _why_not_served(name: str, tensor: Any, weight: Any) -> str | None:
         reason = f"is {tensor.dtype}; expected torch.bfloat16 or torch.float16"
     elif tensor.dtype != weight.dtype:
         reason = f"is {tensor.dtype}, its weight {weight.dtype}; expected one type"
-    elif tensor.device.type not in DEVICES:
-        reason = f"is on {tensor.device}; expected a GPU; move the model there first"
+    elif tuple(tensor.shape) != shape:
+        reason = f"has shape {tuple(tensor.shape)}; expected {shape}, as before an engine shards or offloads it"
     elif not tensor.is_contiguous():
         reason = f"of shape {tuple(tensor.shape)} has the strides {tensor.stride()}; expected a contiguous one"
-    elif name == "weight" and not isinstance(tensor, FakeTensor) and tensor.data_ptr() % ALIGNMENT != 0:
-        reason = f"has an address that is not a multiple of {ALIGNMENT} bytes"
     return None if reason is None else f"its {name} {reason}"
 
 
-def _why_not_tuned(weight: Any, bias: Any, *, may_pad: bool) -> str | None:
+def why_left(module: Any) -> str | None:
+    """Say why `patch` leaves an nn.Linear as it is; None where it does not."""
+    reason = why_no_linear(module)
+    if reason is not None:
+        return reason
+    weight, bias = module.weight, module.bias
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.device.type not in DEVICES:
+            return f"its {name} is on {tensor.device}; expected a GPU; move the model there first"
     if not isinstance(weight, FakeTensor):
+        if weight.data_ptr() % ALIGNMENT != 0:
+            return f"its weight has an address that is not a multiple of {ALIGNMENT} bytes"
         reason = _why_not_here(weight.device.index)
         if reason is not None:
             return reason
-    n, k = weight.shape
-    columns = n + num_padded(n, weight) if may_pad else n
-    reason = why_not_planned(columns, k, weight.dtype, bias=bias is not None)
-    return reason.replace(f"n {columns} and", f"n {n} and") if reason else None
-
-
-def num_padded(rows: int, weight: Any) -> int:
-    """Return how many rows of zeros make a weight's rows such that the result has aligned ones."""
-    return -rows % (ALIGNMENT // weight.element_size())
+    return why_not_planned(*weight.shape, weight.dtype, bias=bias is not None)
 
 
 def why_not_planned(n: int, k: int, dtype: Any, **options: Any) -> str | None:

@@ -1,182 +1,175 @@
-"""Models under the wheel: which layers compute by its products, which are fused, and the report of which are left."""
+"""Models under the wheel: `patch` changes classes of modules, `quantize` holds weights in narrow formats."""
 
 from __future__ import annotations
 
 import math
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from . import errors
-from ._torch_feeds import feed_norms
-from ._torch_frozen import FrozenLinear, Joined
-from ._torch_fused import Fused, fuse, unfuse
-from ._torch_modules import ROWS, Linear, num_padded, why_left, why_not_planned
-from ._torch_norms import Normed, restore_norm, swap_norms
-from ._torch_patterns import shared_inputs, tail
-from ._torch_quantised import QUANTISED, Feed, has_kernel
-from ._torch_report import PatchReport
-from ._torch_sums import Summed, join_sums, restore_sums
-from ._torch_times import STEP_US, bandwidth, is_for_few_rows, time_us
+from ._table import plan
+from ._torch_formats import format_of
+from ._torch_modules import ROWS, Linear, why_left, why_no_linear
+from ._torch_promises import promise, release
+from ._torch_quantized import QuantizedLinear, quantized_state
+from ._torch_report import PatchReport, QuantizeReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_FRONTS = (Fused, Normed, Summed)
-_EIGHT_BITS = {"fp8": "float8_e4m3fn", "int8": "int8"}
-_UNTIMED = 0.05
-"""The share of a product's time that a gate in it must spare where the table has no time of it, since it takes as much
-longer. Source: an H200, 2026-11-22, e4m3, gate and up of 28672 x 4096 with kernels chosen without times, eight m from 1
-to 8192: 1 to 26% longer, 5% by the median (`fp8_gates` of bench/results)."""
 
+def patch(model: Any, *, where: Callable[[str, Any], bool] | None = None, constant: bool = False) -> PatchReport:
+    """Have every nn.Linear of a model that this wheel has tuned kernels for compute by `linear`.
 
-def patch(
-    model: Any,
-    *,
-    where: Callable[[str, Any], bool] | None = None,
-    frozen: bool | None = None,
-    quantise: str | None = None,
-    norms: bool = True,
-    sums: bool = True,
-) -> PatchReport:
-    """Have every nn.Linear of a model that this wheel has tuned kernels for compute by `linear`, fused where that goes.
-
-    Names, state dicts, hooks, isinstance, copies and torch.compile are as before; state dicts can be loaded. Classes of
-    modules change, to subclasses of their own. A model that is pickled whole needs this package where it is loaded;
-    unpatch it before that, and before torch.jit.script. Calling it again changes nothing.
-
-    A model in evaluation mode is frozen, as `frozen` says otherwise. Its parameters then require no gradient, and the
-    weights are promised to be constant (`constant`), so that they are prefetched, in code that torch.compile compiled
-    too. Nobody may write them but by load_state_dict, and move them but by the model's own methods; unpatch first. Of a
-    frozen model these are computed as one, where the wheel has the operation:
-
-    - Linears of one input, as of query, key and value: found in the source of their module's forward, and checked with
-      each call. Their weights become rows of one matrix.
-    - act(gate(x)) * up(x), and the activation behind a Linear, in modules that torch.fx can trace, at the numbers of
-      rows at which the table's times say that it is faster.
-
-    - Norms over the last dimension, of any class: each is tried on rows of numbers, and swapped where it rounds as
-      `rms_norm` or `layer_norm` does. Where a gradient may be recorded, torch computes them.
-    - residual + x and the norm that follows, in one kernel, in layers whose source shows that: within a layer, and from
-      one layer of a list to the next. Results have the bits that the sum and the norm would have alone. An epilogue of
-      the product in front would spare the norm's kernel one read, but few kernels for few rows have it.
-
-    A Linear of 7 or 50 rows gets rows of zeros behind them, and with them a tuned kernel.
+    Each gets another class, a subclass of nn.Linear, and nothing else changes: no parameter is moved, copied, joined or
+    frozen. What may be done with an nn.Linear may be done with it: hooks, adapters and their merges, pruning,
+    parametrizations, offloading, sharding, state dicts, copies, compiling, tracing. Results are tensors of their own
+    memory, as torch's are, within the rounding of the element type. Calls that the wheel does not serve torch computes.
+    A model that is pickled whole needs this package where it is loaded. Where this raises, the model is as it was.
 
     Args:
         model: an nn.Module whose weights are in GPU memory.
         where: a function of a module's name and the module that says whether it may be swapped; all by default.
-        frozen: whether to freeze what is swapped; by default where the model is in evaluation mode.
-        quantise: "fp8" or "int8" for products of such elements: weights by rows, once, and inputs by rows with each
-            call. A norm gives rows of fp8 itself where the sources show that one product alone gets them, and SiLU
-            times linear does for the product behind it; else the wheel's kernel quantises, or torch where it has none.
-            The weights themselves stay, for state dicts and unpatch. Asks for a frozen model.
-        norms: whether to swap norms too.
-        sums: whether to compute sums with the norms that follow them, which takes swapped ones.
+        constant: your promise that nobody writes the weights while they are in use, as `constant` of the package has
+            it of one: products may then read them before the kernel in front has ended, which few rows gain from. A
+            write that torch counts, as of load_state_dict, or other memory ends the promise of that weight; call this
+            again for a new one. A write that torch does not count, through `.data` or by a kernel of your own, must not
+            run while a product is under way. By default nothing is promised.
 
     Returns:
-        Which modules were swapped, fused and left, and why.
+        Which modules were swapped and left, and why.
 
     Raises:
-        OperandError: the model is no nn.Module, or what is asked for does not go together.
+        OperandError: the model is no nn.Module.
         CorruptLibraryError: a file of the package is damaged.
     """
+    return _patch(model, where, constant=constant)[0]
+
+
+def _patch(
+    model: Any, where: Callable[[str, Any], bool] | None, *, constant: bool
+) -> tuple[PatchReport, list[_Change]]:
+    """Swap classes; return the report, and what undoes the changes."""
     _check_model("patch", model)
-    if frozen is None:
-        frozen = not model.training and not any(isinstance(x, FakeTensor) for x in model.parameters())
-    if quantise is not None and quantise not in QUANTISED:
-        raise errors.OperandError(f"patch: quantise is {errors.show(quantise)}; expected 'fp8', 'int8' or None")
-    if quantise and not frozen:
-        raise errors.OperandError("patch: quantise needs parameters that stay as they are; pass frozen=True")
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linears = _linears(model)
     already = tuple(name for name, module in linears.items() if isinstance(module, Linear))
-    others = {name: module for name, module in linears.items() if name not in already}
-    reasons = {
-        name: _why_left(module, quantise, frozen=frozen)
-        if where is None or where(name, module)
-        else "where= does not choose it"
-        for name, module in others.items()
-    }
-    left = {name: reason for name, reason in reasons.items() if reason is not None}
-    swapped = {name: module for name, module in others.items() if name not in left}
-    for module in swapped.values():
-        module.__class__ = FrozenLinear if frozen else Linear
-    fusion = _Fusion(swapped, quantise)
-    if frozen:
-        fusion.freeze(model)
-    swapped_norms, norms_left = swap_norms(model, where) if frozen and norms else ((), {})
-    if quantise is not None:
-        fusion.note_all(feed_norms(model, quantise), {})
-    if frozen and sums:
-        fusion.note_all(*join_sums(model))
-    return PatchReport(
-        tuple(swapped),
-        already,
-        left,
-        fusion.fused,
-        fusion.unfused,
-        frozen and bool(swapped),
-        {name: text for name, text in _batches(model) if text},
-        tuple(fusion.padded),
-        quantise if swapped else None,
-        swapped_norms,
-        norms_left,
-        fusion.gains(),
-        tuple(x for x, module in swapped.items() if quantise and not module.aot_joined.inputs.has_kernel),
-    )
+    left = {name: reason for name, x in linears.items() if name not in already and (reason := _why(name, x, where))}
+    swapped = {name: x for name, x in linears.items() if name not in left and name not in already}
+    report = PatchReport(tuple(swapped), already, left, constant, dict(_batches(model)), _times(list(swapped.values())))
+    chosen = [linears[name].weight for name in already] if constant else []
+    _promise_all([*chosen, *(x.weight for x in swapped.values())] if constant else [])
+    return report, _commit([_Change(x, Linear, {}) for x in swapped.values()])
 
 
 def unpatch(model: Any) -> tuple[str, ...]:
-    """Make every nn.Linear of a model that `patch` swapped what it was; return their names.
+    """Give every module of a model the class that it had before `patch`; return the names of those that change.
 
-    Values are what they were, bit for bit; so are classes, and whether parameters require a gradient.
+    Promises of their weights end. Quantised modules stay: their weights of 16 bits are gone.
 
     Raises:
         OperandError: the model is no nn.Module.
     """
     _check_model("unpatch", model)
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear)]
-    _restore([*(module for _, module in found), *(x for x in model.modules() if isinstance(x, _FRONTS))])
-    return tuple(name for name, _ in found)
+    return _unpatch([(name, x) for name, x in model.named_modules() if isinstance(x, Linear)])
+
+
+def _unpatch(modules: list[tuple[str, Any]]) -> tuple[str, ...]:
+    known: dict[type, type] = {Linear: nn.Linear}
+    changes = {name: _Change(x, _without(type(x), known), {}) for name, x in modules}
+    changes = {name: x for name, x in changes.items() if x.kind is not type(x.module)}
+    _commit(list(changes.values()))
+    for change in changes.values():
+        release(change.module._parameters.get("weight"))  # noqa: SLF001 - None where a parametrization computes it
+    return tuple(changes)
 
 
 @contextmanager
 def patched(
-    model: Any,
-    *,
-    where: Callable[[str, Any], bool] | None = None,
-    frozen: bool | None = None,
-    quantise: str | None = None,
-    norms: bool = True,
-    sums: bool = True,
+    model: Any, *, where: Callable[[str, Any], bool] | None = None, constant: bool = False
 ) -> Iterator[PatchReport]:
     """Patch a model for a block of code; behind it, what this call swapped is as it was.
 
     Arguments and errors are those of `patch`, whose report the block gets.
     """
-    report = patch(model, where=where, frozen=frozen, quantise=quantise, norms=norms, sums=sums)
-    names = {*report.swapped, *report.fused, *report.norms}
-    modules = [module for name, module in model.named_modules() if name in names]
+    report, changed = _patch(model, where, constant=constant)
     try:
         yield report
     finally:
-        _restore([x for x in modules if isinstance(x, (Linear, *_FRONTS))])
+        _unpatch([("", x.module) for x in changed if isinstance(x.module, Linear)])
 
 
-def _restore(modules: Iterable[Any]) -> None:
-    for module in modules:
-        if isinstance(module, Summed):
-            restore_sums(module)
-        if isinstance(module, Normed):
-            restore_norm(module)
-        elif isinstance(module, Fused):
-            unfuse(module)
-        elif isinstance(module, FrozenLinear):
-            module.aot_thaw()
-        elif isinstance(module, Linear):
-            module.__class__ = nn.Linear
+def quantize_model(
+    model: Any,
+    format: Any,  # noqa: A002 - what the thing is called
+    *,
+    where: Callable[[str, Any], bool] | None = None,
+    constant: bool = False,
+) -> QuantizeReport:
+    """Hold the weights of a model's nn.Linear's in a narrow format; `quantize` of a model."""
+    _check_model("quantize", model)
+    narrow = format_of(format)
+    linears = _linears(model)
+    already = tuple(x for x, module in linears.items() if isinstance(module, QuantizedLinear))
+    reasons = {key: _why_wide(key, x, where, narrow) for key, x in linears.items() if key not in already}
+    free = {key for key, reason in reasons.items() if reason is None}
+    reasons |= {key: _why_shared(linears[key].weight, model, free) for key in free}
+    left = {key: reason for key, reason in reasons.items() if reason is not None}
+    chosen = {key: linears[key] for key in reasons if key not in left}
+    before = _num_bytes(model)
+    states = _states(chosen, narrow)
+    _promise_all([x["_buffers"]["qweight"] for x in states.values()] if constant else [])
+    _commit([_Change(module, QuantizedLinear, states[key]) for key, module in chosen.items()])
+    by_torch = tuple(x for x, module in chosen.items() if not module.has_kernel)
+    return QuantizeReport(
+        narrow.name, tuple(chosen), already, left, before, _num_bytes(model), by_torch, constant and bool(chosen)
+    )
+
+
+@torch.no_grad()
+def _states(chosen: dict[str, Any], narrow: Any) -> dict[str, dict[str, Any]]:
+    """Round all weights, those that several modules have once; return what each module is to have."""
+    rounded: dict[int, Any] = {}
+    for module in chosen.values():
+        if id(module.weight) not in rounded:
+            rounded[id(module.weight)] = narrow.narrow(module.weight.detach())
+    return {
+        key: quantized_state(module, narrow.name, module.weight, *rounded[id(module.weight)])
+        for key, module in chosen.items()
+    }
+
+
+class _Change(NamedTuple):
+    """A module, and what it is to be."""
+
+    module: Any
+    kind: type
+    attributes: dict[str, Any]
+
+
+def _commit(changes: list[_Change]) -> list[_Change]:
+    """Make all changes or none; return what undoes them.
+
+    All that can fail by itself is done before; what is left is assigning, which an interrupt may still cut.
+    """
+    undo = [_Change(x.module, type(x.module), dict(vars(x.module))) for x in changes]
+    try:
+        for change in changes:
+            _set(change)
+    except BaseException:
+        for change in undo:
+            vars(change.module).clear()
+            _set(change)
+        raise
+    return undo
+
+
+def _set(change: _Change) -> None:
+    vars(change.module).update(change.attributes)
+    object.__setattr__(change.module, "__class__", change.kind)
 
 
 def _check_model(function: str, model: Any) -> None:
@@ -184,29 +177,70 @@ def _check_model(function: str, model: Any) -> None:
         raise errors.OperandError(f"{function}: got a {type(model).__name__}; expected a torch.nn.Module")
 
 
-def _product_options(modules: Iterable[Any], kind: str | None) -> dict[str, Any]:
-    """Return what `plan` is to be told of the product of some modules beside its sizes."""
-    members = list(modules)
-    dtype = members[0].weight.dtype
-    options: dict[str, Any] = {"dtype": dtype, "bias": any(x.bias is not None for x in members)}
-    if kind is not None:
-        options |= {"dtype": _EIGHT_BITS[kind], "scales": "vector", "out_dtype": dtype}
-    return options
+def _linears(model: Any) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
-def _why_left(module: Any, kind: str | None, *, frozen: bool) -> str | None:
-    reason = why_left(module, may_pad=frozen)
-    return _why_not_quantised(module, kind) if reason is None and kind else reason
+def _why(name: str, module: Any, where: Callable[[str, Any], bool] | None) -> str | None:
+    if isinstance(module, QuantizedLinear):
+        return f"it is quantised to {module.format}, and computes by this package already"
+    return why_left(module) if where is None or where(name, module) else "where= does not choose it"
 
 
-def _why_not_quantised(module: Any, kind: str) -> str | None:
-    n, k = module.weight.shape
-    options = _product_options([module], kind)
-    return why_not_planned(n + num_padded(n, module.weight), k, **options)
+def _why_wide(name: str, module: Any, where: Callable[[str, Any], bool] | None, narrow: Any) -> str | None:
+    """Say why a Linear is not to be quantised; None where it may be."""
+    if where is not None and not where(name, module):
+        return "where= does not choose it"
+    reason = why_no_linear(module)
+    if reason is not None:
+        return reason
+    found: str | None = narrow.why_not(*module.weight.shape, module.weight.dtype, bias=module.bias is not None)
+    return found
+
+
+def _why_shared(weight: Any, model: Any, free: set[str]) -> str | None:
+    """Say why a weight is not quantised that stays elsewhere in 16 bits, so that it would be held twice."""
+    for name, module in model.named_modules():
+        for key, x in module._parameters.items():  # noqa: SLF001
+            if x is weight and not (name in free and key == "weight"):
+                return f"its weight is {name}.{key} too, where it stays as it is"
+    return None
+
+
+def _promise_all(weights: Iterable[Any]) -> None:
+    """Promise of all weights or of none that nobody writes them; those of meta have no memory yet."""
+    made = []
+    try:
+        for weight in weights:
+            if weight.device.type != "meta":
+                made.append(weight)
+                promise(weight)
+    except BaseException:
+        for weight in made:
+            release(weight)
+        raise
+
+
+def _num_bytes(model: Any) -> int:
+    """Count the bytes of a model's parameters and buffers, each tensor once."""
+    tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    return sum(x.numel() * x.element_size() for x in tensors.values())
+
+
+def _times(modules: list[Any]) -> dict[int, float]:
+    """Add up the table's times of modules, at the numbers of rows at which it has one of each."""
+    shapes = [(*x.weight.shape, x.weight.dtype, x.bias is not None) for x in modules]
+    found = {}
+    for m in ROWS:
+        known = {each: plan(m, *each[:3], bias=each[3]).time_us for each in set(shapes)}
+        times = [known[each] for each in shapes]
+        if times and all(time is not None for time in times):
+            found[m] = math.fsum(times)
+    return found
 
 
 def _batches(model: Any) -> Iterator[tuple[str, str]]:
-    """List the modules that have parameters of three dimensions, of 16 bits, and which."""
+    """List the modules that have parameters of three dimensions, and which."""
     for name, module in model.named_modules():
         own = {key: tuple(x.shape) for key, x in module.named_parameters(recurse=False) if x.ndim == 3}
         if own and not isinstance(module, nn.modules.conv._ConvNd):  # noqa: SLF001
@@ -214,185 +248,15 @@ def _batches(model: Any) -> Iterator[tuple[str, str]]:
             yield name, f"its {texts} are batches of matrices and no nn.Linear: torch computes them"
 
 
-def _near(are_chosen: list[bool]) -> str:
-    """Say at which numbers of rows something is done; nothing where it is at all."""
-    chosen = [str(m) for m, x in zip(ROWS, are_chosen, strict=True) if x]
-    return "" if all(are_chosen) else f", near {' and '.join(chosen)} rows"
+def _without(kind: type, known: dict[type, type]) -> type:
+    """Return the class that a module would have if nn.Linear had been in Linear's place all along.
 
-
-class _Fusion:
-    """What is computed as one in a frozen model."""
-
-    def __init__(self, swapped: dict[str, Any], kind: str | None) -> None:
-        self.names = {id(module): name for name, module in swapped.items()}
-        self.swapped, self.kind = swapped, kind
-        self.fused: dict[str, str] = {}
-        self.unfused: dict[str, str] = {}
-        self.padded: list[str] = []
-        self._takers: list[tuple[Any, Any]] = []
-        self._times: dict[int, list[float]] = {m: [0.0, 0.0] for m in ROWS}
-
-    def freeze(self, model: Any) -> None:
-        """Freeze what is swapped, and fuse what goes together."""
-        for module in self.swapped.values():
-            module.aot_note()
-        for module in self.swapped.values():
-            module.aot_freeze()
-        for name, module in model.named_modules():
-            if not isinstance(module, (Linear, Fused)):
-                self._join(name, module)
-        self._finish()
-
-    def _join(self, name: str, module: Any) -> None:
-        """Fuse what a module does with its own Linears."""
-        found = tail(module)
-        if found is not None:
-            self._follow(name, module, found)
-        for group in shared_inputs(module):
-            members = [getattr(module, x) for x in group]
-            members = [x for x in members if id(x) in self.names and x.aot_joined is None]
-            if len(members) < 2:
-                continue
-            reason = self._why_apart(members)
-            if reason is not None:
-                self._note(self.unfused, name, reason)
-                continue
-            self._bind(Joined(tuple(members), self.kind))
-            self._note(self.fused, name, " and ".join(self._own(members)) + " in one product")
-            self._count(members, sum(x.weight.shape[0] for x in members), {})
-
-    def _own(self, members: Iterable[Any]) -> list[str]:
-        return [self.names[id(x)].rpartition(".")[2] for x in members]
-
-    def note_all(self, fused: dict[str, str], unfused: dict[str, str]) -> None:
-        """Note what is computed as one in modules, and what is not and why."""
-        for notes, texts in ((self.fused, fused), (self.unfused, unfused)):
-            for name, text in texts.items():
-                self._note(notes, name, text)
-
-    @staticmethod
-    def _note(notes: dict[str, str], name: str, text: str) -> None:
-        notes[name] = f"{notes[name]}; {text}" if name in notes else text
-
-    @staticmethod
-    def _bind(joined: Joined) -> None:
-        for place, module in enumerate(joined.modules):
-            object.__setattr__(module, "aot_joined", joined)
-            module.aot_place = place
-
-    def _why_apart(self, members: list[Any]) -> str | None:
-        """Say why Linears of one input are not computed as one; None where they are."""
-        own = " and ".join(self._own(members))
-        if len({(x.weight.dtype, x.weight.device, x.weight.shape[1]) for x in members}) > 1:
-            return f"{own} differ in type, device or input features"
-        if len({id(x.weight) for x in members}) < len(members):
-            return f"{own} have one weight in common"
-        first, rows = members[0], sum(x.weight.shape[0] for x in members)
-        columns = rows + num_padded(rows, first.weight)
-        reason = why_not_planned(columns, first.weight.shape[1], **_product_options(members, self.kind))
-        return None if reason is None else f"{own}: {reason}"
-
-    def _follow(self, name: str, module: Any, found: Any) -> None:
-        """Fuse the gate or the activation that follows a module's Linears."""
-        members = [getattr(module, x) for x in found.linears]
-        if any(id(x) not in self.names for x in members):
-            return
-        own = " and ".join(self._own(members))
-        what = f"{found.activation} in the product of {own}"
-        reason = self._why_not_followed(members, found)
-        if reason is not None:
-            self._note(self.unfused, name, f"{what}: {reason}")
-            return
-        behind = self._taker(module, found, members)
-        faster = [self._is_faster(m, members, found, gives_rows=behind is not None) for m in ROWS]
-        if not any(faster) and behind is None:
-            self._note(self.unfused, name, f"{what}: by the table's times it is slower at every number of rows")
-            return
-        joined = Joined(tuple(members), self.kind)
-        self._bind(joined)
-        fuse(module, found, joined, tuple(faster))
-        if any(faster):
-            self._note(self.fused, name, what + _near(faster))
-        if behind is not None:
-            self._takers.append((module, behind))
-            apart = [not x for x in faster]
-            if any(apart):
-                text = f"{found.activation} of {own} and rows of {self.kind} for {found.rest[0]} in one kernel"
-                self._note(self.fused, name, text + _near(apart))
-
-    def _taker(self, module: Any, found: Any, members: list[Any]) -> Any:
-        """Return the Linear behind a gate whose product takes rows of 8 bits that the gate's own kernel can give."""
-        if self.kind is None or not found.is_gated or found.activation != "silu" or not found.rest:
-            return None
-        taker = getattr(module, found.rest[0])
-        columns = sum(x.weight.shape[0] for x in members) // 2
-        is_there = id(taker) in self.names and has_kernel("silu_mul", columns, members[0].weight.dtype, self.kind)
-        return taker if is_there else None
-
-    def _is_faster(self, m: int, members: list[Any], found: Any, *, gives_rows: bool) -> bool:
-        """Say whether a gate or an activation in the product is faster than behind it, as far as the table knows.
-
-        Where the kernel behind the product gives rows of 8 bits, it stands in the place of one that quantises: then the
-        gate spares but the bytes of twice the columns.
-
-        Where the table has no times, it is, unless a kernel for few rows answers the product alone: those read weights
-        faster.
-        """
-        rows, k = sum(x.weight.shape[0] for x in members), members[0].weight.shape[1]
-        known = _product_options(members, self.kind)
-        columns = rows // 2 if found.is_gated else rows
-        fused = known | {"activation": found.activation, "gated": found.is_gated}
-        whole, apart = time_us(m, columns, k, fused), time_us(m, rows, k, known)
-        size = members[0].weight.element_size()
-        if math.isfinite(whole) and math.isfinite(apart):
-            if gives_rows:
-                return whole <= apart + 1e6 * m * columns * size / bandwidth(m, rows, k, known)
-            return whole <= apart + STEP_US + 1e6 * m * (rows + columns) * size / bandwidth(m, rows, k, known)
-        if gives_rows and math.isfinite(apart):
-            return 2e6 * m * columns * size / bandwidth(m, rows, k, known) >= _UNTIMED * apart
-        return is_for_few_rows(m, columns, k, fused) or not is_for_few_rows(m, rows, k, known)
-
-    def _why_not_followed(self, members: list[Any], found: Any) -> str | None:
-        """Say why an activation or a gate is not computed in the product; None where it is."""
-        first, rows = members[0], sum(x.weight.shape[0] for x in members)
-        if any(x.aot_joined is not None for x in members):
-            return "they are in one product with others"
-        if (
-            num_padded(rows, first.weight)
-            or len({x.weight.shape for x in members}) > 1
-            or (found.is_gated and rows % 2)
-        ):
-            return f"{rows} rows; expected as many of each, and a result of multiples of 16 bytes"
-        reason = self._why_apart(members) if len(members) > 1 else None
-        if reason is not None:
-            return reason
-        options = {"activation": found.activation, "gated": found.is_gated}
-        columns = rows // 2 if found.is_gated else rows
-        return why_not_planned(columns, first.weight.shape[1], **_product_options(members, self.kind), **options)
-
-    def _finish(self) -> None:
-        """Pad and quantise what is not fused with others."""
-        for name, module in self.swapped.items():
-            needs_rows = num_padded(module.weight.shape[0], module.weight) > 0
-            if module.aot_joined is None and (needs_rows or self.kind):
-                self._bind(Joined((module,), self.kind))
-            if needs_rows and len(module.aot_joined.modules) == 1:
-                self.padded.append(name)
-        for module, taker in self._takers:
-            places = ((module, module.aot_tail.rest[0], taker),)
-            object.__setattr__(module, "aot_feed", Feed(taker.aot_joined, places))
-
-    def _count(self, members: list[Any], rows: int, options: dict[str, Any]) -> None:
-        """Add up the table's times of Linears apart and as one."""
-        first, known = members[0], _product_options(members, self.kind)
-        for m, sums in self._times.items():
-            each = [(x.weight.shape, _product_options([x], self.kind)) for x in members]
-            apart = [time_us(m, *shape, own) for shape, own in each]
-            whole = time_us(m, rows, first.weight.shape[1], known | options)
-            if math.isfinite(whole) and all(map(math.isfinite, apart)):
-                sums[0] += sum(apart)
-                sums[1] += whole
-
-    def gains(self) -> dict[int, float]:
-        """Return the ratio of the two sums, of the m that have any."""
-        return {m: apart / whole for m, (apart, whole) in self._times.items() if whole}
+    Libraries derive a class for one module at run time, as torch's parametrizations and sharding do: such a one is made
+    anew. A class that a program has written, and that its module has by name, is its own affair.
+    """
+    if kind not in known:
+        home = getattr(sys.modules.get(kind.__module__), kind.__name__, None)
+        bases = tuple(_without(x, known) for x in kind.__bases__) if issubclass(kind, Linear) else kind.__bases__
+        own = {key: x for key, x in vars(kind).items() if key not in {"__dict__", "__weakref__"}}
+        known[kind] = kind if home is kind or bases == kind.__bases__ else type(kind)(kind.__name__, bases, own)
+    return known[kind]

@@ -78,7 +78,7 @@ def prepare(
     _check_planned(weight, element, granularity, gated=up is not None)
     with torch.no_grad():
         rows = _rows_of(weight.detach(), None if up is None else up.detach(), interleaved=interleaved)
-        values, scale = (rows.contiguous(), None) if element is None else _quantised(rows, element, granularity)
+        values, scale = (rows.contiguous(), None) if element is None else _quantized(rows, element, granularity)
     return PreparedWeight(_operations.constant(values), scale)
 
 
@@ -119,30 +119,59 @@ def _rows_of(weight: Any, up: Any, *, interleaved: bool) -> Any:
     return torch.stack((weight, up), 1).flatten(0, 1) if interleaved else torch.cat((weight, up))
 
 
-def _quantised(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
+def quantize_weight(weight: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return a weight (n, k) in an element type of 8 bits, and the factors (n, 1) of its rows in float32.
+
+    A part at a time, so that little is held in float32; on the weight's own device, meta included.
+    """
+    n = weight.shape[0]
+    values, scale = torch.empty_like(weight, dtype=dtype), weight.new_empty(n, 1, dtype=torch.float32)
+    for start in range(0, n, _SLAB):
+        part = slice(start, start + _SLAB)
+        values[part], scale[part] = quantize_by_rows(weight[part], dtype)
+    return values, scale
+
+
+def quantize_by_rows(x: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return x (..., k) in an element type of 8 bits, and the factors (..., 1) of its rows in float32, by torch.
+
+    The values are those of the toolchain's reference, and so of the package's `quantize`.
+    """
+    wide = x.float()
+    most = wide.abs().amax(-1, keepdim=True) if x.shape[-1] else wide.new_zeros(*x.shape[:-1], 1)
+    return _rounded(wide, dtype, most)
+
+
+def _rounded(wide: Any, dtype: Any, most: Any) -> tuple[Any, Any]:
+    """Return elements of float32 in an element type of 8 bits, and their factors, of the largest magnitudes `most`."""
+    largest = _LARGEST[str(dtype).removeprefix("torch.")]
+    scale = torch.where(most == 0, 1.0, (most / largest).clamp_min(_LEAST_SCALE))
+    scaled = (wide / scale).clamp(-largest, largest)
+    return (scaled if dtype.is_floating_point else scaled.round()).to(dtype), scale
+
+
+def _quantized(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
     """Return rows in an element type of 8 bits, and their factors."""
-    largest, dtype = _LARGEST[element], getattr(torch, element)
+    dtype = getattr(torch, element)
+    if granularity == "row":
+        return quantize_weight(rows, dtype)
     if rows.numel() == 0:
         n, k = rows.shape
-        shape = {"row": (n, 1), "tensor": (1,), "block": (-(-n // _BLOCK), -(-k // _BLOCK))}[granularity]
+        shape = (1,) if granularity == "tensor" else (-(-n // _BLOCK), -(-k // _BLOCK))
         return rows.to(dtype), torch.ones(shape, device=rows.device)
-    whole = rows.abs().amax().float() if granularity == "tensor" else None
     values = torch.empty(rows.shape, dtype=dtype, device=rows.device)
+    whole = rows.abs().amax().float().reshape(1) if granularity == "tensor" else None
     scales = []
     for start in range(0, rows.shape[0], _SLAB):
-        wide = rows[start : start + _SLAB].float()
-        if granularity == "block":
-            most = _block_maxima(wide)
-        else:
-            most = wide.abs().amax(1, keepdim=True) if whole is None else whole.reshape(1, 1)
-        scale = torch.where(most == 0, 1.0, (most / largest).clamp_min(_LEAST_SCALE))
-        each = scale
-        if granularity == "block":
-            each = scale.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: wide.shape[0], : wide.shape[1]]
-        scaled = (wide / each).clamp(-largest, largest)
-        values[start : start + _SLAB] = (scaled if dtype.is_floating_point else scaled.round()).to(dtype)
-        scales.append(scale)
-    return values, scales[0].reshape(1) if granularity == "tensor" else torch.cat(scales)
+        part = slice(start, start + _SLAB)
+        wide = rows[part].float()
+        most = _block_maxima(wide) if whole is None else whole
+        each = most
+        if whole is None:
+            each = most.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: wide.shape[0], : wide.shape[1]]
+        values[part] = _rounded(wide, dtype, each)[0]
+        scales.append(_rounded(most, dtype, most)[1])
+    return values, torch.cat(scales) if whole is None else scales[0]
 
 
 def _block_maxima(wide: Any) -> Any:

@@ -1,85 +1,79 @@
-"""Weights that `patch` has frozen, and the promise that nobody writes them, for products that a compiler calls too.
+"""Weights that nobody writes while they are in use, as `patch(model, constant=True)` is told, for compiled calls too.
 
-An operator of torch carries a tensor and no promise. So the promise is looked up by the weight's address and shape, and
-holds only for a tensor of the same strides and element type, and while the one that it was made of is alive, lies where
-it lay, and torch has counted no write of it.
+An operator of torch carries a tensor and no promise. So the promise is looked up by the weight's address and shape. It
+holds for a tensor of the same strides and element type, while the parameter that it was made of is alive, lies where it
+lay, and torch has counted no write of it. It keeps no memory alive.
 """
 
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 from . import _operations
+from ._constant import ConstantWeight
 
 
-class Promise:
-    """The promise of one weight, which may be made of the memory of several parameters."""
+class _Promise:
+    """The promise of one parameter or buffer."""
 
-    __slots__ = ("_address", "_versions", "constant", "owner")
+    __slots__ = ("_address", "_version", "owner")
 
-    def __init__(self, weight: Any, parameters: tuple[Any, ...], owner: Any) -> None:
-        """Wait until the weight is complete, and note how often torch has counted writes of its parameters.
-
-        Raises:
-            AotGemmError: the weight is none that `linear` takes, or its stream is being captured.
-        """
-        self.constant = _operations.constant(weight)
-        self.owner = weakref.ref(owner)
+    def __init__(self, weight: Any) -> None:
+        key = weight.data_ptr(), weight.shape
+        self.owner = weakref.ref(weight, partial(_end, key))
         self._address = weight.data_ptr()
-        self._versions = tuple((x, x._version) for x in parameters)  # noqa: SLF001 - torch's documented counter
+        self._version = weight._version  # noqa: SLF001 - torch's documented counter of in-place writes
 
-    @property
-    def is_kept(self) -> bool:
-        """Say whether nothing that torch counts has written the weight, and it lies where it lay."""
-        if self.constant.tensor.data_ptr() != self._address:
-            return False
-        return all(parameter._version == version for parameter, version in self._versions)  # noqa: SLF001
+    def covers(self, weight: Any) -> bool:
+        """Say whether a tensor of the promise's address and shape is its parameter, unwritten since."""
+        own = self.owner()
+        return (
+            own is not None
+            and own.data_ptr() == self._address  # else it was given other memory, and this is someone else's
+            and own._version == self._version  # noqa: SLF001
+            and own.dtype is weight.dtype
+            and own.stride() == weight.stride()  # else it is another view of that memory, as a transpose is
+        )
 
-    def is_of(self, weight: Any) -> bool:
-        """Say whether a tensor of the same address and shape is the weight, and not another view of its memory."""
-        own = self.constant.tensor
-        return bool(own.dtype is weight.dtype and own.stride() == weight.stride())
 
-
-_KNOWN: dict[tuple[int, Any], Promise] = {}
+_KNOWN: dict[tuple[int, Any], _Promise] = {}
 """By address and shape of the weight."""
 
 
-def promise(weight: Any, parameters: tuple[Any, ...], owner: Any) -> None:
-    """Promise of a weight that nobody writes it while it is in use; a new promise takes the place of the old.
-
-    An inference tensor, whose writes torch does not count, gets no promise. A promise ends with its owner.
-    """
-    if any(x.is_inference() for x in (weight, *parameters)):
-        return
-    key = weight.data_ptr(), weight.shape
-    known = _KNOWN.get(key)
-    if known is None or known.owner() is not owner:
-        weakref.finalize(owner, _end, key)
-    _KNOWN[key] = Promise(weight, parameters, owner)
-
-
-def _end(key: tuple[int, Any]) -> None:
-    """Forget the promise of an owner that is gone, and not that of another whose weight lies there since."""
+def _end(key: tuple[int, Any], owner: Any) -> None:
+    """Forget the promise of a parameter that is gone, and not that of another that lies there since."""
     found = _KNOWN.get(key)
-    if found is not None and found.owner() is None:
+    if found is not None and found.owner is owner:
         del _KNOWN[key]
+
+
+def promise(weight: Any) -> None:
+    """Promise of a parameter or buffer that nobody writes it while it is in use; waits until it is complete.
+
+    An inference tensor, whose writes torch does not count, gets no promise.
+
+    Raises:
+        AotGemmError: the weight is none that `linear` takes, or its stream is being captured.
+    """
+    if weight.is_inference():
+        return
+    _operations.constant(weight.detach())
+    _KNOWN[weight.data_ptr(), weight.shape] = _Promise(weight)
 
 
 def release(weight: Any) -> None:
     """Take a promise back; nothing where there is none."""
-    _KNOWN.pop((weight.data_ptr(), weight.shape), None)
+    for key, found in list(_KNOWN.items()):
+        if found.owner() is weight:
+            del _KNOWN[key]
 
 
 def promised(weight: Any) -> Any:
-    """Return the weight with its promise, as the products take it, or the weight alone where none is kept.
-
-    A view of the same memory is no such weight, as the transpose of a square one: address and shape are equal there.
-    """
+    """Return the weight with its promise, as the products take it, or the weight alone where none is kept."""
     if not _KNOWN:
         return weight
-    found = _KNOWN.get((weight.data_ptr(), weight.shape))
-    if found is None or not found.is_of(weight) or not found.is_kept:
-        return weight
-    return found.constant
+    address = weight.data_ptr()
+    found = _KNOWN.get((address, weight.shape))
+    return weight if found is None or not found.covers(weight) else ConstantWeight(weight, address)

@@ -34,6 +34,10 @@ class GradientError(AotGemmError, RuntimeError):
     """An operand whose gradient torch would record, which this package does not."""
 
 
+class ReadOnlyError(AotGemmError, RuntimeError):
+    """A write of what is computed and not held, as the weight of 16 bits that a quantised one stands for."""
+
+
 class UnsupportedError(AotGemmError, NotImplementedError):
     """A product, or an argument of torch's function, that this package has no kernels for."""
 

@@ -1,4 +1,4 @@
-"""The products as torch knows them: operators for compilers, gradients, and models whose nn.Linear's are swapped.
+"""The products as torch knows them: operators for compilers, gradients, and models whose nn.Linear's compute by them.
 
 Importing this imports torch, and registers the operators `linear`, `gated_linear`, `grouped_linear` and `matmul`, each
 with an overload `out`, and those of rows, as `rms_norm`, in a namespace of torch.ops that is the package's import name.
@@ -8,7 +8,8 @@ package's own functions elsewhere, so that an eager call costs hardly more than 
     import aot_gemm.torch
 
     y = aot_gemm.torch.linear(x, weight, bias)  # in a function that torch.compile compiles, too
-    print(aot_gemm.torch.patch(model.eval()))  # every nn.Linear that the wheel has tuned kernels for, fused and frozen
+    print(aot_gemm.torch.patch(model))  # every nn.Linear that the wheel has tuned kernels for
+    print(aot_gemm.torch.quantize(model, "fp8"))  # their weights in 8 bits, in half the memory
 
 torch.compile and torch.export take the operators without a graph break. A graph that was exported, or that AOTInductor
 compiled, needs this module imported in the process that runs it: the kernels are called through Python.
@@ -18,17 +19,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from . import (
+    _torch_flops,  # noqa: F401 - which has FlopCounterMode count the products
+    _torch_rows,
+)
 from ._torch_grouped import grouped_linear
 from ._torch_modules import Linear
-from ._torch_patch import PatchReport, patch, patched, unpatch
+from ._torch_patch import patch, patched, quantize_model, unpatch
 from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
-from ._torch_rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
+from ._torch_quantized import QuantizedLinear
+from ._torch_report import PatchReport, QuantizeReport
+from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, silu_mul
 
 __all__ = [
     "Linear",
     "PatchReport",
     "PreparedWeight",
+    "QuantizeReport",
+    "QuantizedLinear",
     "gated_linear",
     "gelu_tanh_mul",
     "grouped_linear",
@@ -47,18 +58,51 @@ __all__ = [
 ]
 
 
+def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
+    """Hold a model's weights in a narrow format, or round the rows of a tensor: torch's word for both.
+
+        report = aot_gemm.torch.quantize(model, "fp8")
+        values, scale = aot_gemm.torch.quantize(x, torch.float8_e4m3fn)
+
+    `quantize(model, format, *, where=None, constant=False)` makes a QuantizedLinear of every nn.Linear of bfloat16 or
+    float16 that this wheel has tuned products of the format for, and of those under `patch`. The module stays the same
+    object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight` and `scale`, and the
+    weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they are loaded into a
+    model that was quantised as well, whose weights may be of the meta device, on the CPU or other ones. Inputs are
+    rounded by rows with each call, by the wheel's kernel, or by torch where it has none. A weight that another module
+    has too, as an embedding has the head's, stays. Where this raises, the model is as it was.
+
+    `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
+    package's `quantize`, as `rms_norm` is here.
+
+    Args:
+        x: an nn.Module, or a tensor (..., cols).
+        arguments: of a model `format`: "fp8" (float8_e4m3fn) or "int8", with a factor for each row.
+        options: of a model `where`, as `patch` has it, and `constant`, the promise that `patch` has, of the buffers.
+
+    Returns:
+        Of a model, which modules are quantised and left, and why, and the bytes of its tensors before and after.
+
+    Raises:
+        UnsupportedError: there is no such format, or this wheel has no such kernels for a tensor.
+        AotGemmError: of a tensor, one of the classes that the package's `quantize` lists.
+    """
+    if isinstance(x, torch.nn.Module):
+        return quantize_model(x, *arguments, **options)
+    return _torch_rows.quantize(x, *arguments, **options)
+
+
 def inductor_options() -> dict[str, Any]:
     """Return options of torch.compile by which it takes this package's kernels: torch.compile(f, options=...).
 
     Every product of bfloat16 or float16 with the transpose of a weight, as nn.Linear makes it, is then this package's,
     where its table has tuned kernels; which of them is decided with each call, by the table. The code itself needs no
-    change, and gets no fusing, padding or promises, which `patch` gives.
+    change.
     """
     from ._torch_inductor import ProductsPass  # here, since Inductor takes long to import
 
     return {"post_grad_custom_pre_pass": ProductsPass()}
 
 
-Linear.__module__ = __name__  # where pickles look for it
-PatchReport.__module__ = __name__
-PreparedWeight.__module__ = __name__
+for _public in (Linear, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
+    _public.__module__ = __name__  # where pickles look for it

@@ -1,0 +1,28 @@
+"""What torch's FlopCounterMode counts of the products: as many operations as of torch's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from ._torch_operators import NAMESPACE
+
+_operators: Any = getattr(torch.ops, NAMESPACE)
+
+
+@register_flop_formula([_operators.linear, _operators.gated_linear])
+def _linear_flops(x_shape: Any, weight_shape: Any, *_: Any, **__: Any) -> int:
+    """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
+    return int(2 * math.prod(x_shape) * weight_shape[0])
+
+
+@register_flop_formula(_operators.matmul)
+def _matmul_flops(a_shape: Any, b_shape: Any, *_: Any, **__: Any) -> int:
+    """Count the same of a product of matrices or of batches of them, whose leading dimensions broadcast."""
+    rows = a_shape[-2] if len(a_shape) > 1 else 1
+    columns = b_shape[-1] if len(b_shape) > 1 else 1
+    batch = math.prod(torch.broadcast_shapes(tuple(a_shape[:-2]), tuple(b_shape[:-2])))
+    return int(2 * batch * rows * columns * a_shape[-1])
