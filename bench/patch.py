@@ -5,14 +5,14 @@
 Each architecture of `bench/architectures.py` runs as it is, patched, patched under torch.compile, unpatched, and
 quantised. Errors are against the same model in float32; the patched one's may be at most SLACK times stock's. Then a
 stack of decoder layers (see `bench/model.py`) is timed: stock, torch.compile, patch, and patch under torch.compile,
-each captured in a CUDA graph, in interleaved rounds; patch also without norms and sums (`plain`), and with norms alone
-(`norms`). torch.compile is told to refuse a graph break. What the time leaves no room for is left out, and said. With
+each captured in a CUDA graph, in interleaved rounds; `constant` has the promise that weights are constant.
+torch.compile is told to refuse a graph break. What the time leaves no room for is left out, and said. With
 --no-models the rows alone are timed:
 
     PYTHONPATH=. python bench/patch.py --out patch.json --no-models --layers 4 --max-seconds 130
 
-With --fp8 the rows are of FP8 weights: patch(model, quantise="fp8") beside the same layers by torch._scaled_mm (see
-`bench/fp8.py`), each with and without torch.compile. The patched one's error may be at most FP8_SLACK times torch's.
+With --fp8 the rows are of FP8 weights: quantize(model, "fp8") beside the same layers by torch._scaled_mm (see
+`bench/fp8.py`), each with and without torch.compile. The quantised one's error may be at most FP8_SLACK times torch's.
 
     PYTHONPATH=. python bench/patch.py --out fp8.json --no-models --fp8 --layers 2 --max-seconds 130
 """
@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ FP8_SLACK = 1.1
 class Variants:
     """What is timed on the rows."""
 
-    patches: dict[str, dict[str, Any]]
-    """What `patch` is told, by the name of the variant."""
+    patches: dict[str, Callable[[Any], Any]]
+    """What has a model compute by the wheel and returns its report, by the name of the variant."""
     compiled: dict[str, str]
     """The variants that are timed under torch.compile too, and their names there."""
     ratios: dict[str, tuple[str, str]]
@@ -78,21 +79,18 @@ class Variants:
 
 
 BF16 = Variants(
-    {"plain": {"norms": False, "sums": False}, "norms": {"sums": False}, "patch": {}},
-    # norms alone are left to torch.compile
-    {"stock": "compiled", "plain": "plain_compiled", "patch": "patch_compiled"},
+    {"patch": aot_gemm.torch.patch, "constant": partial(aot_gemm.torch.patch, constant=True)},
+    {"stock": "compiled", "patch": "patch_compiled", "constant": "constant_compiled"},
     {
         "patch_over_stock": ("stock", "patch"),
         "patch_compiled_over_compiled": ("compiled", "patch_compiled"),
-        "patch_compiled_over_stock": ("stock", "patch_compiled"),
-        "norms_over_plain": ("plain", "norms"),
-        "patch_over_plain": ("plain", "patch"),
-        "patch_compiled_over_plain_compiled": ("plain_compiled", "patch_compiled"),
+        "constant_over_stock": ("stock", "constant"),
+        "constant_compiled_over_compiled": ("compiled", "constant_compiled"),
     },
     SLACK,
 )
 FP8 = Variants(
-    {"patch": {"quantise": "fp8"}},
+    {"patch": lambda model: aot_gemm.torch.quantize(model, "fp8", constant=True)},
     {"stock": "compiled", "patch": "patch_compiled"},
     {
         "patch_over_stock": ("stock", "patch"),
@@ -111,7 +109,7 @@ def check(example: Example) -> dict[str, Any]:
     stock = example.call(model)
     found: dict[str, Any] = {"name": example.name, "stock_error": relative_error(stock, expected), "failures": []}
     report = aot_gemm.torch.patch(model)
-    found |= {"swapped": len(report.swapped), "left": report.left, "fused": report.fused, "unfused": report.unfused}
+    found |= {"swapped": len(report.swapped), "left": report.left}
     found["patch_error"] = relative_error(example.call(model), expected)
     torch.compiler.reset()
     try:
@@ -127,14 +125,16 @@ def check(example: Example) -> dict[str, Any]:
     return found
 
 
-def quantise(example: Example) -> dict[str, Any]:
-    """Say how far the quantised products of one architecture are from itself in its own type."""
+def quantize(example: Example) -> dict[str, Any]:
+    """Say how far the quantised products of one architecture are from itself in its own type, and how large it is."""
     stock = example.call(example.model)
     found: dict[str, Any] = {}
     for kind in ("fp8", "int8"):
-        with aot_gemm.torch.patched(example.model, quantise=kind) as report:
-            found[f"{kind}_swapped"] = len(report.swapped)
-            found[f"{kind}_error"] = relative_error(example.call(example.model), stock)
+        model = copy.deepcopy(example.model)
+        report = aot_gemm.torch.quantize(model, kind)
+        found[f"{kind}_quantized"] = len(report.quantized)
+        found[f"{kind}_bytes_ratio"] = round(report.bytes_after / report.bytes_before, 4)
+        found[f"{kind}_error"] = relative_error(example.call(model), stock)
     return found
 
 
@@ -181,11 +181,11 @@ def train(say: Callable[[str], None]) -> dict[str, Any]:
         return float(loss.detach()), [x.grad.clone() for x in model.parameters() if x.grad is not None]
 
     loss, gradients = step()
-    with aot_gemm.torch.patched(model) as report:
+    with aot_gemm.torch.patched(model):
         got, other = step()
     errors = [relative_error(a, b) for a, b in zip(other, gradients, strict=True)]
     say(f"training step: loss {got:.5f} against {loss:.5f}, gradients off by {max(errors):.3g} at worst")
-    return {"loss": got, "stock_loss": loss, "worst_gradient_error": max(errors), "is_frozen": report.is_frozen}
+    return {"loss": got, "stock_loss": loss, "worst_gradient_error": max(errors)}
 
 
 def parse() -> argparse.Namespace:
@@ -212,7 +212,7 @@ def check_all(five: list[Example], result: dict[str, Any], out: Path, say: Calla
         result["architectures"].append(found)
         write(out, result)
         errors = {key: f"{value:.3g}" for key, value in found.items() if key.endswith("_error")}
-        say(f"{example.name}: {found['swapped']} swapped, {len(found['fused'])} fused, {errors} {found['failures']}")
+        say(f"{example.name}: {found['swapped']} swapped, {errors} {found['failures']}")
 
 
 def time_rows(
@@ -221,7 +221,7 @@ def time_rows(
     """Time the variants on the rows, as far as the time goes."""
     stack = make_stack(Shape(num_hidden_layers=values.layers), torch.bfloat16, "cuda")
     stacks = {"stock": kind.stock(stack)} | {name: copy.deepcopy(stack) for name in kind.patches}
-    reports = {name: aot_gemm.torch.patch(stacks[name], **options) for name, options in kind.patches.items()}
+    reports = {name: patch(stacks[name]) for name, patch in kind.patches.items()}
     result["report"] = str(reports["patch"])
     for name in values.rows:
         if time.monotonic() - start > values.max_seconds:
@@ -251,9 +251,9 @@ def main() -> int:
         result["training"] = train(say)
     with torch.no_grad():
         for example, row in zip(five, result["architectures"], strict=True):
-            quantised = quantise(example)
-            row.update(quantised)
-            say(f"{example.name}: {quantised}")
+            quantized = quantize(example)
+            row.update(quantized)
+            say(f"{example.name}: {quantized}")
     result["clocks"] = clocks()
     write(values.out, result)
     for row in result["rows"]:

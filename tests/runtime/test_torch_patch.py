@@ -319,27 +319,11 @@ def test_a_model_that_is_said_to_be_on_a_gpu_is_exported_with_operators(module):
     assert [x for x in targets if "every_gemm" in x] == ["every_gemm.linear.default"]
 
 
-@pytest.mark.parametrize(
-    ("alone", "fused", "takes"),
-    [
-        ("bf16_kk_cluster_split_k_32x1_c1x1", "bf16_kk_swiglu_sm90_quack_64x64_c1x1", False),
-        ("bf16_kk_sm90_quack_64x64_c1x1", "bf16_kk_swiglu_sm90_quack_64x64_c1x1", True),
-        ("bf16_kk_cluster_split_k_32x1_c1x1", "bf16_kk_swiglu_cluster_split_k_32x1_c1x1", True),
-    ],
-)
-def test_without_times_a_gate_leaves_few_rows_to_the_kernels_for_them(package, monkeypatch, alone, fused, takes):
-    module = import_module(f"{package.__name__}._torch_patch")
-
-    class Planned:
-        time_us = None
-
-        def __init__(self, kernel):
-            self.kernel = kernel
-
-    times = import_module(f"{package.__name__}._torch_times")
-    monkeypatch.setattr(times, "plan", lambda *_, **options: Planned(fused if options.get("gated") else alone))
-    members = [nn.Linear(32, 48, bias=False, dtype=BF16) for _ in range(2)]
-    found = type("Found", (), {"activation": "silu", "is_gated": True})
-    fusion = object.__new__(module._Fusion)
-    fusion.kind = None
-    assert fusion._is_faster(1, members, found, gives_rows=False) is takes
+def test_the_report_adds_up_the_tables_times(module, calls, every_package, monkeypatch):
+    patching = every_package._torch_patch
+    times = {(1, 48): 2.0, (16, 48): 3.0, (1, 32): 4.0, (16, 32): None, (1, 64): 6.0, (16, 64): 1.0}
+    planned = lambda m, n, k, dtype, bias: type("Plan", (), {"time_us": times.get((m, n))})  # noqa: E731
+    monkeypatch.setattr(patching, "plan", planned)
+    report = module.patch(Block())
+    assert report.times_us == {1: 12.0}
+    assert "the products of those swapped take, by the table's times: 12.0 us at 1 rows" in str(report)

@@ -184,7 +184,6 @@ def stand_in(package, monkeypatch):
 
     PROMISED.clear()
     MODES.clear()
-    monkeypatch.setattr(package._torch_patch, "time_us", lambda *_: math.inf)  # those of the tests' tables are drawn
     monkeypatch.setattr(package._operations, "constant", lambda weight: constant(weight, weight.data_ptr()))
 
     def norm(name):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from . import errors
+from . import _torch_modules, errors
 from ._table import plan
 from ._torch_formats import format_of
 from ._torch_modules import ROWS, Linear, why_left, why_no_linear
@@ -59,10 +59,12 @@ def _patch(
     already = tuple(name for name, module in linears.items() if isinstance(module, Linear))
     left = {name: reason for name, x in linears.items() if name not in already and (reason := _why(name, x, where))}
     swapped = {name: x for name, x in linears.items() if name not in left and name not in already}
-    report = PatchReport(tuple(swapped), already, left, constant, dict(_batches(model)), _times(list(swapped.values())))
-    chosen = [linears[name].weight for name in already] if constant else []
-    _promise_all([*chosen, *(x.weight for x in swapped.values())] if constant else [])
-    return report, _commit([_Change(x, Linear, {}) for x in swapped.values()])
+    promised = [x.weight for x in linears.values() if isinstance(x, Linear) and why_left(x) is None]
+    promised = [*promised, *(x.weight for x in swapped.values())] if constant else []
+    report = PatchReport(
+        tuple(swapped), already, left, bool(promised), dict(_batches(model)), _times(list(swapped.values()))
+    )
+    return report, _commit([_Change(x, Linear, {}) for x in swapped.values()], promised)
 
 
 def unpatch(model: Any) -> tuple[str, ...]:
@@ -79,12 +81,12 @@ def unpatch(model: Any) -> tuple[str, ...]:
 
 def _unpatch(modules: list[tuple[str, Any]]) -> tuple[str, ...]:
     known: dict[type, type] = {Linear: nn.Linear}
-    changes = {name: _Change(x, _without(type(x), known), {}) for name, x in modules}
-    changes = {name: x for name, x in changes.items() if x.kind is not type(x.module)}
-    _commit(list(changes.values()))
-    for change in changes.values():
+    named = [(name, _Change(x, _without(type(x), known), {})) for name, x in modules]
+    named = [(name, change) for name, change in named if change.kind is not type(change.module)]
+    _commit([change for _, change in named], [])
+    for _, change in named:
         release(change.module._parameters.get("weight"))  # noqa: SLF001 - None where a parametrization computes it
-    return tuple(changes)
+    return tuple(name for name, _ in named)
 
 
 @contextmanager
@@ -119,14 +121,24 @@ def quantize_model(
     reasons |= {key: _why_shared(linears[key].weight, model, free) for key in free}
     left = {key: reason for key, reason in reasons.items() if reason is not None}
     chosen = {key: linears[key] for key in reasons if key not in left}
-    before = _num_bytes(model)
     states = _states(chosen, narrow)
-    _promise_all([x["_buffers"]["qweight"] for x in states.values()] if constant else [])
-    _commit([_Change(module, QuantizedLinear, states[key]) for key, module in chosen.items()])
-    by_torch = tuple(x for x, module in chosen.items() if not module.has_kernel)
-    return QuantizeReport(
-        narrow.name, tuple(chosen), already, left, before, _num_bytes(model), by_torch, constant and bool(chosen)
+    tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    before, gone = _num_bytes(tensors.values()), {id(x.weight) for x in chosen.values()}
+    made = {id(x["_buffers"][name]): x["_buffers"][name] for x in states.values() for name in ("qweight", "scale")}
+    held = [x["_buffers"]["qweight"] for x in states.values()]
+    promised = [x for x in held if x.device.type in _torch_modules.DEVICES] if constant else []
+    report = QuantizeReport(
+        narrow.name,
+        tuple(chosen),
+        already,
+        left,
+        before,
+        _num_bytes([*(x for key, x in tensors.items() if key not in gone), *made.values()]),
+        tuple(key for key, state in states.items() if not state["has_kernel"]),
+        bool(promised),
     )
+    _commit([_Change(module, QuantizedLinear, states[key]) for key, module in chosen.items()], promised)
+    return report
 
 
 @torch.no_grad()
@@ -150,19 +162,23 @@ class _Change(NamedTuple):
     attributes: dict[str, Any]
 
 
-def _commit(changes: list[_Change]) -> list[_Change]:
-    """Make all changes or none; return what undoes them.
+def _commit(changes: list[_Change], promised: list[Any]) -> list[_Change]:
+    """Make all changes and promises or none; return what undoes the changes.
 
-    All that can fail by itself is done before; what is left is assigning, which an interrupt may still cut.
+    What can fail by itself is done before; what is left is assigning, which an interrupt may still cut.
     """
     undo = [_Change(x.module, type(x.module), dict(vars(x.module))) for x in changes]
     try:
+        for weight in promised:
+            promise(weight)
         for change in changes:
             _set(change)
     except BaseException:
         for change in undo:
             vars(change.module).clear()
             _set(change)
+        for weight in promised:
+            release(weight)
         raise
     return undo
 
@@ -207,24 +223,8 @@ def _why_shared(weight: Any, model: Any, free: set[str]) -> str | None:
     return None
 
 
-def _promise_all(weights: Iterable[Any]) -> None:
-    """Promise of all weights or of none that nobody writes them; those of meta have no memory yet."""
-    made = []
-    try:
-        for weight in weights:
-            if weight.device.type != "meta":
-                made.append(weight)
-                promise(weight)
-    except BaseException:
-        for weight in made:
-            release(weight)
-        raise
-
-
-def _num_bytes(model: Any) -> int:
-    """Count the bytes of a model's parameters and buffers, each tensor once."""
-    tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}
-    return sum(x.numel() * x.element_size() for x in tensors.values())
+def _num_bytes(tensors: Iterable[Any]) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)
 
 
 def _times(modules: list[Any]) -> dict[int, float]:

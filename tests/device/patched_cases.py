@@ -1,0 +1,532 @@
+"""What may be done with a patched model: a test a line of the wheel's table. Run on the CPU by stand-ins, and on a GPU.
+
+Whoever imports these has the fixtures `wheel`, the module `aot_gemm.torch`, `device`, and `calls`, a list of the names
+of the package's functions that were called.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import itertools
+import pickle
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.device.small_models import (
+    BF16,
+    INNER,
+    WIDTH,
+    beside,
+    draw,
+    net,
+    standing,
+    to_one_bound,
+    weights,
+)
+
+NUM_LINEARS = 15
+
+
+def package_of(wheel):
+    return sys.modules[wheel.__name__.rpartition(".")[0]]
+
+
+@pytest.fixture
+def model(device):
+    return net(device)
+
+
+@pytest.fixture
+def x(device):
+    return draw(device, 2, 5, WIDTH)
+
+
+@torch.no_grad()
+def test_nothing_but_classes_changes(wheel, calls, model, x):
+    before, stock, keys = standing(model), beside(model), list(model.state_dict())
+    report = wheel.patch(model)
+    assert (len(report.swapped), report.already, report.left) == (NUM_LINEARS, (), {})
+    after = standing(model)
+    assert {name: y[1:] for name, y in after.items()} == {name: y[1:] for name, y in before.items()}
+    assert {name for name, y in after.items() if y[0] is not before[name][0]} == set(report.swapped)
+    assert list(model.state_dict()) == keys
+    assert len({y.untyped_storage().data_ptr() for y in model.parameters()}) == len(list(model.parameters()))
+    to_one_bound(model(x), stock(x))
+    assert calls.count("linear") == NUM_LINEARS
+    assert len(wheel.unpatch(model)) == NUM_LINEARS
+    assert {name: y[0] for name, y in standing(model).items()} == {name: y[0] for name, y in before.items()}
+    assert torch.equal(model(x), stock(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("constant", [False, True])
+def test_writes_of_any_sort_are_heeded(wheel, calls, model, x, constant):
+    """Merges write through `.data`, which torch does not count; optimisers and loaders write otherwise."""
+    stock = beside(model)
+    wheel.patch(model, constant=constant)
+    model(x)
+    for write in (
+        lambda w, d: w.data.add_(d),
+        lambda w, d: w.copy_(w + d),
+        lambda w, d: setattr(w, "data", w.data + d),
+        lambda w, d: torch._foreach_add_([w], [d]),
+    ):
+        for mine, theirs in zip(weights(model), weights(stock), strict=True):
+            delta = torch.randn_like(theirs) / 30
+            write(mine, delta)
+            write(theirs, delta)
+        to_one_bound(model(x), stock(x))
+
+
+@torch.no_grad()
+def test_a_write_within_a_compiled_function_is_heeded(wheel, calls, model, x):
+    wheel.patch(model)
+    new = [torch.randn_like(y) / 30 for y in weights(model)]
+
+    @torch.compile(backend="aot_eager")
+    def written(x):
+        first = model(x)
+        for weight, values in zip(weights(model), new, strict=True):
+            weight.copy_(values)
+        return first, model(x)
+
+    expected = model(x)
+    first, second = written(x)
+    to_one_bound(first, expected)
+    stock = beside(model)
+    wheel.unpatch(stock)
+    to_one_bound(second, stock(x))
+
+
+@pytest.mark.parametrize("adapters_first", [False, True])
+@pytest.mark.parametrize("ending", ["merge_adapter", "merge_and_unload", "unmerge_adapter"])
+def test_adapters_are_merged_in_any_order(wheel, calls, model, x, adapters_first, ending):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=False)
+    stock = peft.get_peft_model(beside(model), config)
+    if not adapters_first:
+        wheel.patch(model)
+    mine = peft.get_peft_model(model, config)
+    mine.load_state_dict(stock.state_dict())
+    if adapters_first:
+        wheel.patch(mine)
+    with torch.no_grad():
+        to_one_bound(mine(x), stock(x))
+        for each in (mine, stock):
+            each.merge_adapter()
+            if ending != "merge_adapter":
+                getattr(each, ending)()
+        to_one_bound(mine(x), stock(x))
+    assert "linear" in calls
+
+
+@torch.no_grad()
+def test_results_are_tensors_of_their_own_memory(wheel, calls, device, x):
+    model = net(device, out=7)
+    report = wheel.patch(model)
+    assert list(report.left) == ["head"]
+    results = [model.layers[0].attn.k_proj(x), model.layers[0].mlp.up_proj(x), model(x)]
+    for result in results:
+        assert result.view(-1).shape == (result.numel(),)
+        assert result.untyped_storage().nbytes() == result.numel() * result.element_size()
+    assert not results[0]._is_view()
+
+
+def test_files_of_weights_are_as_before(wheel, calls, model, x, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    stock = beside(model)
+    wheel.patch(model)
+    safetensors.save_model(model, str(tmp_path / "model.safetensors"))
+    saved = safetensors.load_file(str(tmp_path / "model.safetensors"))
+    assert set(saved) == set(stock.state_dict())
+    other = net(x.device)
+    wheel.patch(other)
+    safetensors.load_model(other, str(tmp_path / "model.safetensors"))
+    with torch.no_grad():
+        to_one_bound(other(x), stock(x))
+
+
+def test_accelerate_saves_every_weight(wheel, calls, model, tmp_path):
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    wheel.patch(model)
+    accelerate.Accelerator(cpu=True).save_model(model, str(tmp_path))
+    saved = safetensors.load_file(str(tmp_path / "model.safetensors"))
+    assert set(saved) == set(model.state_dict())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("assign", [False, True])
+def test_state_dicts_are_loaded(wheel, calls, model, x, device, assign):
+    other = net(device)
+    wheel.patch(model, constant=True)
+    model(x)
+    model.load_state_dict(other.state_dict(), assign=assign)
+    to_one_bound(model(x), other(x))
+
+
+@torch.no_grad()
+def test_a_parametrization_outlives_unpatch(wheel, calls, model, x):
+    stock = beside(model)
+    wheel.patch(model)
+    for each in (model, stock):
+        parametrizations.weight_norm(each.layers[0].attn.k_proj)
+        parametrizations.spectral_norm(each.layers[1].attn.q_proj)
+    to_one_bound(model(x), stock(x))
+    assert len(wheel.unpatch(model)) == NUM_LINEARS
+    layer = model.layers[0].attn.k_proj
+    assert type(layer).__bases__ == (nn.Linear,)
+    assert type(layer).__name__ == "ParametrizedLinear"
+    to_one_bound(model(x), stock(x))
+    for each in (model, stock):
+        parametrize.remove_parametrizations(each.layers[0].attn.k_proj, "weight")
+    assert type(layer) is nn.Linear
+    to_one_bound(model(x), stock(x))
+
+
+@torch.no_grad()
+def test_a_parametrization_is_removed_from_a_patched_model(wheel, calls, model, x):
+    layer = model.layers[0].attn.k_proj
+    wheel.patch(model)
+    parametrizations.weight_norm(layer)
+    parametrize.remove_parametrizations(layer, "weight")
+    assert type(layer) is wheel.Linear
+    calls.clear()
+    layer(x)
+    assert calls == ["linear"]
+
+
+@torch.no_grad()
+def test_weights_are_pruned(wheel, calls, model, x):
+    stock = beside(model)
+    wheel.patch(model)
+    for each in (model, stock):
+        prune.l1_unstructured(each.layers[0].mlp.up_proj, "weight", 0.5)
+        nn.utils.weight_norm(each.layers[0].mlp.down_proj)
+    to_one_bound(model(x), stock(x))
+    for each in (model, stock):
+        prune.remove(each.layers[0].mlp.up_proj, "weight")
+        nn.utils.remove_weight_norm(each.layers[0].mlp.down_proj)
+    to_one_bound(model(x), stock(x))
+    wheel.unpatch(model)
+    to_one_bound(model(x), stock(x))
+
+
+@pytest.mark.parametrize("patched_first", [False, True])
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_weights_are_offloaded(wheel, calls, model, x, device, tmp_path, patched_first, where):
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    stock = beside(model)
+    if patched_first:
+        wheel.patch(model)
+    target = 0 if device == "cuda" else device
+    if where == "cpu":
+        accelerate.cpu_offload(model, execution_device=target)
+    else:
+        accelerate.disk_offload(model, str(tmp_path), execution_device=target)
+    if not patched_first:
+        report = wheel.patch(model)
+        assert all("its forward was replaced" in reason for reason in report.left.values())
+    with torch.no_grad():
+        to_one_bound(model(x), stock(x))
+        wheel.unpatch(model)
+        to_one_bound(model(x), stock(x))
+    assert ("linear" in calls) == patched_first
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("patched_first", [False, True])
+def test_weights_are_emptied_and_filled_again(wheel, calls, model, x, patched_first):
+    """As engines do that shard weights: each is whole while its module computes."""
+    stock, kept = beside(model), {}
+    if patched_first:
+        wheel.patch(model)
+
+    def fill(module, _):
+        module.weight.data = kept[module]
+
+    def empty(module, *_):
+        kept[module] = module.weight.data
+        module.weight.data = torch.empty(0, dtype=BF16, device=x.device)
+
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            empty(module)
+            module.register_forward_pre_hook(fill)
+            module.register_forward_hook(empty)
+    if not patched_first:
+        report = wheel.patch(model)
+        assert all("has shape (0,); expected" in reason for reason in report.left.values())
+        assert len(report.left) == NUM_LINEARS
+    to_one_bound(model(x), stock(x))
+    model.head._forward_pre_hooks.clear()
+    with pytest.raises(RuntimeError):  # torch's own error
+        model.head(x)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_parameters_of_inference_mode(wheel, calls, device, x, constant):
+    with torch.inference_mode():
+        model = net(device)
+        stock = beside(model)
+    report = wheel.patch(model, constant=constant)
+    assert len(report.swapped) == NUM_LINEARS
+    with torch.inference_mode():
+        result = model(x)
+        to_one_bound(result, stock(x))
+        assert result.is_inference()
+    wheel.unpatch(model)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_operations_are_counted_as_torchs(wheel, calls, model, x, grad):
+    counts = []
+    for is_patched in (False, True):
+        if is_patched:
+            wheel.patch(model)
+        with torch.set_grad_enabled(grad), FlopCounterMode(display=False) as counter:
+            result = model(x)
+            if grad:
+                result.sum().backward()
+        counts.append(counter.get_flop_counts())
+    totals = [{name: sum(each.values()) for name, each in found.items()} for found in counts]
+    assert totals[1] == totals[0]
+    assert sum(counts[1]["Global"].values()) > 2 * x.numel() * INNER
+
+
+def test_a_graph_of_torch_fx_is_the_same(wheel, calls, model, x):
+    roots = {"gate": lambda y: y.layers[0].mlp, "layer": lambda y: y.head}
+    stock = beside(model)
+    wheel.patch(model)
+    for root in roots.values():
+        graphs = [torch.fx.symbolic_trace(root(each)) for each in (stock, model)]
+        listed = [[(n.op, str(n.target), str(n.args)) for n in g.graph.nodes] for g in graphs]
+        assert listed[0] == listed[1]
+        with torch.no_grad():
+            to_one_bound(graphs[1](x), graphs[0](x))
+    assert ("call_module", "up_proj") in [
+        (n.op, n.target) for n in torch.fx.symbolic_trace(model.layers[0].mlp).graph.nodes
+    ]
+
+
+def test_a_tracer_without_leaves_sees_what_torchs_forward_does(wheel, calls, model):
+    class Flat(torch.fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return False
+
+    stock = beside(model)
+    wheel.patch(model)
+    graphs = [Flat().trace(each.layers[0].mlp) for each in (stock, model)]
+    listed = [[(n.op, str(n.target), str(n.args)) for n in g.nodes] for g in graphs]
+    assert listed[0] == listed[1]
+
+
+@torch.no_grad()
+def test_what_torch_jit_makes_is_torchs(wheel, calls, model, x):
+    stock = beside(model)
+    wheel.patch(model)
+    traced = torch.jit.trace(model, x)
+    other = draw(x.device, 2, 5, WIDTH)
+    to_one_bound(traced(other), stock(other))
+    assert "gemm::" not in str(traced.inlined_graph)
+    scripted = torch.jit.script(model.layers[0].mlp)
+    to_one_bound(scripted(other), stock.layers[0].mlp(other))
+
+
+@torch.no_grad()
+def test_a_graph_that_was_captured_before_replays_what_it_did(wheel, calls, model, x, device):
+    addresses = [y.data_ptr() for y in model.parameters()]
+    if device == "cuda":
+        model(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = model(x)
+        expected = model(x)
+    wheel.patch(model, constant=True)
+    if device == "cuda":
+        rubbish = [torch.full_like(y, 7.0) for y in model.parameters()]
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(result, expected)
+        del rubbish
+    wheel.unpatch(model)
+    assert [y.data_ptr() for y in model.parameters()] == addresses
+
+
+FAILURES = [(x, False) for x in ("where", "assignment", "interrupt", "promise", "report")]
+FAILURES += [(x, True) for x in ("assignment", "interrupt")]
+
+
+@pytest.mark.parametrize(("failure", "ending"), FAILURES)
+def test_a_failure_in_the_middle_leaves_all_as_it_was(wheel, calls, model, x, monkeypatch, failure, ending):
+    package = package_of(wheel)
+    inner = package._torch_patch
+    if ending:
+        wheel.patch(model, constant=True)
+    before, count = standing(model), itertools.count()
+
+    def fail(*_, **__):
+        if next(count) == 5:
+            raise KeyboardInterrupt if failure == "interrupt" else RuntimeError("in the middle")
+        return True
+
+    if failure in ("assignment", "interrupt"):
+        real = inner._set
+        monkeypatch.setattr(inner, "_set", lambda change: (fail(), real(change)))
+    elif failure == "promise":
+        monkeypatch.setattr(inner, "promise", fail)
+    elif failure == "report":
+        count = itertools.repeat(5)
+        monkeypatch.setattr(inner, "PatchReport", fail)
+    kind = KeyboardInterrupt if failure == "interrupt" else RuntimeError
+    if ending:
+        with pytest.raises(kind):
+            wheel.unpatch(model)
+    else:
+        with pytest.raises(kind):
+            wheel.patch(model, where=fail if failure == "where" else None, constant=True)
+    assert standing(model) == before
+    promised = package._torch_promises.promised
+    assert ending or all(promised(y) is y for y in weights(model))
+
+
+def test_copies_are_patched_and_independent(wheel, calls, model, x):
+    wheel.patch(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    shallow = copy.copy(model.head)
+    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)
+    with torch.no_grad():
+        expected = model(x)
+        for other in copies:
+            assert isinstance(other.head, wheel.Linear)
+            to_one_bound(other(x), expected)
+            other.head.weight.zero_()
+        to_one_bound(model(x), expected)
+        to_one_bound(shallow(x), model.head(x))
+
+
+@torch.no_grad()
+def test_hooks_see_what_they_saw(wheel, calls, model, x):
+    seen = []
+    model.head.register_forward_pre_hook(lambda m, args: seen.append("before"))
+    model.head.register_forward_hook(lambda m, args, y: y * 2)
+    stock = beside(model)
+    wheel.patch(model)
+    to_one_bound(model(x), stock(x))
+    assert seen == ["before", "before"]
+
+
+@torch.no_grad()
+def test_threads_share_a_model(wheel, calls, model, device):
+    wheel.patch(model)
+    inputs = [draw(device, rows, WIDTH) for rows in (1, 3, 8, 17)]
+    expected, found = [model(y) for y in inputs], {}
+
+    def work(number):
+        with torch.no_grad():
+            for _ in range(5):
+                found[number] = model(inputs[number])
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, result in enumerate(expected):
+        to_one_bound(found[number], result)
+
+
+TRANSFORMS = {
+    "vmap": lambda m, x: torch.vmap(m)(x),
+    "grad": lambda m, x: torch.func.grad(lambda y: m(y).float().sum())(x),
+    "jvp": lambda m, x: torch.func.jvp(m, (x,), (x,))[1],
+    "functional_call": lambda m, x: torch.func.functional_call(
+        m, {name: y.detach() * 2 for name, y in m.named_parameters()}, (x,)
+    ),
+    "weights in a batch": lambda m, x: torch.vmap(lambda w: torch.func.functional_call(m, {"head.weight": w}, (x,)))(
+        torch.stack([m.head.weight.detach(), m.head.weight.detach() * 2])
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_transforms_of_torch_func(wheel, calls, model, x, case):
+    expected = TRANSFORMS[case](model, x)
+    wheel.patch(model)
+    to_one_bound(TRANSFORMS[case](model, x), expected, 0.03)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, BF16])
+def test_an_autocast_is_heeded(wheel, calls, model, x, device, dtype):
+    stock = beside(model)
+    wheel.patch(model)
+    with torch.autocast(device, dtype=dtype):
+        result = model(x)
+        assert result.dtype is dtype
+        to_one_bound(result, stock(x), 0.03)
+    assert ("linear" in calls) == (dtype is BF16)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_patched_model_trains(wheel, calls, model, x, is_compiled):
+    stock = beside(model)
+    wheel.patch(model)
+    function = torch.compile(model, backend="aot_eager", fullgraph=True) if is_compiled else model
+    for each, run in ((stock, stock), (model, function)):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            run(x).float().square().mean().backward()
+            optimizer.step()
+    for mine, theirs in zip(model.parameters(), stock.parameters(), strict=True):
+        to_one_bound(mine.grad, theirs.grad, 0.1)
+    with torch.no_grad():
+        to_one_bound(function(x), stock(x), 0.03)
+
+
+@torch.no_grad()
+def test_a_promise_ends_with_a_write_and_is_renewed(wheel, calls, model):
+    package = package_of(wheel)
+    promised = package._torch_promises.promised
+    report = wheel.patch(model, constant=True)
+    assert report.is_constant
+    assert "nobody may write them" in str(report)
+    weight = model.head.weight
+    is_kept = lambda: promised(weight) is not weight  # noqa: E731
+    assert is_kept()
+    assert promised(weight.detach()) is not weight
+    weight.mul_(2)
+    assert not is_kept()
+    assert wheel.patch(model, constant=True).already
+    assert is_kept()
+    weight.data = weight.data.clone()
+    assert not is_kept()
+    wheel.patch(model, constant=True)
+    assert is_kept()
+    wheel.unpatch(model)
+    assert not is_kept()
+
+
+@torch.no_grad()
+def test_a_promise_keeps_no_memory(wheel, calls, model):
+    package = package_of(wheel)
+    known = package._torch_promises._KNOWN
+    wheel.patch(model, constant=True)
+    count = len(known)
+    for module in model.modules():
+        module._parameters.clear()
+    gc.collect()
+    assert len(known) <= count - NUM_LINEARS

@@ -1,0 +1,20 @@
+"""What may be done with a patched and with a quantised model, on the CPU: torch computes what the kernels would."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(*(f"tests.device.{x}" for x in ("patched_cases", "quantized_cases", "small_models")))
+
+from tests.device.patched_cases import *  # noqa: E402, F403
+from tests.device.quantized_cases import *  # noqa: E402, F403
+
+
+@pytest.fixture
+def wheel(module):
+    return module
+
+
+@pytest.fixture
+def device():
+    return "cpu"
