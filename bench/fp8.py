@@ -14,7 +14,7 @@ LEAST = 1e-12
 """A scale factor is at least this, so that a row of zeros divides by no zero."""
 
 
-def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x (rows, k) in e4m3, and the factors (rows, 1) of its rows; torch.compile makes one kernel of it."""
     wide = x.float()
     scale = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp_min(LEAST)
@@ -22,17 +22,17 @@ def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Fp8Linear(nn.Module):
-    """A Linear by torch._scaled_mm: weights quantised by rows beforehand, inputs with each call."""
+    """A Linear by torch._scaled_mm: weights quantized by rows beforehand, inputs with each call."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        weight, scale = quantise_rows(linear.weight)
+        weight, scale = quantize_rows(linear.weight)
         self.weight, self.scale = (nn.Parameter(x, requires_grad=False) for x in (weight, scale.t().contiguous()))
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute x @ weight^T, (..., n), of x (..., k)."""
-        rows, factors = quantise_rows(x.reshape(-1, x.shape[-1]))
+        rows, factors = quantize_rows(x.reshape(-1, x.shape[-1]))
         found: torch.Tensor = torch._scaled_mm(  # noqa: SLF001 - what torch has, and users call
             rows, self.weight.t(), factors, self.scale, bias=self.bias, out_dtype=x.dtype
         )

@@ -156,24 +156,24 @@ def layer_row(wheel: Any, model: Model, experts: Weights, tokens: int) -> dict[s
     """Time whole layers, router, permutation and weighted sum among them."""
     layer = example(wheel)
     x = torch.randn(tokens, model.hidden, device="cuda", dtype=torch.bfloat16)
-    route, combine, quantise = (torch.compile(f) for f in (layer.route, layer.combine, layer.quantise_rows))
+    route, combine, quantize = (torch.compile(f) for f in (layer.route, layer.combine, layer.quantize_rows))
     plain = layer.Experts(experts.gate_up, experts.down)
-    quantised = plain.quantised()
+    quantized = plain.quantized()
 
     def computed(weights: Any) -> torch.Tensor:
         routes = route(torch.nn.functional.linear(x, experts.router), model.top)
-        result: torch.Tensor = combine(layer.multiply(x, routes, weights, quantise), routes)
+        result: torch.Tensor = combine(layer.multiply(x, routes, weights, quantize), routes)
         return result
 
     calls: dict[str, Callable[[], object]] = {
         "wheel": lambda: computed(plain),
-        "wheel fp8": lambda: computed(quantised),
+        "wheel fp8": lambda: computed(quantized),
     }
     row: dict[str, Any] = {"model": model.name, "tokens": tokens, "errors": []}
     expected = layer.MixtureOfExperts(experts.router, plain, model.top)(x)
     row["errors"].append(relative_error(computed(plain), expected))
     try:
-        row["errors_fp8"] = [relative_error(computed(quantised), expected)]
+        row["errors_fp8"] = [relative_error(computed(quantized), expected)]
     except wheel.UnsupportedError as error:
         row["fp8_refused"] = str(error).splitlines()[0]
         del calls["wheel fp8"]

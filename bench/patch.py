@@ -3,7 +3,7 @@
     PYTHONPATH=. python bench/patch.py --out patch.json --max-seconds 90
 
 Each architecture of `bench/architectures.py` runs as it is, patched, patched under torch.compile, unpatched, and
-quantised. Errors are against the same model in float32; the patched one's may be at most SLACK times stock's. Then a
+quantized. Errors are against the same model in float32; the patched one's may be at most SLACK times stock's. Then a
 stack of decoder layers (see `bench/model.py`) is timed: stock, torch.compile, patch, and patch under torch.compile,
 each captured in a CUDA graph, in interleaved rounds; `constant` has the promise that weights are constant.
 torch.compile is told to refuse a graph break. What the time leaves no room for is left out, and said. With
@@ -12,7 +12,7 @@ torch.compile is told to refuse a graph break. What the time leaves no room for 
     PYTHONPATH=. python bench/patch.py --out patch.json --no-models --layers 4 --max-seconds 130
 
 With --fp8 the rows are of FP8 weights: quantize(model, "fp8") beside the same layers by torch._scaled_mm (see
-`bench/fp8.py`), each with and without torch.compile. The quantised one's error may be at most FP8_SLACK times torch's.
+`bench/fp8.py`), each with and without torch.compile. The quantized one's error may be at most FP8_SLACK times torch's.
 
     PYTHONPATH=. python bench/patch.py --out fp8.json --no-models --fp8 --layers 2 --max-seconds 130
 """
@@ -54,7 +54,7 @@ BACKEND = "aot_eager"
 ROUTED_SLACK = 2.0
 """In the place of SLACK where tokens are routed to experts: near a tie, rounding sends one elsewhere as a whole."""
 FP8_SLACK = 1.1
-"""In the place of SLACK where torch's route quantises too: both round to 3 bits, of other float32 values."""
+"""In the place of SLACK where torch's route quantizes too: both round to 3 bits, of other float32 values."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def check(example: Example) -> dict[str, Any]:
 
 
 def quantize(example: Example) -> dict[str, Any]:
-    """Say how far the quantised products of one architecture are from itself in its own type, and how large it is."""
+    """Say how far the quantized products of one architecture are from itself in its own type, and how large it is."""
     stock = example.call(example.model)
     found: dict[str, Any] = {}
     for kind in ("fp8", "int8"):

@@ -1,4 +1,4 @@
-"""What may be done with a quantised model: a test a line of the wheel's table, on the CPU by stand-ins and on a GPU.
+"""What may be done with a quantized model: a test a line of the wheel's table, on the CPU by stand-ins and on a GPU.
 
 The fixtures are those of `patched_cases`.
 """
@@ -6,11 +6,13 @@ The fixtures are those of `patched_cases`.
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.device.patched_cases import NUM_LINEARS, package_of
 from tests.device.small_models import BF16, WIDTH, beside, draw, error, net, num_bytes, standing, to_one_bound
@@ -56,7 +58,7 @@ def test_the_narrow_weight_is_the_only_one(wheel, calls, base, inputs, narrow):
     assert (calls.count("linear"), calls.count("quantize")) == (NUM_LINEARS, NUM_LINEARS)
     assert wheel.quantize(base, narrow).already == report.quantized
     assert wheel.unpatch(base) == ()
-    assert "it is quantised to" in wheel.patch(base).left["head"]
+    assert "it is quantized to" in wheel.patch(base).left["head"]
 
 
 @torch.no_grad()
@@ -104,7 +106,7 @@ def test_a_write_of_the_weight_is_refused_by_name(wheel, calls, base, inputs, wr
 
 
 @torch.no_grad()
-def test_another_weight_is_quantised_anew(wheel, calls, base, inputs, narrow):
+def test_another_weight_is_quantized_anew(wheel, calls, base, inputs, narrow):
     stock = beside(base)
     wheel.quantize(base, narrow, constant=True)
     base(inputs)
@@ -145,8 +147,40 @@ def test_it_is_saved_and_loaded_by_safetensors(wheel, calls, base, inputs, devic
         assert torch.equal(other(inputs), base(inputs))
 
 
+@pytest.mark.parametrize("offload", ["cpu_offload", "disk_offload", "save_model"])
+def test_accelerate_offloads_and_saves_it(wheel, calls, base, inputs, device, narrow, tmp_path, offload):
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    wheel.quantize(base, narrow)
+    with torch.no_grad():
+        expected = base(inputs)
+    if offload == "save_model":
+        accelerate.Accelerator(cpu=True).save_model(base, str(tmp_path))
+        other = net(device)
+        wheel.quantize(other, narrow)
+        accelerate.load_checkpoint_in_model(other, str(tmp_path))
+    else:
+        other, options = base, {"offload_dir": str(tmp_path)} if offload == "disk_offload" else {}
+        getattr(accelerate, offload)(
+            other, execution_device=0 if device == "cuda" else device, offload_buffers=True, **options
+        )
+    with torch.no_grad():
+        assert torch.equal(other(inputs), expected)
+
+
 @torch.no_grad()
-def test_a_state_dict_of_16_bits_is_quantised(wheel, calls, base, inputs, device, narrow):
+def test_operations_are_counted_as_those_of_16_bits(wheel, calls, base, inputs, narrow):
+    counts = []
+    for is_narrow in (False, True):
+        if is_narrow:
+            wheel.quantize(base, narrow)
+        with FlopCounterMode(display=False) as counter:
+            base(inputs)
+        counts.append(counter.get_total_flops())
+    assert counts[1] == counts[0] > 0
+
+
+@torch.no_grad()
+def test_a_state_dict_of_16_bits_is_quantized(wheel, calls, base, inputs, device, narrow):
     other = net(device)
     wheel.quantize(base, narrow)
     base.load_state_dict(other.state_dict())
@@ -158,7 +192,10 @@ def test_a_state_dict_of_16_bits_is_quantised(wheel, calls, base, inputs, device
 def test_copies_and_pickles(wheel, calls, base, inputs, narrow):
     wheel.quantize(base, narrow)
     expected = base(inputs)
-    for other in (copy.deepcopy(base), pickle.loads(pickle.dumps(base))):
+    file = io.BytesIO()
+    torch.save(base, file)
+    file.seek(0)
+    for other in (copy.deepcopy(base), pickle.loads(pickle.dumps(base)), torch.load(file, weights_only=False)):
         assert torch.equal(other(inputs), expected)
         other.head.requantize(other.head.dequantize() * 2)
     assert torch.equal(base(inputs), expected)
@@ -230,7 +267,7 @@ def test_adapters_train_on_it_and_are_not_merged_into_it(wheel, calls, base, inp
 
 
 @torch.no_grad()
-def test_a_patched_model_is_quantised_and_keeps_hooks(wheel, calls, base, inputs, narrow):
+def test_a_patched_model_is_quantized_and_keeps_hooks(wheel, calls, base, inputs, narrow):
     base.head.register_forward_hook(lambda m, args, y: y * 2)
     stock, head = beside(base), base.head
     wheel.patch(base)
@@ -286,6 +323,7 @@ def test_calls_that_the_wheel_does_not_serve_are_torchs(wheel, calls, base, inpu
     expected = base(inputs)
     calls.clear()
     results = [torch.vmap(base)(inputs), torch.func.functional_call(base, {"head.bias": base.head.bias + 0}, (inputs,))]
+    results.append(torch.func.jvp(base, (inputs,), (inputs,))[0])
     torch.use_deterministic_algorithms(mode=True)
     try:
         results.append(base(inputs))

@@ -122,20 +122,20 @@ def with_factors(x, weight, offsets, *, scale_x=None, scale_w=None, **options):
     return torch_reference.grouped_linear(x, weight, offsets, **options)
 
 
-def test_float8_is_near_and_quantises_each_token_once(package_of_both, monkeypatch):
+def test_float8_is_near_and_quantizes_each_token_once(package_of_both, monkeypatch):
     example = example_of(package_of_both)
     monkeypatch.setattr(example, "grouped_linear", with_factors)
     x, router, gate_up, down = drawn()
-    quantised = []
+    quantized = []
 
-    def quantise(rows):
-        quantised.append(len(rows))
-        return example.quantise_rows(rows)
+    def quantize(rows):
+        quantized.append(len(rows))
+        return example.quantize_rows(rows)
 
-    layer = example.MixtureOfExperts(router, example.Experts(gate_up, down).quantised(), TOP, quantise)
+    layer = example.MixtureOfExperts(router, example.Experts(gate_up, down).quantized(), TOP, quantize)
     error = relative_error(layer(x), by_tokens(x, torch.nn.functional.linear(x, router), gate_up, down))
     assert 0.01 < error < 0.08
-    assert quantised == [TOKENS, TOKENS * TOP]
+    assert quantized == [TOKENS, TOKENS * TOP]
 
 
 def test_float8_operands_and_factors_are_those_that_the_package_takes(package_of_both):
@@ -152,8 +152,8 @@ def test_float8_operands_and_factors_are_those_that_the_package_takes(package_of
     assert (tuple(result.shape), result.dtype) == ((TOKENS * TOP, HIDDEN), BF16)
 
 
-def test_a_row_of_zeros_is_quantised_to_zeros(package):
-    values, scale = example_of(package).quantise_rows(torch.zeros(2, 8))
+def test_a_row_of_zeros_is_quantized_to_zeros(package):
+    values, scale = example_of(package).quantize_rows(torch.zeros(2, 8))
     assert (values.float() == 0).all()
     assert torch.isfinite(scale).all()
 
@@ -164,7 +164,7 @@ def test_what_a_wheel_lacks_is_said_by_name(package, package_of_both):
     assert [example_of(package_of_both).lacking(x) for x in (BF16, E4)] == [[], []]
     example, (_, router, gate_up, down) = example_of(package), drawn()
     with pytest.raises(package.UnsupportedError) as raised:
-        example.MixtureOfExperts(router, example.Experts(gate_up, down).quantised(), TOP)
+        example.MixtureOfExperts(router, example.Experts(gate_up, down).quantized(), TOP)
     assert str(raised.value) == (
         "this wheel lacks e4m3_bf16_kk_gathered_swiglu and e4m3_bf16_kk_grouped, which a layer of float8_e4m3fn takes; "
         "build one with it: aot build --operations default,e4m3_bf16_kk_gathered_swiglu,e4m3_bf16_kk_grouped"

@@ -1,4 +1,4 @@
-"""Five architectures of transformers with random weights, patched and quantised: that nothing else differs.
+"""Five architectures of transformers with random weights, patched and quantized: that nothing else differs.
 
 The one stand-in is for the products themselves, which torch computes on the CPU as the kernels would on a GPU, in
 float32 and rounded once (`torch_reference.stand_in`); tables, tracing and torch.compile are the real ones.
@@ -113,7 +113,7 @@ def test_a_patched_model_is_offloaded(drawn, module, calls, tmp_path, offload):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_quantised_models_are_near_and_narrow(example, module, calls, kind):
+def test_quantized_models_are_near_and_narrow(example, module, calls, kind):
     with torch.no_grad():
         stock = example.call(example.model)
         report = module.quantize(example.model, kind)

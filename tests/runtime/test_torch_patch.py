@@ -60,14 +60,14 @@ def computed(linear):
     return linear
 
 
-class Quantised(torch.Tensor):
+class Quantized(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), options=None):
         raise AssertionError("nothing is to be computed")
 
 
-def quantised(linear):
-    linear._parameters["weight"] = torch.Tensor._make_subclass(Quantised, torch.zeros(16, 32, dtype=BF16))
+def quantized(linear):
+    linear._parameters["weight"] = torch.Tensor._make_subclass(Quantized, torch.zeros(16, 32, dtype=BF16))
     return linear
 
 
@@ -98,7 +98,7 @@ LEFT = {
     ),
     "replaced": (lambda: replaced(nn.Linear(32, 16, dtype=BF16)), "its forward was replaced on the module itself"),
     "computed": (lambda: computed(nn.Linear(32, 16, dtype=BF16)), "its weight is no parameter, but computed"),
-    "quantised": (lambda: quantised(nn.Linear(32, 16, dtype=BF16)), "test_torch_patch.Quantised, no plain tensor"),
+    "quantized": (lambda: quantized(nn.Linear(32, 16, dtype=BF16)), "test_torch_patch.Quantized, no plain tensor"),
     "mixed": (lambda: mixed(nn.Linear(32, 16, dtype=BF16)), "its bias is torch.float16, its weight torch.bfloat16"),
     "weight_norm": (
         lambda: nn.utils.parametrizations.weight_norm(nn.Linear(32, 16, dtype=BF16)),

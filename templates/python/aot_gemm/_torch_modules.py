@@ -131,7 +131,7 @@ def _why_no_matrix(name: str, tensor: Any, weight: Any, module: Any) -> str | No
     kind, shape = type(tensor), (module.out_features, module.in_features)[: 2 if name == "weight" else 1]
     reason = None
     if not (is_plain(tensor) or isinstance(tensor, FakeTensor)):
-        reason = f"is a {kind.__module__}.{kind.__qualname__}, no plain tensor, as quantised ones"
+        reason = f"is a {kind.__module__}.{kind.__qualname__}, no plain tensor, as quantized ones"
     elif tensor.dtype not in DTYPES:
         reason = f"is {tensor.dtype}; expected torch.bfloat16 or torch.float16"
     elif tensor.dtype != weight.dtype:

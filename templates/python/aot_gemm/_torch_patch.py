@@ -70,7 +70,7 @@ def _patch(
 def unpatch(model: Any) -> tuple[str, ...]:
     """Give every module of a model the class that it had before `patch`; return the names of those that change.
 
-    Promises of their weights end. Quantised modules stay: their weights of 16 bits are gone.
+    Promises of their weights end. Quantized modules stay: their weights of 16 bits are gone.
 
     Raises:
         OperandError: the model is no nn.Module.
@@ -199,12 +199,12 @@ def _linears(model: Any) -> dict[str, Any]:
 
 def _why(name: str, module: Any, where: Callable[[str, Any], bool] | None) -> str | None:
     if isinstance(module, QuantizedLinear):
-        return f"it is quantised to {module.format}, and computes by this package already"
+        return f"it is quantized to {module.format}, and computes by this package already"
     return why_left(module) if where is None or where(name, module) else "where= does not choose it"
 
 
 def _why_wide(name: str, module: Any, where: Callable[[str, Any], bool] | None, narrow: Any) -> str | None:
-    """Say why a Linear is not to be quantised; None where it may be."""
+    """Say why a Linear is not to be quantized; None where it may be."""
     if where is not None and not where(name, module):
         return "where= does not choose it"
     reason = why_no_linear(module)
@@ -215,7 +215,7 @@ def _why_wide(name: str, module: Any, where: Callable[[str, Any], bool] | None, 
 
 
 def _why_shared(weight: Any, model: Any, free: set[str]) -> str | None:
-    """Say why a weight is not quantised that stays elsewhere in 16 bits, so that it would be held twice."""
+    """Say why a weight is not quantized that stays elsewhere in 16 bits, so that it would be held twice."""
     for name, module in model.named_modules():
         for key, x in module._parameters.items():  # noqa: SLF001
             if x is weight and not (name in free and key == "weight"):

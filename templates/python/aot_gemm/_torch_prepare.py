@@ -1,4 +1,4 @@
-"""Weights that are packed once: quantised with their factors, gate and linear rows in one matrix, promised."""
+"""Weights that are packed once: quantized with their factors, gate and linear rows in one matrix, promised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRANULARITIES = ("row", "tensor", "block")
 _LEAST_SCALE = 2.0**-126
 """LEAST_SCALE of the toolchain's row_quantization.py, by which `quantize` computes its scales: none becomes 0."""
 _SLAB = 8 * _BLOCK
-"""Rows that are quantised at a time, so that little is held in float32."""
+"""Rows that are quantized at a time, so that little is held in float32."""
 
 
 class PreparedWeight(NamedTuple):
@@ -47,7 +47,7 @@ def prepare(
 
     Args:
         weight: (n, k) in GPU memory, of any strides: bfloat16, float16 or float32. With `up`, the rows of the gate.
-        dtype: float8_e4m3fn, float8_e5m2 or int8 to quantise to, as torch has it or by name; None for the weight's own.
+        dtype: float8_e4m3fn, float8_e5m2 or int8 to quantize to, as torch has it or by name; None for the weight's own.
         granularity: "row" for a factor of each row, (n, 1); "tensor" for one of all, (1,); "block" for one of each 128
             by 128 elements, (ceil(n / 128), ceil(k / 128)). Each is the largest magnitude over that of the type, but
             at least 2^-126, or 1 where all are zero.

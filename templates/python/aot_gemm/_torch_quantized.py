@@ -31,7 +31,7 @@ class QuantizedLinear(nn.Linear):
     - `weight` is what these stand for, in `weight_dtype`: computed where it is read, and written by nobody. A write of
       it, as of adapters that are merged, is a ReadOnlyError; `requantize` takes another weight.
     - Changes of the model's type, as by half(), are of `weight_dtype` and the bias, and leave the buffers.
-    - A state dict of an nn.Linear is taken too: its weight is quantised.
+    - A state dict of an nn.Linear is taken too: its weight is quantized.
     - Gradients are recorded of inputs and the bias: those of torch's product with `weight`.
     - What `patch` leaves to torch of an nn.Linear's calls, as those on the CPU, torch computes with `weight` here too.
     """

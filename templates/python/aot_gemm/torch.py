@@ -68,7 +68,7 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
     float16 that this wheel has tuned products of the format for, and of those under `patch`. The module stays the same
     object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight` and `scale`, and the
     weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they are loaded into a
-    model that was quantised as well, whose weights may be of the meta device, on the CPU or other ones. Inputs are
+    model that was quantized as well, whose weights may be of the meta device, on the CPU or other ones. Inputs are
     rounded by rows with each call, by the wheel's kernel, or by torch where it has none. A weight that another module
     has too, as an embedding has the head's, stays. Where this raises, the model is as it was.
 
@@ -81,7 +81,7 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
         options: of a model `where`, as `patch` has it, and `constant`, the promise that `patch` has, of the buffers.
 
     Returns:
-        Of a model, which modules are quantised and left, and why, and the bytes of its tensors before and after.
+        Of a model, which modules are quantized and left, and why, and the bytes of its tensors before and after.
 
     Raises:
         UnsupportedError: there is no such format, or this wheel has no such kernels for a tensor.

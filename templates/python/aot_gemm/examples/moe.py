@@ -2,7 +2,7 @@
 
     from aot_gemm.examples.moe import Experts, MixtureOfExperts
 
-    layer = MixtureOfExperts(router, Experts(gate_up, down), top=8)  # or Experts(gate_up, down).quantised()
+    layer = MixtureOfExperts(router, Experts(gate_up, down), top=8)  # or Experts(gate_up, down).quantized()
     y = layer(x)  # x (..., hidden), bfloat16, in GPU memory
 
 The rows of an expert are a group. Which token a row is of is an index, by which the first product reads x while it
@@ -40,8 +40,8 @@ OPERATIONS = {
 LARGEST_ERROR = {torch.bfloat16: 0.01, torch.float8_e4m3fn: 0.08}
 """Relative Frobenius error that `main` allows: rounding to bfloat16, and to 3 bits of mantissa in float8."""
 
-Quantise = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""`quantise_rows`, or what stands for it: it compiled, or the package's `quantize` where the wheel has it."""
+Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""`quantize_rows`, or what stands for it: it compiled, or the package's `quantize` where the wheel has it."""
 
 
 class Routes(NamedTuple):
@@ -76,7 +76,7 @@ def route(logits: torch.Tensor, top: int) -> Routes:
     return Routes(weights / weights.sum(-1, keepdim=True), token_of, offsets, places.view(tokens, top))
 
 
-def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Round each row of the last dimension to float8_e4m3fn; give it, and the factors (..., 1) to multiply it by."""
     scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / MAX_E4M3
     return (x.float() / scale).to(torch.float8_e4m3fn), scale
@@ -94,11 +94,11 @@ class Experts(NamedTuple):
     down_scale: torch.Tensor | None = None
     """(experts, hidden), float32."""
 
-    def quantised(self) -> Experts:
+    def quantized(self) -> Experts:
         """Round the weights to float8, expert by expert: in float32 all at once may not fit."""
         rounded: list[torch.Tensor] = []
         for weight in (self.gate_up, self.down):
-            parts = [quantise_rows(x) for x in weight]
+            parts = [quantize_rows(x) for x in weight]
             rounded += [torch.stack([x for x, _ in parts]), torch.stack([x.squeeze(-1) for _, x in parts])]
         gate_up, gate_up_scale, down, down_scale = rounded
         return Experts(gate_up, down, gate_up_scale, down_scale)
@@ -116,7 +116,7 @@ def lacking(dtype: torch.dtype) -> list[str]:
     if dtype not in OPERATIONS:
         raise UnsupportedError(
             f"the experts' weights are {dtype}; expected bfloat16, or float8_e4m3fn with factors; convert them, or "
-            "call Experts.quantised()"
+            "call Experts.quantized()"
         )
     found = []
     for tag, is_first in zip(OPERATIONS[dtype], (True, False), strict=True):
@@ -142,27 +142,27 @@ def require(dtype: torch.dtype) -> None:
 
 
 def multiply(
-    x: torch.Tensor, routes: Routes, experts: Experts, quantise: Quantise = quantise_rows, **modes: bool
+    x: torch.Tensor, routes: Routes, experts: Experts, quantize: Quantize = quantize_rows, **modes: bool
 ) -> torch.Tensor:
     """Compute what the experts give of each row: (rows, hidden), bfloat16, rows in the order of the experts.
 
-    Weights of float8 take rows of float8: a token is quantised once, and not once for each of its experts.
+    Weights of float8 take rows of float8: a token is quantized once, and not once for each of its experts.
 
     Args:
         x: (tokens, hidden), bfloat16.
         routes: of `route`.
         experts: the weights.
-        quantise: what rounds rows to float8.
+        quantize: what rounds rows to float8.
         modes: `deterministic` and `batch_invariant`, as `grouped_linear` has them.
     """
     if experts.gate_up_scale is None:
         inner = grouped_linear(x, experts.gate_up, routes.offsets, index=routes.token_of, gate="silu", **modes)
         return grouped_linear(inner, experts.down, routes.offsets, **modes)
     named: dict[str, Any] = {"out_dtype": torch.bfloat16, **modes}
-    tokens, scale = quantise(x)
+    tokens, scale = quantize(x)
     first = {"index": routes.token_of, "gate": "silu", "scale_x": scale, "scale_w": experts.gate_up_scale}
     inner = grouped_linear(tokens, experts.gate_up, routes.offsets, **first, **named)
-    rows, scale = quantise(inner)
+    rows, scale = quantize(inner)
     return grouped_linear(rows, experts.down, routes.offsets, scale_x=scale, scale_w=experts.down_scale, **named)
 
 
@@ -181,7 +181,7 @@ class MixtureOfExperts(torch.nn.Module):
     """
 
     def __init__(
-        self, router: torch.Tensor, experts: Experts, top: int, quantise: Quantise = quantise_rows, **modes: bool
+        self, router: torch.Tensor, experts: Experts, top: int, quantize: Quantize = quantize_rows, **modes: bool
     ) -> None:
         """Keep the weights.
 
@@ -189,7 +189,7 @@ class MixtureOfExperts(torch.nn.Module):
             router: (experts, hidden), of the type of x.
             experts: the weights, of bfloat16 or of float8.
             top: experts of a token.
-            quantise: as `multiply` has it.
+            quantize: as `multiply` has it.
             modes: the same.
 
         Raises:
@@ -197,7 +197,7 @@ class MixtureOfExperts(torch.nn.Module):
         """
         super().__init__()
         require(experts.gate_up.dtype)
-        self.top, self.quantise, self.modes = top, quantise, modes
+        self.top, self.quantize, self.modes = top, quantize, modes
         for name, tensor in {"router": router, **experts._asdict()}.items():
             self.register_buffer(name, tensor)
 
@@ -206,7 +206,7 @@ class MixtureOfExperts(torch.nn.Module):
         tokens = x.reshape(-1, x.shape[-1])
         routes = route(torch.nn.functional.linear(tokens, self.router), self.top)
         experts = Experts(self.gate_up, self.down, self.gate_up_scale, self.down_scale)
-        rows = multiply(tokens, routes, experts, self.quantise, **self.modes)
+        rows = multiply(tokens, routes, experts, self.quantize, **self.modes)
         return combine(rows, routes).view(x.shape)
 
 
@@ -216,7 +216,7 @@ def by_experts(x: torch.Tensor, logits: torch.Tensor, experts: Experts, top: int
     Args:
         x: (tokens, hidden).
         logits: (tokens, experts).
-        experts: the weights, not quantised.
+        experts: the weights, not quantized.
         top: experts of a token.
     """
     weights, chosen = torch.softmax(logits.float(), dim=-1).topk(top, dim=-1)
@@ -247,7 +247,7 @@ def _compared(values: argparse.Namespace, device: str) -> dict[torch.dtype, floa
     errors = {}
     for dtype in OPERATIONS:
         try:
-            layer = MixtureOfExperts(router, plain if dtype == torch.bfloat16 else plain.quantised(), values.top)
+            layer = MixtureOfExperts(router, plain if dtype == torch.bfloat16 else plain.quantized(), values.top)
         except UnsupportedError as error:
             print(error)
             continue
