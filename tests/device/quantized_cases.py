@@ -14,8 +14,19 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.device.patched_cases import NUM_LINEARS, package_of
-from tests.device.small_models import BF16, WIDTH, beside, draw, error, net, num_bytes, standing, to_one_bound
+from tests.device.small_models import (
+    BF16,
+    NUM_LINEARS,
+    WIDTH,
+    beside,
+    draw,
+    error,
+    net,
+    num_bytes,
+    package_of,
+    standing,
+    to_one_bound,
+)
 
 FORMATS = {"fp8": (torch.float8_e4m3fn, 0.08), "int8": (torch.int8, 0.03)}
 """By format: the element type, and what relative error ten products in a row stay within. A wrong factor gives 1."""
@@ -53,7 +64,9 @@ def test_the_narrow_weight_is_the_only_one(wheel, calls, base, inputs, narrow):
     assert (head.scale.dtype, tuple(head.scale.shape)) == (torch.float32, (1024, 1))
     assert set(head.state_dict()) == {"bias", "qweight", "scale"}
     assert not any(x.shape == head.weight.shape for x in head.parameters())
-    found = error(base(inputs), stock(inputs))
+    result = base(inputs)
+    assert result.view(-1).shape == (result.numel(),)
+    found = error(result, stock(inputs))
     assert 0.001 < found < FORMATS[narrow][1], found
     assert calls.count("linear") == NUM_LINEARS
     assert calls.count("quantize") == NUM_LINEARS - len(report.by_torch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import torch
 from torch import nn
@@ -10,6 +11,8 @@ from torch.nn import functional
 
 BF16 = torch.bfloat16
 WIDTH, HEADS, KV_HEADS, INNER = 512, 8, 2, 1536
+NUM_LINEARS = 15
+"""Of `Net`."""
 BOUND = 0.02
 """Relative error of some ten products in a row in bfloat16, each rounded in its own order."""
 
@@ -99,3 +102,8 @@ def num_bytes(model):
 def to_one_bound(got, expected, bound=BOUND):
     found = error(got, expected)
     assert found < bound, found
+
+
+def package_of(wheel):
+    """Return the package whose module for torch is given."""
+    return sys.modules[wheel.__name__.rpartition(".")[0]]

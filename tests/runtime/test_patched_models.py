@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"tests.device.{x}" for x in ("patched_cases", "quantized_cases", "small_models")))
+SHARED = ("patched_call_cases", "patched_cases", "quantized_cases", "small_models")
+pytest.register_assert_rewrite(*(f"tests.device.{x}" for x in SHARED))
 
+from tests.device.patched_call_cases import *  # noqa: E402, F403
 from tests.device.patched_cases import *  # noqa: E402, F403
 from tests.device.quantized_cases import *  # noqa: E402, F403
 
