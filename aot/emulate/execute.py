@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 SEED = 0
 """Of the operands."""
 
-MAX_INSTRUCTIONS = 200_000
-"""Warp instructions of one execution, by estimate, past which a case is left out: one or two seconds."""
+MAX_INSTRUCTIONS = 60_000
+"""Warp instructions of one execution, by estimate, past which a case is left out: half a second."""
 
 READS_B, STARTS_NEXT = "reads b", "lets the next kernel start"
 """What the machine says of two accesses before the kernel in front has ended."""
