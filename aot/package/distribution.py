@@ -14,10 +14,12 @@ from packaging.version import InvalidVersion, Version
 
 from aot.core.errors import PackageError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.select.coverage import called
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aot.select.coverage import Coverage
     from aot.select.rows import RowSelection
     from aot.select.selection import Selection
 
@@ -89,16 +91,30 @@ def _words(target: str) -> str:
     return target.replace("_", ".").replace("-", ".")
 
 
-def wheel_version(version: str, *selections: Selection, rows: Sequence[RowSelection] = ()) -> str:
+def wheel_version(
+    version: str,
+    *selections: Selection,
+    rows: Sequence[RowSelection] = (),
+    coverages: Sequence[Coverage | None] = (),
+) -> str:
     """Return the version of a wheel: the toolchain's, or the user's, and what its tables are.
 
     `0.1.0+thor.0.predicted.h0a1b2c3d4e5f` sorts below `0.1.0+thor.1.measured.20261121.h5f4e3d2c1b0a`: a measured
     table above a predicted one, later measurements above earlier ones. Of several tables the number is how many are
     measured, and where not all are, those follow the day: `0.1.0+h100.h200.1.measured.20261121.h200.h5f4e3d2c1b0a`.
-    Different selections have different versions, so that installing another one replaces what is there. A changed
+    A table is measured where most of the problems that it was made for are. Different selections have different
+    versions, so that installing another one replaces what is there. A changed
     runtime is a changed toolchain: another `version`.
+
+    Args:
+        version: the toolchain's, or the user's.
+        selections: one for each table.
+        rows: those of row operations.
+        coverages: how each table answers what it was made for; where none are given, by the selections' own account.
     """
-    measured = [x for x in selections if x.provenance == PROVENANCE_MEASURED]
+    known = coverages or [x.coverage for x in selections]
+    pairs = zip(selections, known, strict=True)
+    measured = [x for x, found in pairs if called(x.provenance, found) == PROVENANCE_MEASURED]
     parts = [*(_words(x.target) for x in selections), str(len(measured))]
     if measured:
         parts += [str(PROVENANCE_MEASURED), str(_last_date(measured))]

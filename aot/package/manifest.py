@@ -37,7 +37,7 @@ from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
 from aot.package.packed_table import PackedTable, pack, unpack
-from aot.select.coverage import Coverage
+from aot.select.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret
 
 if TYPE_CHECKING:
@@ -126,6 +126,11 @@ class WheelTable(DeviceTable):
     """The target's, of device memory, likewise."""
     bigger_tiles: dict[KernelName, tuple[Text, ...]]
     """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
+
+    @property
+    def called(self) -> Provenance:
+        """Say what the table is called: measured only where most of what it was made for is."""
+        return called(self.provenance, self.coverage)
 
 
 MAX_TABLES = 8

@@ -297,7 +297,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
     return {
         "origins": manifest.tables,
         **state_variables(manifest),
-        "provenance": " and ".join(sorted({table.provenance for table in manifest.tables})),
+        "provenance": " and ".join(sorted({table.called for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
         "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],

@@ -138,7 +138,10 @@ def manifest_of(
         manifest_version=MANIFEST_VERSION,
         package=package,
         version=version_of(
-            wheel_version, *(source.selection for source in sources), rows=[x.rows for x in sources if x.rows]
+            wheel_version,
+            *(source.selection for source in sources),
+            rows=[x.rows for x in sources if x.rows],
+            coverages=[x.coverage or x.selection.coverage for x in sources],
         ),
         arch=target.arch,
         platform_tag=target.platform_tag,

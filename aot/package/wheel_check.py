@@ -133,7 +133,7 @@ def check_wheel(wheel: Path) -> Iterator[str]:
     yield f"archive: {len(files)} files, each header as the build writes it"
     _check_record(wheel, files)
     manifest = _find_manifest(wheel, files)
-    tables = ", ".join(f"{table.target} {table.provenance}" for table in manifest.tables)
+    tables = ", ".join(f"{table.target} {table.called}" for table in manifest.tables)
     yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.all_kernels)} kernels; tables: {tables}"
     yield f"states: {states_text(manifest)}"
     num_files = _check_build(wheel, files, manifest.module)

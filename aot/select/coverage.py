@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.constraints import Count, Positive, Text
 from aot.core.dispatch import Tier, look_up
-from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
 from aot.core.operands import as_launched, misalignment
 from aot.families import family_of
 
@@ -76,6 +76,11 @@ class Coverage:
         return self.num_measured == self.num_problems
 
     @property
+    def is_mostly_measured(self) -> bool:
+        """Say whether more than half of the problems are answered by a kernel that was chosen by times of them."""
+        return 2 * self.num_measured > self.num_problems
+
+    @property
     def text(self) -> str:
         """Say it in a line: `16 problems: 12 measured, 3 predicted, 1 by the slow general kernel: n 7 is not ...`."""
         parts = [f"{self.num_measured} measured"]
@@ -100,6 +105,16 @@ def _reasons(counts: dict[str, int]) -> str:
     most = sorted(counts, key=lambda reason: (-counts[reason], reason))
     named = [reason if len(counts) == 1 else f"{reason} ({counts[reason]})" for reason in most[:NUM_REASONS]]
     return "; ".join([*named, *([f"and {len(most) - NUM_REASONS} more reasons"] if len(most) > NUM_REASONS else [])])
+
+
+def called(provenance: Provenance, found: Coverage | None) -> Provenance:
+    """Return what a table may be called: measured only where most of what it was made for is.
+
+    Args:
+        provenance: whether any of its kernels were chosen by measured times.
+        found: how it answers what it was made for; where that is not known, the provenance stands.
+    """
+    return provenance if found is None or found.is_mostly_measured else PROVENANCE_PREDICTED
 
 
 def untuned(operations: Sequence[Operation], shapes: ShapeSet) -> dict[str, int]:

@@ -11,6 +11,7 @@ from aot.core.errors import PackageError
 from aot.core.strict_json import decode
 from aot.package.distribution import check_name, check_version, selection_hash, wheel_version
 from aot.package.manifest import Package, WheelVersion
+from aot.select.coverage import Coverage
 from tests.unit.selections import SELECTION
 from tests.unit.twins import CONDITIONS
 
@@ -140,6 +141,24 @@ def test_no_two_selections_have_one_version():
     assert len({wheel_version("1", x) for x in others}) == len(others)
     assert wheel_version("1", SELECTION) == wheel_version("1", replace(SELECTION))
     assert selection_hash(SELECTION, SELECTION) != selection_hash(SELECTION)
+
+
+@pytest.mark.parametrize(
+    ("counts", "word"),
+    [((1649, 6919), "0.predicted"), ((0, 12), "0.predicted"), ((6, 6), "0.predicted"), ((7, 6), "1.measured.20261121")],
+)
+def test_a_version_says_measured_where_most_of_what_the_table_was_made_for_is(counts, word):
+    chosen = selection("measured", "2026-11-21")
+    found = Coverage(*counts, "bf16_kk m1 n8 k8", {}, {})
+    digest = selection_hash(chosen)
+    assert wheel_version("1", chosen, coverages=[found]) == f"1+h200.{word}.h{digest}"
+    told = replace(chosen, coverage=found)
+    assert wheel_version("1", told) == f"1+h200.{word}.h{selection_hash(told)}"
+
+
+def test_what_the_general_kernel_answers_is_not_measured():
+    found = Coverage(3, 0, "", {"n 7 is not a multiple of 8": 3}, {})
+    assert ".0.predicted.h" in wheel_version("1", selection("measured", "2026-11-21"), coverages=[found])
 
 
 @pytest.mark.parametrize("date", ["", "today", "2026-1-1", "\uff12026-11-21", "20261121extra"])

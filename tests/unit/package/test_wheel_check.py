@@ -75,7 +75,7 @@ def test_each_check_gives_a_line(tmp_path, monkeypatch):
     files = with_build({LIBRARY: b"\x7fELF" + names + b"\0", MANIFEST: FILES[MANIFEST]})
     assert list(check_wheel(wheel_of(tmp_path, files, files))) == [
         "archive: 5 files, each header as the build writes it",
-        "manifest: aot-gemm 0.1.0, 5 kernels; tables: h200 measured",
+        "manifest: aot-gemm 0.1.0, 5 kernels; tables: h200 predicted",
         "states: 2 of 5 kernels ran on the device, 1 executed in the interpreter, 2 compiled only",
         "hashes: 5 files as RECORD says, 2 as the installed package will check them",
         "libraries: manylinux_2_28_x86_64, needs, symbols and versions as expected",
