@@ -141,6 +141,7 @@ class Machine:
             bit=1 << token,
             token=token,
             generic=not is_async_proxy,
+            issuer=warp.number,
             launch=warp.launch.number,
         )
         self.operations[token] = agent

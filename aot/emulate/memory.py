@@ -146,6 +146,12 @@ class GlobalMemory:
             found.shadow.read(agent, slice(low, low + size))
         return found.content[low : low + size]
 
+    def note_strong(self, agent: Agent, addresses: Addresses, size: int, *, is_write: bool) -> None:
+        """Take note of atomic or strong accesses of `size` bytes at each address."""
+        for allocation, places, _ in self._places(addresses, size, agent.where):
+            if allocation.shadow is not None:
+                allocation.shadow.strong(agent, places.reshape(-1), is_write=is_write)
+
     def write(self, agent: Agent, addresses: Addresses, data: Bytes) -> None:
         """Write (n, size) bytes at n addresses; where two are equal, the later row stays."""
         if not addresses.size:

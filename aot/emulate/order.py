@@ -146,6 +146,8 @@ class Agent:
     """An operation's number, from 1."""
     generic: bool = False
     """Whether an operation writes through the generic proxy, as cp.async does."""
+    issuer: int = -1
+    """The warp that issued an operation, by number."""
     launch: int = 0
     """Which launch it is of, by number."""
 
@@ -183,6 +185,8 @@ class Shadow:
         self._at = np.zeros(num_cells, np.int32)
         self._operations, self._report, self._has_proxies = operations, report, has_proxies
         self._readers: dict[int, NDArray[np.int32]] = {}
+        self._strong_readers: dict[int, NDArray[np.int32]] = {}
+        self._strong_writers: dict[int, NDArray[np.int32]] = {}
         self._async_reads: list[_AsyncRead] = []
         self._places: dict[tuple[int, int], str] = {}
 
@@ -225,9 +229,19 @@ class Shadow:
             needs_fence = needs_fence and writer.generic
         if not is_seen:
             kind = FindingKind.WRITE_BEFORE_WRITE if is_write else FindingKind.READ_BEFORE_WRITE
+            if is_write and self._may_write_again(agent, by):
+                kind = FindingKind.LETTER
             self._report(kind, agent.where, f"{agent.who}, not ordered behind the write by {self._name(by, at)}")
         elif needs_fence and not is_fenced:
             self._report(FindingKind.PROXY_FENCE, agent.where, f"{agent.who}, written by {self._name(by, at)}")
+
+    def _may_write_again(self, agent: Agent, by: int) -> bool:
+        """Say whether both writes are TMA stores of one warp to global memory, which nothing orders.
+
+        Tiles in steps of 8 columns are stored by boxes of 32 that overlap, with equal values: in whichever order they
+        arrive. Where values differ, a schedule shows it as a wrong result.
+        """
+        return self._launch_of_cluster is not None and by < 0 and self._operations[-by].issuer == agent.issuer >= 0
 
     def _check_writers(self, agent: Agent, cells: Cells, *, is_write: bool) -> None:
         by, at = self._by[cells], self._at[cells]
@@ -255,6 +269,7 @@ class Shadow:
             as_bits: the same cells as the bits of a number; of an operation's read.
         """
         self._check_writers(agent, cells, is_write=False)
+        self._check_table(agent, cells, self._strong_writers, FindingKind.READ_BEFORE_WRITE)
         if agent.token:
             bits = bits_of(cells) if as_bits is None else as_bits
             last = self._async_reads[-1] if self._async_reads else None
@@ -263,20 +278,45 @@ class Shadow:
             else:
                 self._async_reads.append(_AsyncRead(agent, bits))
             return
-        if agent.warp not in self._readers:
-            self._readers[agent.warp] = np.zeros(self._by.size, np.int32)
-        self._readers[agent.warp][cells] = agent.epoch
+        self._note(agent, cells, self._readers)
+
+    def _note(self, agent: Agent, cells: Cells, table: dict[int, NDArray[np.int32]]) -> None:
+        if agent.warp not in table:
+            table[agent.warp] = np.zeros(self._by.size, np.int32)
+        table[agent.warp][cells] = agent.epoch
+
+    def _check_table(self, agent: Agent, cells: Cells, table: dict[int, NDArray[np.int32]], kind: FindingKind) -> None:
+        """Report an access that is not ordered behind those of other warps in a table."""
+        seen = agent.knowledge.seen
+        for warp, at in table.items():
+            if warp == agent.warp or not (at[cells] > seen.epoch_of(warp)).any():
+                continue
+            if not self._is_over(agent.knowledge, self._launch_of(warp)):
+                access = "a read" if kind is FindingKind.WRITE_BEFORE_READ else "an atomic or strong write"
+                self._report(kind, agent.where, f"{agent.who}, not ordered behind {access} by warp {warp}")
+
+    def strong(self, agent: Agent, cells: Cells, *, is_write: bool) -> None:
+        """Note an atomic or a strong access of a warp, which races with weak accesses alone.
+
+        Source: PTX ISA, "Memory Consistency Model: data race": of two morally strong operations there is none.
+        """
+        self._check_writers(agent, cells, is_write=is_write)
+        if not is_write:
+            self._note(agent, cells, self._strong_readers)
+            return
+        self._check_table(agent, cells, self._readers, FindingKind.WRITE_BEFORE_READ)
+        if self._async_reads:
+            self._check_async_reads(agent, bits_of(cells))
+        by = self._by[cells]
+        self._by[cells] = np.where(by == NOBODY, HOST, by)  # it is written now, and who did so is in the table
+        self._note(agent, cells, self._strong_writers)
 
     def write(self, agent: Agent, cells: Cells) -> None:
         """Note a write, and report it where it is not ordered behind earlier accesses."""
         self._check_writers(agent, cells, is_write=True)
-        seen = agent.knowledge.seen
-        for warp, at in self._readers.items():
-            if warp == agent.warp or not (at[cells] > seen.epoch_of(warp)).any():
-                continue
-            if not self._is_over(agent.knowledge, self._launch_of(warp)):
-                text = f"{agent.who}, not ordered behind a read by warp {warp}"
-                self._report(FindingKind.WRITE_BEFORE_READ, agent.where, text)
+        for table in (self._readers, self._strong_readers):
+            self._check_table(agent, cells, table, FindingKind.WRITE_BEFORE_READ)
+        self._check_table(agent, cells, self._strong_writers, FindingKind.WRITE_BEFORE_WRITE)
         if self._async_reads:
             self._check_async_reads(agent, bits_of(cells))
         if agent.token:

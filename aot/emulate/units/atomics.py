@@ -11,7 +11,7 @@ import numpy as np
 
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import YIELD, form
-from aot.emulate.memory import SHARED_WINDOW
+from aot.emulate.memory import SHARED_WINDOW, WORD
 from aot.emulate.ptx import Address, Vector
 from aot.emulate.types import BYTES, UNSIGNED, bf16_to_f32, f32_to_bf16, flushed, view_dtype
 from aot.emulate.units._accesses import learn, note_poll, space_of, tell
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.warp import Value, Warp
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -60,6 +60,8 @@ class _Place:
             cta = warp.cta if space == "shared" else warp.cta.cluster.cta_of(address, where)
             self.at = int(cta.shared.offsets(np.array([address]), size, where)[0])
             self.content = cta.shared.content
+            cells = slice(self.at // WORD, -(-(self.at + size) // WORD))
+            cta.shared.shadow.strong(warp.at(where), cells, is_write=True)
             self.key, self.is_global = -(id(cta) << 24 | self.at), False
         self.size, self.has_changed = size, False
 
@@ -71,6 +73,14 @@ class _Place:
         bytes_[:] = np.array([function(old)], view).view(np.uint8)
         self.has_changed = bool((bytes_ != before).any())
         return old
+
+
+def _note_global(warp: Warp, space: str, addresses: Value, size: int, where: str) -> None:
+    """Take note of what a warp changes in global memory, all at once."""
+    if space in ("global", "generic"):
+        mine = addresses[addresses < np.uint64(SHARED_WINDOW)]
+        if mine.size:
+            warp.machine.memory.note_strong(warp.at(where), mine, size, is_write=True)
 
 
 def _orders(instruction: Instruction) -> tuple[bool, bool]:
@@ -103,6 +113,7 @@ def atomic(program: Program, instruction: Instruction) -> Step:
     def run(warp: Warp) -> int:
         addresses, machine = address(warp), warp.machine
         found, has_changed = np.zeros(32, UNSIGNED[size]), False
+        _note_global(warp, space, addresses[warp.mask], size, where)
         for lane in warp.active():
             place = _Place(warp, space, int(addresses[lane]), size, where)
             if space in ("global", "generic"):
@@ -155,6 +166,7 @@ def reduce_vector(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         addresses, machine = address(warp), warp.machine
+        _note_global(warp, "global", addresses[warp.mask], size, where)
         for lane in warp.active():
             start = int(addresses[lane])
             if start % size:

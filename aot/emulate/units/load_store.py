@@ -166,6 +166,7 @@ def _strong_load(warp: Warp, addresses: Value, size: int, where: str, *, acquire
     if (addresses % np.uint64(size)).any():
         raise Fault(FaultKind.ALIGNMENT, f"{where}: address {int(addresses[0]):#x}; expected a multiple of {size}")
     machine.access(warp, int(addresses[0]), is_write=False, where=where)
+    machine.memory.note_strong(warp.at(where), addresses, size, is_write=False)
     found = np.empty((addresses.size, size), np.uint8)
     for i, x in enumerate(addresses):
         allocation = machine.memory.find(int(x), int(x) + size, where)
@@ -234,6 +235,8 @@ def _strong_store(warp: Warp, addresses: Value, data: Bytes, where: str, *, rele
             raise Fault(FaultKind.READ_ONLY, f"{where}: writes {allocation.name}")
         at = int(x) - allocation.start
         allocation.content[at : at + bytes_.size] = bytes_
+    warp.machine.memory.note_strong(warp.at(where), addresses, data.shape[1], is_write=True)
+    for x in addresses:
         tell(warp, int(x), releases=releases)
     warp.machine.global_changed()
 
