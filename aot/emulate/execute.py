@@ -103,15 +103,20 @@ class Executor:
         self._gpu = EmulatedGpu(kernels.target.l2_bytes, limit=options.limit, counts=options.counts, trace=trace)
         target, gpu = kernels.target, self._gpu
         found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.products]
-        products = EmulatedKernels(kernels.library, found, gpu, target)
+        self._products = EmulatedKernels(kernels.library, found, gpu, target)
         found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.rows]
-        rows = EmulatedRows(kernels.library, found, gpu, target)
+        self._rows = EmulatedRows(kernels.library, found, gpu, target)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Draw operands anew, so that a kernel's results depend on no other kernel that was executed before it."""
         rng = np.random.default_rng(SEED)
-        self._verifier = Verifier(gpu, products, rng, num_guards=0)
-        self._row_verifier = RowVerifier(gpu, rows, rng, num_guards=0)
+        self._verifier = Verifier(self._gpu, self._products, rng, num_guards=0)
+        self._row_verifier = RowVerifier(self._gpu, self._rows, rng, num_guards=0)
 
     def execute(self, name: str) -> KernelResult:
         """Execute a kernel of the set by its name, on the cases that do not take too long."""
+        self._begin()
         for index, artifact in enumerate(self._set.products):
             if artifact.kernel.name == name:
                 return self._result(artifact, self._product_cases(artifact, index))
