@@ -18,6 +18,7 @@ from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
+from aot.select.narrowed import narrowed
 from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.row_record import committed_row_record, read_row_record
 from aot.select.rows import RowSelection, select_rows
@@ -201,24 +202,61 @@ def selection_with(
     """
     if is_predicted:
         return _select_anew(context, device, None, operations)
+    parts, others = _shipped(operations, device, takes_siblings=not is_given(context, "shapes"))
+    for record, asked in pipeline.records_for(others, device, RECORDS).items():
+        click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
+        parts.append(_select_anew(context, device, record, tuple(asked)))
+    return reduce(joined, parts)
+
+
+def selection_for_shapes(path: str, device: Target) -> Selection | None:
+    """Make the selection of a shape set of the target's committed ones: their kernels for its problems, and few more.
+
+    It takes seconds. What no committed selection has, and no sibling of it, is selected by a record or the cost model.
+
+    Args:
+        path: the shape set.
+        device: the target.
+
+    Returns:
+        The selection; None where the target has no committed one.
+
+    Raises:
+        AotError: see aot.select.pipeline.
+    """
+    incumbent = pipeline.committed_selection(device)
+    if incumbent is None:
+        return None
+    shapes = load_shape_set(path)
+    parts, others = _shipped(shapes.operations, device, takes_siblings=True)
+    for record, asked in pipeline.records_for(others, device, RECORDS).items():
+        click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
+        request = Request(device, path, is_default_shapes=False, record=record, incumbent=incumbent)
+        parts.append(select(replace(request, operations=tuple(asked))))
+    problems = [problem for operation in shapes.operations for problem in shapes.problems(operation)]
+    with waiting("take what answers the problems"):
+        return narrowed(reduce(joined, parts), problems, device)
+
+
+def _shipped(
+    operations: Sequence[Operation], device: Target, *, takes_siblings: bool
+) -> tuple[list[Selection], list[Operation]]:
+    """Take what committed selections have of some operations, or of their siblings; return the other operations too."""
     committed: list[Selection] = []
     parts: list[Selection] = []
-    others = operations
+    others = list(operations)
     for path in pipeline.committed_selections(device):
         if not others:
             break
         selection = read_selection(path)
         committed.append(selection)
         known = [x for x in others if x in operations_of(selection)]
-        others = tuple(x for x in others if x not in known)
+        others = [x for x in others if x not in known]
         if known:
             parts.append(restricted(selection, known))
-    adopted = {} if is_given(context, "shapes") else _as_siblings(others, committed, device)
+    adopted = _as_siblings(others, committed, device) if takes_siblings else {}
     parts += adopted.values()
-    for record, asked in pipeline.records_for([x for x in others if x not in adopted], device, RECORDS).items():
-        click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
-        parts.append(_select_anew(context, device, record, tuple(asked)))
-    return reduce(joined, parts)
+    return parts, [x for x in others if x not in adopted]
 
 
 def rows_with(operations: Sequence[RowOperation], device: Target) -> RowSelection:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aot.cli.tables import table
 from aot.core.measurement import PROVENANCE_PREDICTED
-from aot.select.coverage import only_fallback
+from aot.select.coverage import called, only_fallback
 from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def selection_summary(selection: Selection) -> str:
     rows += _fallback_rows(selection, len(header))
     parts = [
         _selection_head(selection),
-        table(header, rows),
+        *([table(header, rows)] if rows else []),
         *(curve_table(curve, selection) for curve in selection.curves),
     ]
     references = [references_table(selection)] if selection.references else []
@@ -48,7 +48,8 @@ def _fallback_rows(selection: Selection, num_columns: int) -> list[tuple[object,
 
 def _selection_head(selection: Selection) -> str:
     like = f", as chosen for {selection.like}" if selection.like else ""
-    return f"{selection.target}: {len(selection.kernels)} kernels{like}, {selection.provenance} ({selection.record})"
+    said = called(selection.provenance, selection.coverage)
+    return f"{selection.target}: {len(selection.kernels)} kernels{like}, {said} ({selection.record})"
 
 
 def _predicted_summary(selection: Selection) -> str:

@@ -27,7 +27,7 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show
 from aot.cli.select import selection_facts
-from aot.cli.selection import Request, select
+from aot.cli.selection import Request, select, selection_for_shapes
 from aot.cli.shapes import CONFIG_AXIS, CONFIG_OPTIONS, configured_shapes
 from aot.cli.tune import PRUNE
 from aot.compile.workplace import Workplace
@@ -152,22 +152,26 @@ def _measure(walk: _Walk, url: str, seconds: float | None) -> None:
 
 
 def _selected(walk: _Walk, *, is_measured: bool) -> Selection:
-    """Select, from what was measured, the target's record, or the cost model; or read what was selected of the same."""
+    """Select, from what was measured, else the target's committed selection, its record or the cost model.
+
+    What was selected of the same is read again.
+    """
     record = walk.record if is_measured else pipeline.default_record(walk.target, RECORDS)
     path, stamp = walk.folder / "selection.json", walk.folder / "selection.sha256"
-    known = record.read_bytes() if record else b""
+    committed = [] if is_measured else pipeline.committed_selections(walk.target)
+    known = b"".join(x.read_bytes() for x in ([record] if record else []) + committed)
     digest = _digest(walk.shapes.encode(), walk.target.name.encode(), known, toolchain_version().encode())
     if path.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
         try:
             return read_selection(path)
         except AotError:
             click.echo(f"  {path} is damaged; selecting again", err=True)
-    incumbent = None if is_measured else pipeline.committed_selection(walk.target)
-    heldout = "" if is_measured else "atlas_heldout"
-    request = Request(
-        walk.target, str(walk.shapes_path), is_default_shapes=False, record=record, incumbent=incumbent, heldout=heldout
-    )
-    found = select(request)
+    found = None if is_measured else selection_for_shapes(str(walk.shapes_path), walk.target)
+    if found is None:
+        heldout = "" if is_measured else "atlas_heldout"
+        found = select(
+            Request(walk.target, str(walk.shapes_path), is_default_shapes=False, record=record, heldout=heldout)
+        )
     write_selection(path, found)
     write_whole(stamp, digest)
     return found
@@ -176,6 +180,8 @@ def _selected(walk: _Walk, *, is_measured: bool) -> Selection:
 def _basis(walk: _Walk, *, is_measured: bool) -> str:
     if is_measured:
         return "select kernels from what was measured"
+    if pipeline.committed_selection(walk.target):
+        return "select kernels from the committed selection"
     return (
         f"select kernels {'from the record' if pipeline.default_record(walk.target, RECORDS) else 'by the cost model'}"
     )
@@ -199,9 +205,9 @@ def _basis(walk: _Walk, *, is_measured: bool) -> str:
 def wheel(**values: Any) -> None:
     """Make the wheel of a model: its shapes, times, selection, kernels and package, in one command.
 
-    Times are those of --on, or of the target's committed record, or where it has none predicted by the cost model, and
-    the wheel's version says which. Needs no GPU here. What is interrupted carries on with the same command, which keeps
-    what it has done in build/wheel/.
+    Kernels and times are those of --on, or of the target's committed selection, of which the model's problems take what
+    they need, or where there is none predicted by the cost model; the wheel's version says which. Needs no GPU here.
+    What is interrupted carries on with the same command, which keeps what it has done in build/wheel/.
     """
     package = check_name(values["package"])
     dist = values["dist"] or check_folder(Path("dist"))

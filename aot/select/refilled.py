@@ -130,6 +130,8 @@ class Refill:
     target: Target
     orders: Orders | None = None
     """What is known of the order of tiles; where there is none, a new kernel has its own."""
+    among: frozenset[Candidate] | None = None
+    """The only kernels that a place may get; None for all of the table's."""
 
     def section(self, section: Section) -> tuple[Section, int]:
         """Fill a section anew where its kernels may not answer; return it and the number of places that were filled.
@@ -155,10 +157,10 @@ class Refill:
         return DispatchTable(tuple(section for section, _ in done)), sum(count for _, count in done)
 
     def _able(self, section: Section) -> list[int]:
-        own = (i for i, key in enumerate(self.kernels) if key.operation == section.operation and i != section.fallback)
-        return [
-            i for i in own if is_general(self.kernels[i].candidate) and takes_aligned(FamilyKernel.of(self.kernels[i]))
-        ]
+        keys = dict(enumerate(self.kernels))
+        own = [i for i, key in keys.items() if key.operation == section.operation and i != section.fallback]
+        among = [i for i in own if self.among is None or keys[i].candidate in self.among]
+        return [i for i in among if is_general(keys[i].candidate) and takes_aligned(FamilyKernel.of(keys[i]))]
 
     def _answers(self, section: Section, refused: Sequence[_Asked]) -> list[_Answer | None]:
         """Find what places get; None where their kernel has no larger penalty than any other."""
@@ -169,7 +171,9 @@ class Refill:
         for first in range(0, len(refused), MANY):
             part = refused[first : first + MANY]
             problems = [x.problem for x in part]
-            least = np.array([[roofline(x, self.target).time_us] for x in problems])
+            # A grid holds no times, so that none of its places needs a bound.
+            bounds = (roofline(x.problem, self.target).time_us if x.place.in_ladder else 0.0 for x in part)
+            least = np.fromiter(bounds, dtype=np.float64)[:, None]
             times = np.maximum(self.model.times_us(candidates, problems), least)
             penalty = self.rule.penalty(candidates, problems)
             losses = np.log(times) + penalty

@@ -35,6 +35,9 @@ class Road:
         self.requests.append(request)
         return self.selection
 
+    def selection_for_shapes(self, path, target):
+        return self.select(SimpleNamespace(shapes=path, target=target)) if target.name == "h200" else None
+
     def make_wheel(self, sources, dist, workplace, **more):
         self.done.append("build")
         if self.fails:
@@ -74,6 +77,7 @@ def road(tmp_path, monkeypatch):
     found = Road()
     for name, stand_in in (
         ("select", found.select),
+        ("selection_for_shapes", found.selection_for_shapes),
         ("make_wheel", found.make_wheel),
         ("RemoteTuning", found.remote),
         ("make_tuning_bundle", found.bundle),
@@ -96,7 +100,7 @@ def test_one_command_goes_from_a_configuration_to_the_line_that_installs(road):
     steps = [x for x in result.stderr.splitlines() if x.startswith("[")]
     assert steps == [
         "[1/4] list the shapes",
-        "[2/4] select kernels from the record",
+        "[2/4] select kernels from the committed selection",
         "[3/4] compile 2 kernels, link and package them",
         "[4/4] check the wheel",
     ]
@@ -106,6 +110,14 @@ def test_one_command_goes_from_a_configuration_to_the_line_that_installs(road):
     assert request.shapes == str(folder / "shapes.toml")
     assert {x.weights[0].name for x in load_shape_set(request.shapes).models} >= {"qkv", "down", "lm_head"}
     assert any(x.split()[:1] == ["all"] and x.endswith(" s") for x in result.stdout.splitlines())
+
+
+def test_without_a_committed_selection_the_cost_model_selects(road):
+    result = aot(*WORDS[:-1], "thor")
+    assert result.exit_code == 0, result.output
+    (request,) = road.requests
+    assert (request.record, request.incumbent, request.heldout) == (None, None, "atlas_heldout")
+    assert "[2/4] select kernels by the cost model\n" in result.stderr
 
 
 def test_its_facts_are_json(road, monkeypatch):
