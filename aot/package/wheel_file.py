@@ -27,6 +27,20 @@ _ELF_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _EXPORT_PREFIXES = ("aot_gemm_", "aot_rows_")
 
 
+def _why_named(name: str, expected: str, platform_tag: str) -> str:
+    """Say what a wheel's other name means to pip, which goes by the name alone."""
+    what = f"the wheel is named {name}; expected {expected}"
+    if name.endswith(".whl") and name.rpartition("-")[0] == expected.rpartition("-")[0]:
+        return (
+            f"{what}: its content is for {platform_tag}, so that under this name pip installs it where it cannot load; "
+            "rename it back, and build a wheel for the other platform"
+        )
+    return (
+        f"{what}: the file is whole and was renamed, so that pip takes it for no wheel, or for another version; rename "
+        "it back"
+    )
+
+
 def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
     """Check tag, size and libraries of a wheel.
 
@@ -35,7 +49,7 @@ def inspect_wheel(wheel: Path, manifest: Manifest, target: Target) -> None:
     """
     expected = f"{manifest.package.replace('-', '_')}-{manifest.version}-py3-none-{target.platform_tag}.whl"
     if wheel.name != expected:
-        raise PackageError(f"the wheel is named {wheel.name}; expected {expected}")
+        raise PackageError(_why_named(wheel.name, expected, target.platform_tag))
     size = wheel.stat().st_size
     if size > MAX_WHEEL_BYTES:
         raise PackageError(

@@ -271,5 +271,17 @@ def test_files_are_those_of_the_record(tmp_path):
 
 
 def test_a_renamed_wheel_is_refused(tmp_path):
-    other = NAME.replace("2_28", "2_39")
-    assert refusal(wheel_of(tmp_path, name=other)) == f"the wheel is named {other}; expected {NAME}"
+    for other in ("my.whl", NAME.replace("0.1.0", "0.1.1"), NAME.replace("aot_gemm", "mine"), NAME + ".bak"):
+        assert refusal(wheel_of(tmp_path, name=other)) == (
+            f"the wheel is named {other}; expected {NAME}: the file is whole and was renamed, so that pip takes it for "
+            "no wheel, or for another version; rename it back"
+        )
+
+
+def test_a_wheel_named_for_another_platform_is_refused(tmp_path):
+    other = NAME.replace("x86_64", "aarch64")
+    assert other != NAME
+    assert refusal(wheel_of(tmp_path, name=other)) == (
+        f"the wheel is named {other}; expected {NAME}: its content is for manylinux_2_28_x86_64, so that under this "
+        "name pip installs it where it cannot load; rename it back, and build a wheel for the other platform"
+    )
