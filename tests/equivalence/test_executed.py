@@ -48,4 +48,4 @@ def test_a_kernel_does_what_the_record_says(executor, name):
         assert [getattr(found, x) for x in same] == [getattr(recorded, x) for x in same], AGAIN
     else:
         assert found.worst_error <= recorded.worst_error
-        assert 3 <= found.num_cases <= recorded.num_cases
+        assert 1 <= found.num_cases <= recorded.num_cases
