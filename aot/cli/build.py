@@ -45,7 +45,9 @@ from aot.cli.selection import (
 )
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
+from aot.core.grouping import Grouping
 from aot.core.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
+from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
@@ -58,6 +60,7 @@ from aot.select.coverage import only_fallback
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
+    from aot.package.manifest import Manifest
     from aot.select.coverage import Coverage
 
 VARIOUS = "with targets of which some have a selection and others have none"
@@ -158,11 +161,19 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     if num_objects < num_kernels:
         size += f" in {num_objects} objects"
     texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
-    states = states_text(built.manifest)
+    notes = [states_text(built.manifest), *_without_batches(built.manifest)]
     if len(texts) == 1:
-        return "\n".join([size, states, *texts.values()])
+        return "\n".join([size, *notes, *texts.values()])
     tables = [f"{name}: {text}" for name, text in texts.items()]
-    return "\n".join([f"{size} for {len(texts)} tables", states, *tables])
+    return "\n".join([f"{size} for {len(texts)} tables", *notes, *tables])
+
+
+def _without_batches(manifest: Manifest) -> list[str]:
+    """Say what computes batches of plain products in a wheel that has no kernels for them."""
+    plain = {x.operation.types for x in manifest.kernels if x.operation in (Operation.BF16_KK, Operation.FP16_KK)}
+    batched = {x.operation.types for x in manifest.kernels if x.operation.grouping is Grouping.BATCHED}
+    what = "no kernels for matmul of batches: torch computes those of its tensors, of others' each product is a launch"
+    return [f"{what}; --operations default,attention has some"] if plain - batched else []
 
 
 def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:

@@ -202,6 +202,17 @@ PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize
   return status == AOT_GEMM_OK ? PyLong_FromSize_t(num_bytes) : raise_status(state, status);
 }
 
+// Arguments: those of `measure_workspace`. Gives the number of launches that the first of the products that it takes has.
+template <Product product>
+PyObject* launches_of(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  Capsules held;
+  Problems problems;
+  if (!has_arguments(state, num_arguments, 6)) return nullptr;
+  if (!state_capsules(state, product, arguments, &held, &problems)) return nullptr;
+  return PyLong_FromLongLong(count_launches(problems.first));
+}
+
 // Argument: a capsule, which the caller keeps. Gives the address of its tensor.
 PyObject* address_of(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
@@ -297,6 +308,7 @@ PyMethodDef functions[] = {
     define("matmul_result", &describe_result<Product::kMatmul>),
     define("matmul_on", &run_on<Product::kMatmul>),
     define("matmul_workspace_bytes", &measure_workspace<Product::kMatmul>),
+    define("matmul_launches", &launches_of<Product::kMatmul>),
     define("gated_linear_with", &run_with<Product::kGatedLinear>),
     define("gated_linear_result", &describe_result<Product::kGatedLinear>),
     define("gated_linear_on", &run_on<Product::kGatedLinear>),

@@ -4,6 +4,7 @@
 
 #include "extras.h"
 #include "kernel.h"
+#include "plan.h"
 #include "products.h"
 #include "reading.h"
 #include "refusal.h"
@@ -55,7 +56,9 @@ class Call : private Reader {
       if (read_written(&out_, "out") != 0) return nullptr;
     }
     Problems problems;
-    if (state_problems_of(&problems) != 0 || launch(problems) != 0 || release(right_) != 0) return nullptr;
+    if (state_problems_of(&problems) != 0) return nullptr;
+    if (is_left_to_torch(problems)) return multiply_by_torch(out);
+    if (launch(problems) != 0 || release(right_) != 0) return nullptr;
     if (release_weights() != 0) return nullptr;
     if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
     if (extras_ != nullptr && release_extras() != 0) return nullptr;
@@ -81,6 +84,30 @@ class Call : private Reader {
   }
 
  private:
+  // Says whether torch is to multiply: each product of a batch that the library has no kernels for would be a launch of its
+  // own, where torch makes one. It is asked for what it takes alone: operands of its own, of floating point.
+  bool is_left_to_torch(const Problems& problems) const {
+    if (extras_ != nullptr || !is_batched(product_, *right_.view())) return false;
+    if (!left_.type.is_of_torch || !right_.type.is_of_torch) return false;
+    if (out_.object != nullptr && !out_.type.is_of_torch) return false;
+    const uint8_t code = left_.view()->dtype.code;
+    return (code == kDLFloat || code == kDLBfloat) && count_launches(problems.first) > 1;
+  }
+
+  // Has torch write `out`, or what was allocated for it. Gives a new reference, or null with a Python error set.
+  PyObject* multiply_by_torch(PyObject* out) {
+    PyObject* result = out;
+    if (is_none(out)) {
+      result = out_.tensor.hand_on(*left_.type.api);
+      if (result == nullptr) return nullptr;
+    } else {
+      Py_IncRef(result);
+    }
+    PyObject* done = call_route(state_.multiply_by_torch, product_, left_.object, right_.object, result);
+    Py_DecRef(result);
+    return done;
+  }
+
   // Has a copy stand for a left operand that is not one matrix in memory. Of a batch each product has its own.
   int compact_product() { return is_batched(product_, *right_.view()) ? 0 : compact_left(); }
 

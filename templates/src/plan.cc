@@ -237,6 +237,14 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
 
 }  // namespace
 
+int64_t count_launches(const aot_gemm_problem_t& problem) {
+  int32_t index;
+  if (check(problem, &index) != AOT_GEMM_OK) return 1;
+  Asked asked;
+  resolve(problem, index, &asked);
+  return asked.num_launches;
+}
+
 aot_gemm_status_t check_argument(const void* pointer, const char* name) {
   if (pointer != nullptr) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);

@@ -50,6 +50,9 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, Asking asking, aot_g
 aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection,
                             Plan* plan);
 
+// Counts the launches that a problem takes: several of a batch that the library has no kernels for. 1 of what it refuses.
+int64_t count_launches(const aot_gemm_problem_t& problem);
+
 // Plans a problem with a kernel of the caller's choice, which must be able to take it.
 aot_gemm_status_t plan_kernel(int32_t kernel, const aot_gemm_problem_t& problem, Plan* plan);
 

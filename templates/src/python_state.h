@@ -34,6 +34,7 @@ struct State {
   Shared run{routes, "run"};
   Shared run_rows{routes, "run_rows"};
   Shared settle{routes, "settle"};
+  Shared multiply_by_torch{routes, "multiply_by_torch"};
   Shared capsule{routes, "capsule"};
   Shared compact{routes, "compact"};
   Shared refuse_unreadable{routes, "refuse_unreadable"};

@@ -14,7 +14,8 @@ from aot.core.dispatch import Scope
 from aot.core.operation import Operation
 from aot.measure.kernel_library import ProblemStruct, TensorStruct
 from tests.runtime import host
-from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy
+from tests.runtime.exchange import Framework
+from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy, install_old_torch
 
 BATCH_INVARIANT = 4
 DENSE = (Operation.FP16_KK, Operation.FP16_KN)
@@ -220,8 +221,9 @@ def test_without_kernels_for_batches_each_product_is_launched(dense, dense_manif
     np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
     got = package.plan(16, 24, 32, "float16", "kn", batch=7)
     assert (got.launches, got.batch, got.no_time) == (7, 7, "each of the 7 products is a launch of its own")
-    assert "launches   7: this wheel has no kernels for such a batch" in package.explain(
-        16, 24, 32, "float16", "kn", batch=7
+    assert (
+        "launches   7: this wheel has no kernels for such a batch, so that torch computes it of torch's tensors"
+        in package.explain(16, 24, 32, "float16", "kn", batch=7)
     )
 
 
@@ -295,3 +297,72 @@ def test_an_out_that_overlaps_itself_or_an_operand_is_refused(batched):
     # Between A's products, and apart from them.
     apart = np.zeros((4, 2, 16, 16), np.float16)
     assert package.matmul(Memory(apart[:, 0]), b, out=Memory(apart[:, 1])) is not None
+
+
+@pytest.fixture
+def of_torch(dense_manifest, tmp_path_factory, monkeypatch):
+    """Give a library without kernels for batches, a torch of fake tensors with the exchange API, and its products."""
+    package, library = build(replace(dense_manifest, package="left-gemm"), tmp_path_factory)
+    framework, fake = Framework(), install_old_torch(monkeypatch, 0x5550)
+    kind = {x: y for x, y in vars(fake.Tensor).items() if x not in ("__dict__", "__weakref__")}
+    fake.Tensor = framework.Tensor = type("Tensor", (framework.Tensor,), kind)
+    multiplied = []
+
+    def matmul(left, right, *, out):
+        multiplied.append((left, right, out))
+        return out
+
+    fake.matmul = matmul
+    library.c.recorder_reset()
+    return package, library, fake.Tensor, multiplied
+
+
+SIZES = ((24, 200, 64), (24, 64, 200))
+
+
+@pytest.mark.parametrize("gives_out", [False, True])
+def test_a_batch_that_would_take_many_launches_is_left_to_torch(of_torch, gives_out):
+    package, library, tensor, multiplied = of_torch
+    a, b = (tensor(x, FLOAT16) for x in SIZES)
+    out = tensor((24, 200, 200), FLOAT16) if gives_out else None
+    result = package.matmul(a, b, out=out)
+    ((left, right, written),) = multiplied
+    assert (left is a, right is b, written is result, library.fake_launches()) == (True, True, True, [])
+    assert tuple(result.shape) == (24, 200, 200)
+    assert out is None or result is out
+
+
+def test_what_one_launch_computes_is_not(of_torch):
+    package, library, tensor, multiplied = of_torch
+    for a, b in (((24, 200, 64), (1, 64, 200)), ((24, 200, 64), (64, 200)), ((1, 200, 64), (1, 64, 200))):
+        library.c.recorder_reset()
+        package.matmul(tensor(a, FLOAT16), tensor(b, FLOAT16))
+        assert (len(library.fake_launches()), multiplied) == (1, [])
+
+
+def test_nor_is_what_is_asked_to_be_batch_invariant(of_torch):
+    package, library, tensor, multiplied = of_torch
+    package.matmul(*(tensor(x, FLOAT16) for x in SIZES), deterministic=True)
+    assert (len(library.fake_launches()), multiplied) == (24, [])
+
+
+def test_a_torch_without_the_exchange_api_multiplies_such_a_batch_too(dense, monkeypatch):
+    package, library = dense
+    fake, multiplied = install_old_torch(monkeypatch, 0x5550), []
+
+    def matmul(left, right, *, out):
+        multiplied.append((left, right, out))
+        return out
+
+    fake.matmul = matmul
+
+    class Half(tuple):
+        __slots__ = ()
+        is_floating_point, itemsize = True, 2
+
+    library.c.recorder_reset()
+    a, b, out = (fake.Tensor(x, Half(FLOAT16)) for x in (*SIZES, (24, 200, 200)))
+    assert package.matmul(a, b, out=out) is out
+    assert (multiplied, library.fake_launches()) == ([(a, b, out)], [])
+    package.matmul(a, b, out=out, deterministic=True)
+    assert (len(multiplied), len(library.fake_launches())) == (1, 24)

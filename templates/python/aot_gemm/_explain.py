@@ -83,7 +83,8 @@ def explain(
     lines += [f"  kernel     {got.kernel}" + (f", tiles in order {got.tile_order}" if got.tile_order else "")]
     lines += [f"  state      {state_text(manifest(), got.kernel, got.state)}"]
     if got.launches > 1:
-        lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch")
+        by_torch = "" if got.batch_invariant or got.deterministic else ", so that torch computes it of torch's tensors"
+        lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch{by_torch}")
     lines += _explain_time(got, bucket)
     if got.roofline_us is not None:
         lines.append(f"  roofline   {got.roofline_us:.2f} us for this problem, by {got.roofline_bound}")

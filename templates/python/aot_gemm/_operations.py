@@ -254,8 +254,9 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
 
     A batch is one launch where the wheel has kernels for batches and its leading dimensions lie as one in a, b and out,
     at any stride, 0 included; where b is one matrix for rows that join, it is one product. Leading dimensions that do
-    not join, as of heads that stand between rows, take a launch for each step of the shorter ones, and without kernels
-    for batches each product is a launch of its own: `plan` says how many there are. Nothing is copied.
+    not join, as of heads that stand between rows, take a launch for each step of the shorter ones. A wheel without
+    kernels for batches leaves them to torch.matmul where all tensors are torch's and of floating point, and no flag is
+    given; else each product is a launch of its own: `plan` says how many there are. Nothing is copied.
 
     Args:
         a: (..., m, k) or (k,), of a type that `linear` takes without factors, in GPU memory; where b is one matrix and

@@ -216,7 +216,7 @@ def built(monkeypatch):
         tables = [SimpleNamespace(**vars(x.selection)) for x in sources]
         stated = {"version": "0.1.0+thor", "arch": sources[0].target.arch, "tables": tables}
         kernels = [SimpleNamespace(name=x.name, state=KernelState.COMPILED) for x in shared_kernels(sources)]
-        manifest = SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=(), **stated)
+        manifest = SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=(), kernels=(), **stated)
         return BuiltWheel(path, manifest)
 
     monkeypatch.setattr("aot.cli.build.make_wheel", build)
@@ -488,8 +488,30 @@ def test_a_build_says_how_many_objects_hold_its_kernels(tmp_path):
     path = tmp_path / "x.whl"
     path.write_bytes(b"wheel")
     kernels = [SimpleNamespace(state=KernelState.EXECUTED)] * 3
-    built = BuiltWheel(path, SimpleNamespace(all_kernels=kernels, with_objects=kernels[:2], executions=()))
+    built = BuiltWheel(path, SimpleNamespace(all_kernels=kernels, with_objects=kernels[:2], executions=(), kernels=()))
     assert said(built, {"h200": None}).splitlines()[:2] == [
         f"{path}: 0.00 MiB, 3 kernels in 2 objects",
         "3 of 3 kernels executed in the interpreter",
     ]
+
+
+@pytest.mark.parametrize(
+    ("operations", "is_said"),
+    [
+        ((Operation.BF16_KK, Operation.FP16_KK), True),
+        ((Operation.BF16_KK, Operation.FP16_KK, Operation.BF16_KN_BATCHED), True),
+        ((Operation.BF16_KK, Operation.BF16_KN_BATCHED), False),
+        ((Operation.E4M3_BF16_KK,), False),
+    ],
+)
+def test_a_build_says_what_computes_batches_that_it_has_no_kernels_for(tmp_path, operations, is_said):
+    path = tmp_path / "x.whl"
+    path.write_bytes(b"wheel")
+    kernels = [SimpleNamespace(state=KernelState.COMPILED, operation=x) for x in operations]
+    manifest = SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=(), kernels=kernels)
+    lines = said(BuiltWheel(path, manifest), {"h200": None}).splitlines()
+    expected = (
+        "no kernels for matmul of batches: torch computes those of its tensors, of others' each product is a launch; "
+        "--operations default,attention has some"
+    )
+    assert [x for x in lines if x.startswith("no kernels for matmul")] == [expected] * is_said

@@ -46,7 +46,9 @@ class Road:
         (dist / "x.whl").write_bytes(b"wheel")
         keys = sources[0].selection.kernels
         kernels = [SimpleNamespace(name=x.name, state=KernelState.COMPILED) for x in keys]
-        return BuiltWheel(dist / "x.whl", SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=()))
+        return BuiltWheel(
+            dist / "x.whl", SimpleNamespace(all_kernels=kernels, with_objects=kernels, executions=(), kernels=())
+        )
 
     def remote(self, url, target, say, verbose):
         self.done.append(f"look at {url}")
