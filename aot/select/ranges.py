@@ -32,10 +32,6 @@ tile while one is stored. Source: their modules. `cluster_split_k` and `sm100_tg
 rows, where the weight's bytes take the time, and each further wave takes as long as the last. It is stated here because
 it decides choices alone: a changed module of a family is a changed kernel to the store of objects."""
 
-PERSISTENT_FACTOR = 4.0
-"""How many times the waves, and the k, that a kernel was timed at a prediction may give to one of another family: each
-further wave is like the last. An assumption. One of ONE_TILE gets no more than it was timed at."""
-
 FEW_WAVES = 2.0
 """Waves of tiles up to which such a kernel may have a longer k than it was timed at: they are what it is for. Source:
 by the trees of the H200's record the next best kernel takes 3 to 6% longer there in the median, 1% longer at 4 to 8
@@ -56,6 +52,13 @@ def num_waves(candidate: Candidate, problems: Problems, target: Target) -> Array
 def _num_k(candidate: Candidate, problems: Problems) -> Array:
     """Return (problem,) the k that a CTA adds up for a tile, in elements."""
     return Operands.of([candidate], problems).k[:, 0]
+
+
+def _is_thin(candidate: Candidate, problems: Problems) -> NDArray[np.bool_]:
+    """Say of (problem,) whether all tiles lie in one row or one column."""
+    x = Operands.of([candidate], problems)
+    found: NDArray[np.bool_] = (x.rows <= x.cta_m) | (x.columns <= x.tile_n)
+    return found[:, 0]
 
 
 @dataclass(frozen=True)
@@ -119,15 +122,19 @@ class KernelRanges:
         )
 
     def is_inside(self, candidate: Candidate, problems: Problems) -> NDArray[np.bool_]:
-        """Say of (problem,) whether a prediction may give it the kernel; of one that was never timed, it may not."""
-        waves, k = num_waves(candidate, problems, self.target), _num_k(candidate, problems)
+        """Say of (problem,) whether a prediction may give it the kernel; of one that was never timed, it may not.
+
+        A kernel of ONE_TILE gets no more waves than it was timed at, and no longer k than at as many. Where waves are
+        few, or all tiles lie in one row or column, so that no tile's operand is read by another wave, k may be longer.
+        Kernels of other families are trusted with more than they were timed at: each further wave is like the last.
+        """
+        waves = num_waves(candidate, problems, self.target)
         extent = self.extents.get(candidate)
-        if extent is None:
-            return np.zeros(len(waves), dtype=bool)
-        if candidate.family not in ONE_TILE:
-            return extent.has(waves / PERSISTENT_FACTOR, k / PERSISTENT_FACTOR)
-        few = min(FEW_WAVES, float(extent.waves[-1]))
-        found: NDArray[np.bool_] = extent.has(waves, k) | (waves <= few)
+        if extent is None or candidate.family not in ONE_TILE:
+            return np.full(len(waves), extent is not None)
+        is_thin = _is_thin(candidate, problems) | (waves <= FEW_WAVES)
+        is_timed = extent.has(waves, _num_k(candidate, problems))
+        found: NDArray[np.bool_] = is_timed | (is_thin & (waves <= extent.waves[-1]))
         return found
 
     def penalty(self, candidates: Sequence[Candidate], problems: Problems) -> Array:

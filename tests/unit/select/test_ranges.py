@@ -5,7 +5,7 @@ import pytest
 
 from aot.core.target import load_target
 from aot.families import families
-from aot.select.ranges import FEW_WAVES, ONE_TILE, PERSISTENT_FACTOR, UNTRIED, KernelRanges, TimedExtent, num_waves
+from aot.select.ranges import FEW_WAVES, ONE_TILE, UNTRIED, KernelRanges, TimedExtent, num_waves
 from aot.select.timed import Timed
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
@@ -50,7 +50,7 @@ def test_an_extent_keeps_what_no_other_problem_exceeds():
 
 
 def test_a_kernel_of_one_tile_gets_no_more_than_it_was_timed_at():
-    """The product of the trial: a kernel was timed at as many waves, and at a k of about half."""
+    """The product that was slow on an H200: a kernel was timed at as many waves, and at a k of about half."""
     tall = named("sm90_one_tile_128x248_c1x1_direct", "h200")
     ranges = ranges_of((tall, (5948, 13504, 16192), (256, 248, 28672)))
     asked = [
@@ -73,24 +73,35 @@ def test_in_few_waves_such_a_kernel_may_have_a_longer_k():
     assert ranges.is_inside(OTHER, one_cta).tolist() == [True, False]
 
 
-def test_a_persistent_kernel_gets_some_times_more():
-    ranges = ranges_of((PERSISTENT, (128 * 132, 128, 1024)))
-    more = int(128 * 132 * PERSISTENT_FACTOR)
-    asked = [problem_of(more, 128, 4096), problem_of(more + 128, 128, 64), problem_of(128, 128, 4097)]
-    assert ranges.is_inside(PERSISTENT, asked).tolist() == [True, False, False]
+def test_where_tiles_lie_in_one_row_k_may_be_longer_but_waves_no_more():
+    ranges = ranges_of((ONE, (128, 128 * 660, 512)))
+    asked = [
+        problem_of(128, 128 * 660, 32768),
+        problem_of(128 * 660, 100, 32768),
+        problem_of(129, 128 * 300, 32768),
+        problem_of(128, 128 * 661, 64),
+    ]
+    assert ranges.is_inside(ONE, asked).tolist() == [True, True, False, False]
+
+
+def test_a_kernel_of_another_family_is_trusted_wherever_it_was_timed_at_all():
+    ranges = ranges_of((PERSISTENT, (128, 128, 64)))
+    asked = [problem_of(128, 128, 64), problem_of(16384, 16384, 16384)]
+    assert ranges.is_inside(PERSISTENT, asked).tolist() == [True, True]
+    assert ranges.is_inside(SWAPPED, asked).tolist() == [False, False]
 
 
 def test_what_was_never_timed_is_outside_and_one_tile_comes_last():
     ranges = ranges_of((PERSISTENT, (128, 128, 64)))
     problems = [problem_of(128, 128, 64), problem_of(16384, 16384, 16384)]
     found = ranges.penalty([PERSISTENT, SWAPPED, ONE], problems)
-    assert found.tolist() == [[0.0, UNTRIED, 2 * UNTRIED], [UNTRIED, UNTRIED, 2 * UNTRIED]]
+    assert found.tolist() == [[0.0, UNTRIED, 2 * UNTRIED]] * 2
 
 
 def test_ranges_of_two_records_are_joined():
-    first, second = ({BF16: {problem_of(*x): {ONE: 1.0}}} for x in ((128, 128 * 660, 64), (128, 128 * 264, 512)))
+    first, second = ({BF16: {problem_of(*x): {ONE: 1.0}}} for x in ((256, 128 * 330, 64), (256, 128 * 132, 512)))
     ranges = KernelRanges.of([first, second], H200)
-    asked = [problem_of(128, 128 * 660, 64), problem_of(128, 128 * 300, 512), problem_of(128, 128 * 264, 512)]
+    asked = [problem_of(256, 128 * 330, 64), problem_of(256, 128 * 150, 512), problem_of(256, 128 * 132, 512)]
     assert ranges.is_inside(ONE, asked).tolist() == [True, False, True]
 
 
