@@ -1,5 +1,7 @@
 #include "graph_edge.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -70,6 +72,16 @@ bool is_captured(CUstream stream) {
   return ask != nullptr && ask(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
+// Has this library stay in the process: a graph may be replayed after a program has closed the handle that it loaded it by,
+// and at the unloading the CUDA runtime in here would unload the graph's kernels.
+void keep_loaded() {
+  static std::atomic<bool> is_kept{false};
+  if (is_kept.load(std::memory_order_relaxed) || is_kept.exchange(true)) return;
+  Dl_info here;
+  if (dladdr(reinterpret_cast<void*>(&keep_loaded), &here) == 0) return;
+  dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);  // of what is loaded: no file is read
+}
+
 // Says whether all that the next launch of a captured stream waits for lets it begin early; true where that is not known.
 // Where it is one kernel, says which.
 bool gains_by_overlap(CUstream stream, Front* front) {
@@ -91,6 +103,7 @@ bool gains_by_overlap(CUstream stream, Front* front) {
 
 void choose_edge(CUfunction function, CUlaunchAttribute (&attributes)[kMaxAttributes], CUlaunchConfig* config) {
   if (stays_programmatic || !is_captured(config->hStream)) return;
+  keep_loaded();
   unsigned int index = 0;
   while (index < config->numAttrs &&
          config->attrs[index].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {

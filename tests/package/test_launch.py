@@ -5,6 +5,7 @@ What a graph then has is tried on a GPU, by tests/device/test_edges.py.
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 from pathlib import Path
 
@@ -209,3 +210,16 @@ def test_without_the_drivers_answers_a_launch_stays_programmatic(runtime):
     runtime.fake_set(1, 0)
     capture(runtime, FOREIGN, graphs=False)
     assert runtime.fake_programmatic(1, STREAM) == 1
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_library_of_which_a_graph_has_kernels_stays_loaded(runtime, captured):
+    path = runtime._name
+    runtime.fake_set(1, 0)
+    capture(runtime, captured=captured)
+    assert runtime.fake_programmatic(0, STREAM) >= 0
+    Path(path).unlink()  # as the removal of the package does
+    handle = runtime._handle
+    del runtime
+    _ctypes.dlclose(handle)
+    assert (path in Path("/proc/self/maps").read_text()) == captured
