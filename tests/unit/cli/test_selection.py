@@ -1,0 +1,62 @@
+"""Selections that commands make: of a shape set, by what the repository ships for a target."""
+
+from pathlib import Path
+
+import pytest
+
+from aot.cli import selection as module
+from aot.cli.selection import selection_for_shapes
+from aot.core.target import load_target
+from aot.select.selection import write_selection
+from tests.unit.select.test_narrowed import NAMES, WHOLE
+
+H200 = load_target("h200")
+SHAPES = """version = 1
+[[model]]
+name = "tiny"
+operations = ["{operation}"]
+weights = [{{ name = "w", n = 512, k = 512 }}]
+m = [16]
+"""
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """Ship one selection; gives the operations that others are selected for."""
+    path, asked = tmp_path / "h200.json", []
+    write_selection(path, WHOLE)
+
+    def select(request):
+        asked.append((request.operations, request.record))
+        return WHOLE
+
+    monkeypatch.setattr(module.pipeline, "committed_selection", lambda target: path if target == H200 else None)
+    monkeypatch.setattr(module.pipeline, "committed_selections", lambda _: [path])
+    monkeypatch.setattr(module, "select", select)
+    monkeypatch.setattr(module.pipeline, "records_for", lambda others, *_: {Path("record"): others} if others else {})
+    return asked
+
+
+def shapes(tmp_path, operation):
+    path = tmp_path / "shapes.toml"
+    path.write_text(SHAPES.format(operation=operation))
+    return str(path)
+
+
+def test_what_is_shipped_answers_the_shapes_without_selecting(shipped, tmp_path):
+    found = selection_for_shapes(shapes(tmp_path, "bf16_kk"), H200)
+    assert shipped == []
+    assert len(found.kernels) < len(WHOLE.kernels)
+    assert NAMES[1] in {x.candidate.name for x in found.kernels}
+    assert (found.coverage.num_measured, found.coverage.num_problems) == (1, 1)
+
+
+def test_what_is_not_shipped_is_selected_alone(shipped, tmp_path):
+    selection_for_shapes(shapes(tmp_path, "tf32_kk"), H200)
+    ((operations, record),) = shipped
+    assert ([x.tag for x in operations], record) == (["tf32_kk"], Path("record"))
+
+
+def test_a_target_without_a_shipped_selection_has_none(shipped, tmp_path):
+    assert selection_for_shapes(shapes(tmp_path, "bf16_kk"), load_target("thor")) is None
+    assert shipped == []
