@@ -95,7 +95,7 @@ def check_rendered(manifest):
     project = tomllib.loads(files["pyproject.toml"].decode())
     assert set(project) == {"build-system", "project", "tool"}
     assert (project["project"]["name"], project["project"]["version"]) == (manifest.package, manifest.version)
-    description = f"Prebuilt GEMM kernels for {manifest.arch} ({manifest.tables[0].provenance} dispatch table)"
+    description = f"Prebuilt GEMM kernels for {manifest.arch} ({manifest.tables[0].called} dispatch table)"
     assert project["project"]["description"] == description
     version = ast.parse(files[f"python/{manifest.module}/_version.py"].decode()).body[1].value
     assert ast.literal_eval(version) == manifest.version
