@@ -161,7 +161,7 @@ def test_import_and_select(tmp_path, monkeypatch):
     assert text.splitlines()[-2].split() == ["bf16_kk", "1", "1", "1", "0"]
     assert text.endswith("wrote mine.jsonl.gz; next: aot select --target h200 --record mine.jsonl.gz\n")
     text = succeed("select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/s.json")
-    assert text.splitlines()[0] == "h200: 2 kernels, measured (mine)"
+    assert text.splitlines()[0] == "h200: 2 kernels, predicted (mine)"
     assert "9.0 us measured" in succeed("explain", "--selection", "out/s.json", "16", "4096", "4096")
     found = {
         words[0]: json.loads(succeed(*words, "--json"))
