@@ -92,6 +92,11 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
  * lies in front of the first group is of none. */
 #define AOT_GEMM_OFFSETS_START UINT64_C(16)
 
+/* Flag of a problem whose operation has a gate and no groups: the n gate rows of B begin at b.data, and the n linear rows
+ * group_strides.b elements behind, as those of two matrices (n, k) of one stride that need not lie side by side. A bias and
+ * factors are (2 n) as ever. */
+#define AOT_GEMM_GATE_PARTS UINT64_C(32)
+
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
  * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
@@ -114,7 +119,8 @@ typedef struct {
  *   scale_b   likewise of B: (n, 1), or (ceil(n / 128), ceil(k / 128)).
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits.
- *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED.
+ *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED and
+ *             AOT_GEMM_GATE_PARTS.
  *
  * Several products in one launch:
  *
@@ -145,7 +151,7 @@ typedef struct {
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
  * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes. Of a bias they need an address
  * that is a multiple of 16 bytes; a D with anything added or multiplied to the sum, and a residual, are row-major; so is B
- * with a gate, and its parts are less than 2^40 bytes apart; beside blocks of factors n is a multiple of 128 then. Anything
+ * with a gate, and its parts are a multiple of 16 bytes and less than 2^40 apart; beside blocks of factors n is a multiple of 128 then. Anything
  * else is computed by the fallback kernel, slower.
  * Factors lie at multiples of 4 bytes. m or n of 0 is no work; k of 0 gives what the operation makes of sums of zero.
  *

@@ -199,6 +199,13 @@ class Problem {
   Problem with_interleaved_gate() const {
     return with([](aot_gemm_problem_t& x) { x.flags |= AOT_GEMM_GATE_INTERLEAVED; });
   }
+  // AOT_GEMM_GATE_PARTS: b is the gate's matrix (n, k), with as many linear rows `step` elements behind its first.
+  Problem with_parts_of_gate(int64_t step) const {
+    return with([step](aot_gemm_problem_t& x) {
+      x.flags |= AOT_GEMM_GATE_PARTS;
+      x.group_strides.b = step;
+    });
+  }
   // n elements that are adjacent, or 2 n with a gate.
   Problem with_bias(const void* data) const {
     return with([data](aot_gemm_problem_t& x) { x.bias = {const_cast<void*>(data), {0, 1}}; });

@@ -69,11 +69,11 @@ struct Capsules {
 };
 
 // Reads the weights of groups, where each is a tensor of its own.
-bool read_weights(const State& state, PyObject* extras, const DLTensor& first, WeightList* list) {
+bool read_weights(const State& state, Product product, PyObject* extras, const DLTensor& first, WeightList* list) {
   Py_ssize_t count = 0;
   PyObject* weights = weights_of(extras, &count);
   if (weights == nullptr) return true;
-  bool is_listed = list->begin(count, first) == 0;
+  bool is_listed = list->begin(product, count, first) == 0;
   for (Py_ssize_t i = 0; i < count && is_listed; ++i) {
     HeldTensor weight;
     PyObject* capsule = PyTuple_GetItem(weights, i);
@@ -96,7 +96,7 @@ bool read_capsules(const State& state, Product product, PyObject* const* argumen
     if (capsule == nullptr) return false;
     if (!is_none(capsule) && !read_capsule(state, "a factor or the residual", capsule, &held->extras[i])) return false;
   }
-  return read_weights(state, extras, *held->right.view(), &held->weights);
+  return read_weights(state, product, extras, *held->right.view(), &held->weights);
 }
 
 Operands operands_of(const Capsules& held) {

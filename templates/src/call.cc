@@ -139,13 +139,14 @@ class Call : private Reader {
     PyObject* weights = extras_ == nullptr ? nullptr : weights_of(extras_->tuple, &count);
     if (weights == nullptr) return 0;
     WeightList& list = extras_->weights;
-    if (list.begin(count, *right_.view()) != 0 || list.add(*right_.view()) != 0) return refused();
+    if (list.begin(product_, count, *right_.view()) != 0 || list.add(*right_.view()) != 0) return refused();
     for (Py_ssize_t i = 1; i < count; ++i) {
       Operand weight;
       weight.object = PyTuple_GetItem(weights, i);
       if (weight.object == nullptr || read_other(&weight) != 0) return -1;
       if (weight.type.api != right_.type.api) {
-        refuse("OperandError", "grouped_linear: the weights are tensors of several frameworks; expected those of one");
+        refuse("OperandError", "%s: the weights are tensors of several frameworks; expected those of one",
+               product_name(product_));
         return refused();
       }
       if (list.add(*weight.view()) != 0) return refused();

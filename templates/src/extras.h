@@ -1,6 +1,6 @@
 // What a call has beside left, right, bias and out, as the Python package's `_extras` puts it into a tuple: the tensors
 // scale_x, scale_w, residual, scale_out, offsets and index, each or None, and three integers; then, where the weights of
-// groups are tensors of their own, a tuple of them, of which the right operand is the first.
+// groups or of a gate are tensors of their own, a tuple of them, of which the right operand is the first.
 #ifndef AOT_GEMM_EXTRAS_H_
 #define AOT_GEMM_EXTRAS_H_
 
@@ -11,7 +11,7 @@ namespace aot {
 
 constexpr Py_ssize_t kNumExtraTensors = 6;
 
-// Gives the weights of groups of such a tuple, borrowed, and how many there are; null where they are one tensor.
+// Gives the weights of groups or of a gate of such a tuple, borrowed, and how many there are; null where they are one tensor.
 PyObject* weights_of(PyObject* extras, Py_ssize_t* count);
 
 // Reads the integers of such a tuple: the epilogue, which is a gate where the product is gated, and may be where it is grouped, the element type of D or

@@ -336,6 +336,21 @@ void begin_problem(const Operands& operands, const Result& result, bool right_is
                    (options.is_batch_invariant ? AOT_GEMM_BATCH_INVARIANT : 0);
 }
 
+// States the two weights of a gate, which are tensors of their own: the second lies behind the first.
+int state_parts(const Operands& operands, aot_gemm_problem_t* problem) {
+  const auto gate = reinterpret_cast<uintptr_t>(operands.weights[0]);
+  const auto linear = reinterpret_cast<uintptr_t>(operands.weights[1]);
+  const auto element_bytes = static_cast<uintptr_t>(operands.right->dtype.bits / 8);
+  if (linear < gate || (linear - gate) % element_bytes != 0) {
+    return refuse("StrideError", "gated_linear: the gate's weight is at address %p, the linear one at %p; expected the linear one "
+                  "behind it, by a number of elements; compute the two products by linear", operands.weights[0],
+                  operands.weights[1]);
+  }
+  problem->flags |= AOT_GEMM_GATE_PARTS;
+  problem->group_strides.b = static_cast<int64_t>((linear - gate) / element_bytes);
+  return 0;
+}
+
 int state_matrices(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
   Matrix a;
   Matrix b;
@@ -354,6 +369,7 @@ int state_matrices(Product product, const Operands& operands, const Result& resu
   problem->a = as_tensor(a);
   problem->b = {b.data, {b.strides[rows], b.strides[1 - rows]}};
   problem->d = as_tensor(d);
+  if (operands.weights != nullptr && state_parts(operands, problem) != 0) return -1;
   return state_others(product, operands, result, problem);
 }
 

@@ -25,7 +25,7 @@ struct Operands {
   const DLTensor* offsets = nullptr;    // (groups) or (groups + 1); of runs of k (groups)
   const DLTensor* index = nullptr;      // (rows of out)
   Options options = {};
-  const void* const* weights = nullptr;  // the addresses of groups' weights that are no one stack, which `right` stands for
+  const void* const* weights = nullptr;  // the addresses of weights that are no one tensor, which `right` stands for
 };
 
 // What `out` is, and by which operation it is computed.

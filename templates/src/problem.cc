@@ -69,10 +69,17 @@ Parts parts_of(const aot_gemm_problem_t& problem, int64_t stride) {
   return {static_cast<int64_t>(part), static_cast<int64_t>(row)};
 }
 
+// The same of B itself, whose linear rows may lie anywhere behind the gate's.
+Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride) {
+  if ((problem.flags & AOT_GEMM_GATE_PARTS) != 0) return {problem.group_strides.b, stride};
+  return parts_of(problem, stride);
+}
+
 // Says whether TMA can load the parts of a gate's B, aligned as a matrix.
 bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride) {
-  const Parts steps = parts_of(problem, stride);
-  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes_of(element);
+  const Parts steps = parts_of_b(problem, stride);
+  const int64_t bytes = bytes_of(element);
+  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes && steps.part * bytes % kAlignmentBytes == 0;
 }
 
 // The strides, of rows and of columns, that a kernel reads matrices by; one of one stride reads the first alone.
@@ -90,7 +97,7 @@ Tensor make_tensor(void* data, int64_t rows, int64_t columns, const int64_t* str
 // Writes what has a part for the gate and one for the linear rows. A bias that there is not has no elements.
 void write_parts(const aot_gemm_problem_t& problem, const Strides& strides, Canonical* canonical) {
   const auto n = static_cast<int32_t>(problem.n);
-  const Parts b = parts_of(problem, strides.b[0]);
+  const Parts b = parts_of_b(problem, strides.b[0]);
   canonical->b.parts = {problem.b.data, {2, n, static_cast<int32_t>(problem.k)}, {b.part, b.row, strides.b[1]}};
   const Parts bias = parts_of(problem, 1);
   canonical->bias.parts = {problem.bias.data, {2, problem.bias.data == nullptr ? 0 : n}, {bias.part, bias.row}};
@@ -186,7 +193,9 @@ void write_operands(const aot_gemm_problem_t& problem, const Operation& operatio
   canonical->m = problem.m;
   canonical->n = problem.n;
   canonical->k = problem.k;
-  canonical->batch = {num_groups_of(problem), problem.group_strides.a, problem.group_strides.b, problem.group_strides.d};
+  const bool has_parts = (problem.flags & AOT_GEMM_GATE_PARTS) != 0;  // whose step is no step from product to product
+  const int64_t step_of_b = has_parts ? 0 : problem.group_strides.b;
+  canonical->batch = {num_groups_of(problem), problem.group_strides.a, step_of_b, problem.group_strides.d};
   if (operation.has_offsets()) {
     write_groups(problem, operation, strides, canonical);
     return;

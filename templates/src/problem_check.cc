@@ -15,16 +15,24 @@ aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
   // Rows of a gate that take turns would share blocks of factors.
   const bool may_take_turns = operation.has_gate() && operation.scale != Scale::kBlock;
   const uint64_t any = AOT_GEMM_B_CONSTANT | AOT_GEMM_BATCH_INVARIANT | AOT_GEMM_DETERMINISTIC;
+  const bool may_have_parts = operation.has_gate() && !operation.has_offsets();
   const uint64_t known = any | (may_take_turns ? AOT_GEMM_GATE_INTERLEAVED : 0) |
+                         (may_have_parts ? AOT_GEMM_GATE_PARTS : 0) |
                          (operation.has_offsets() ? AOT_GEMM_OFFSETS_START : 0);
+  constexpr uint64_t kBoth = AOT_GEMM_GATE_INTERLEAVED | AOT_GEMM_GATE_PARTS;
+  if ((flags & ~known) == 0 && (flags & kBoth) == kBoth) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected AOT_GEMM_GATE_INTERLEAVED or AOT_GEMM_GATE_PARTS: "
+                "rows in pairs are in one matrix", flags);
+  }
   if ((flags & ~known) == 0) return AOT_GEMM_OK;
   const bool is_turned = (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 && !operation.has_gate();
   return fail(AOT_GEMM_ERROR_ARGUMENT,
               "flags are 0x%" PRIx64 "; expected 0, or of AOT_GEMM_B_CONSTANT (0x%" PRIx64 "), AOT_GEMM_BATCH_INVARIANT (0x%" PRIx64
               "), AOT_GEMM_DETERMINISTIC (0x%" PRIx64 "), with a gate AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64
-              ") and of groups AOT_GEMM_OFFSETS_START (0x%" PRIx64 "): of 0x%" PRIx64 " here%s",
+              ") or AOT_GEMM_GATE_PARTS (0x%" PRIx64 ") and of groups AOT_GEMM_OFFSETS_START (0x%" PRIx64 "): of 0x%" PRIx64
+              " here%s",
               flags, AOT_GEMM_B_CONSTANT, AOT_GEMM_BATCH_INVARIANT, AOT_GEMM_DETERMINISTIC, AOT_GEMM_GATE_INTERLEAVED,
-              AOT_GEMM_OFFSETS_START, known, is_turned ? "; the operation has no gate" : "");
+              AOT_GEMM_GATE_PARTS, AOT_GEMM_OFFSETS_START, known, is_turned ? "; the operation has no gate" : "");
 }
 
 aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operation& operation) {
@@ -183,6 +191,15 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   return status;
 }
 
+// Checks the step from the gate rows of B to the linear ones.
+aot_gemm_status_t check_step_of_parts(int64_t step, const void* data, int64_t element_bytes) {
+  const uintptr_t room = UINTPTR_MAX - reinterpret_cast<uintptr_t>(data);
+  if (step >= 0 && static_cast<uintptr_t>(step) <= room / static_cast<uintptr_t>(element_bytes)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 ", the step from the gate rows of B to the linear ones; "
+              "expected one that is not below 0, to within the address space; launch the two products one after the other",
+              step);
+}
+
 // Checks that all elements lie in the address space, and that those of D are its own.
 aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operation& operation) {
   const int64_t rows = rows_of_b(problem, operation);
@@ -194,7 +211,14 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation, d);
   if (status != AOT_GEMM_OK || problem.k == 0) return status;
   status = d.check_apart("A", problem.a, problem.m, problem.k, bytes_of(operation.a));
-  return status == AOT_GEMM_OK ? d.check_apart("B", problem.b, rows, problem.k, bytes_of(operation.b)) : status;
+  if (status != AOT_GEMM_OK) return status;
+  if ((problem.flags & AOT_GEMM_GATE_PARTS) == 0) return d.check_apart("B", problem.b, rows, problem.k, bytes_of(operation.b));
+  status = check_step_of_parts(problem.group_strides.b, problem.b.data, bytes_of(operation.b));
+  if (status == AOT_GEMM_OK) status = d.check_apart("B", problem.b, problem.n, problem.k, bytes_of(operation.b));
+  if (status != AOT_GEMM_OK || problem.b.data == nullptr) return status;
+  aot_gemm_tensor_t linear = problem.b;
+  linear.data = static_cast<char*>(linear.data) + problem.group_strides.b * bytes_of(operation.b);
+  return d.check_apart("B", linear, problem.n, problem.k, bytes_of(operation.b));
 }
 
 }  // namespace

@@ -24,10 +24,14 @@ WeightList::~WeightList() {
   if (addresses_ != own_) std::free(addresses_);
 }
 
-int WeightList::begin(int64_t count, const DLTensor& first) {
+int WeightList::begin(Product product, int64_t count, const DLTensor& first) {
+  product_ = product;
+  if (product == Product::kGatedLinear && count != kNumParts) {
+    return refuse("ShapeError", "gated_linear: got %" PRId64 " weights; expected two, the gate's and the linear one", count);
+  }
   if (first.ndim != 2 || first.shape == nullptr) {
-    return refuse("ShapeError", "grouped_linear: weight 0 of %" PRId64 " has %d dimensions; expected matrices (n, k), or with a "
-                  "gate (2 n, k), one for each group", count, first.ndim);
+    return refuse("ShapeError", "%s: weight 0 of %" PRId64 " has %d dimensions; expected matrices (n, k), or with a gate of groups "
+                  "(2 n, k)", product_name(product), count, first.ndim);
   }
   addresses_ = own_;
   if (count > kNumOwn) addresses_ = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
@@ -41,6 +45,12 @@ int WeightList::begin(int64_t count, const DLTensor& first) {
   stack_.ndim = 3;
   stack_.shape = shape_;
   stack_.strides = strides_;
+  if (product != Product::kGatedLinear) return 0;
+  rows_[0] = kNumParts * first.shape[0];
+  rows_[1] = first.shape[1];
+  stack_.ndim = 2;
+  stack_.shape = rows_;
+  stack_.strides = strides_ + 1;
   return 0;
 }
 
@@ -50,32 +60,32 @@ int WeightList::add(const DLTensor& weight) {
   const bool has_type = weight.dtype.code == first.dtype.code && weight.dtype.bits == first.dtype.bits &&
                         weight.dtype.lanes == first.dtype.lanes;
   if (!has_type) {
-    return refuse("DtypeError", "grouped_linear: weight %" PRId64 " is of another element type than weight 0; expected one "
-                  "element type; convert it", number);
+    return refuse("DtypeError", "%s: weight %" PRId64 " is of another element type than weight 0; expected one "
+                  "element type; convert it", product_name(product_), number);
   }
   const bool is_beside =
       weight.device.device_type == first.device.device_type && weight.device.device_id == first.device.device_id;
   if (!is_beside) {
-    return refuse("DeviceError", "grouped_linear: weight %" PRId64 " is on GPU %d, weight 0 on GPU %d; expected one GPU", number,
+    return refuse("DeviceError", "%s: weight %" PRId64 " is on GPU %d, weight 0 on GPU %d; expected one GPU", product_name(product_), number,
                   weight.device.device_id, first.device.device_id);
   }
   const bool has_extents = weight.ndim >= 0 && weight.ndim <= kMaxDims && (weight.ndim == 0 || weight.shape != nullptr);
   if (!has_extents) {
-    return refuse("ShapeError", "grouped_linear: weight %" PRId64 " has %d dimensions; expected 0 to %d, with extents", number,
+    return refuse("ShapeError", "%s: weight %" PRId64 " has %d dimensions; expected 0 to %d, with extents", product_name(product_), number,
                   weight.ndim, kMaxDims);
   }
   const bool has_shape = weight.ndim == 2 && weight.shape[0] == shape_[1] && weight.shape[1] == shape_[2];
   if (!has_shape) {
-    return refuse("ShapeError", "grouped_linear: weight %" PRId64 " has shape %s; expected that of weight 0, %s", number,
+    return refuse("ShapeError", "%s: weight %" PRId64 " has shape %s; expected that of weight 0, %s", product_name(product_), number,
                   shape_text(weight).characters, Text(shape_ + 1, 2).characters);
   }
   if (!have_strides(weight, strides_ + 1)) {
-    return refuse("StrideError", "grouped_linear: weight %" PRId64 " has the strides %s; expected those of weight 0, %s; make "
-                  "them contiguous", number, stride_text(weight).characters, Text(strides_ + 1, 2).characters);
+    return refuse("StrideError", "%s: weight %" PRId64 " has the strides %s; expected those of weight 0, %s; make "
+                  "them contiguous", product_name(product_), number, stride_text(weight).characters, Text(strides_ + 1, 2).characters);
   }
   if (weight.data == nullptr && shape_[1] != 0 && shape_[2] != 0) {
-    return refuse("OperandError", "grouped_linear: weight %" PRId64 " has no memory of its own (its address is null); expected "
-                  "a tensor in GPU memory; pass the tensor that it stands for", number);
+    return refuse("OperandError", "%s: weight %" PRId64 " has no memory of its own (its address is null); expected "
+                  "a tensor in GPU memory; pass the tensor that it stands for", product_name(product_), number);
   }
   addresses_[num_added_++] = data_of(weight);
   return 0;

@@ -210,7 +210,8 @@ def test_unknown_flags_are_refused(library):
     assert library.launch(problem(16, 16, 64, flags=2)) == 1
     assert library.error() == (
         "flags are 0x2; expected 0, or of AOT_GEMM_B_CONSTANT (0x1), AOT_GEMM_BATCH_INVARIANT (0x4), "
-        "AOT_GEMM_DETERMINISTIC (0x8), with a gate AOT_GEMM_GATE_INTERLEAVED (0x2) and of groups "
+        "AOT_GEMM_DETERMINISTIC (0x8), with a gate AOT_GEMM_GATE_INTERLEAVED (0x2) or "
+        "AOT_GEMM_GATE_PARTS (0x20) and of groups "
         "AOT_GEMM_OFFSETS_START (0x10): of 0xd here; the operation has no gate"
     )
 

@@ -56,7 +56,8 @@ SOMEWHERE = (ADDRESSES["scale_a"], (1, 1))
 def flags(got, known):
     return (
         f"flags are {got}; expected 0, or of AOT_GEMM_B_CONSTANT (0x1), AOT_GEMM_BATCH_INVARIANT (0x4), "
-        "AOT_GEMM_DETERMINISTIC (0x8), with a gate AOT_GEMM_GATE_INTERLEAVED (0x2) and of groups "
+        "AOT_GEMM_DETERMINISTIC (0x8), with a gate AOT_GEMM_GATE_INTERLEAVED (0x2) or "
+        "AOT_GEMM_GATE_PARTS (0x20) and of groups "
         f"AOT_GEMM_OFFSETS_START (0x10): of {known} here"
     )
 
@@ -109,7 +110,7 @@ CASES = [
     (FP8_FP8, {"scale_d": (ADDRESSES["scale_d"] + 3, (0, 0))}, STRIDE, unaligned("scale_d", ADDRESSES["scale_d"] + 3)),
     (SWIGLU, {"b": (ADDRESSES["b"], (-1, 1))}, STRIDE,
      "B (64, 160) has strides (-1, 1); expected none below 0; copy B"),
-    (SWIGLU, {"flags": 16}, ARGUMENT, flags("0x10", "0xf")),
+    (SWIGLU, {"flags": 16}, ARGUMENT, flags("0x10", "0x2f")),
     (GELU, {"flags": 3}, ARGUMENT, flags("0x3", "0xd") + "; the operation has no gate"),
     (GELU, {"flags": 16}, ARGUMENT, flags("0x10", "0xd")),
     (GELU, {"flags": 4}, OPERATION, NO_INVARIANT),

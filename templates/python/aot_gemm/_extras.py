@@ -24,7 +24,7 @@ NUM_EXTRAS = 9
 
 Extras = tuple[Any, ...]
 """scale_x, scale_w, residual, scale_out, offsets, index, epilogue, element type of D or -1, flags; then, where the
-weights of groups are tensors of their own, a tuple of them, of which the right operand is the first."""
+weights of groups or of a gate are tensors of their own, a tuple of them, of which the right operand is the first."""
 
 
 def flags_alone(flags: int) -> Extras:
@@ -39,14 +39,14 @@ def deterministic(extras: Extras | None) -> Extras:
     return (*given[: NUM_EXTRAS - 1], flags, *given[NUM_EXTRAS:])
 
 
-def weights_of(weights: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the weights of groups as the binding takes them: tensors, without the promise to be constant.
+def weights_of(weights: Sequence[Any], product: str, expected: str) -> tuple[Any, ...]:
+    """Return several weights of a product as the binding takes them: tensors, without the promise to be constant.
 
     Raises:
         ShapeError: there are none.
     """
     if not weights:
-        raise errors.ShapeError("grouped_linear: got no weights; expected one (n, k) for each group, one or more")
+        raise errors.ShapeError(f"{product}: got no weights; expected {expected}")
     return tuple(x.tensor if isinstance(x, ConstantWeight) else x for x in weights)
 
 

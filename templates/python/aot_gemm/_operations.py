@@ -146,7 +146,10 @@ def gated_linear(
 
     Args:
         x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory.
-        weight: (2 n, k): the n rows of the gate and then the n linear ones, or in turns where `interleaved`.
+        weight: (2 n, k): the n rows of the gate and then the n linear ones, or in turns where `interleaved`. Or a list or
+            tuple of two (n, k), the gate's and the linear one, of one size and of the same strides: nothing is copied.
+            The linear one lies behind the gate's in memory; by a multiple of 16 bytes below 2^40, or it takes the
+            slow fallback.
         bias: (2 n,), in the order of the weight's rows; None for none.
         activation: of the gate: "silu" (SwiGLU) or "gelu_tanh" (GeGLU).
         interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j.
@@ -170,7 +173,10 @@ def gated_linear(
     element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    extras = (scale_x, scale_w, None, None, None, None, epilogue, element, flags)
+    extras: tuple[Any, ...] = (scale_x, scale_w, None, None, None, None, epilogue, element, flags)
+    if isinstance(weight, (list, tuple)):
+        weights = weights_of(weight, "gated_linear", "two (n, k), the gate's and the linear one")
+        weight, extras = weights[0], (*extras, weights)
     return _products.gated_linear_with(x, weight, bias, out, extras)
 
 
@@ -244,7 +250,7 @@ def grouped_linear(
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     extras: tuple[Any, ...] = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
     if isinstance(weight, (list, tuple)):
-        weights = weights_of(weight)
+        weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more")
         weight, extras = weights[0], (*extras, weights)
     return _products.grouped_linear_with(x, weight, bias, out, extras)
 
