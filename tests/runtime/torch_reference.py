@@ -59,6 +59,7 @@ def gated_linear(
     scale_w=None,
     **_,
 ):
+    weight = torch.cat(weight) if isinstance(weight, (list, tuple)) else weight
     sums = x.float() @ weight.float().t()
     if scale_x is not None:
         sums = sums * scale_x.reshape(*sums.shape[:-1], 1) * scale_w.reshape(1, -1)

@@ -59,7 +59,7 @@ def stack_of(weights: list[Any]) -> Any:
     Raises:
         AotGemmError: one of the classes that `linear` lists, as the call would.
     """
-    first = weights_of(weights)[0]
+    first = weights_of(weights, "grouped_linear", "one (n, k) for each group, one or more")[0]
     if first.ndim != _WEIGHT_DIMS - 1:
         raise errors.ShapeError(
             f"grouped_linear: weight 0 of {len(weights)} has {first.ndim} dimensions; expected matrices (n, k), or "

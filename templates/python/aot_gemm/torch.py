@@ -10,6 +10,7 @@ package's own functions elsewhere, so that an eager call costs hardly more than 
     y = aot_gemm.torch.linear(x, weight, bias)  # in a function that torch.compile compiles, too
     print(aot_gemm.torch.patch(model))  # every nn.Linear that the wheel has tuned kernels for
     print(aot_gemm.torch.quantize(model, "fp8"))  # their weights in 8 bits, in half the memory
+    compiled = torch.compile(model, backend="aot_gemm")  # products and norms joined; needs no compiler
 
 torch.compile and torch.export take the operators without a graph break. A graph that was exported, or that AOTInductor
 compiled, needs this module imported in the process that runs it: the kernels are called through Python.
@@ -25,6 +26,7 @@ from . import (
     _torch_flops,  # noqa: F401 - which has FlopCounterMode count the products
     _torch_rows,
 )
+from ._torch_export import fuse
 from ._torch_grouped import grouped_linear
 from ._torch_modules import Linear
 from ._torch_patch import patch, patched, quantize_model, unpatch
@@ -40,6 +42,7 @@ __all__ = [
     "PreparedWeight",
     "QuantizeReport",
     "QuantizedLinear",
+    "fuse",
     "gated_linear",
     "gelu_tanh_mul",
     "grouped_linear",
@@ -95,9 +98,10 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 def inductor_options() -> dict[str, Any]:
     """Return options of torch.compile by which it takes this package's kernels: torch.compile(f, options=...).
 
-    Every product of bfloat16 or float16 with the transpose of a weight, as nn.Linear makes it, is then this package's,
-    where its table has tuned kernels; which of them is decided with each call, by the table. The code itself needs no
-    change.
+    Products of bfloat16 or float16 with the transpose of a weight, as nn.Linear makes it, are then this package's, where
+    its table has tuned kernels, with what stands behind them: bias, activation, gate or residual. So are norms, with
+    the sum in front and the quantisation behind. Which kernel it is is decided with each call, by the table. Products
+    of more than 512 rows stay torch's, but for gates. The code itself needs no change.
     """
     from ._torch_inductor import ProductsPass  # here, since Inductor takes long to import
 

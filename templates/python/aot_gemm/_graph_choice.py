@@ -1,0 +1,49 @@
+"""Which of a graph's products are computed by this package, and which are left to torch.
+
+The table says of each product whether the wheel has a kernel for it, and how long that takes; torch's time it does not
+say. So the choice is by what was measured beside torch, over 720 products of models: up to 512 rows products were
+1.05 to 1.27 times as fast as torch's, from 900 to 12,000 rows 1.01 to 1.05 times, with some at 0.63 to 0.88 among them.
+Source: H100, 2026-11-26, torch 2.11, CUDA graphs. Gates were nowhere slower than torch's two products. Source: h200,
+aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _torch_modules, errors
+from ._graph_match import value_of
+from ._graph_nodes import GraphProduct
+from ._row_table import plan_rows
+
+MOST_ROWS = 512
+"""Rows of a product up to which it is this package's. A graph whose rows are left open is taken to have fewer."""
+
+
+def is_chosen(product: GraphProduct, *, columns: int | None = None, gated: bool = False, **options: Any) -> bool:
+    """Say whether a product is this package's, with what is joined to it.
+
+    Args:
+        product: the product, or of a gate one of two.
+        columns: of the result; by default those of the weight.
+        gated: whether it is that of a gate.
+        options: others that `plan` has.
+    """
+    n, k = value_of(product.weight).shape
+    rows = product.rows
+    if not gated and rows is not None and rows > MOST_ROWS:
+        return False
+    options |= {"gated": gated, "bias": product.bias is not None}
+    why = _torch_modules.why_not_planned(columns or n, k, value_of(product.x).dtype, **options)
+    return why is None
+
+
+def has_rows(function: str, x: Any, out_dtype: Any = None) -> bool:
+    """Say whether the wheel has an operation on the rows of a tensor, and no fallback alone."""
+    cols = x.shape[-1]
+    if x.device.type not in _torch_modules.DEVICES or x.dtype not in _torch_modules.DTYPES or not isinstance(cols, int):
+        return False
+    try:
+        return plan_rows(function, 1, cols, x.dtype, out_dtype=out_dtype).tier != "fallback"
+    except (errors.UnsupportedError, errors.DtypeError):
+        return False

@@ -1,0 +1,198 @@
+"""Products of a graph by the package's kernels, with the gate, activation or sum behind them."""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from . import errors
+from ._extras import GATES
+from ._graph_choice import is_chosen
+from ._graph_expressions import activation_of
+from ._graph_match import MUL, aten, is_used_by, value_of
+from ._graph_nodes import (
+    OPERATORS,
+    GraphProduct,
+    clean,
+    product_of,
+    put,
+    put_product,
+    replace,
+    same_shape,
+)
+from ._table import plan
+
+_SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+_HALVES = 2
+
+
+def replace_products(graph: Graph) -> dict[str, int]:
+    """Replace the products of a graph; return how many there were, by what was joined."""
+    counts: dict[str, int] = {}
+    for step in (_join_gate, _join_sum, _join_activation, _take_alone, _take_groups):
+        for node in list(graph.nodes):
+            if node.op == "call_function" and (name := step(node)) is not None:
+                counts[name] = counts.get(name, 0) + 1
+        clean(graph)
+    return counts
+
+
+def _join_gate(node: Node) -> str | None:
+    """Replace activation(gate) * linear."""
+    if node.target not in MUL or len(node.args) != 2:
+        return None
+    for gate, line in (node.args, node.args[::-1]):
+        activation = activation_of(gate) if isinstance(gate, Node) else None
+        if activation is None or activation.name not in GATES:
+            continue
+        if _join_two(node, activation.name, activation.x, line) or _join_halves(node, activation.name, activation.x, line):
+            return "gate"
+    return None
+
+
+def _join_two(node: Node, name: str, gate: Node, line: Any) -> bool:
+    """Replace a gate of two weights."""
+    one, other = product_of(gate), product_of(line)
+    if one is None or other is None or one.root is other.root:
+        return False
+    if one.x is not other.x or one.bias is not None or other.bias is not None:
+        return False
+    if not same_shape(value_of(one.weight).shape, value_of(other.weight).shape):
+        return False
+    if not (is_used_by(one.root, node) and is_used_by(other.root, node)):
+        return False
+    if not (is_chosen(one, activation=name, gated=True) and _is_like(node, one)):
+        return False
+    operands = one.x, one.weight, other.weight
+    replace(node, put_product(node, one, OPERATORS.gated_linear.parts, operands, activation=name))
+    return True
+
+
+def _join_halves(node: Node, name: str, gate: Node, line: Any) -> bool:
+    """Replace a gate of one weight whose result is split in two."""
+    first, second = _half_of(gate), _half_of(line)
+    if first is None or second is None or first[0] is not second[0] or (first[1], second[1]) != (0, 1):
+        return False
+    product = product_of(first[0])
+    if product is None or product.shape is not None or not is_used_by(product.root, node):
+        return False
+    if not is_chosen(product, columns=value_of(node).shape[-1], activation=name, gated=True):
+        return False
+    operands = product.x, product.weight, product.bias
+    replace(node, put_product(node, product, OPERATORS.gated_linear.default, operands, activation=name))
+    return True
+
+
+def _half_of(node: Any) -> tuple[Node, int] | None:
+    """Return what a node is half of along the last dimension, and which half; None where it is none."""
+    if not isinstance(node, Node) or value_of(node) is None:
+        return None
+    place: Any
+    if node.target is getitem and node.args[0].target in _SPLITS:
+        split, place = node.args
+        source, dim = split.args[0], split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
+    elif node.target is aten.slice.Tensor and len(node.args) >= 4:
+        source, dim, place = node.args[:3]
+        place = 1 if place == value_of(node).shape[-1] else place
+    else:
+        return None
+    whole = value_of(source)
+    is_last = whole is not None and dim in (-1, whole.ndim - 1)
+    is_half = is_last and whole.shape[-1] == _HALVES * value_of(node).shape[-1]
+    return (source, place) if is_half and place in (0, 1) else None
+
+
+def _is_like(node: Node, product: GraphProduct) -> bool:
+    """Say whether a node has the shape and type of a product, and is contiguous as that will be."""
+    value, own = value_of(node), value_of(product.node)
+    return value.dtype == own.dtype and same_shape(value.shape, own.shape) and value.is_contiguous()
+
+
+def _activated(node: Any) -> tuple[GraphProduct, str | None] | None:
+    """Read a node as a product, or the activation of one that nothing else uses."""
+    if not isinstance(node, Node):
+        return None
+    product = product_of(node)
+    if product is not None:
+        return product, None
+    activation = activation_of(node)
+    product = None if activation is None else product_of(activation.x)
+    if activation is None or product is None or not is_used_by(product.root, node):
+        return None
+    return product, activation.name
+
+
+def _is_only_for(product: GraphProduct, addend: Any, node: Node) -> bool:
+    """Say whether nothing but a sum reads an addend, and nothing but that its product; so that no other addend does."""
+    return set(addend.users) == {node} and (product.root is addend or is_used_by(product.root, addend))
+
+
+def _join_sum(node: Node) -> str | None:
+    """Replace activation(product) + residual."""
+    if node.target is not aten.add.Tensor or node.kwargs:
+        return None
+    for one, residual in (node.args, node.args[::-1]):
+        found, added = _activated(one), value_of(residual)
+        if found is None or added is None or residual is one:
+            continue
+        product, name = found
+        if product.shape is not None or not _is_like(node, product) or not _is_only_for(product, one, node):
+            continue
+        if added.dtype != value_of(node).dtype or not same_shape(added.shape, value_of(node).shape):
+            continue
+        if not added.is_contiguous() or not is_chosen(product, activation=name, residual=True):
+            continue
+        operands = product.x, product.weight, product.bias, None, None, residual
+        options = {} if name is None else {"activation": name}
+        replace(node, put_product(node, product, OPERATORS.linear.default, operands, **options))
+        return "sum"
+    return None
+
+
+def _join_activation(node: Node) -> str | None:
+    """Replace the activation of a product."""
+    found = _activated(node)
+    if found is None or found[1] is None or not _is_like(node, found[0]):
+        return None
+    product, name = found
+    if not is_chosen(product, activation=name):
+        return None
+    operands = product.x, product.weight, product.bias
+    replace(node, put_product(node, product, OPERATORS.linear.default, operands, activation=name))
+    return "activation"
+
+
+def _take_alone(node: Node) -> str | None:
+    """Replace a product, with its bias."""
+    product = product_of(node)
+    if product is None or not _is_like(node, product) or not is_chosen(product):
+        return None
+    operands = product.x, product.weight, product.bias
+    replace(node, put_product(node, product, OPERATORS.linear.default, operands))
+    return "product"
+
+
+def _take_groups(node: Node) -> str | None:
+    """Replace the products of groups of rows, of weights that are held as (groups, n, k)."""
+    if node.target is not getattr(aten, "_grouped_mm", aten.mm).default or len(node.args) != 3 or node.kwargs:
+        return None
+    x, right, offsets = node.args
+    if not isinstance(right, Node) or right.target not in (aten.transpose.int, aten.permute.default):
+        return None
+    weight, rows, result = value_of(right.args[0]), value_of(x), value_of(node)
+    if weight is None or weight.ndim != 3 or rows.ndim != 2 or not weight.is_contiguous():
+        return None
+    if tuple(value_of(right).stride()) != (weight.stride(0), 1, weight.stride(1)):
+        return None
+    groups, n, k = weight.shape
+    try:
+        found = plan(groups, n, k, rows.dtype, groups=groups)
+    except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError):
+        return None
+    if found.tier == "fallback" or not rows.is_contiguous() or not result.is_contiguous():
+        return None
+    operands = x, right.args[0], offsets
+    replace(node, put(node, OPERATORS.grouped_linear.default, operands, {}, result))
+    return "groups"

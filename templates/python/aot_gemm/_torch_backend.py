@@ -1,0 +1,82 @@
+"""The backend of torch.compile that needs neither Triton nor a C compiler where it runs.
+
+AOTAutograd traces the model, `rewrite` has this package compute its products and norms, and what is left is torch's own
+kernels, called one after the other. With mode="reduce-overhead" they are captured in CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+from . import errors
+from ._graph_inplace import write_in_place
+from ._graph_match import aten
+from ._graph_pass import rewrite
+from ._graph_replay import Replayed
+
+MODES = (None, "default", "reduce-overhead")
+
+
+def backend(module: Any, inputs: Any, *, mode: str | None = None, options: dict[str, Any] | None = None) -> Any:
+    """Compile a graph of torch.compile: torch.compile(model, backend="aot_gemm"), by the wheel's entry point.
+
+    Under torch.no_grad() or torch.inference_mode() products and norms are this package's where its table serves them,
+    and the rest is torch's. Where gradients are recorded, all is torch's.
+
+    Args:
+        module: the graph.
+        inputs: what it is called with.
+        mode: "reduce-overhead" captures CUDA graphs, and replays them; None or "default" does not. A stream that is
+            being captured already captures what the model does either way.
+        options: none.
+
+    Raises:
+        UnsupportedError: there is no such mode, or options are given.
+    """
+    if mode not in MODES or options:
+        raise errors.UnsupportedError(
+            f'backend "{__package__}" got mode {errors.show(mode)} and options {errors.show(options)}; expected no '
+            'options, and mode="reduce-overhead" for CUDA graphs, or none'
+        )
+    does_replay = mode == "reduce-overhead"
+
+    def compile_inference(graph_module: Any, example_inputs: Any) -> Any:
+        return make_boxed_func(compiled(graph_module, does_replay=does_replay and _are_on_gpu(example_inputs)))
+
+    compiler = aot_autograd(
+        fw_compiler=lambda graph_module, _: make_boxed_func(graph_module.forward),
+        inference_compiler=compile_inference,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(module, inputs)
+
+
+def compiled(graph_module: Any, *, does_replay: bool) -> Any:
+    """Rewrite a functional graph for inference in place, and return what computes it."""
+    rewrite(graph_module.graph)
+    write_in_place(graph_module.graph)
+    graph_module.recompile()
+    if not does_replay:
+        return graph_module.forward
+    places = {node: place for place, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
+    written = {
+        places[node.args[0]]
+        for node in graph_module.graph.nodes
+        if node.op == "call_function" and _is_write(node.target) and node.args and node.args[0] in places
+    }
+    return Replayed(graph_module.forward, frozenset(written))
+
+
+def _is_write(target: Any) -> bool:
+    return target is aten.copy_.default or bool(getattr(getattr(target, "_schema", None), "is_mutable", False))
+
+
+def _are_on_gpu(inputs: Any) -> bool:
+    """Say whether a CUDA graph can hold a call: all tensors of more than one element are on a GPU."""
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    is_static = all(isinstance(x, (torch.Tensor, int)) and not isinstance(x, torch.SymInt) for x in inputs)
+    return is_static and any(x.is_cuda for x in tensors) and all(x.is_cuda for x in tensors)

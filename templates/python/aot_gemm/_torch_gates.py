@@ -1,0 +1,70 @@
+"""The gate of two weights for torch: one product where they lie so that a kernel can read both, else two.
+
+Gate and up projections of a model are two matrices (n, k), each an allocation of its own. A kernel reads them as a stack
+(2, n, k) whose step is the difference of their addresses, and nothing is moved. A tensor map takes steps that are
+positive, multiples of 16 bytes and less than 2^40 bytes: where the linear one lies in front of the gate's, or too far
+behind, two products are computed, and the activation by torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _operations, errors
+from ._torch_operators import LIBRARY, NAMESPACE
+from ._torch_promises import promised
+from ._torch_result import Product, result_of
+
+_SCHEMA = '(Tensor x, Tensor gate, Tensor up, *, str activation="silu") -> Tensor'
+_ALIGNMENT, _LIMIT = 16, 1 << 40
+"""Bytes. Source: CUDA driver API, cuTensorMapEncodeTiled: globalStrides."""
+_ACTIVATIONS = {
+    "silu": torch.nn.functional.silu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
+
+
+def are_parts(gate: Any, up: Any) -> bool:
+    """Say whether a kernel can read two weights as the parts of one."""
+    step = up.data_ptr() - gate.data_ptr()
+    return 0 < step < _LIMIT and step % _ALIGNMENT == 0 and gate.stride() == up.stride()
+
+
+def _gate(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
+    if are_parts(gate, up):
+        return _operations.gated_linear(x, (gate, up), activation=activation)
+    line = _operations.linear(x, promised(up))
+    return _ACTIVATIONS[activation](_operations.linear(x, promised(gate))) * line
+
+
+def _fake(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
+    if gate.shape != up.shape:
+        raise errors.ShapeError(
+            f"gated_linear: the gate's weight has shape {tuple(gate.shape)}, the linear one {tuple(up.shape)}; "
+            "expected one shape"
+        )
+    shape, dtype = result_of(Product("linear", x, gate))
+    result_of(Product("gated_linear", x, torch.cat([gate, up]), activation=activation))
+    return x.new_empty(shape, dtype=getattr(torch, dtype))
+
+
+def _refuse_gradient(keys: Any, *operands: Any, **options: Any) -> Any:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
+        raise errors.GradientError("gated_linear: there is no gradient of it; run it under torch.no_grad()")
+    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
+        operator = getattr(torch.ops, NAMESPACE).gated_linear.parts
+        return operator.redispatch(keys & torch._C._after_autograd_keyset, *operands, **options)  # noqa: SLF001
+
+
+def _register() -> None:
+    """Register the overload `gated_linear.parts` in the library of the products."""
+    strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+    LIBRARY.define(f"gated_linear.parts{_SCHEMA}", tags=(torch.Tag.pt2_compliant_tag, strides))
+    LIBRARY.impl("gated_linear.parts", _gate, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::gated_linear.parts", _fake, lib=LIBRARY)
+    LIBRARY.impl("gated_linear.parts", _refuse_gradient, "Autograd", with_keyset=True)
+
+
+_register()

@@ -1,0 +1,301 @@
+"""What a graph of a model becomes, and that it computes the same: by a stand-in of the package's functions on the CPU."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.runtime.torch_reference import random_tensor
+
+BF16 = torch.bfloat16
+HIDDEN, WIDE = 32, 48
+
+
+@pytest.fixture(autouse=True)
+def plain_gradients():
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def backend(module, calls):
+    return import_module(f"{module.__package__}._torch_backend")
+
+
+def linear(n, k, *, bias=False):
+    return nn.Linear(k, n, bias=bias, dtype=BF16)
+
+
+class LlamaNorm(nn.Module):
+    """The norm of transformers' Llama, whose weight multiplies what is rounded already."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(random_tensor(HIDDEN))
+
+    def forward(self, x):
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+class GemmaNorm(LlamaNorm):
+    """The norm of transformers' Gemma, whose weight is what is added to 1."""
+
+    def forward(self, x):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (wide * (1.0 + self.weight.float())).type_as(x)
+
+
+class Gate(nn.Module):
+    def __init__(self, activation=functional.silu):
+        super().__init__()
+        self.gate, self.up, self.activation = linear(WIDE, HIDDEN), linear(WIDE, HIDDEN), activation
+
+    def forward(self, x):
+        return self.activation(self.gate(x)) * self.up(x)
+
+
+class JoinedGate(nn.Module):
+    """The gate of transformers' Phi-3, whose two weights are one."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = linear(2 * WIDE, HIDDEN)
+
+    def forward(self, x):
+        gate, up = self.both(x).chunk(2, dim=-1)
+        return up * functional.silu(gate)
+
+
+class Then(nn.Module):
+    """A Linear and what comes behind it."""
+
+    def __init__(self, step, *, bias=True):
+        super().__init__()
+        self.linear, self.step = linear(HIDDEN, HIDDEN, bias=bias), step
+
+    def forward(self, x):
+        return self.step(self.linear(x), x)
+
+
+class SumNorm(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.linear, self.norm = linear(HIDDEN, HIDDEN), norm
+
+    def forward(self, x):
+        total = x + self.linear(x)
+        return self.norm(total), total
+
+
+class Groups(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(random_tensor(3, WIDE, HIDDEN))
+        self.register_buffer("offsets", torch.tensor([2, 5, 10], dtype=torch.int32))
+
+    def forward(self, x):
+        return torch._grouped_mm(x.view(-1, HIDDEN), self.weight.transpose(-2, -1), self.offsets)
+
+
+def gelu_tanh(x):
+    return functional.gelu(x, approximate="tanh")
+
+
+CASES = {
+    "product": (Then(lambda y, _: y * 2, bias=False), ["linear"], "1 x product"),
+    "bias": (Then(lambda y, _: y * 2), ["linear"], "1 x product"),
+    "silu": (Then(lambda y, _: functional.silu(y)), ["linear"], "1 x activation"),
+    "relu": (Then(lambda y, _: torch.relu(y)), ["linear"], "1 x activation"),
+    "gelu": (Then(lambda y, _: functional.gelu(y)), ["linear"], "1 x activation"),
+    "gelu_tanh": (Then(lambda y, _: gelu_tanh(y)), ["linear"], "1 x activation"),
+    "residual": (Then(lambda y, x: x + y), ["linear"], "1 x sum"),
+    "swiglu": (Gate(), ["gated_linear"], "1 x gate"),
+    "geglu": (Gate(gelu_tanh), ["gated_linear"], "1 x gate"),
+    "joined swiglu": (JoinedGate(), ["gated_linear"], "1 x gate"),
+    "llama norm": (LlamaNorm(), ["rms_norm"], "1 x norm"),
+    "gemma norm": (GemmaNorm(), ["rms_norm"], "1 x norm"),
+    "torch rms norm": (nn.RMSNorm(HIDDEN, dtype=BF16), ["rms_norm"], "1 x norm"),
+    "rms norm without weight": (nn.RMSNorm(HIDDEN, elementwise_affine=False), ["rms_norm"], "1 x norm"),
+    "layer norm": (nn.LayerNorm(HIDDEN, dtype=BF16), ["layer_norm"], "1 x norm"),
+    "sum and llama norm": (SumNorm(LlamaNorm()), ["linear", "rms_norm"], "1 x product, 1 x sum and norm"),
+    "sum and layer norm": (SumNorm(nn.LayerNorm(HIDDEN, dtype=BF16)), ["linear", "layer_norm"], None),
+}
+"""By what is joined: a module, the package's functions that it becomes, and the report of the graph."""
+
+
+def reports_of(caplog):
+    return [record.args[0] for record in caplog.records if record.msg == "graph: %s"]
+
+
+def check(got, expected):
+    got, expected = ((x,) if isinstance(x, torch.Tensor) else tuple(x) for x in (got, expected))
+    for one, other in zip(got, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_of_the_backend_is_joined(backend, calls, caplog, name):
+    model, expected_calls, report = CASES[name]
+    x = random_tensor(2, 5, HIDDEN)
+    expected = model(x)
+    calls.clear()
+    with caplog.at_level("INFO"):
+        got = torch.compile(model, backend=backend.backend, fullgraph=True)(x)
+    assert calls == expected_calls
+    check(got, expected)
+    if report is not None:
+        assert str(reports_of(caplog)[0]) == report
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_exported_program_is_joined(module, calls, name):
+    model, expected_calls, _ = CASES[name]
+    x = random_tensor(2, 5, HIDDEN)
+    expected = model(x)
+    program = module.fuse(torch.export.export(model, (x,)))
+    calls.clear()
+    check(program.module()(x), expected)
+    assert calls == expected_calls
+
+
+def test_groups_of_a_mixture_of_experts_are_joined(module, calls):
+    model, x = Groups(), random_tensor(2, 5, HIDDEN)
+    program = module.fuse(torch.export.export(model, (x,)))
+    calls.clear()
+    got = program.module()(x)
+    assert calls == ["grouped_linear"]
+    rows, ends = x.view(-1, HIDDEN).float(), [0, 2, 5, 10]
+    parts = [rows[a:b] @ w.float().t() for a, b, w in zip(ends[:-1], ends[1:], model.weight, strict=True)]
+    torch.testing.assert_close(got.float(), torch.cat(parts), rtol=0.02, atol=0.02)
+
+
+LEFT = {
+    "a result that is used twice": Then(lambda y, _: functional.silu(y) + y, bias=False),
+    "a residual that is broadcast": Then(lambda y, x: y + x[:, :1], bias=False),
+    "an activation in another type": Then(lambda y, _: functional.silu(y.float()), bias=False),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_does_not_join_stays_beside_its_product(backend, calls, caplog, name):
+    model, x = LEFT[name], random_tensor(2, 5, HIDDEN)
+    expected = model(x)
+    calls.clear()
+    with caplog.at_level("INFO"):
+        got = torch.compile(model, backend=backend.backend, fullgraph=True)(x)
+    assert calls == ["linear"]
+    assert str(reports_of(caplog)[0]) == "1 x product"
+    check(got, expected)
+
+
+def test_many_rows_are_left_to_torch_but_for_gates(backend, calls):
+    product, gate = Then(lambda y, x: x + y), Gate()
+    for rows, expected in ((512, ["linear", "gated_linear"]), (513, ["gated_linear"])):
+        x = random_tensor(rows, HIDDEN)
+        calls.clear()
+        for model in (product, gate):
+            torch._dynamo.reset()
+            check(torch.compile(model, backend=backend.backend, dynamic=False)(x), model(x))
+        assert calls == expected
+
+
+def test_rows_that_are_left_open_are_served(backend, calls):
+    model = Gate()
+    compiled = torch.compile(model, backend=backend.backend, dynamic=True)
+    for rows in (3, 7, 11):
+        x = random_tensor(2, rows, HIDDEN)
+        check(compiled(x), model(x))
+    assert calls == ["gated_linear"] * 3
+
+
+def test_weights_in_the_wrong_order_are_two_products(module, calls):
+    gates = import_module(f"{module.__package__}._torch_gates")
+    stack, x = random_tensor(2, WIDE, HIDDEN), random_tensor(5, HIDDEN)
+    down, up = stack[0], stack[1]
+    assert gates.are_parts(down, up)
+    assert not gates.are_parts(up, down)
+    operator = getattr(torch.ops, module.__package__).gated_linear.parts
+    for gate, line, expected in ((down, up, ["gated_linear"]), (up, down, ["linear", "linear"])):
+        calls.clear()
+        got = operator(x, gate, line)
+        assert calls == expected
+        check(got, functional.silu(functional.linear(x, gate)) * functional.linear(x, line))
+
+
+def test_a_norm_gives_8_bits_where_only_a_quantisation_reads_it(module, calls):
+    quantize = getattr(torch.ops, module.__package__).quantize.default
+
+    class Quantised(LlamaNorm):
+        def forward(self, x):
+            return tuple(quantize(super().forward(x), dtype=torch.float8_e4m3fn))
+
+    model, x = Quantised(), random_tensor(4, HIDDEN)
+    values, scale = model(x)
+    calls.clear()
+    got, got_scale = module.fuse(torch.export.export(model, (x,))).module()(x)
+    assert calls == ["rms_norm"]
+    torch.testing.assert_close(got_scale, scale, rtol=0.01, atol=0)
+    torch.testing.assert_close(got.float() * got_scale, values.float() * scale, rtol=0.13, atol=0.02)
+
+
+class Cached(nn.Module):
+    """A layer that writes a cache, as those of transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = linear(HIDDEN, HIDDEN)
+        self.register_buffer("cache", torch.zeros(3, 8, HIDDEN, dtype=BF16))
+
+    def forward(self, x, place):
+        self.cache.index_copy_(1, place, self.linear(x))
+        return self.cache.sum(1)
+
+
+def test_a_cache_is_written_where_it_lies(backend, calls):
+    model, other = Cached(), Cached()
+    other.load_state_dict(model.state_dict())
+    seen = []
+
+    def watch(graph_module, inputs, **options):
+        compiled = backend.compiled
+
+        def look(inner, **kept):
+            found = compiled(inner, **kept)
+            seen.extend(str(node.target) for node in inner.graph.nodes)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(backend, "compiled", look)
+            return backend.backend(graph_module, inputs, **options)
+
+    compiled = torch.compile(model, backend=watch, fullgraph=True)
+    for step in range(3):
+        x, place = random_tensor(3, 1, HIDDEN), torch.tensor([step])
+        check(compiled(x, place), other(x, place))
+        check(model.cache, other.cache)
+    assert "aten.index_copy_.default" in seen
+    assert "aten.copy_.default" not in seen
+
+
+def test_gradients_are_torchs(backend, calls):
+    model, x = Gate(), random_tensor(5, HIDDEN, grad=True)
+    with torch.enable_grad():
+        torch.compile(model, backend=backend.backend)(x).sum().backward()
+        got, x.grad = x.grad, None
+        model(x).sum().backward()
+    assert not calls
+    torch.testing.assert_close(got, x.grad, rtol=0.02, atol=0.02)
+
+
+def test_modes_that_there_are_not_are_refused(module, backend):
+    with pytest.raises(module.errors.UnsupportedError if hasattr(module, "errors") else Exception, match="reduce-overhead"):
+        backend.backend(None, [], mode="max-autotune")
