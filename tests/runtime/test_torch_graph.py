@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -167,8 +168,10 @@ def test_an_exported_program_is_joined(module, calls, name):
     assert calls == expected_calls
 
 
-def test_groups_of_a_mixture_of_experts_are_joined(module, calls):
+def test_groups_of_a_mixture_of_experts_are_joined(module, calls, monkeypatch):
     model, x = Groups(), random_tensor(2, 5, HIDDEN)
+    tuned = SimpleNamespace(tier="tuned")  # this package has no kernels of groups
+    monkeypatch.setattr(import_module(f"{module.__package__}._graph_products"), "plan", lambda *_, **__: tuned)
     program = module.fuse(torch.export.export(model, (x,)))
     calls.clear()
     got = program.module()(x)
@@ -297,5 +300,5 @@ def test_gradients_are_torchs(backend, calls):
 
 
 def test_modes_that_there_are_not_are_refused(module, backend):
-    with pytest.raises(module.errors.UnsupportedError if hasattr(module, "errors") else Exception, match="reduce-overhead"):
+    with pytest.raises(import_module(f"{module.__package__}.errors").UnsupportedError, match="reduce-overhead"):
         backend.backend(None, [], mode="max-autotune")
