@@ -31,6 +31,9 @@ def linear(n, k, *, bias=False):
     return nn.Linear(k, n, bias=bias, dtype=BF16)
 
 
+GATES = random_tensor(2, WIDE, HIDDEN)
+
+
 class LlamaNorm(nn.Module):
     """The norm of transformers' Llama, whose weight multiplies what is rounded already."""
 
@@ -57,6 +60,8 @@ class Gate(nn.Module):
     def __init__(self, activation=functional.silu):
         super().__init__()
         self.gate, self.up, self.activation = linear(WIDE, HIDDEN), linear(WIDE, HIDDEN), activation
+        for place, layer in enumerate((self.gate, self.up)):  # the gate's in front
+            layer.weight = nn.Parameter(GATES[place])
 
     def forward(self, x):
         return self.activation(self.gate(x)) * self.up(x)
@@ -93,6 +98,23 @@ class SumNorm(nn.Module):
     def forward(self, x):
         total = x + self.linear(x)
         return self.norm(total), total
+
+
+class Rotary(nn.Module):
+    """The rotary embedding of transformers' Llama."""
+
+    def __init__(self, *, doubles=True):
+        super().__init__()
+        self.doubles = doubles
+        self.register_buffer("frequencies", torch.rand(HIDDEN // 4))
+
+    def forward(self, x):
+        angles = torch.arange(x.shape[1])[None, :, None].float() * self.frequencies
+        angles = torch.cat((angles, angles if self.doubles else angles + 1), dim=-1)
+        cos, sin = angles.cos().to(x.dtype).unsqueeze(1), angles.sin().to(x.dtype).unsqueeze(1)
+        heads = x.view(*x.shape[:2], 2, HIDDEN // 2).transpose(1, 2)
+        first, second = heads[..., : HIDDEN // 4], heads[..., HIDDEN // 4 :]
+        return heads * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 class Groups(nn.Module):
@@ -227,7 +249,7 @@ def test_weights_in_the_wrong_order_are_two_products(module, calls):
     assert gates.are_parts(down, up)
     assert not gates.are_parts(up, down)
     operator = getattr(torch.ops, module.__package__).gated_linear.parts
-    for gate, line, expected in ((down, up, ["gated_linear"]), (up, down, ["linear", "linear"])):
+    for gate, line, expected in ((down, up, ["gated_linear"]), (up, down, ["linear", "linear", "silu_mul"])):
         calls.clear()
         got = operator(x, gate, line)
         assert calls == expected
@@ -287,6 +309,14 @@ def test_a_cache_is_written_where_it_lies(backend, calls):
         check(model.cache, other.cache)
     assert "aten.index_copy_.default" in seen
     assert "aten.copy_.default" not in seen
+
+
+@pytest.mark.parametrize(("doubles", "expected_calls"), [(True, ["rotary"]), (False, [])])
+def test_a_rotary_embedding_is_one_where_both_halves_have_one_angle(backend, calls, doubles, expected_calls):
+    model, x = Rotary(doubles=doubles), random_tensor(3, 5, HIDDEN)
+    expected = model(x)
+    check(torch.compile(model, backend=backend.backend, fullgraph=True)(x), expected)
+    assert calls == expected_calls
 
 
 def test_gradients_are_torchs(backend, calls):

@@ -116,6 +116,18 @@ def silu_mul(x, *, interleaved=False, out_dtype=None, scale=None):
     return rows_of(functional.silu(gate.float()) * line.float(), x.dtype, out_dtype)
 
 
+def gelu_tanh_mul(x, *, interleaved=False, out_dtype=None, scale=None):
+    gate, line = x.float().chunk(2, -1)
+    return rows_of(functional.gelu(gate, approximate="tanh") * line, x.dtype, out_dtype)
+
+
+def rotary(x, cos, sin, *, interleaved=False, rotary_dim=None):
+    """Turn (batch, tokens, heads, dim) by angles (batch or 1, tokens, dim), both halves of which are the same."""
+    first, second = x.float().chunk(2, -1)
+    cos, sin = (y.float()[..., None, : x.shape[-1] // 2] for y in (cos, sin))
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+
+
 def quantize(x, dtype="float8_e4m3fn", granularity="row", *, scale=None):
     return rows_of(x.float(), x.dtype, dtype)
 
@@ -196,7 +208,7 @@ def stand_in(package, monkeypatch):
 
     for name in ("linear", "gated_linear", "matmul", "grouped_linear"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
-    for name in ("rms_norm", "layer_norm", "silu_mul", "quantize"):
+    for name in ("rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary", "quantize"):
         monkeypatch.setattr(package._rows, name, norm(name))
     monkeypatch.setattr(package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
     monkeypatch.setattr(package._torch_modules, "DEVICES", ["cpu"])

@@ -4,7 +4,8 @@ The table says of each product whether the wheel has a kernel for it, and how lo
 say. So the choice is by what was measured beside torch, over 720 products of models: up to 512 rows products were
 1.05 to 1.27 times as fast as torch's, from 900 to 12,000 rows 1.01 to 1.05 times, with some at 0.63 to 0.88 among them.
 Source: H100, 2026-11-26, torch 2.11, CUDA graphs. Gates were nowhere slower than torch's two products. Source: h200,
-aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst.
+aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst. A graph whose
+rows are left open is taken to have few.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from . import _torch_modules, errors
 from ._graph_match import value_of
 from ._graph_nodes import GraphProduct
 from ._row_table import plan_rows
-
-MOST_ROWS = 512
-"""Rows of a product up to which it is this package's. A graph whose rows are left open is taken to have fewer."""
-
+from ._torch_gates import MOST_ROWS
 
 def is_chosen(product: GraphProduct, *, columns: int | None = None, gated: bool = False, **options: Any) -> bool:
     """Say whether a product is this package's, with what is joined to it.

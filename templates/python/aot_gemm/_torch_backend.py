@@ -57,7 +57,7 @@ def backend(module: Any, inputs: Any, *, mode: str | None = None, options: dict[
 
 def compiled(graph_module: Any, *, does_replay: bool) -> Any:
     """Rewrite a functional graph for inference in place, and return what computes it."""
-    rewrite(graph_module.graph)
+    rewrite(graph_module.graph, joins_rotary=True)
     write_in_place(graph_module.graph)
     graph_module.recompile()
     if not does_replay:

@@ -3,16 +3,20 @@
 Gate and up projections of a model are two matrices (n, k), each an allocation of its own. A kernel reads them as a stack
 (2, n, k) whose step is the difference of their addresses, and nothing is moved. A tensor map takes steps that are
 positive, multiples of 16 bytes and less than 2^40 bytes: where the linear one lies in front of the gate's, or too far
-behind, two products are computed, and the activation by torch.
+behind, two products are computed side by side, and the gate of both by the package's operation on rows, or torch. Which it
+is is known with the call alone, since a graph has no addresses. PyTorch's allocator often gives large weights descending
+addresses: of four Llama layers on an H100 each had its up weight in front (torch 2.11, 2026-11-26).
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 
-from . import _operations, errors
+from . import _operations, _rows, errors
+from ._row_table import plan_rows
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_promises import promised
 from ._torch_result import Product, result_of
@@ -20,6 +24,9 @@ from ._torch_result import Product, result_of
 _SCHEMA = '(Tensor x, Tensor gate, Tensor up, *, str activation="silu") -> Tensor'
 _ALIGNMENT, _LIMIT = 16, 1 << 40
 """Bytes. Source: CUDA driver API, cuTensorMapEncodeTiled: globalStrides."""
+MOST_ROWS = 512
+"""Rows of a product up to which it is this package's rather than torch's: see `_graph_choice`."""
+_ROWS = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
 _ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -35,8 +42,25 @@ def are_parts(gate: Any, up: Any) -> bool:
 def _gate(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
     if are_parts(gate, up):
         return _operations.gated_linear(x, (gate, up), activation=activation)
-    line = _operations.linear(x, promised(up))
-    return _ACTIVATIONS[activation](_operations.linear(x, promised(gate))) * line
+    n = len(gate)
+    both = x.new_empty((*x.shape[:-1], 2 * n))
+    for weight, out in ((gate, both[..., :n]), (up, both[..., n:])):
+        if x.numel() > MOST_ROWS * x.shape[-1]:
+            torch.mm(x.reshape(-1, x.shape[-1]), weight.t(), out=out.view(-1, n))
+        else:
+            _operations.linear(x, promised(weight), out=out)
+    if _has_rows(activation, n, x.dtype):
+        return getattr(_rows, _ROWS[activation])(both)
+    return _ACTIVATIONS[activation](both[..., :n]) * both[..., n:]
+
+
+@cache
+def _has_rows(activation: str, cols: int, dtype: torch.dtype) -> bool:
+    """Say whether the wheel has the gate as an operation on rows, and no fallback alone."""
+    try:
+        return plan_rows(_ROWS[activation], 1, cols, dtype).tier != "fallback"
+    except (errors.UnsupportedError, errors.DtypeError):
+        return False
 
 
 def _fake(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:

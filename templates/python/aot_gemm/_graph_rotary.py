@@ -1,0 +1,106 @@
+"""Rotary position embeddings of a graph by the package's kernel: x * cos + cat(-x2, x1) * sin, as models of Llama's kind.
+
+For graphs that run as they are. A compiler of loops joins these with what writes the cache of keys, which is better.
+"""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from ._graph_choice import has_rows
+from ._graph_match import ADD, MUL, aten, bind, call, first, is_conversion, tensor, value_of
+from ._graph_nodes import OPERATORS, clean, put, replace, same_extent
+
+_TURNED = call(
+    ADD,
+    call(MUL, tensor("x"), tensor("cos"), commutes=True),
+    call(MUL, bind("turned"), tensor("sin"), commutes=True),
+    commutes=True,
+)
+_ELEMENTWISE = (aten.cos.default, aten.sin.default, aten.unsqueeze.default, aten.alias.default)
+_HEAD_DIMS = 4
+
+
+def replace_rotary(graph: Graph) -> dict[str, int]:
+    """Replace the rotary embeddings of a graph; return how many there were."""
+    count = 0
+    for node in list(graph.nodes):
+        found = first(_TURNED, node)
+        if found is None or not _is_turned(found["turned"], found["x"]):
+            continue
+        cos, sin = _angles_of(found["cos"]), _angles_of(found["sin"])
+        if cos is not None and sin is not None and _fits(node, found["x"], cos, sin):
+            _replace(node, found["x"], cos, sin)
+            count += 1
+    clean(graph)
+    return {"rotary": count} if count else {}
+
+
+def _is_turned(node: Any, x: Node) -> bool:
+    """Say whether a node is cat(-second half of x, first half of x), along the last dimension."""
+    if not isinstance(node, Node) or node.target is not aten.cat.default or len(node.args[0]) != 2:  # type: ignore[arg-type]
+        return False
+    last = value_of(x).ndim - 1
+    if (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) not in (-1, last):
+        return False
+    negated, plain = node.args[0]  # type: ignore[misc]
+    is_negated = negated.target is aten.neg.default
+    return is_negated and _is_half(negated.args[0], x, 1) and _is_half(plain, x, 0)
+
+
+def _is_half(node: Any, x: Node, place: int) -> bool:
+    """Say whether a node is the first or second half of x along the last dimension."""
+    whole = value_of(x)
+    half = whole.shape[-1] // 2
+    if node.target is getitem and node.args[0].target is aten.split.Tensor:
+        split = node.args[0].args
+        return split[0] is x and split[1] == half and list(split[2:]) in ([-1], [whole.ndim - 1]) and node.args[1] == place
+    if node.target is not aten.slice.Tensor or node.args[0] is not x or len(node.args) != 4:
+        return False
+    dim, start, end = node.args[1:]
+    is_here = start == place * half and (end == half if place == 0 else end >= whole.shape[-1])
+    return dim in (-1, whole.ndim - 1) and is_here
+
+
+def _angles_of(node: Node) -> Node | None:
+    """Return the (batch, tokens, dim) that cos or sin is of each head, where both halves of it are the same."""
+    if node.target is not aten.unsqueeze.default or node.args[1] != 1:
+        return None
+    source: Any = node.args[0]
+    step = source
+    while isinstance(step, Node):
+        if step.target is aten.cat.default:
+            parts, last = step.args[0], value_of(step).ndim - 1
+            is_doubled = len(parts) == 2 and parts[0] is parts[1] and list(step.args[1:]) in ([-1], [last])  # type: ignore[arg-type]
+            return source if is_doubled else None
+        is_scaled = step.target in MUL and isinstance(step.args[1], (int, float))
+        if not (step.target in _ELEMENTWISE or is_conversion(step) or is_scaled):
+            return None
+        step = step.args[0]
+    return None
+
+
+def _fits(node: Node, x: Node, cos: Node, sin: Node) -> bool:
+    """Say whether the kernel takes x (batch, heads, tokens, dim) and angles (batch or 1, tokens, dim)."""
+    heads, result = value_of(x), value_of(node)
+    if heads.ndim != _HEAD_DIMS or heads.dtype != result.dtype or not has_rows("rotary", heads):
+        return False
+    for angles in map(value_of, (cos, sin)):
+        if angles.ndim != _HEAD_DIMS - 1 or angles.dtype != heads.dtype or not angles.is_contiguous():
+            return False
+        extents = same_extent(angles.shape[1], heads.shape[2]) and same_extent(angles.shape[2], heads.shape[3])
+        if not extents or not (angles.shape[0] == 1 or same_extent(angles.shape[0], heads.shape[0])):
+            return False
+    return result.transpose(1, 2).is_contiguous()
+
+
+def _replace(node: Node, x: Node, cos: Node, sin: Node) -> None:
+    value = value_of(node)
+    by_tokens = put(node, aten.transpose.int, (x, 1, 2), {}, value_of(x).transpose(1, 2))
+    result = value.transpose(1, 2)
+    several = put(node, OPERATORS.rotary.default, (by_tokens, cos, sin), {}, [result])
+    turned = put(node, getitem, (several, 0), {}, result)
+    replace(node, put(node, aten.transpose.int, (turned, 1, 2), {}, value))
