@@ -1,4 +1,4 @@
-"""What a graph of a model becomes, and that it computes the same: by a stand-in of the package's functions on the CPU."""
+"""What a graph of a model becomes, and that it computes the same: the package's functions have a stand-in on the CPU."""
 
 from __future__ import annotations
 

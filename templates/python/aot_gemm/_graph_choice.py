@@ -18,6 +18,7 @@ from ._graph_nodes import GraphProduct
 from ._row_table import plan_rows
 from ._torch_gates import MOST_ROWS
 
+
 def is_chosen(product: GraphProduct, *, columns: int | None = None, gated: bool = False, **options: Any) -> bool:
     """Say whether a product is this package's, with what is joined to it.
 

@@ -59,7 +59,9 @@ _ACTIVATIONS = {
         call(aten.silu.default, _X),
         maybe_converted(
             either(
-                call(aten.div.Tensor, _WIDE, call(ADD, call(aten.exp.default, call(aten.neg.default, _WIDE)), number(1))),
+                call(
+                    aten.div.Tensor, _WIDE, call(ADD, call(aten.exp.default, call(aten.neg.default, _WIDE)), number(1))
+                ),
                 call(MUL, _WIDE, call(aten.sigmoid.default, _WIDE), commutes=True),
             )
         ),

@@ -19,8 +19,9 @@ Bindings = Mapping[str, Any]
 Pattern = Callable[[Any, Bindings], Iterator[dict[str, Any]]]
 
 aten, prims = torch.ops.aten, torch.ops.prims
-CONVERSIONS = (prims.convert_element_type.default, aten._to_copy.default, aten.to.dtype, aten.type_as.default)
-VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+_COPY, _VIEW = aten._to_copy.default, aten._unsafe_view.default  # noqa: SLF001 - operators that torch names so
+CONVERSIONS = (prims.convert_element_type.default, _COPY, aten.to.dtype, aten.type_as.default)
+VIEWS = (aten.view.default, aten.reshape.default, _VIEW)
 ADD = (aten.add.Tensor, aten.add.Scalar)
 MUL = (aten.mul.Tensor, aten.mul.Scalar)
 

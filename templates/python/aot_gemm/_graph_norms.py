@@ -73,6 +73,7 @@ def _addends(node: Node) -> tuple[Node, Node] | None:
 
 QUANTIZED = (torch.float8_e4m3fn,)
 """Types of 8 bits that a norm's kernel can give."""
+_NORMS = {OPERATORS.rms_norm.default: "rms_norm", OPERATORS.layer_norm.default: "layer_norm"}
 
 
 def join_quantisation(graph: Graph) -> int:
@@ -86,8 +87,8 @@ def join_quantisation(graph: Graph) -> int:
         if dtype not in QUANTIZED or granularity != "row" or source.target is not getitem or len(source.users) != 1:
             continue
         norm, place = source.args
-        is_norm = norm.target in (OPERATORS.rms_norm.default, OPERATORS.layer_norm.default)
-        if place == 0 and is_norm and has_rows(norm.target._schema.name.partition("::")[2], value_of(source), dtype):
+        name = _NORMS.get(norm.target)
+        if place == 0 and name is not None and has_rows(name, value_of(source), dtype):
             _join(node, source, norm)
             count += 1
     clean(graph)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from . import errors
+from . import _torch_modules, errors
 from ._extras import GATES
 from ._graph_choice import is_chosen
 from ._graph_expressions import activation_of
@@ -25,7 +25,7 @@ from ._graph_nodes import (
 from ._table import plan
 
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
-_HALVES = 2
+_HALVES = _MATRIX_DIMS = 2
 
 
 def replace_products(graph: Graph) -> dict[str, int]:
@@ -47,7 +47,8 @@ def _join_gate(node: Node) -> str | None:
         activation = activation_of(gate) if isinstance(gate, Node) else None
         if activation is None or activation.name not in GATES:
             continue
-        if _join_two(node, activation.name, activation.x, line) or _join_halves(node, activation.name, activation.x, line):
+        name, x = activation.name, activation.x
+        if _join_two(node, name, x, line) or _join_halves(node, name, x, line):
             return "gate"
     return None
 
@@ -176,23 +177,39 @@ def _take_alone(node: Node) -> str | None:
 
 def _take_groups(node: Node) -> str | None:
     """Replace the products of groups of rows, of weights that are held as (groups, n, k)."""
-    if node.target is not getattr(aten, "_grouped_mm", aten.mm).default or len(node.args) != 3 or node.kwargs:
+    if node.target is not _GROUPED or len(node.args) != _NUM_GROUPED or node.kwargs:
         return None
     x, right, offsets = node.args
+    weight = _stack_of(right)
+    if weight is None or not _has_groups(value_of(x), value_of(weight), value_of(node)):
+        return None
+    replace(node, put(node, OPERATORS.grouped_linear.default, (x, weight, offsets), {}, value_of(node)))
+    return "groups"
+
+
+_GROUPED = getattr(aten._grouped_mm, "default", None) if hasattr(aten, "_grouped_mm") else None  # noqa: SLF001
+"""None where this torch has no such operator; nodes of a graph call none that is None."""
+_NUM_GROUPED = 3
+
+
+def _stack_of(right: Any) -> Node | None:
+    """Return the contiguous (groups, n, k) that a right operand (groups, k, n) is the transpose of."""
     if not isinstance(right, Node) or right.target not in (aten.transpose.int, aten.permute.default):
         return None
-    weight, rows, result = value_of(right.args[0]), value_of(x), value_of(node)
-    if weight is None or weight.ndim != 3 or rows.ndim != 2 or not weight.is_contiguous():
+    weight: Any = right.args[0]
+    held = value_of(weight)
+    if held is None or held.ndim != _NUM_GROUPED or not held.is_contiguous():
         return None
-    if tuple(value_of(right).stride()) != (weight.stride(0), 1, weight.stride(1)):
-        return None
+    return weight if tuple(value_of(right).stride()) == (held.stride(0), 1, held.stride(1)) else None
+
+
+def _has_groups(rows: Any, weight: Any, result: Any) -> bool:
+    """Say whether the wheel has tuned kernels for rows (m, k) of groups."""
+    if rows.ndim != _MATRIX_DIMS or rows.device.type not in _torch_modules.DEVICES or rows.dtype != weight.dtype:
+        return False
     groups, n, k = weight.shape
     try:
         found = plan(groups, n, k, rows.dtype, groups=groups)
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError):
-        return None
-    if found.tier == "fallback" or not rows.is_contiguous() or not result.is_contiguous():
-        return None
-    operands = x, right.args[0], offsets
-    replace(node, put(node, OPERATORS.grouped_linear.default, operands, {}, result))
-    return "groups"
+        return False
+    return found.tier != "fallback" and rows.is_contiguous() and result.is_contiguous()

@@ -87,9 +87,7 @@ class Replayed:
         return tuple(key)
 
     def _capture(self, arguments: Sequence[Any]) -> _Graph:
-        are_copied = [
-            isinstance(x, torch.Tensor) and not self._is_kept(place, x) for place, x in enumerate(arguments)
-        ]
+        are_copied = [isinstance(x, torch.Tensor) and not self._is_kept(place, x) for place, x in enumerate(arguments)]
         inputs = tuple(x.clone() if is_copied else None for x, is_copied in zip(arguments, are_copied, strict=True))
         taken = [x if own is None else own for own, x in zip(inputs, arguments, strict=True)]
         graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""Rotary position embeddings of a graph by the package's kernel: x * cos + cat(-x2, x1) * sin, as models of Llama's kind.
+"""Rotary position embeddings of a graph by the package's kernel: x * cos + cat(-x2, x1) * sin, as Llama has them.
 
 For graphs that run as they are. A compiler of loops joins these with what writes the cache of keys, which is better.
 """
@@ -22,6 +22,8 @@ _TURNED = call(
 )
 _ELEMENTWISE = (aten.cos.default, aten.sin.default, aten.unsqueeze.default, aten.alias.default)
 _HEAD_DIMS = 4
+_SWAPPED = [0, 2, 1, 3]
+"""Heads and tokens exchanged."""
 
 
 def replace_rotary(graph: Graph) -> dict[str, int]:
@@ -57,7 +59,8 @@ def _is_half(node: Any, x: Node, place: int) -> bool:
     half = whole.shape[-1] // 2
     if node.target is getitem and node.args[0].target is aten.split.Tensor:
         split = node.args[0].args
-        return split[0] is x and split[1] == half and list(split[2:]) in ([-1], [whole.ndim - 1]) and node.args[1] == place
+        is_in_two = split[0] is x and split[1] == half and list(split[2:]) in ([-1], [whole.ndim - 1])
+        return is_in_two and node.args[1] == place
     if node.target is not aten.slice.Tensor or node.args[0] is not x or len(node.args) != 4:
         return False
     dim, start, end = node.args[1:]
@@ -99,8 +102,8 @@ def _fits(node: Node, x: Node, cos: Node, sin: Node) -> bool:
 
 def _replace(node: Node, x: Node, cos: Node, sin: Node) -> None:
     value = value_of(node)
-    by_tokens = put(node, aten.transpose.int, (x, 1, 2), {}, value_of(x).transpose(1, 2))
+    by_tokens = put(node, aten.permute.default, (x, _SWAPPED), {}, value_of(x).transpose(1, 2))
     result = value.transpose(1, 2)
     several = put(node, OPERATORS.rotary.default, (by_tokens, cos, sin), {}, [result])
     turned = put(node, getitem, (several, 0), {}, result)
-    replace(node, put(node, aten.transpose.int, (turned, 1, 2), {}, value))
+    replace(node, put(node, aten.permute.default, (turned, _SWAPPED), {}, value))

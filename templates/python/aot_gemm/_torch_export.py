@@ -8,6 +8,8 @@ import torch
 
 from ._graph_pass import rewrite
 
+_ASSERTION = torch.ops.aten._assert_tensor_metadata.default  # noqa: SLF001 - an operator that torch names so
+
 
 def fuse(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Have this package compute the products and norms of an exported program; return another program.
@@ -22,7 +24,7 @@ def fuse(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """
     found: Any = program.run_decompositions({})
     graph = found.graph_module.graph
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+    for node in graph.find_nodes(op="call_function", target=_ASSERTION):
         # It says of a value in between what the graph itself decides, and would keep what is replaced.
         if node.args[0].op == "call_function":
             graph.erase_node(node)

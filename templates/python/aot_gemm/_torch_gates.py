@@ -1,10 +1,10 @@
 """The gate of two weights for torch: one product where they lie so that a kernel can read both, else two.
 
-Gate and up projections of a model are two matrices (n, k), each an allocation of its own. A kernel reads them as a stack
-(2, n, k) whose step is the difference of their addresses, and nothing is moved. A tensor map takes steps that are
-positive, multiples of 16 bytes and less than 2^40 bytes: where the linear one lies in front of the gate's, or too far
-behind, two products are computed side by side, and the gate of both by the package's operation on rows, or torch. Which it
-is is known with the call alone, since a graph has no addresses. PyTorch's allocator often gives large weights descending
+Gate and up projections of a model are two matrices (n, k), each an allocation of its own. A kernel reads them as a
+stack (2, n, k) whose step is the difference of their addresses, and nothing is moved. A tensor map takes steps that are
+positive, multiples of 16 bytes and less than 2^40 bytes. Where the linear one lies in front of the gate's, or too far
+behind, two products are computed side by side, and the gate of both by the package's operation on rows, or by torch.
+That is decided with each call, since a graph has no addresses. PyTorch's allocator often gives large weights descending
 addresses: of four Llama layers on an H100 each had its up weight in front (torch 2.11, 2026-11-26).
 """
 

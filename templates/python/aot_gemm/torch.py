@@ -98,10 +98,10 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 def inductor_options() -> dict[str, Any]:
     """Return options of torch.compile by which it takes this package's kernels: torch.compile(f, options=...).
 
-    Products of bfloat16 or float16 with the transpose of a weight, as nn.Linear makes it, are then this package's, where
-    its table has tuned kernels, with what stands behind them: bias, activation, gate or residual. So are norms, with
-    the sum in front and the quantisation behind. Which kernel it is is decided with each call, by the table. Products
-    of more than 512 rows stay torch's, but for gates. The code itself needs no change.
+    Products of bfloat16 or float16 with the transpose of a weight, as nn.Linear makes it, are then this package's,
+    where its table has tuned kernels, with what stands behind them: bias, activation, gate or residual. So are norms,
+    with the sum in front and the quantisation behind. Which kernel runs is decided with each call, by the table.
+    Products of more than 512 rows stay torch's, but for gates. The code itself needs no change.
     """
     from ._torch_inductor import ProductsPass  # here, since Inductor takes long to import
 
