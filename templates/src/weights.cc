@@ -30,8 +30,10 @@ int WeightList::begin(Product product, int64_t count, const DLTensor& first) {
     return refuse("ShapeError", "gated_linear: got %" PRId64 " weights; expected two, the gate's and the linear one", count);
   }
   if (first.ndim != 2 || first.shape == nullptr) {
-    return refuse("ShapeError", "%s: weight 0 of %" PRId64 " has %d dimensions; expected matrices (n, k), or with a gate of groups "
-                  "(2 n, k)", product_name(product), count, first.ndim);
+    const char* shapes = product == Product::kGatedLinear ? "matrices (n, k), the gate's and the linear one"
+                                                          : "matrices (n, k), or with a gate (2 n, k), one for each group";
+    return refuse("ShapeError", "%s: weight 0 of %" PRId64 " has %d dimensions; expected %s", product_name(product), count,
+                  first.ndim, shapes);
   }
   addresses_ = own_;
   if (count > kNumOwn) addresses_ = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
@@ -66,22 +68,23 @@ int WeightList::add(const DLTensor& weight) {
   const bool is_beside =
       weight.device.device_type == first.device.device_type && weight.device.device_id == first.device.device_id;
   if (!is_beside) {
-    return refuse("DeviceError", "%s: weight %" PRId64 " is on GPU %d, weight 0 on GPU %d; expected one GPU", product_name(product_), number,
-                  weight.device.device_id, first.device.device_id);
+    return refuse("DeviceError", "%s: weight %" PRId64 " is on GPU %d, weight 0 on GPU %d; expected one GPU",
+                  product_name(product_), number, weight.device.device_id, first.device.device_id);
   }
   const bool has_extents = weight.ndim >= 0 && weight.ndim <= kMaxDims && (weight.ndim == 0 || weight.shape != nullptr);
   if (!has_extents) {
-    return refuse("ShapeError", "%s: weight %" PRId64 " has %d dimensions; expected 0 to %d, with extents", product_name(product_), number,
-                  weight.ndim, kMaxDims);
+    return refuse("ShapeError", "%s: weight %" PRId64 " has %d dimensions; expected 0 to %d, with extents",
+                  product_name(product_), number, weight.ndim, kMaxDims);
   }
   const bool has_shape = weight.ndim == 2 && weight.shape[0] == shape_[1] && weight.shape[1] == shape_[2];
   if (!has_shape) {
-    return refuse("ShapeError", "%s: weight %" PRId64 " has shape %s; expected that of weight 0, %s", product_name(product_), number,
-                  shape_text(weight).characters, Text(shape_ + 1, 2).characters);
+    return refuse("ShapeError", "%s: weight %" PRId64 " has shape %s; expected that of weight 0, %s",
+                  product_name(product_), number, shape_text(weight).characters, Text(shape_ + 1, 2).characters);
   }
   if (!have_strides(weight, strides_ + 1)) {
     return refuse("StrideError", "%s: weight %" PRId64 " has the strides %s; expected those of weight 0, %s; make "
-                  "them contiguous", product_name(product_), number, stride_text(weight).characters, Text(strides_ + 1, 2).characters);
+                  "them contiguous", product_name(product_), number, stride_text(weight).characters,
+                  Text(strides_ + 1, 2).characters);
   }
   if (weight.data == nullptr && shape_[1] != 0 && shape_[2] != 0) {
     return refuse("OperandError", "%s: weight %" PRId64 " has no memory of its own (its address is null); expected "

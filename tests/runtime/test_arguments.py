@@ -15,7 +15,7 @@ from tests.runtime.reference import Matrix, code, readings, takes
 from tests.runtime.stating import ADDRESSES, DENSE, by_call, element_bytes, extents, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
 
-B_CONSTANT, INTERLEAVED = 1, 2  # AOT_GEMM_B_CONSTANT, AOT_GEMM_GATE_INTERLEAVED
+B_CONSTANT, INTERLEAVED, PARTS = 1, 2, 32  # AOT_GEMM_B_CONSTANT, _GATE_INTERLEAVED and _GATE_PARTS
 M, N, K = 48, 64, 160
 GATES = [x for x in DENSE if x.gate is not None]
 OPTIONAL_BIAS = [x for x in by_call() if x.has_bias and x.epilogue.value != "bias"]
@@ -229,6 +229,50 @@ def test_a_gate_whose_parts_tma_cannot_step_between_is_left_to_the_fallback(ever
         for step, is_aligned in ((least_refused - ALIGNMENT_BYTES // size, True), (least_refused, False)):
             stated = state(library, operation, M, N, K, flags=flags, b=(1 << 56, (step, 1)))
             assert (tier_of(library, stated) != FALLBACK) == is_aligned, (flags, step)
+
+
+@pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)
+def test_the_parts_of_a_gate_lie_as_far_apart_as_is_said(every, operation):
+    """Steps of whole pieces of 16 bytes below 2^40 are a kernel's own; others are the fallback's."""
+    _, library = every
+    size = element_bytes(operation, "b")
+    piece = ALIGNMENT_BYTES // size
+    most = STRIDE_LIMIT_BYTES // size - piece
+    for step, is_aligned in (
+        (N * K, True),
+        (N * K + piece, True),
+        (most, True),
+        (N * K + 1, False),
+        (most + piece, False),
+    ):
+        stated = state(library, operation, M, N, K, flags=PARTS, b=(1 << 56, (K, 1)))
+        stated.group_strides.b = step
+        launch = launched(library, stated)
+        assert (tier_of(library, stated) != FALLBACK) == is_aligned, step
+        assert read(launch.b.parts, 3 if not is_aligned else 2) == (
+            1 << 56,
+            [2, N, K],
+            [step, K, 1][: 3 if not is_aligned else 2],
+        )
+
+
+@pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)
+def test_parts_of_a_gate_that_a_library_cannot_place_are_refused(every, operation):
+    _, library = every
+    stated = state(library, operation, M, N, K, flags=PARTS)
+    stated.group_strides.b = -1
+    assert library.launch(stated, 0x900000, 1 << 30, 0x5550) != 0
+    assert library.error() == (
+        "group_strides.b is -1, the step from the gate rows of B to the linear ones; expected one that is not below 0, to "
+        "within the address space; launch the two products one after the other"
+    )
+    size = element_bytes(operation, "b")
+    stated.group_strides.b = (ADDRESSES["d"] - ADDRESSES["b"]) // size
+    assert library.launch(stated, 0x900000, 1 << 30, 0x5550) != 0
+    assert "overlaps B at address" in library.error()
+    both = state(library, operation, M, N, K, flags=PARTS | INTERLEAVED)
+    assert library.launch(both, 0x900000, 1 << 30, 0x5550) != 0
+    assert library.error().endswith("rows in pairs are in one matrix") or operation.types.scale is Scale.BLOCK
 
 
 @pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)

@@ -226,6 +226,22 @@ def test_a_gate_has_its_halves_or_pairs(every_package, every, tensor, interleave
     assert (tuple(launch.bias.parts.shape), tuple(launch.bias.parts.strides)) == ((2, N), (part, row))
 
 
+def test_a_gate_may_have_two_weights_wherever_they_lie(every_package, every, tensor):
+    x, out = tensor((2, 3, K)), tensor((2, 3, N))
+    one, other = sorted((tensor((N, K)), tensor((N, K))), key=lambda y: y.address)
+    every_package.gated_linear(x, (one, other), out=out)
+    (launch,) = every.fake_launches()
+    step = (other.address - one.address) // 2
+    assert (launch.b.parts.data, tuple(launch.b.parts.shape)) == (one.address, (2, N, K))
+    assert tuple(launch.b.parts.strides)[:2] == (step, K)
+    with pytest.raises(every_package.StrideError, match="expected the linear one behind it"):
+        every_package.gated_linear(x, (other, one), out=out)
+    with pytest.raises(every_package.ShapeError, match="got 3 weights; expected two"):
+        every_package.gated_linear(x, (one, other, other), out=out)
+    with pytest.raises(every_package.ShapeError, match=r"gated_linear: weight 1 has shape \(\d+, \d+\)"):
+        every_package.gated_linear(x, (one, tensor((N, K + 1))), out=out)
+
+
 ALLOCATED = [
     ({}, E4M3, True, BFLOAT16, "e4m3_bf16"),
     ({"out_dtype": torch.float16}, E4M3, True, FLOAT16, "e4m3_fp16"),

@@ -1,4 +1,4 @@
-"""What a graph of a model becomes, and that it computes the same: the package's functions have a stand-in on the CPU."""
+"""What a graph of a model becomes, and that it computes the same, where torch stands in for the package."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional
 
 from tests.runtime.torch_reference import random_tensor
@@ -180,6 +183,25 @@ def test_a_graph_of_the_backend_is_joined(backend, calls, caplog, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
+    """Run what Inductor's pass is given, and not what Inductor would make of the rest."""
+    rewrite = import_module(f"{module.__package__}._graph_pass").rewrite
+    model, expected_calls, _ = CASES[name]
+    x = random_tensor(2, 5, HIDDEN)
+    expected = model(x)
+
+    def compiler(graph_module, _):
+        rewrite(graph_module.graph)
+        graph_module.recompile()
+        return make_boxed_func(graph_module.forward)
+
+    options = {"fw_compiler": compiler, "inference_compiler": compiler, "decompositions": select_decomp_table()}
+    calls.clear()
+    check(torch.compile(model, backend=aot_autograd(**options), fullgraph=True)(x), expected)
+    assert calls == expected_calls
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_an_exported_program_is_joined(module, calls, name):
     model, expected_calls, _ = CASES[name]
     x = random_tensor(2, 5, HIDDEN)
@@ -327,6 +349,41 @@ def test_gradients_are_torchs(backend, calls):
         model(x).sum().backward()
     assert not calls
     torch.testing.assert_close(got, x.grad, rtol=0.02, atol=0.02)
+
+
+@pytest.fixture
+def replayed(module, monkeypatch):
+    """Give a function under CUDA graphs, whose capture is a note of the call, what ran, and what was captured."""
+    replay = import_module(f"{module.__package__}._graph_replay")
+    ran, captured = [], []
+
+    class Graph:
+        def replay(self):
+            pass
+
+    def capture(self, arguments):
+        captured.append(arguments)
+        return replay._Graph(Graph(), (None,) * len(arguments), tuple(self._function(*arguments)))
+
+    def function(weight, x):
+        ran.append(weight)
+        return [x * 2]
+
+    monkeypatch.setattr(replay.Replayed, "_capture", capture)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return replay.Replayed(function, frozenset({0})), ran, captured
+
+
+def test_a_graph_is_captured_with_the_second_call_and_for_each_address_of_a_weight(replayed):
+    function, ran, captured = replayed
+    x, weights = torch.ones(3), [torch.ones(3), torch.ones(3)]
+    for weight in (weights[0], weights[0], weights[0], weights[1], weights[1], weights[0]):
+        (result,) = function(weight, x)
+        assert result.tolist() == [2, 2, 2]
+    assert len(captured) == 2
+    assert [y.data_ptr() for y in ran] == [w.data_ptr() for w in (weights[0], weights[0], weights[1], weights[1])]
+    function(weights[0], torch.ones(4))
+    assert len(captured) == 2
 
 
 def test_modes_that_there_are_not_are_refused(module, backend):

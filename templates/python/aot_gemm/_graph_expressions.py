@@ -28,6 +28,7 @@ from ._graph_match import (
     maybe_converted,
     narrowed,
     number,
+    same_shape,
     tensor,
     value_of,
 )
@@ -46,6 +47,7 @@ _TANH = call(
         commutes=True,
     ),
 )
+_EXP = call(aten.exp.default, call(aten.neg.default, _WIDE))
 _ERF = call(aten.erf.default, call(MUL, _WIDE, number(math.sqrt(0.5)), commutes=True))
 
 
@@ -59,9 +61,7 @@ _ACTIVATIONS = {
         call(aten.silu.default, _X),
         maybe_converted(
             either(
-                call(
-                    aten.div.Tensor, _WIDE, call(ADD, call(aten.exp.default, call(aten.neg.default, _WIDE)), number(1))
-                ),
+                call(aten.div.Tensor, _WIDE, call(ADD, _EXP, number(1))),
                 call(MUL, _WIDE, call(aten.sigmoid.default, _WIDE), commutes=True),
             )
         ),
@@ -227,10 +227,12 @@ def _spelled_norm(node: Node, spellings: Any) -> Norm | None:
 def _is_right(node: Node, norm: Norm) -> bool:
     """Say whether x, weight and bias have the shapes and types that the operation on rows takes."""
     x, y = value_of(norm.x), value_of(node)
-    if x is None or y is None or x.dtype != y.dtype or x.shape != y.shape or not x.is_contiguous():
+    if x is None or y is None or x.dtype != y.dtype or not same_shape(x.shape, y.shape):
+        return False
+    if not (x.is_contiguous() and y.is_contiguous()):
         return False
     for added in (norm.weight, norm.bias):
         value = value_of(added)
-        if added is not None and (value is None or value.shape != x.shape[-1:] or value.dtype != x.dtype):
+        if added is not None and (value is None or not same_shape(value.shape, x.shape[-1:]) or value.dtype != x.dtype):
             return False
     return True

@@ -38,6 +38,18 @@ def dtype_of(node: Any) -> Any:
     return None if value is None else value.dtype
 
 
+def same_extent(one: Any, other: Any) -> bool:
+    """Say whether two extents are equal in whatever the graph is called with; asking puts no condition on it."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    return isinstance(one, torch.SymInt) and isinstance(other, torch.SymInt) and one.node.expr == other.node.expr
+
+
+def same_shape(one: Any, other: Any) -> bool:
+    """Say whether two shapes are equal in whatever the graph is called with."""
+    return len(one) == len(other) and all(map(same_extent, one, other))
+
+
 def bind(name: str, *, where: Callable[[Any], bool] = lambda _: True) -> Pattern:
     """Match what fulfils a condition, and the same node or number wherever the name stands."""
 
@@ -133,13 +145,11 @@ def maybe_converted(pattern: Pattern) -> Pattern:
 
 
 def is_conversion(node: Any) -> bool:
-    """Say whether a node gives its input in another element type, and nothing else of it is another."""
+    """Say whether a node gives its input in another element type, in whatever layout; not on another device."""
     if not isinstance(node, Node) or node.target not in CONVERSIONS:
         return False
     before, after = value_of(node.args[0]), value_of(node)
-    return (
-        before is not None and after is not None and before.device == after.device and before.stride() == after.stride()
-    )
+    return before is not None and after is not None and before.device == after.device
 
 
 def item(pattern: Pattern, place: int) -> Pattern:

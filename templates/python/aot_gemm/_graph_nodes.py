@@ -15,7 +15,7 @@ from . import (
     _torch_modules,
     _torch_rows,  # noqa: F401
 )
-from ._graph_match import VIEWS, aten, value_of
+from ._graph_match import VIEWS, aten, same_extent, same_shape, value_of
 from ._torch_operators import LIBRARY
 
 OPERATORS = getattr(torch.ops, LIBRARY.ns)
@@ -44,18 +44,6 @@ class GraphProduct:
         """Return how many rows there are; None where the graph leaves that open."""
         count = value_of(self.x).numel() // value_of(self.weight).shape[1]
         return count if isinstance(count, int) else None
-
-
-def same_extent(one: Any, other: Any) -> bool:
-    """Say whether two extents are equal in whatever the graph is called with; asking puts no condition on it."""
-    if isinstance(one, int) and isinstance(other, int):
-        return one == other
-    return isinstance(one, torch.SymInt) and isinstance(other, torch.SymInt) and one.node.expr == other.node.expr
-
-
-def same_shape(one: Any, other: Any) -> bool:
-    """Say whether two shapes are equal in whatever the graph is called with."""
-    return len(one) == len(other) and all(map(same_extent, one, other))
 
 
 def product_of(node: Any) -> GraphProduct | None:

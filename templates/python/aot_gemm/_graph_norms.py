@@ -10,8 +10,8 @@ from torch.fx import Graph, Node
 
 from ._graph_choice import has_rows
 from ._graph_expressions import Norm, bare_norm_of, norm_of
-from ._graph_match import aten, value_of
-from ._graph_nodes import OPERATORS, clean, put, put_item, replace, same_shape
+from ._graph_match import aten, same_shape, value_of
+from ._graph_nodes import OPERATORS, clean, put, put_item, replace
 
 
 def replace_norms(graph: Graph) -> dict[str, int]:

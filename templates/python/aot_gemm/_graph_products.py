@@ -11,7 +11,7 @@ from . import _torch_modules, errors
 from ._extras import GATES
 from ._graph_choice import is_chosen
 from ._graph_expressions import activation_of
-from ._graph_match import MUL, aten, is_used_by, value_of
+from ._graph_match import MUL, aten, is_used_by, same_shape, value_of
 from ._graph_nodes import (
     OPERATORS,
     GraphProduct,
@@ -20,7 +20,6 @@ from ._graph_nodes import (
     put,
     put_product,
     replace,
-    same_shape,
 )
 from ._table import plan
 

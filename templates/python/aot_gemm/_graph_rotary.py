@@ -11,8 +11,8 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from ._graph_choice import has_rows
-from ._graph_match import ADD, MUL, aten, bind, call, first, is_conversion, tensor, value_of
-from ._graph_nodes import OPERATORS, clean, put, replace, same_extent
+from ._graph_match import ADD, MUL, aten, bind, call, first, is_conversion, same_extent, tensor, value_of
+from ._graph_nodes import OPERATORS, clean, put, replace
 
 _TURNED = call(
     ADD,
