@@ -249,11 +249,8 @@ def test_the_parts_of_a_gate_lie_as_far_apart_as_is_said(every, operation):
         stated.group_strides.b = step
         launch = launched(library, stated)
         assert (tier_of(library, stated) != FALLBACK) == is_aligned, step
-        assert read(launch.b.parts, 3 if not is_aligned else 2) == (
-            1 << 56,
-            [2, N, K],
-            [step, K, 1][: 3 if not is_aligned else 2],
-        )
+        num_strides = 2 if is_aligned else 3
+        assert read(launch.b.parts, num_strides) == (1 << 56, [2, N, K], [step, K, 1][:num_strides])
 
 
 @pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)
@@ -263,8 +260,8 @@ def test_parts_of_a_gate_that_a_library_cannot_place_are_refused(every, operatio
     stated.group_strides.b = -1
     assert library.launch(stated, 0x900000, 1 << 30, 0x5550) != 0
     assert library.error() == (
-        "group_strides.b is -1, the step from the gate rows of B to the linear ones; expected one that is not below 0, to "
-        "within the address space; launch the two products one after the other"
+        "group_strides.b is -1, the step from the gate rows of B to the linear ones; expected one that is not below 0, "
+        "to within the address space; launch the two products one after the other"
     )
     size = element_bytes(operation, "b")
     stated.group_strides.b = (ADDRESSES["d"] - ADDRESSES["b"]) // size

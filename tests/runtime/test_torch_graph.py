@@ -244,6 +244,26 @@ def test_what_does_not_join_stays_beside_its_product(backend, calls, caplog, nam
     check(got, expected)
 
 
+def test_a_patched_model_is_joined_too(module, backend, calls):
+    model, x = Gate(), random_tensor(5, HIDDEN)
+    expected = model(x)
+    assert len(module.patch(model).swapped) == 2
+    calls.clear()
+    check(torch.compile(model, backend=backend.backend, fullgraph=True)(x), expected)
+    assert calls == ["gated_linear"]
+
+
+def test_a_norm_whose_middle_is_read_too_is_left(backend, calls):
+    class Scaled(LlamaNorm):
+        def forward(self, x):
+            scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+            return self.weight * (x.float() * scale).to(x.dtype), scale
+
+    model, x = Scaled(), random_tensor(5, HIDDEN)
+    check(torch.compile(model, backend=backend.backend, fullgraph=True)(x), model(x))
+    assert not calls
+
+
 def test_many_rows_are_left_to_torch_but_for_gates(backend, calls):
     product, gate = Then(lambda y, x: x + y), Gate()
     for rows, expected in ((512, ["linear", "gated_linear"]), (513, ["gated_linear"])):

@@ -13,6 +13,7 @@ from operator import getitem
 from typing import Any
 
 import torch
+import torch._prims
 from torch.fx import Node
 
 Bindings = Mapping[str, Any]

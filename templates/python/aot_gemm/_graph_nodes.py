@@ -20,7 +20,7 @@ from ._torch_operators import LIBRARY
 
 OPERATORS = getattr(torch.ops, LIBRARY.ns)
 _TRANSPOSES = (aten.permute.default, aten.t.default, aten.transpose.int)
-_MATRIX_DIMS = 2
+_MATRIX_DIMS, _NUM_OPERANDS = 2, 3
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def product_of(node: Any) -> GraphProduct | None:
 
 
 def _linear_of(node: Node) -> GraphProduct | None:
-    if node.target is not aten.linear.default:
+    if node.target not in (aten.linear.default, OPERATORS.linear.default) or len(node.args) > _NUM_OPERANDS:
+        return None
+    if any(name != "bias" for name in node.kwargs):
         return None
     x, weight, *bias = node.args
     return GraphProduct(node, node, x, weight, bias[0] if bias else node.kwargs.get("bias"))
@@ -92,16 +94,23 @@ def _is_served(product: GraphProduct) -> bool:
     x, weight, bias = (value_of(y) for y in (product.x, product.weight, product.bias))
     if x is None or weight is None or weight.ndim != _MATRIX_DIMS or x.ndim < 1:
         return False
-    n, k = weight.shape
-    if not (isinstance(n, int) and isinstance(k, int)) or tuple(weight.stride()) != (k, 1):
+    if not _is_plain_matrix(weight) or not same_extent(x.shape[-1], weight.shape[1]):
         return False
     if x.device.type not in _torch_modules.DEVICES or weight.device != x.device:
         return False
-    if x.dtype not in _torch_modules.DTYPES or x.dtype != weight.dtype or not same_extent(x.shape[-1], k):
+    if x.dtype not in _torch_modules.DTYPES or x.dtype != weight.dtype:
         return False
     if product.bias is None:
         return True
-    return bias is not None and tuple(bias.shape) == (n,) and bias.dtype == x.dtype and bias.stride() == (1,)
+    return bias is not None and bias.shape == weight.shape[:1] and bias.dtype == x.dtype and bias.stride() == (1,)
+
+
+def _is_plain_matrix(weight: Any) -> bool:
+    """Say whether a weight is contiguous, of known extents, and lies where no fallback is needed."""
+    n, k = weight.shape
+    if not (isinstance(n, int) and isinstance(k, int)) or k == 0 or tuple(weight.stride()) != (k, 1):
+        return False
+    return bool(weight.storage_offset() * weight.element_size() % _torch_modules.ALIGNMENT == 0)
 
 
 def put(place: Node, operator: Any, operands: tuple[Any, ...], options: dict[str, Any], value: Any) -> Node:

@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ._graph_choice import has_rows
 from ._graph_expressions import Norm, bare_norm_of, norm_of
-from ._graph_match import aten, same_shape, value_of
+from ._graph_match import aten, is_conversion, same_shape, value_of
 from ._graph_nodes import OPERATORS, clean, put, put_item, replace
 
 
@@ -20,10 +20,28 @@ def replace_norms(graph: Graph) -> dict[str, int]:
     for read in (norm_of, bare_norm_of):
         for node in list(graph.nodes):
             norm = None if node.op != "call_function" else read(node)
-            if norm is not None and has_rows(norm.name, value_of(norm.x)):
+            if norm is not None and _is_alone(node, norm) and has_rows(norm.name, value_of(norm.x)):
                 counts["sum and norm" if _replace(node, norm) else "norm"] += 1
         clean(graph)
     return {name: count for name, count in counts.items() if count}
+
+
+def _is_alone(node: Node, norm: Norm) -> bool:
+    """Say whether nothing else reads what a norm computes on its way, as a backward pass does: it would stay.
+
+    A conversion of an operand may be read by others.
+    """
+    ends = {norm.x, norm.weight, norm.bias}
+    inside, pending = {node}, [node]
+    while pending:
+        for source in pending.pop().all_input_nodes:
+            if source not in ends and source not in inside:
+                inside.add(source)
+                pending.append(source)
+    return all(
+        found is node or set(found.users) <= inside or (is_conversion(found) and found.args[0] in ends)
+        for found in inside
+    )
 
 
 def _replace(node: Node, norm: Norm) -> bool:

@@ -167,7 +167,9 @@ def _join_activation(node: Node) -> str | None:
 def _take_alone(node: Node) -> str | None:
     """Replace a product, with its bias."""
     product = product_of(node)
-    if product is None or not _is_like(node, product) or not is_chosen(product):
+    if product is None or product.root.target is OPERATORS.linear.default:  # which is this package's already
+        return None
+    if not _is_like(node, product) or not is_chosen(product):
         return None
     operands = product.x, product.weight, product.bias
     replace(node, put_product(node, product, OPERATORS.linear.default, operands))
