@@ -47,6 +47,46 @@ def test_products_of_a_model_that_is_not_patched_are_the_packages(module, calls,
     assert type(model.first) is nn.Linear
 
 
+class Block(nn.Module):
+    """A norm, a gate and a sum, as a decoder layer has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.down = nn.RMSNorm(32, dtype=BF16), nn.Linear(48, 32, bias=False, dtype=BF16)
+        self.gate, self.up = (nn.Linear(32, 48, bias=False, dtype=BF16) for _ in range(2))
+        for layer, weight in zip((self.gate, self.up), random_tensor(2, 48, 32), strict=True):
+            layer.weight = nn.Parameter(weight)  # the gate's lies in front
+
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+def error_of(got, expected):
+    return float((got.float() - expected.float()).norm() / expected.float().norm())
+
+
+def test_what_stands_beside_products_is_joined(module, calls, monkeypatch):
+    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+    model, x = Block(), random_tensor(5, 32)
+    expected = model(x)
+    got = torch.compile(model, fullgraph=True, options=module.inductor_options())(x)
+    assert calls[:3] == ["rms_norm", "gated_linear", "linear"]
+    assert error_of(got, expected) < 0.01
+
+
+def test_aotinductor_takes_an_exported_program_that_is_joined(module, calls, monkeypatch, tmp_path):
+    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+    model, x = Block(), random_tensor(5, 32)
+    program = module.fuse(torch.export.export(model, (x,)))
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    loaded = torch._inductor.aoti_load_package(path)
+    calls.clear()
+    got = loaded(x)
+    assert calls == ["rms_norm", "gated_linear", "linear"]
+    assert error_of(got, model(x)) < 0.01
+
+
 def test_a_pass_names_the_wheel_for_caches(module, every_package):
     (found,) = module.inductor_options().values()
     assert found.uuid() == f"every_gemm {every_package.__version__}"
