@@ -406,6 +406,20 @@ def test_a_graph_is_captured_with_the_second_call_and_for_each_address_of_a_weig
     assert len(captured) == 2
 
 
+def test_weights_buffers_and_caches_are_read_where_they_lie_by_a_graph(backend, calls, monkeypatch):
+    made = []
+    monkeypatch.setattr(backend, "_are_on_gpu", lambda _: True)
+    monkeypatch.setattr(backend, "Replayed", lambda function, kept: made.append(kept) or function)
+    model, x, place = Cached(), random_tensor(3, 1, HIDDEN), torch.tensor([0])
+    seen = []
+    monkeypatch.setattr(backend, "rewrite", lambda graph, **_: seen.extend(graph.find_nodes(op="placeholder")))
+    torch.compile(model, backend=backend.backend, mode="reduce-overhead", fullgraph=True)(x, place)
+    (kept,) = made
+    shapes = [tuple(seen[index].meta["val"].shape) for index in sorted(kept)]
+    assert sorted(shapes) == [(3, 8, HIDDEN), (HIDDEN, HIDDEN)]
+    assert len(seen) == 4
+
+
 def test_modes_that_there_are_not_are_refused(module, backend):
     with pytest.raises(import_module(f"{module.__package__}.errors").UnsupportedError, match="reduce-overhead"):
         backend.backend(None, [], mode="max-autotune")

@@ -17,8 +17,6 @@ Function = Callable[..., Sequence[Any]]
 
 MOST_GRAPHS = 16
 """Graphs of one function at most; a call that needs another runs as it is."""
-SMALLEST_IN_PLACE = 1 << 20
-"""Bytes from which on an input is read where it lies rather than copied: a weight or a cache, and no activation."""
 Key = tuple[Any, ...]
 
 
@@ -45,11 +43,11 @@ class Replayed:
 
     Args:
         function: what is captured.
-        written: the places of arguments that it writes.
+        kept: the places of arguments that are read where they lie: weights, and what the function writes.
     """
 
-    def __init__(self, function: Function, written: frozenset[int]) -> None:
-        self._function, self._written = function, written
+    def __init__(self, function: Function, kept: frozenset[int]) -> None:
+        self._function, self._kept = function, kept
         self._graphs: dict[Key, _Graph] = {}
         self._seen: set[Key] = set()
 
@@ -69,12 +67,7 @@ class Replayed:
 
     def _is_kept(self, place: int, argument: Any) -> bool:
         """Say whether a graph reads an argument where it lies."""
-        return (
-            place in self._written
-            or isinstance(argument, torch.nn.Parameter)
-            or argument.nbytes >= SMALLEST_IN_PLACE
-            or not argument.is_cuda
-        )
+        return place in self._kept or isinstance(argument, torch.nn.Parameter)
 
     def _key_of(self, arguments: Sequence[Any]) -> Key:
         key = []

@@ -68,7 +68,16 @@ def compiled(graph_module: Any, *, does_replay: bool) -> Any:
         for node in graph_module.graph.nodes
         if node.op == "call_function" and _is_write(node.target) and node.args and node.args[0] in places
     }
-    return Replayed(graph_module.forward, frozenset(written))
+    return Replayed(graph_module.forward, frozenset(written) | _static_inputs())
+
+
+def _static_inputs() -> frozenset[int]:
+    """Return the places of a graph's inputs that are a module's parameters and buffers, as torch.compile has noted.
+
+    Inductor asks the same of it, for its own CUDA graphs. A torch that does not say so gives none.
+    """
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)  # noqa: SLF001
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
 def _is_write(target: Any) -> bool:
