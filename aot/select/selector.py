@@ -26,7 +26,6 @@ from aot.select.objective import Basis, KnownTimes, Objective
 from aot.select.orders import OrderedTimes, Orders
 from aot.select.pool import Chosen, legal, pool_of, within
 from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
-from aot.select.ranges import KernelRanges
 from aot.select.sampled import sampled_problems
 from aot.select.selection import (
     SELECTION_VERSION,
@@ -281,7 +280,6 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     sections = [_fallback_section(operation, kernels, target) for operation in objective.by_fallback]
     found: list[Chosen] = []
     filled = with_imputed_times(times)
-    ranges = None if measured.record is None else KernelRanges.of((measured.times, measured.heldout), target)
     for operation in operations:
         objective.progress(f"{operation.tag}: choosing kernels")
         basis = measured.basis_of(operation)
@@ -292,8 +290,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         provenance = PROVENANCE_PREDICTED if basis is Basis.PREDICTED else PROVENANCE_MEASURED
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = kept_section(objective.incumbent, operation)
-        known = None if basis is Basis.PREDICTED else ranges
-        timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, known, kept)
+        timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
         sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
         found.append(chosen)
     return _selection(found, sections, kernels, measured, target, objective, record_name)
@@ -335,8 +332,7 @@ def _sections(
         yield build_section(operation, kept, timed, indices, fallback, None, objective.named, is_invariant=True, at=at)
 
 
-def orders_of(measured: KnownTimes, kernels: Sequence[KernelKey], target: Target) -> Orders:
-    """Learn what orders of tiles do from what was measured in several."""
+def _orders(measured: KnownTimes, kernels: Sequence[KernelKey], target: Target) -> Orders:
     own = {problem: row for rows in measured.times.values() for problem, row in rows.items()}
     unseen = {problem for rows in measured.heldout.values() for problem in rows}
     seen = OrderedTimes({x: rows for x, rows in measured.ordered.times.items() if x not in unseen})
@@ -357,7 +353,7 @@ def _selection(
         _curve(x, objective, measured.references, target) for x in found if x.like is None and _has_curve(x, measured)
     ]
     sections = sorted(sections, key=lambda x: (x.operation.position, x.batch_invariant, x.num_groups))
-    table = DispatchTable(tuple(map(orders_of(measured, kernels, target).in_section, sections)))
+    table = DispatchTable(tuple(map(_orders(measured, kernels, target).in_section, sections)))
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
     is_measured = any(x.basis is Basis.MEASURED for x in found)
     record = record_name if is_measured or measured.record is None else _named_record(record_name, found)

@@ -111,8 +111,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
     corners = steps.inside[num_inside - 1 :: num_inside]
     buckets = [Bucket(x, is_open=x.m == fine[-1]) for x in corners]
     takes = known.takes(buckets)
-    untried = known.timed.untried(known.candidates, [x.corner for x in buckets])
-    losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED) + untried
+    losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED)
     outside = known.outside_order(losses, [i for i, m in enumerate(fine) if m in measured])
     losses += outside
     settled = max(steps.incumbent, default=0)
@@ -145,8 +144,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
     rows = []
     for end, first in parts:
         able = takes[end - 1] & (outside == 0.0)
-        tried = able & (untried[end - 1] <= untried[end - 1][able].min(initial=np.inf))
-        rows.append(known.row(np.exp(logs[end - 1, -1]), tried, buckets[end - 1], first, known.timed.provenance))
+        rows.append(known.row(np.exp(logs[end - 1, -1]), able, buckets[end - 1], first, known.timed.provenance))
     edges = tuple(fine[end - 1] for end, _ in parts)
     return Ladder(corners[0].n, corners[0].k, edges, tuple(rows))
 
@@ -213,8 +211,6 @@ class _Columns:
         problem = partial(self.known.problem, self.operation)
         problems = [problem(self.m_edges[i], n, k) for n, k in places for i in scanned]
         predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_places, len(scanned), -1)
-        every = [problem(m, n, k) for n, k in places for m in self.m_edges]
-        barred = barred + self.known.timed.untried(self.known.candidates, every).reshape(barred.shape)
         coarse = predicted + barred[:, scanned]
         ranks = coarse.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
         is_near = (ranks < MOST) & (coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True))
@@ -225,7 +221,8 @@ class _Columns:
             known = [(j, kernel) for j, kernel in enumerate(row) if kernel is not None]
             asked[i, [j for j, _ in known], [kernel for _, kernel in known]] = True
         asked[:, scanned] = False
-        times = model.times_us(self.known.candidates, every, asked.reshape(num_places * num_m, -1))
+        problems = [problem(m, n, k) for n, k in places for m in self.m_edges]
+        times = model.times_us(self.known.candidates, problems, asked.reshape(num_places * num_m, -1))
         longest = np.maximum(predicted[:, lower], predicted[:, upper])
         losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest)
         losses[:, scanned] = predicted

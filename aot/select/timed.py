@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import SplitK
-from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.families import family_of
 from aot.space.roofline import roofline
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from aot.core.dispatch import Section
     from aot.core.problem import Problem
     from aot.core.target import Target
-    from aot.select.ranges import KernelRanges
     from aot.select.time_model import Model
 
 Array = NDArray[np.float64]
@@ -79,20 +77,8 @@ class Timed:
     """Gives the kernel that an earlier selection dispatches a problem to."""
     target: Target | None = None
     """Where it is known, no time that is predicted, by the model or by another operation's, is below its roofline."""
-    ranges: KernelRanges | None = None
-    """Where each kernel was timed, outside of which no prediction gives a problem to it; None where nothing was."""
     kept: Section | None = None
     """An earlier selection's table of the operation: its edges stay, so that only kernels can change."""
-
-    def untried(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
-        """Return (problem, kernel) what is added to the logarithm of a predicted time outside of a kernel's range.
-
-        Batches and groups are left alone: too few of them were timed, and how many tiles a group has is not known
-        before the launch.
-        """
-        if self.ranges is None or problems[0].operation.grouping is not Grouping.DENSE:
-            return np.zeros((len(problems), len(candidates)))
-        return self.ranges.penalty(candidates, problems)
 
     def times_us(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Return times, (problem, candidate): those that are known, the model's for the rest."""

@@ -13,7 +13,6 @@ from aot.select import table
 from aot.select.buckets import FINE_GRID_M, FINE_M
 from aot.select.invariance import orders_of, prices
 from aot.select.portfolio import Budget, choose
-from aot.select.ranges import KernelRanges
 from aot.select.section_kernels import PREDICTED_TIE
 from aot.select.table import build_section
 from aot.select.time_model import Prior
@@ -587,26 +586,3 @@ def test_a_section_is_of_one_number_of_products():
     assert found.scope == Scope(64, batch_invariant=False)
     (ladder,) = found.ladders
     assert ladder.rows[ladder.m_edges.index(16)].time_us == 128.0
-
-
-@pytest.mark.parametrize("is_bounded", [False, True])
-def test_predictions_give_a_kernel_of_one_tile_no_more_waves_than_it_was_timed_at(monkeypatch, is_bounded):
-    """By the model the kernel is the fastest everywhere; it was timed at one wave, and on one weight measured so."""
-    for name in ("FINE_M", "FINE_GRID_M"):
-        monkeypatch.setattr(table, name, (128, 1024, 16384))
-    one = named("sm90_one_tile_128x128_c1x1_direct", "h200")
-    rows = {
-        (128, 4096, 4096): {one: 5.0, PLAIN: 9.0},
-        (4096, 512, 4096): {one: 5.0, PLAIN: 9.0},
-        (16384, 4096, 4096): {PLAIN: 1000.0},
-    }
-    times = {problem_of(*shape): row for shape, row in rows.items()}
-    ranges = KernelRanges.of([{BF16: times}], H200) if is_bounded else None
-    indices, section = section_of(rows, Shades(lambda c, _: 9.0 if c == one else 10.0), ranges=ranges)
-    first, plain = indices[one], indices[PLAIN]
-    past = plain if is_bounded else first
-    columns = [section.grid.columns[section.grid.place(n, 4096)] for n in (512, 4096)]
-    found = [[x.kernels[round_up(m, x.m_edges)] for m in (128, 1024, 16384)] for x in columns]
-    assert found == [[first, first, past], [first, past, past]]
-    wide = next(x for x in section.ladders if x.n == 4096)
-    assert [wide.rows[round_up(m, wide.m_edges)].kernel for m in (128, 1024, 16384)] == [first, past, plain]
