@@ -48,6 +48,7 @@ from aot.core.problem import Problem
 from aot.core.row_candidate import RowKernelKey
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target, target_names
+from aot.emulate.kernels import EmulatedSet
 from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TunedKernel
@@ -299,6 +300,9 @@ def replaced(folder):
         mock.patch("aot.cli.shapes.run_recorded", lambda command, folder: len(command)),
         mock.patch("aot.studies.census.legal_keys", lambda operations, target, _: [fallback_key(OPERATION, target)]),
         mock.patch("aot.studies.census.count", _count),
+        mock.patch("aot.cli.emulate.legal_keys", lambda operations, target, _: [fallback_key(OPERATION, target)]),
+        mock.patch("aot.cli.emulate.compile_emulated", lambda _, target, *__: EmulatedSet(target, (), (), (), folder)),
+        mock.patch("aot.cli.emulate.Executor"),
         mock.patch("aot.models.empty.is_installed", return_value=False),
         mock.patch("aot.cli.prior._checks", return_value=[]),
         mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),

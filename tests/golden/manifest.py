@@ -135,7 +135,9 @@ def with_table(manifest: Manifest, kernels: tuple[Kernel, ...], table: DispatchT
     bits = {call: ElementBits.of(operation) for call, operation in calls.items()}
     changes = {"peak_flops_per_s": dict.fromkeys(calls, 7.9e14), "bigger_tiles": {}, **changes}
     only = replace(manifest.tables[0], table=table, **changes)
-    return replace(manifest, kernels=as_compiled(kernels), element_bits=bits, tables=(only,), executions=())
+    executed = {x.name for x in kernels if x.state is KernelState.EXECUTED}
+    executions = tuple(x for x in manifest.executions if x.kernel in executed)
+    return replace(manifest, kernels=as_compiled(kernels), element_bits=bits, tables=(only,), executions=executions)
 
 
 def with_kernels(manifest: Manifest, **changes: object) -> Manifest:

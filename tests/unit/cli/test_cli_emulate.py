@@ -139,7 +139,7 @@ def test_the_table_says_what_is_wrong_and_what_was_left_out():
         "  not executed: does not know brev.b32",
         "note: access before griddepcontrol.wait: in 2 kernels; right has most, 5",
         "* not executed, or not to its end",
-        f"3 cases were left out, which would execute more than 1,000,000 warp instructions each; {more}",
+        f"3 cases were left out, which would execute more than 60,000 warp instructions each; {more}",
         "1 of 3 kernels are right; schedules: random 0, lazy 1",
     ]
     interrupted = emulate_tables.text(results[:1], asked, 2).splitlines()
