@@ -313,6 +313,7 @@ def of_torch(dense_manifest, tmp_path_factory, monkeypatch):
         return out
 
     fake.matmul = matmul
+    fake.framework = framework  # has the functions that the library calls by their addresses
     library.c.recorder_reset()
     return package, library, fake.Tensor, multiplied
 
