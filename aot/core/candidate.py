@@ -187,6 +187,16 @@ class Resources:
     tmem_columns: int = 0
 
 
+@dataclass(frozen=True)
+class Alignment:
+    """What a kernel asks of its operands' addresses and leading strides, in bytes."""
+
+    loads: int = 16
+    """Those of A and B are multiples of this."""
+    stores: int = 16
+    """Those of D and of what the epilogue reads are multiples of this; 1 where any element may begin a row."""
+
+
 class Reason(Enum):
     """Why a candidate is rejected before compiling."""
 

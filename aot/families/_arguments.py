@@ -26,15 +26,22 @@ def cutlass_type(element: ElementType) -> Any:
     return getattr(cutlass, element.cutlass_name)
 
 
-def matrix_argument(element: ElementType, shape: tuple[Any, ...], leading: int) -> Any:
-    """Make a fake tensor whose `leading` mode is contiguous and whose other strides are multiples of 16 bytes."""
-    elements = ALIGNMENT_BYTES * 8 // element.bits
+def matrix_argument(
+    element: ElementType, shape: tuple[Any, ...], leading: int, alignment: int = ALIGNMENT_BYTES
+) -> Any:
+    """Make a fake tensor whose `leading` mode is contiguous and whose other strides are multiples of `alignment` bytes.
+
+    An alignment of 1 stands for that of the element.
+    """
+    alignment = max(alignment, element.num_bytes)
+    elements = alignment * 8 // element.bits
     strides = tuple(1 if mode == leading else cute.sym_int64(divisibility=elements) for mode in range(len(shape)))
-    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=ALIGNMENT_BYTES)
+    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=alignment)
 
 
 def vector_argument(element: ElementType, alignment: int = ALIGNMENT_BYTES) -> Any:
-    """Make a fake contiguous vector of any length."""
+    """Make a fake contiguous vector of any length; an alignment of 1 stands for that of the element."""
+    alignment = max(alignment, element.num_bytes)
     return cute.runtime.make_fake_tensor(cutlass_type(element), (cute.sym_int(),), stride=(1,), assumed_align=alignment)
 
 
@@ -52,19 +59,22 @@ def optional_arguments(signature: Signature, operation: Operation, alignment: in
     return [make() if argument in signature else None for argument, make in made]
 
 
-def aligned_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+def aligned_arguments(
+    signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES
+) -> tuple[Any, ...]:
     """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream.
 
-    Of a batch each of the three has its products in front, at strides that may be 0.
+    Of a batch each of the three has its products in front, at strides that may be 0. The rows of D and the bias begin
+    at multiples of `stores` bytes.
     """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
     batch = (cute.sym_int(),) if operation.grouping is Grouping.BATCHED else ()
     tensors = (
         matrix_argument(operation.a.element, (*batch, m, k), leading=len(batch) + (1 if operation.a.is_k_major else 0)),
         matrix_argument(operation.b.element, (*batch, n, k), leading=len(batch) + (1 if operation.b.is_k_major else 0)),
-        matrix_argument(operation.d, (*batch, m, n), leading=len(batch) + 1),
+        matrix_argument(operation.d, (*batch, m, n), len(batch) + 1, stores),
     )
-    return (*tensors, *optional_arguments(signature, operation), cute.runtime.make_fake_stream())
+    return (*tensors, *optional_arguments(signature, operation, stores), cute.runtime.make_fake_stream())
 
 
 def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
@@ -73,10 +83,13 @@ def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
 
 
-def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
+def epilogue_arguments(
+    signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES
+) -> tuple[Any, ...]:
     """Make an argument for each of `Argument`, in that order, None where the signature has none of it.
 
-    With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's.
+    With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's. The rows of D and of the
+    residual begin at multiples of `stores` bytes.
     """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
     pair = () if operation.gate is None else (cute.sym_int(),)
@@ -85,7 +98,7 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
     made: dict[Argument, Callable[[], Any]] = {
         Argument.A: lambda: matrix_argument(a.element, (m, k), leading=1 if a.is_k_major else 0),
         Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), leading=len(pair) + (1 if b.is_k_major else 0)),
-        Argument.D: lambda: matrix_argument(operation.d, (m, n), leading=1),
+        Argument.D: lambda: matrix_argument(operation.d, (m, n), 1, stores),
         Argument.SCALE_A: lambda: strided_argument(float32, (m, cute.sym_int()) if is_block else (m,)),
         Argument.SCALE_B: lambda: strided_argument(
             float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)
@@ -95,7 +108,7 @@ def epilogue_arguments(signature: Signature, operation: Operation) -> tuple[Any,
             if pair
             else vector_argument(operation.bias, operation.bias.num_bytes)
         ),
-        Argument.RESIDUAL: lambda: matrix_argument(operation.d, (m, n), leading=1),
+        Argument.RESIDUAL: lambda: matrix_argument(operation.d, (m, n), 1, stores),
         Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
         Argument.WORKSPACE: lambda: vector_argument(float32),
         Argument.PREFETCH_B: lambda: cutlass.Int32(0),

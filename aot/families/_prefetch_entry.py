@@ -11,10 +11,10 @@ from cutlass import Int32, const_expr, cute
 from aot.core.operation import Operation
 from aot.core.signature import Signature
 from aot.families import Entry
-from aot.families._arguments import aligned_arguments
+from aot.families._arguments import ALIGNMENT_BYTES, aligned_arguments
 
 
-def prefetch_entry(gemm: Any, signature: Signature, operation: Operation) -> Entry:
+def prefetch_entry(gemm: Any, signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES) -> Entry:
     """Make the entry of a configured kernel.
 
     Args:
@@ -22,6 +22,7 @@ def prefetch_entry(gemm: Any, signature: Signature, operation: Operation) -> Ent
             stream, and the order of the tiles where the kernel takes one.
         signature: the entry's arguments.
         operation: element type, layout and epilogue.
+        stores: bytes of which rows of D begin at multiples, and what the epilogue reads; 1 for any element.
     """
 
     @cute.jit
@@ -38,4 +39,4 @@ def prefetch_entry(gemm: Any, signature: Signature, operation: Operation) -> Ent
         orders = () if const_expr(tile_order is None) else (tile_order,)
         gemm(a, b, d, bias, prefetch_b, stream, *orders)
 
-    return Entry(entry, aligned_arguments(signature, operation))
+    return Entry(entry, aligned_arguments(signature, operation, stores))

@@ -11,12 +11,12 @@ from cutlass import Int32, const_expr, cute
 from aot.core.operation import Operation
 from aot.core.signature import Signature
 from aot.families import Entry
-from aot.families._arguments import epilogue_arguments
+from aot.families._arguments import ALIGNMENT_BYTES, epilogue_arguments
 from aot.families._epilogue_registers import paired
 from aot.families._skinny_epilogue_kernel import Vectors
 
 
-def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation) -> Entry:
+def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES) -> Entry:
     """Make the entry of a configured kernel.
 
     Args:
@@ -24,6 +24,7 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
             the order of the tiles where the kernel takes one.
         signature: the entry's arguments.
         operation: element types, layout and epilogue.
+        stores: bytes of which rows of D begin at multiples, and what the epilogue reads; 1 for any element.
     """
     has_gate = operation.gate is not None
 
@@ -47,4 +48,4 @@ def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation)
         orders = () if const_expr(tile_order is None) else (tile_order,)
         gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual, scale_d), prefetch_b, stream, *orders)
 
-    return Entry(entry, epilogue_arguments(signature, operation))
+    return Entry(entry, epilogue_arguments(signature, operation, stores))

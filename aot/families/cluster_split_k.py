@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout
@@ -159,6 +159,11 @@ class ClusterSplitK:
         del candidate
         return 1, 1
 
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take operands as TMA loads them, and any D: it is stored by elements, as a residual is read."""
+        del candidate
+        return Alignment(stores=1)
+
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which the warps of a cluster take blocks of k by turns, and add up their sums."""
         return f"mma.sync, blocks of k by turns of {candidate.schedule} of {candidate.cluster_m}"
@@ -173,16 +178,17 @@ class ClusterSplitK:
         blocks_per_sm = _blocks_per_sm(tile, target)
         places = Places.of(target, tile.cluster, blocks_per_sm)
         configured = (cutlass_type(operation.a.element), tile, blocks_per_sm, places)
+        stores = self.alignment(candidate).stores
         if has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
             from aot.families._skinny_epilogue_kernel import EpilogueSplitGemm, ScaledSplitGemm
 
             kernel = ScaledSplitGemm if operation.types.is_scaled else EpilogueSplitGemm
-            return skinny_epilogue_entry(kernel(*configured, operation), arguments, operation)
+            return skinny_epilogue_entry(kernel(*configured, operation), arguments, operation, stores)
         from aot.families._prefetch_entry import prefetch_entry
         from aot.families._skinny_kernel import SplitGemm
 
-        return prefetch_entry(SplitGemm(*configured), arguments, operation)
+        return prefetch_entry(SplitGemm(*configured), arguments, operation, stores)
 
 
 def _fillings(kind: type[Tile], rows: int, columns: int, cluster: int, target: Target) -> Iterator[tuple[str, int]]:

@@ -15,9 +15,10 @@ stage's is added to a thread's sums in float32, unless all may stay in the tenso
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
@@ -72,6 +73,12 @@ won on 6 of 360 products (docs/log/2026-11-24-eight-ctas.md)."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
+
+ELEMENTS = "elements"
+"""The schedule of a kernel that stores D by elements, whose rows may then begin at any of them."""
+
+ELEMENT_TILES = tuple(range(32, 257, 32))
+"""The columns of its tiles. It is for products whose n is odd, fewer than those that fit other kernels."""
 
 
 def filled(bare: Tile, candidate: Candidate, target: Target) -> Tile:
@@ -149,6 +156,21 @@ def check_tile(tile: Tile, candidate: Candidate, operation: Operation) -> Reject
     return fault or registers or _check_layout(tile, are_k_major(candidate, operation))
 
 
+def schedules(operation: Operation, tile_n: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    """List (schedule, columns of a tile): those of whole pieces, and those that store by elements."""
+    yield from (("", x) for x in tile_n)
+    if not operation.types.is_scaled:
+        yield from ((ELEMENTS, x) for x in ELEMENT_TILES)
+
+
+def check_schedule(candidate: Candidate, operation: Operation) -> Rejected | None:
+    """Ask that a kernel that stores D by elements multiplies operands of 16 bits."""
+    if candidate.schedule == ELEMENTS and operation.types.is_scaled:
+        text = f"kernels of the schedule {ELEMENTS} take operands of 16 bits, got {operation.types.tag}"
+        return Rejected(Reason.TYPES, text)
+    return None
+
+
 class Sm90ClusterSplitK:
     """The family `sm90_cluster_split_k`."""
 
@@ -174,38 +196,39 @@ class Sm90ClusterSplitK:
 
     def kernel_classes(self, candidate: Candidate) -> tuple[Any, Any, Any]:
         """Return the classes of kernels with a bias at most, with more of an epilogue, and of FP8 with factors."""
-        del candidate
+        from aot.families._sm90_element_store import ElementEpilogueSplitGemmSm90, ElementSplitGemmSm90
         from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
         from aot.families._sm90_split_kernel import SplitGemmSm90
         from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
 
+        if candidate.schedule == ELEMENTS:
+            return ElementSplitGemmSm90, ElementEpilogueSplitGemmSm90, None
         return SplitGemmSm90, EpilogueSplitGemmSm90, ScaledSplitGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate tiles, clusters and swap."""
-        del operation, target
-        for tile_m in WARPGROUPS:
-            for tile_n in TILE_N:
-                for cluster_m, cluster_n, splits in CLUSTERS:
-                    for swap_ab in (False, True):
-                        yield Candidate(
-                            family=self.name,
-                            tile_m=tile_m,
-                            tile_n=tile_n,
-                            cluster_m=cluster_m,
-                            cluster_n=cluster_n,
-                            swap_ab=swap_ab,
-                            use_tma_store=False,
-                            split_k=splits,
-                            split_k_mode=_mode(splits),
-                        )
+        """Enumerate tiles, clusters and swap, and those that store D by elements."""
+        del target
+        for tile_m, (cluster_m, cluster_n, splits), swap_ab in product(WARPGROUPS, CLUSTERS, (False, True)):
+            for schedule, tile_n in schedules(operation, TILE_N):
+                yield Candidate(
+                    family=self.name,
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    cluster_m=cluster_m,
+                    cluster_n=cluster_n,
+                    schedule=schedule,
+                    swap_ab=swap_ab,
+                    use_tma_store=False,
+                    split_k=splits,
+                    split_k_mode=_mode(splits),
+                )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on layout, cluster, tile, registers and stages."""
         if (
             candidate.use_2cta
             or candidate.use_tma_store
-            or candidate.schedule
+            or candidate.schedule not in ("", ELEMENTS)
             or SplitK(candidate.split_k_mode) is not _mode(candidate.split_k)
         ):
             text = f"{self.name} splits k over the CTAs of a cluster and stores without TMA"
@@ -215,7 +238,8 @@ class Sm90ClusterSplitK:
             allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in CLUSTERS)
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
-        return check_tile(self.tile(candidate, operation, target), candidate, operation)
+        fault = check_schedule(candidate, operation)
+        return fault or check_tile(self.tile(candidate, operation, target), candidate, operation)
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count the stages, the sums that a CTA receives, factors, and the barriers."""
@@ -231,6 +255,10 @@ class Sm90ClusterSplitK:
         """Take all: the store is predicated."""
         del candidate
         return 1, 1
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take operands as TMA loads them, and D as pieces of 16 bytes or elements store it."""
+        return Alignment(stores=1) if candidate.schedule == ELEMENTS else Alignment()
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums.
@@ -250,17 +278,18 @@ class Sm90ClusterSplitK:
         places = Places.of(target, tile.num_ctas)
         configured = (cutlass_type(operation.d), tile, candidate.swap_ab, places, majors)
         plain, with_epilogue, scaled = self.kernel_classes(candidate)
+        stores = self.alignment(candidate).stores
         if operation.types.is_scaled or has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
 
             if not operation.types.is_scaled:
-                return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation)
+                return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation, stores)
             a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
             gemm = scaled(*configured, operation, (b, a) if candidate.swap_ab else (a, b))
             return skinny_epilogue_entry(gemm, arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
 
-        return prefetch_entry(plain(*configured), arguments, operation)
+        return prefetch_entry(plain(*configured), arguments, operation, stores)
 
 
 FAMILY = Sm90ClusterSplitK()

@@ -11,13 +11,23 @@ is told at launch which. No search times it: it stands for up to four kernels th
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected, SplitK
 from aot.core.grouping import Grouping
 from aot.families._epilogue import has_own_epilogue
 from aot.families._sm90_split_tile import GROUP, NUM_WIDTHS, OneTile, ScaledOneTile, Tile, WidthsTile
-from aot.families.sm90_cluster_split_k import WARPGROUPS, Sm90ClusterSplitK, are_k_major, check_tile, filled
+from aot.families.sm90_cluster_split_k import (
+    ELEMENTS,
+    WARPGROUPS,
+    Sm90ClusterSplitK,
+    are_k_major,
+    check_schedule,
+    check_tile,
+    filled,
+    schedules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +65,7 @@ class Sm90OneTile(Sm90ClusterSplitK):
 
     def kernel_classes(self, candidate: Candidate) -> tuple[Any, Any, Any]:
         """Return the classes of kernels with a bias at most, with more of an epilogue, and of FP8 with factors."""
+        from aot.families._sm90_element_store import ElementEpilogueOneTileGemmSm90, ElementOneTileGemmSm90
         from aot.families._sm90_one_tile_kernel import (
             EpilogueOneTileGemmSm90,
             OneTileGemmSm90,
@@ -62,28 +73,28 @@ class Sm90OneTile(Sm90ClusterSplitK):
         )
         from aot.families._sm90_widths_kernel import WidthsGemmSm90
 
+        if candidate.schedule == ELEMENTS:
+            return ElementOneTileGemmSm90, ElementEpilogueOneTileGemmSm90, None
         plain = WidthsGemmSm90 if candidate.schedule == WIDTHS else OneTileGemmSm90
         return plain, EpilogueOneTileGemmSm90, ScaledOneTileGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate tiles, clusters and swap."""
-        del operation
-        for tile_m in WARPGROUPS:
-            for tile_n in TILE_N:
-                for cluster_m, cluster_n in (*target.clusters, *self.own_clusters):
-                    for swap_ab in (False, True):
-                        yield Candidate(
-                            self.name, tile_m, tile_n, cluster_m, cluster_n, swap_ab=swap_ab, use_tma_store=False
-                        )
+        """Enumerate tiles, clusters and swap, and those that store D by elements."""
+        clusters = (*target.clusters, *self.own_clusters)
+        for tile_m, (cluster_m, cluster_n), swap_ab in product(WARPGROUPS, clusters, (False, True)):
+            for schedule, tile_n in schedules(operation, TILE_N):
+                yield Candidate(
+                    self.name, tile_m, tile_n, cluster_m, cluster_n, schedule, swap_ab=swap_ab, use_tma_store=False
+                )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on cluster, tile, registers, stages and layout."""
         is_split = SplitK(candidate.split_k_mode) is not SplitK.NONE or candidate.split_k != 1
-        if candidate.use_2cta or candidate.use_tma_store or candidate.schedule not in ("", WIDTHS) or is_split:
+        if candidate.use_2cta or candidate.use_tma_store or candidate.schedule not in ("", WIDTHS, ELEMENTS) or is_split:
             text = f"{self.name} computes a tile in a CTA, of all of k, and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
         tile = self.tile(candidate, operation, target)
-        fault = check_tile(tile, candidate, operation)
+        fault = check_schedule(candidate, operation) or check_tile(tile, candidate, operation)
         if fault is None and candidate.schedule == WIDTHS:
             fault = _check_widths(tile, candidate, operation)
         if fault is None and tile.num_stages * tile.stage_bytes < tile.stored_bytes:
