@@ -59,9 +59,7 @@ def optional_arguments(signature: Signature, operation: Operation, alignment: in
     return [make() if argument in signature else None for argument, make in made]
 
 
-def aligned_arguments(
-    signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES
-) -> tuple[Any, ...]:
+def aligned_arguments(signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES) -> tuple[Any, ...]:
     """Make a (m, k), b (n, k), d (m, n), what else a signature may have, None where it has not, and the stream.
 
     Of a batch each of the three has its products in front, at strides that may be 0. The rows of D and the bias begin
@@ -83,9 +81,7 @@ def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
 
 
-def epilogue_arguments(
-    signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES
-) -> tuple[Any, ...]:
+def epilogue_arguments(signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES) -> tuple[Any, ...]:
     """Make an argument for each of `Argument`, in that order, None where the signature has none of it.
 
     With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's. The rows of D and of the

@@ -16,7 +16,9 @@ from aot.families._epilogue_registers import paired
 from aot.families._skinny_epilogue_kernel import Vectors
 
 
-def skinny_epilogue_entry(gemm: Any, signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES) -> Entry:
+def skinny_epilogue_entry(
+    gemm: Any, signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES
+) -> Entry:
     """Make the entry of a configured kernel.
 
     Args:

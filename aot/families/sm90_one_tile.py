@@ -90,7 +90,12 @@ class Sm90OneTile(Sm90ClusterSplitK):
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on cluster, tile, registers, stages and layout."""
         is_split = SplitK(candidate.split_k_mode) is not SplitK.NONE or candidate.split_k != 1
-        if candidate.use_2cta or candidate.use_tma_store or candidate.schedule not in ("", WIDTHS, ELEMENTS) or is_split:
+        if (
+            candidate.use_2cta
+            or candidate.use_tma_store
+            or candidate.schedule not in ("", WIDTHS, ELEMENTS)
+            or is_split
+        ):
             text = f"{self.name} computes a tile in a CTA, of all of k, and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
         tile = self.tile(candidate, operation, target)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.candidate import Accepted, Alignment, Reason, Workspace
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
@@ -10,7 +10,7 @@ from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families._sm90_split_tile import Tile
-from aot.families.sm90_cluster_split_k import FAMILY
+from aot.families.sm90_cluster_split_k import ELEMENTS, FAMILY
 from aot.space.cost import Operands
 from aot.space.legality import check
 from tests.unit.accepted import named, reason, resources
@@ -73,7 +73,7 @@ def test_each_cta_stores_whole_groups_of_columns(columns, cluster, shares):
 def test_registers_of_all_threads_fit_an_sm():
     """A thread has its sums, what is its own to store, and at least 16 addresses, within its share of 65,536."""
     found = [x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)]
-    assert len(found) == 1074
+    assert len(found) == 1666
     for candidate in found:
         threads = FAMILY.resources(candidate, BF16, H200).num_threads
         accumulators = candidate.tile_m * candidate.tile_n // (threads - 64)
@@ -185,7 +185,7 @@ def test_an_epilogue_takes_registers_of_the_sums(epilogue):
     """Beside a thread's sums lie a residual, a bias and addresses; beside the plain product's, addresses alone."""
     operation = Operation.of(ElementType.BFLOAT16, Layout.KK, epilogue)
     found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
-    assert len(found) == 672
+    assert len(found) == 1038
     most = {192: 96, 320: 88, 448: 64}
     own = {192: 80, 320: 64, 448: 40}
     for candidate in found:
@@ -214,6 +214,18 @@ def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
         assert isinstance(check(candidate, Operation.BF16_KK_RESIDUAL, H200), Accepted)
     else:
         assert reason(candidate, "h200", Operation.BF16_KK_RESIDUAL) == (Reason.REGISTERS, message)
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("", Alignment(16, 16)), (ELEMENTS, Alignment(16, 1))])
+def test_kernels_that_store_elements_take_any_rows_of_d(schedule, expected):
+    candidate = replace(TILE, schedule=schedule)
+    assert isinstance(check(candidate, BF16, H200), Accepted)
+    assert FAMILY.alignment(candidate) == expected
+
+
+def test_kernels_that_store_elements_multiply_16_bits():
+    text = "kernels of the schedule elements take operands of 16 bits, got e4m3_bf16"
+    assert reason(replace(TILE, schedule=ELEMENTS), "h200", Operation.E4M3_BF16_KK) == (Reason.TYPES, text)
 
 
 FP8 = [x for x in Operation if x.types in FAMILY.types and x.types.a.bits == 8 and x.grouping is Grouping.DENSE]

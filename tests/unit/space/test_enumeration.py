@@ -55,8 +55,8 @@ def test_an_empty_pattern_is_refused(text):
             {
                 "cluster_split_k": (120, {}),
                 "sm90_block_scale": (0, {Reason.TYPES: 560}),
-                "sm90_cluster_split_k": (1074, {Reason.TILE: 178, Reason.REGISTERS: 92, Reason.SMEM: 192}),
-                "sm90_one_tile": (1600, {Reason.REGISTERS: 384}),
+                "sm90_cluster_split_k": (1666, {Reason.TILE: 204, Reason.REGISTERS: 138, Reason.SMEM: 296}),
+                "sm90_one_tile": (2016, {Reason.REGISTERS: 480}),
                 "sm90_partial_tile": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_quack": (11400, {Reason.COMBINATION: 3920, Reason.TILE: 4800, Reason.REGISTERS: 360}),
