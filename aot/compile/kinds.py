@@ -144,12 +144,15 @@ def _describe(key: KernelKey, target: Target, path: Path) -> Kernel:
     resources = family.resources(key.candidate, key.operation, target)
     report = inspect(path, key.name, target, resources.num_threads)
     m_multiple, n_multiple = family.multiples(key.candidate)
+    alignment = family.alignment(key.candidate)
     return Kernel(
         **_of_object(key, report, path),
         signature=signature(key),
         num_strides=family.num_strides,
         m_multiple=m_multiple,
         n_multiple=n_multiple,
+        load_alignment=alignment.loads,
+        store_alignment=alignment.stores,
         workspace=family.workspace(key.candidate),
         smem_bytes=resources.smem_bytes,
         tmem_columns=resources.tmem_columns,

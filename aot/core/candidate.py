@@ -195,6 +195,8 @@ class Alignment:
     """Those of A and B are multiples of this."""
     stores: int = 16
     """Those of D and of what the epilogue reads are multiples of this; 1 where any element may begin a row."""
+    has_price: bool = False
+    """Whether a kernel of the same tile that asks for 16 bytes is faster, so that this is for unaligned problems."""
 
 
 class Reason(Enum):

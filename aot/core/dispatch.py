@@ -118,12 +118,20 @@ class Grid:
         return sum(len(column.m_edges) for column in self.columns)
 
 
+LOADS = (2, 4, 8, 16)
+"""Bytes of which addresses and leading strides of A and B may be multiples where a section is for what is not aligned:
+what an instruction loads at once. Source: PTX ISA, cp.async and ld; TMA takes the last alone."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """What a section is for that is not the only one of its operation."""
 
     num_groups: Extent
     batch_invariant: bool
+    loads: Annotated[int, Range(0, LOADS[-1])] = 0
+    """One of `LOADS` where the section is for problems that are not aligned: bytes of which addresses and leading
+    strides of A and B are multiples, while those of D, and its rows, may be of any. 0 where all are aligned."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +156,14 @@ class Section:
         return self.scope is not None and self.scope.batch_invariant
 
     @property
-    def key(self) -> tuple[Operation, bool, int]:
+    def loads(self) -> int:
+        """Return the bytes of which A and B are multiples in a section for what is not aligned; 0 in any other."""
+        return 0 if self.scope is None else self.scope.loads
+
+    @property
+    def key(self) -> tuple[Operation, int, bool, int]:
         """Return what no two sections of a table share."""
-        return self.operation, self.batch_invariant, self.num_groups
+        return self.operation, self.loads, self.batch_invariant, self.num_groups
 
 
 @dataclass(frozen=True)
@@ -165,10 +178,21 @@ class DispatchTable:
         Raises:
             KeyError: the table has none.
         """
-        found = [x for x in self.sections if (x.operation, x.batch_invariant) == (operation, batch_invariant)]
+        wanted = operation, 0, batch_invariant
+        found = [x for x in self.sections if x.key[:3] == wanted]
         if not found:
             raise KeyError(operation.tag)
         return found[round_up(num_groups, tuple(x.num_groups for x in found))]
+
+    def unaligned_section(self, operation: Operation, loads: int) -> Section | None:
+        """Return the section of an operation that answers for what is not aligned; None where the fallback does.
+
+        Args:
+            operation: the products'.
+            loads: bytes of which addresses and leading strides of A and B are multiples.
+        """
+        found = [x for x in self.sections if x.operation == operation and 0 < x.loads <= loads]
+        return max(found, key=lambda x: x.loads, default=None)
 
 
 class TableKernel(Protocol):
@@ -191,20 +215,40 @@ class TableKernel(Protocol):
         """What n must be a multiple of."""
 
     @property
+    def load_alignment(self) -> int:
+        """Bytes of which the addresses and leading strides of A and B must be multiples."""
+
+    @property
+    def store_alignment(self) -> int:
+        """The same of D and of what the epilogue reads."""
+
+    @property
     def orders_tiles(self) -> bool:
         """Whether it takes its tiles in an order that it is told."""
+
+
+def _kernel_fault(kernel: TableKernel, section: Section) -> str:
+    """Say why a section may not name a kernel; empty if it may."""
+    if kernel.operation != section.operation:
+        return f"is for {kernel.operation.tag}"
+    loads = section.loads
+    if not loads or (kernel.load_alignment <= loads and kernel.store_alignment == 1):
+        return ""
+    asked = f"A and B aligned to {kernel.load_alignment} bytes and D to {kernel.store_alignment}"
+    return f"asks for {asked}; the section gives {loads} and 1"
 
 
 def _takes_all(kernel: TableKernel) -> bool:
     return (kernel.m_multiple, kernel.n_multiple) == (1, 1)
 
 
-def _row_fault(row: Row, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+def _row_fault(row: Row, section: Section, kernels: Sequence[TableKernel]) -> str:
     for name, index in (("kernel", row.kernel), ("general kernel", row.general), ("runner-up", row.runner_up)):
         if not 0 <= index < len(kernels):
             return f"its {name} is {index}; there are {len(kernels)} kernels"
-        if kernels[index].operation != operation:
-            return f"its {name} {index} is for {kernels[index].operation.tag}"
+        fault = _kernel_fault(kernels[index], section)
+        if fault:
+            return f"its {name} {index} {fault}"
     if not _takes_all(kernels[row.general]):
         m, n = kernels[row.general].m_multiple, kernels[row.general].n_multiple
         return (
@@ -228,8 +272,8 @@ def _fallback_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     return ""
 
 
-def _rows_fault(place: str, rows: Sequence[Row], operation: Operation, kernels: Sequence[TableKernel]) -> str:
-    faults = ((i, _row_fault(row, operation, kernels)) for i, row in enumerate(rows))
+def _rows_fault(place: str, rows: Sequence[Row], section: Section, kernels: Sequence[TableKernel]) -> str:
+    faults = ((i, _row_fault(row, section, kernels)) for i, row in enumerate(rows))
     return next((f"{place} {i}: {fault}" for i, fault in faults if fault), "")
 
 
@@ -237,13 +281,13 @@ def _ascends(edges: Sequence[int]) -> bool:
     return bool(edges) and edges[0] >= 1 and all(map(lt, edges, edges[1:]))
 
 
-def _ladder_fault(ladder: Ladder, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+def _ladder_fault(ladder: Ladder, section: Section, kernels: Sequence[TableKernel]) -> str:
     place = f"ladder n {ladder.n} k {ladder.k}"
     if not _ascends(ladder.m_edges):
         return f"{place}: its edges in m must ascend from 1 or more, and not be empty"
     if len(ladder.rows) != len(ladder.m_edges):
         return f"{place}: {len(ladder.rows)} rows for {len(ladder.m_edges)} edges in m"
-    return _rows_fault(f"{place}, row", ladder.rows, operation, kernels)
+    return _rows_fault(f"{place}, row", ladder.rows, section, kernels)
 
 
 def takes_aligned(kernel: TableKernel) -> bool:
@@ -252,14 +296,13 @@ def takes_aligned(kernel: TableKernel) -> bool:
     return kernel.m_multiple == 1 and aligned % kernel.n_multiple == 0
 
 
-def _step_fault(kernel: TableKernel, operation: Operation) -> str:
-    """Say why no step of an operation's grid may name a kernel; empty if one may."""
-    if kernel.operation != operation:
-        return f"is for {kernel.operation.tag}"
-    if not takes_aligned(kernel):
+def _step_fault(kernel: TableKernel, section: Section) -> str:
+    """Say why no step of a section's grid may name a kernel; empty if one may."""
+    fault = _kernel_fault(kernel, section)
+    if not fault and not takes_aligned(kernel):
         m, n = kernel.m_multiple, kernel.n_multiple
         return f"takes only multiples of {m} in m and {n} in n; it must take all aligned shapes"
-    return ""
+    return fault
 
 
 def _column_fault(column: Column, step_faults: Sequence[str], kernels: Sequence[TableKernel]) -> str:
@@ -287,7 +330,8 @@ def _orders_fault(column: Column, kernels: Sequence[TableKernel]) -> str:
     return ""
 
 
-def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]) -> str:
+def _grid_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
+    grid = section.grid
     for axis, edges in (("n", grid.n_edges), ("k", grid.k_edges)):
         if not _ascends(edges):
             return f"grid: its edges in {axis} must ascend from 1 or more, and not be empty"
@@ -296,7 +340,7 @@ def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]
         return f"the grid has {len(grid.columns)} columns, its edges give {count}"
     if len(kernels) > MAX_STEP_KERNELS:
         return f"there are {len(kernels)} kernels; a grid tells {MAX_STEP_KERNELS} apart"
-    step_faults = [_step_fault(kernel, operation) for kernel in kernels]
+    step_faults = [_step_fault(kernel, section) for kernel in kernels]
     faults = ((i, _column_fault(column, step_faults, kernels)) for i, column in enumerate(grid.columns))
     return next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
 
@@ -304,8 +348,10 @@ def _grid_fault(grid: Grid, operation: Operation, kernels: Sequence[TableKernel]
 def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     if [(x.n, x.k) for x in section.ladders] != sorted({(x.n, x.k) for x in section.ladders}):
         return "its ladders must ascend by (n, k), each once"
-    faults = [_fallback_fault(section, kernels), _grid_fault(section.grid, section.operation, kernels)]
-    faults += [_ladder_fault(ladder, section.operation, kernels) for ladder in section.ladders]
+    if section.loads and section.loads not in LOADS:
+        return f"it is for operands of {section.loads} bytes; expected one of {', '.join(map(str, LOADS))}"
+    faults = [_fallback_fault(section, kernels), _grid_fault(section, kernels)]
+    faults += [_ladder_fault(ladder, section, kernels) for ladder in section.ladders]
     return next(filter(None, faults), "")
 
 
@@ -330,7 +376,8 @@ def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
     for operation, run in _runs(table.sections):
         order = [x.key[1:] for x in run]
         if order != sorted(order) or sum(x.operation == operation for x in table.sections) != len(run):
-            return f"{operation.tag}: its sections must follow each other, the general ones first, by numbers of groups"
+            order_text = "the aligned ones first, of these the general ones, by numbers of groups"
+            return f"{operation.tag}: its sections must follow each other, {order_text}"
     faults = ((section, _section_fault(section, kernels)) for section in table.sections)
     return next((f"{section.operation.tag}: {fault}" for section, fault in faults if fault), "")
 
@@ -357,7 +404,7 @@ def look_up(section: Section, problem: Problem, multiples: tuple[tuple[int, int]
         section: the table of the problem's operation.
         problem: m, n and k of at least 1.
         multiples: (m_multiple, n_multiple) of every kernel of the manifest.
-        aligned: whether all addresses and leading strides are multiples of ALIGNMENT_BYTES.
+        aligned: whether operands are as the section has them: of ALIGNMENT_BYTES, or of what `Section.loads` says.
     """
     if not aligned:
         return Choice(section.fallback, Tier.FALLBACK, 0)

@@ -50,6 +50,11 @@ class Kernel:
     """Groups of 8 columns by which its tile is narrower than the widest that its object computes; None where it has the
     widest, or the only one. Kernels of several widths share an object."""
 
+    load_alignment: Positive = 16
+    """Bytes of which the addresses and leading strides of A and B must be multiples; `Alignment` of its candidate."""
+    store_alignment: Positive = 16
+    """The same of D and of what the epilogue reads; 1 where any element may begin a row."""
+
     state: KernelState | None = None
     """How far it was tried; None beside its object, where that is not asked yet. Every manifest's kernel has it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import ALIGNMENT_BYTES
@@ -261,6 +262,32 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
 def is_aligned(problem: Problem) -> bool:
     """Say whether the TMA kernels of a problem's own layout take its packed operands (dispatch.ALIGNMENT_BYTES)."""
     return as_launched(problem, [problem.operation]) == problem
+
+
+def _run_alignment(matrix: Matrix, element_bytes: int, *, row_major: bool) -> int:
+    """Return the bytes, at most ALIGNMENT_BYTES, of which every run of adjacent elements of a matrix begins at one.
+
+    The matrix itself begins at a multiple of ALIGNMENT_BYTES.
+    """
+    num_runs, stride = (matrix.num_rows, matrix.row_stride) if row_major else (matrix.num_columns, matrix.column_stride)
+    return ALIGNMENT_BYTES if num_runs == 1 else gcd(stride * element_bytes, ALIGNMENT_BYTES)
+
+
+def unaligned_loads(problem: Problem) -> int:
+    """Return what `Section.loads` is of the section that a problem of packed operands is answered by.
+
+    Returns:
+        Bytes of which the addresses and leading strides of A and B are multiples, where the tables for aligned problems
+        cannot answer; else 0.
+    """
+    if is_aligned(problem):
+        return 0
+    operation = problem.operation
+    a, b, _ = matrices(problem)
+    return min(
+        _run_alignment(x, operand.element.num_bytes, row_major=operand.is_k_major)
+        for x, operand in ((a, operation.a), (b, operation.b))
+    )
 
 
 def misalignment(problem: Problem) -> str:

@@ -51,6 +51,8 @@ def tuned_kernel(artifact: Artifact) -> TunedKernel:
         kernel.n_multiple,
         family_of(kernel.candidate).is_fallback,
         kernel.orders_tiles,
+        kernel.load_alignment,
+        kernel.store_alignment,
     )
 
 

@@ -19,7 +19,7 @@ from aot.core.signature import signature_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aot.core.candidate import Candidate, KernelKey, Rejected, Resources, Workspace
+    from aot.core.candidate import Alignment, Candidate, KernelKey, Rejected, Resources, Workspace
     from aot.core.epilogue import Epilogue
     from aot.core.grouping import Grouping
     from aot.core.operation import Operation
@@ -81,6 +81,9 @@ class Family(Protocol):
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Return (m_multiple, n_multiple) that a problem must have; (1, 1) for a kernel that takes all."""
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Say of which bytes the kernel asks operands' addresses and leading strides to be multiples."""
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which an element's products are added up; empty where it depends on m, n or arrival.

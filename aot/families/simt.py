@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -64,6 +64,11 @@ class Simt:
         """Take all."""
         del candidate
         return 1, 1
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take any."""
+        del candidate
+        return Alignment(loads=1, stores=1)
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order of fused multiply-adds from the first of k to the last."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
@@ -115,6 +115,11 @@ class Sm100Persistent:
         rows = shape_of(candidate).cta_m * candidate.cluster_m
         columns = candidate.tile_n * candidate.cluster_n
         return (columns, rows) if candidate.swap_ab else (rows, columns)
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take operands, and a D, as TMA does."""
+        del candidate
+        return Alignment()
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order of `tcgen05.mma`, which no device has shown to be that of other kernels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32, Types
@@ -137,6 +137,11 @@ class Sm100Quack:
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for what the separate reduction needs; otherwise take all."""
         return split_k_multiples(candidate)
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take operands, and a D, as TMA does."""
+        del candidate
+        return Alignment()
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order of `tcgen05.mma`, 32 bytes of k at a time, from the first to the last, within a split."""

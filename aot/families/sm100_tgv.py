@@ -7,7 +7,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 
 from collections.abc import Iterator
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
@@ -100,6 +100,11 @@ class Sm100Tgv:
         """Take all: the store is predicated."""
         del candidate
         return 1, 1
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take operands, and a D, as TMA does."""
+        del candidate
+        return Alignment()
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order of `tcgen05.mma`, which no device has shown to be that of other kernels."""

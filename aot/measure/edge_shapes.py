@@ -11,9 +11,10 @@ from aot.core.candidate import SplitK
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.grouping import Grouping
-from aot.core.operands import PLAIN, Arrangement, column_step
+from aot.core.operands import PLAIN, Arrangement, Matrix, column_step, operands
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
+from aot.core.signature import Argument
 from aot.core.types import Scale
 from aot.measure.group_inputs import GroupSizes
 
@@ -100,6 +101,22 @@ class EdgeShape:
     sizes: GroupSizes = GroupSizes.RANDOM
     stride_multiple: int = 1
     """What leading strides are rounded up to whole multiples of, in elements."""
+    stores_anywhere: bool = False
+    """Whether D and what the epilogue reads lie one element further, in rows whose lengths are odd."""
+
+    def matrices(self) -> dict[Argument, Matrix]:
+        """Return where the elements of each operand lie behind its first one."""
+        found = operands(self.problem, self.padding, self.arrangement, self.stride_multiple)
+        for argument in (Argument.D, Argument.RESIDUAL):
+            if self.stores_anywhere and argument in found:
+                matrix = found[argument]
+                found[argument] = replace(matrix, row_stride=matrix.num_columns | 1)
+        return found
+
+    def offset_of(self, argument: Argument) -> int:
+        """Return how many elements an operand lies behind an aligned address."""
+        is_moved = self.stores_anywhere and argument in (Argument.D, Argument.RESIDUAL, Argument.BIAS)
+        return self.offset + int(is_moved)
 
     def __str__(self) -> str:
         """Return the text of messages."""
@@ -117,6 +134,8 @@ class EdgeShape:
             "with one A for all": arranged.shares_a,
             "with one B for all": arranged.shares_b,
             f"and rounded up to multiples of {self.stride_multiple}": self.stride_multiple > 1,
+            f"{self.offset} elements further": self.offset > 0,
+            "with D at any element": self.stores_anywhere,
         }
         return ", ".join(
             [
@@ -257,6 +276,27 @@ def _ragged_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     ]
 
 
+def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
+    """List the cases of a kernel that stores D at any element; A and B are aligned to no more than it asks for."""
+    operation = kernel.key.operation
+    if kernel.store_alignment > 1 or operation.grouping is not Grouping.DENSE:
+        return []
+    step = max(kernel.load_alignment // operation.a.element.num_bytes, 1)
+    offset = step if kernel.load_alignment < ALIGNMENT_BYTES else 0
+    arrangements = arrangements_of(operation)
+    return [
+        EdgeShape(
+            Problem(operation, m, n, k),
+            0,
+            offset,
+            arrangement=arrangements[i % len(arrangements)],
+            stride_multiple=step,
+            stores_anywhere=True,
+        )
+        for i, (m, n, k, _) in enumerate(FALLBACK_SHAPES)
+    ]
+
+
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     arrangements, groups = arrangements_of(operation), _num_groups(operation)
     found = []
@@ -291,6 +331,6 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     if _has_long_rings(kernel.key):
         aligned.insert(-1, shape(LONG_SHAPE, PLAIN, Content.RANDOM))
     # In front of the last, whose packed operands any kernel takes.
-    aligned[-1:-1] = _ragged_shapes(kernel)
+    aligned[-1:-1] = [*_ragged_shapes(kernel), *_unaligned_shapes(kernel)]
     special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

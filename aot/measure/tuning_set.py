@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.candidate import Candidate, KernelKey, SplitK
 from aot.core.constraints import Arch, Extent, Index, KernelName, Microseconds, Sha256, TargetName, Version
-from aot.core.dispatch import takes
+from aot.core.dispatch import ALIGNMENT_BYTES, takes
 from aot.core.errors import StoreError
-from aot.core.operands import is_aligned
+from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
@@ -47,6 +47,10 @@ class TunedKernel:
     """Whether it takes operands of any alignment and layout; such a kernel is verified and never timed."""
     orders_tiles: bool = False
     """Whether it takes its tiles in an order that it is told."""
+    load_alignment: int = ALIGNMENT_BYTES
+    """Bytes of which addresses and leading strides of A and B are multiples."""
+    store_alignment: int = ALIGNMENT_BYTES
+    """The same of D and of what the epilogue reads; 1 of a kernel that takes any."""
     tile_order: int = HEURISTIC
     """The order in which it takes them."""
 
@@ -62,7 +66,10 @@ class TunedKernel:
 
     def takes(self, problem: Problem) -> bool:
         """Say whether the kernel is to be timed on the problem, with packed operands."""
-        if self.is_fallback or problem.operation != self.key.operation or not is_aligned(problem):
+        if self.is_fallback or problem.operation != self.key.operation:
+            return False
+        loads = unaligned_loads(problem)
+        if loads and (self.load_alignment > loads or self.store_alignment > 1):
             return False
         return takes(problem, self.m_multiple, self.n_multiple)
 
@@ -157,11 +164,13 @@ class _Kernel:
     n_multiple: Extent
     is_fallback: bool
     orders_tiles: bool | None = None
+    load_alignment: Extent = ALIGNMENT_BYTES
+    store_alignment: Extent = ALIGNMENT_BYTES
 
     @property
     def kernel(self) -> TunedKernel:
         key = KernelKey(self.operation, self.candidate)
-        more = (self.is_fallback, bool(self.orders_tiles))
+        more = (self.is_fallback, bool(self.orders_tiles), self.load_alignment, self.store_alignment)
         return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, *more)
 
 
@@ -215,6 +224,8 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
             "n_multiple": kernel.n_multiple,
             "is_fallback": kernel.is_fallback,
             "orders_tiles": kernel.orders_tiles,
+            "load_alignment": kernel.load_alignment,
+            "store_alignment": kernel.store_alignment,
         }
         for kernel in tuning.kernels
     ]

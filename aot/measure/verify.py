@@ -9,7 +9,7 @@ import numpy as np
 from aot.core.comparison import Check, Comparison, worst
 from aot.core.errors import VerificationError
 from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byte
-from aot.core.operands import GemmCall, Matrix, Tensor, element_of, operands
+from aot.core.operands import GemmCall, Matrix, Tensor, element_of
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
 from aot.measure.edge_groups import Part, compare_parts, parts_of
@@ -63,13 +63,13 @@ class EdgeCase:
     ) -> None:
         self._gpu, self.problem = gpu, shape.problem
         operation, arrangement = shape.problem.operation, shape.arrangement
-        matrices = operands(shape.problem, shape.padding, arrangement, shape.stride_multiple)
+        matrices = shape.matrices()
         bits, tensors = draw(shape, matrices, rng), {}
         self._owned: dict[Argument, int] = {}
         for argument, matrix in matrices.items():
             dtype = element_of(operation, argument)
             # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
-            start = num_guards + shape.offset
+            start = num_guards + shape.offset_of(argument)
             region = np.full(start + matrix.num_elements + num_guards, poison(dtype), bits_type(dtype))
             if argument is Argument.D:
                 self._region, self._d = region, _view(region[start:], matrix)

@@ -76,6 +76,7 @@ class _SectionRows:
     substitute: int
     num_groups: int
     batch_invariant: bool
+    loads: int
     has_one_order: bool
     """Whether it is of groups that offsets tell, and all kernels of the operation's sections add up k in one order."""
 
@@ -109,8 +110,8 @@ def _substitutes(kernel: Kernel) -> bool:
 def substitute(section: Section, kernels: Sequence[Kernel]) -> int:
     """Return the kernel that answers where the one chosen must not run: on a device with too few SMs for it.
 
-    It takes every aligned problem, waits for none of its own CTAs and needs no workspace, so that one which was sized
-    for another kernel is enough: of those that the section's rows name, the one that most rows name, else the fallback.
+    It takes every problem of the section, waits for none of its own CTAs and needs no workspace, so that one which was
+    sized for another kernel is enough: the one that most of the section's rows name, else the fallback.
     """
     named = [row.general for ladder in section.ladders for row in ladder.rows]
     named += [x for column in section.grid.columns for x in column.kernels]
@@ -134,7 +135,7 @@ def _sections(library: Library) -> list[_SectionRows]:
         for number, section in enumerate(table.table.sections):
             first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
             answers = section.fallback, substitute(section, library.kernels)
-            kind = section.num_groups, section.batch_invariant, section.operation in ordered
+            kind = section.num_groups, section.batch_invariant, section.loads, section.operation in ordered
             grid, grid_kernels = shared.users[len(found)]
             own = shared.grids[grid], owners.index(grid), grid_kernels
             body = section.operation, section.ladders, first_rows, *own, *answers, *kind

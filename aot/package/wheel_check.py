@@ -194,6 +194,8 @@ def _check_products(manifest: Manifest, verifier: Verifier, failures: list[str])
             kernel.m_multiple,
             kernel.n_multiple,
             family_of(kernel.candidate).is_fallback,
+            load_alignment=kernel.load_alignment,
+            store_alignment=kernel.store_alignment,
         )
         try:
             yield f"{kernel.name}: relative error {verifier.verify(tuned, index):.1e}"

@@ -287,6 +287,8 @@ def facts_of(
         three = tuple(rows.get(section.operation, {}) for rows in (inside, filled, outside))
         return _operation(section, selection, target, (three[0], three[1], three[2]), record)
 
-    found = sorted(map(facts, (x for x in selection.table.sections if not x.batch_invariant)), key=_rank)
+    found = sorted(
+        map(facts, (x for x in selection.table.sections if not x.batch_invariant and not x.loads)), key=_rank
+    )
     count = sum(len(row) for rows in times.values() for row in rows.values())
     return Facts(selection, target, tuple(found), tuple(searches), count)

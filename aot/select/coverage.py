@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aot.core.constraints import Count, Positive, Text
 from aot.core.dispatch import Tier, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
-from aot.core.operands import as_launched, misalignment
+from aot.core.operands import as_launched, misalignment, unaligned_loads
 from aot.families import family_of
 
 if TYPE_CHECKING:
@@ -158,9 +158,11 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     if not sections:
         return Answer(REFUSED, f"no kernels of {call}")
     launched = as_launched(problem, sections)
-    if launched is None:
+    found = None if launched else table.unaligned_section(problem.operation, unaligned_loads(problem))
+    if launched is None and (found is None or problem.num_groups > 1):
         return Answer(GENERAL, why_general(problem))
-    section = table.section(launched.operation, launched.num_groups)
+    launched = launched or problem
+    section = found or table.section(launched.operation, launched.num_groups)
     if only_fallback(section):
         return Answer(GENERAL, f"no tuned kernel of {launched.operation.tag} can be built for the device")
     is_edge = section.num_groups == launched.num_groups

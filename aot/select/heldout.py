@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.dispatch import Tier, look_up
-from aot.core.operands import is_aligned
+from aot.core.operands import unaligned_loads
 from aot.families import family_of
 from aot.select.orders import NONE_ORDERED, OrderedTimes
 from aot.select.selection import AgainstReference, HeldOut
@@ -50,7 +50,7 @@ class LookUp:
 def look_ups(
     section: Section, kernels: Sequence[KernelKey], times: Times, ordered: OrderedTimes = NONE_ORDERED
 ) -> list[LookUp]:
-    """Look every aligned problem up.
+    """Look every problem up that is as aligned as the section has it.
 
     Args:
         section: the table of the problems' operation.
@@ -63,7 +63,7 @@ def look_ups(
     shipped = {key.candidate for key in kernels if key.operation == section.operation}
     found = []
     for problem in sorted(times):
-        if not is_aligned(problem):
+        if unaligned_loads(problem) != section.loads:
             continue
         row = times[problem]
         choice = look_up(section, problem, multiples)

@@ -15,7 +15,7 @@ import numpy as np
 
 from aot.core.dispatch import Column, DispatchTable, look_up, takes_aligned
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.operands import as_launched
+from aot.core.operands import as_launched, unaligned_loads
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.coverage import coverage
@@ -132,6 +132,8 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
             for x in asked
             if table.section(x.operation, x.num_groups).num_groups == section.num_groups
         ]
+        if section.loads:
+            own = [x for x in problems if x.operation == section.operation and unaligned_loads(x) == section.loads]
         sections.append(_narrowed(section, own, selection, target))
     used = sorted(set().union(*map(_used, sections)))
     numbers = {old: new for new, old in enumerate(used)}

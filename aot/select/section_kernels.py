@@ -45,6 +45,13 @@ class SectionKernels:
     """Products, or groups, that the section is for."""
     is_invariant: bool = False
     """Whether the kernels of one n and k must add up k in one order."""
+    loads: int = 0
+    """`Section.loads`."""
+
+    @property
+    def is_special(self) -> bool:
+        """Say whether the section is not the one that most problems of its operation get."""
+        return self.is_invariant or self.loads > 0
 
     def problem(self, operation: Operation, m: int, n: int, k: int) -> Problem:
         """Return a problem of the section."""

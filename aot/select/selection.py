@@ -173,6 +173,8 @@ class FamilyKernel:
     num_strides: int
     m_multiple: int
     n_multiple: int
+    load_alignment: int
+    store_alignment: int
     orders_tiles: bool
 
     @staticmethod
@@ -183,7 +185,9 @@ class FamilyKernel:
             CandidateError: there is no such family.
         """
         family = family_of(key.candidate)
-        return FamilyKernel(key.operation, family.num_strides, *family.multiples(key.candidate), family.orders_tiles)
+        alignment = family.alignment(key.candidate)
+        asked = (*family.multiples(key.candidate), alignment.loads, alignment.stores)
+        return FamilyKernel(key.operation, family.num_strides, *asked, family.orders_tiles)
 
 
 def _check(selection: Selection) -> None:

@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
-from aot.core.operands import is_aligned
+from aot.core.operands import is_aligned, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
+from aot.select import unaligned
 from aot.select.curve import curve
 from aot.select.heldout import against, score
 from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
@@ -38,7 +37,8 @@ from aot.select.selection import (
 from aot.select.table import build_section, renamed
 from aot.select.time_model import Model, Prior, TimeModel
 from aot.select.timed import Timed, is_general
-from aot.select.times import with_imputed_times
+from aot.select.times import learned_where_missing, with_imputed_times
+from aot.select.unaligned import UnalignedTimes
 from aot.space import cost
 from aot.space.enumeration import fallback
 from aot.space.widths import of_widths
@@ -96,7 +96,7 @@ def _choose(
             "select with --predicted"
         )
     if basis is not Basis.PREDICTED:
-        filled = _learned_where_missing(filled, model, shared)
+        filled = learned_where_missing(filled, model, shared)
     beside: dict[Problem, dict[Candidate, float]] = {}
     if basis is not Basis.PREDICTED and len(filled) >= MIN_MEASURED:
         candidates = sorted({candidate for row in filled.values() for candidate in row})
@@ -141,20 +141,6 @@ def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
     return replace(portfolio, mean_regret=mean, worst_regret=max([*regrets, portfolio.worst_regret]))
 
 
-UNTRIED = 1.01
-"""A learned time of a kernel that a search left out is at least the best measured time times this: the search took the
-kernel for no faster, so that a lower one is the model's error."""
-
-
-def _learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] = ()) -> Times:
-    """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
-    candidates = sorted({*more, *(candidate for row in times.values() for candidate in row)})
-    problems = sorted(times)
-    least = UNTRIED * np.array([[min(times[problem].values())] for problem in problems])
-    rows = np.maximum(model.times_us(candidates, problems), least).tolist()
-    return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
-
-
 def _curve(chosen: Chosen, objective: Objective, references: Mapping[Problem, float], target: Target) -> Curve | None:
     if not objective.with_curves or len(chosen.times) < CURVE_MIN_PROBLEMS:
         return None
@@ -191,7 +177,13 @@ def _aligned(times: OperationTimes) -> OperationTimes:
 def _asked_of(section: Section, table: DispatchTable, times: OperationTimes) -> Times:
     """Return the times of the problems that a section answers where nothing is asked of the order of sums."""
     rows = {} if section.batch_invariant else times.get(section.operation, {})
-    return {x: row for x, row in rows.items() if table.section(x.operation, x.num_groups) is section}
+    if section.loads:
+        return {x: row for x, row in rows.items() if unaligned_loads(x) == section.loads}
+    return {
+        x: row
+        for x, row in rows.items()
+        if not unaligned_loads(x) and table.section(x.operation, x.num_groups) is section
+    }
 
 
 def compared(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[AgainstReference]:
@@ -293,6 +285,10 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
         sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
         found.append(chosen)
+    known = UnalignedTimes.of(measured.times, operations, target)
+    for operation in (x for x in operations if x.grouping is Grouping.DENSE):
+        fallback = fallbacks[operation.call]
+        sections += unaligned.sections(operation, known, measured, kernels, fallback, target, objective)
     return _selection(found, sections, kernels, measured, target, objective, record_name)
 
 
@@ -352,7 +348,7 @@ def _selection(
     curves = [
         _curve(x, objective, measured.references, target) for x in found if x.like is None and _has_curve(x, measured)
     ]
-    sections = sorted(sections, key=lambda x: (x.operation.position, x.batch_invariant, x.num_groups))
+    sections = sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))
     table = DispatchTable(tuple(map(_orders(measured, kernels, target).in_section, sections)))
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
     is_measured = any(x.basis is Basis.MEASURED for x in found)

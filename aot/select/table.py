@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 COARSE = 3
 """In the layouts that are not linear's, every third fine step of m, n and k is looked at, and the last."""
 
+NARROW_N = (16, 32)
+"""Edges of n besides where n is not aligned: few columns, as of action heads and classes, are of that kind."""
+
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
@@ -61,7 +64,7 @@ TOGETHER = 4
 
 def _is_fine(known: SectionKernels, operation: Operation) -> bool:
     """Say whether the steps of a section are those for many times."""
-    is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_invariant
+    is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_special
     is_timed = known.timed.provenance != PROVENANCE_PREDICTED and len(known.timed.filled) >= MANY_PROBLEMS
     return is_linear and is_timed
 
@@ -267,8 +270,10 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     is_fine = _is_fine(known, operation)
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
-    if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_invariant:
+    if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_special:
         fine = tuple(_thin(axis) for axis in fine)
+    if known.loads:
+        fine = (fine[0], tuple(sorted({*NARROW_N, *fine[1]})), fine[2])
     columns = _Columns(known, operation, fine)
     places = [(n, k) for n in fine[1] for k in fine[2]]
     step = TOGETHER * len(fine[2])
@@ -301,6 +306,7 @@ def build_section(
     *,
     num_groups: int = 1,
     is_invariant: bool = False,
+    loads: int = 0,
     at: Callable[[str], None] = quietly,
 ) -> Section:
     """Build the table of one operation, for one number of products or groups.
@@ -316,16 +322,17 @@ def build_section(
             is a sample, which the model learned from. By default all are named.
         num_groups: how many there are; what was timed at another number is left out.
         is_invariant: whether the kernels of one n and k are to add up k in one order, the one that costs least.
+        loads: what `Section.loads` is to be.
         at: told how far it is.
 
     Raises:
         SelectionError: no kernel of the portfolio takes every shape.
     """
-    known = SectionKernels(portfolio.candidates, indices, timed, num_groups, is_invariant)
+    known = SectionKernels(portfolio.candidates, indices, timed, num_groups, is_invariant, loads)
     tuned: dict[tuple[int, int], list[Problem]] = {}
     for problem in (x for x in sorted(portfolio.solutions) if x.num_groups == num_groups):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
     ladders = _ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at)
-    scope = Scope(num_groups, is_invariant) if num_groups > 1 or is_invariant else None
+    scope = Scope(num_groups, is_invariant, loads) if num_groups > 1 or is_invariant or loads else None
     return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)

@@ -9,6 +9,8 @@ from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from aot.core.candidate import Candidate
 from aot.core.errors import CandidateError
 from aot.core.grouping import Grouping
@@ -23,9 +25,10 @@ from aot.space.cost import DEFAULTS, Constants
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from aot.core.measurement import OperationTimes, Record
+    from aot.core.measurement import OperationTimes, Record, Times
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
+    from aot.select.time_model import Model
 
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
@@ -177,3 +180,17 @@ def predicted_times(
             problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
         }
     return times
+
+
+UNTRIED = 1.01
+"""A learned time of a kernel that a search left out is at least the best measured time times this: the search took the
+kernel for no faster, so that a lower one is the model's error."""
+
+
+def learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] = ()) -> Times:
+    """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
+    candidates = sorted({*more, *(candidate for row in times.values() for candidate in row)})
+    problems = sorted(times)
+    least = UNTRIED * np.array([[min(times[problem].values())] for problem in problems])
+    rows = np.maximum(model.times_us(candidates, problems), least).tolist()
+    return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}

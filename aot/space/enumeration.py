@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.errors import CandidateError
-from aot.families import families_for, families_of
+from aot.families import families_for, families_of, family_of
 from aot.space.legality import check, unbuilt
 
 if TYPE_CHECKING:
@@ -72,17 +72,36 @@ def judge(
 
 
 def legal(operation: Operation, target: Target, patterns: Patterns | None = None) -> list[Candidate]:
-    """List the candidates that may be compiled, in the families' order.
+    """List the candidates that may be compiled, in the families' order, but for those of unaligned problems alone.
 
     Raises:
         CandidateError: none is left.
     """
     pairs = judge(operation, target, patterns or Patterns(), only_able=True)
-    found = [candidate for candidate, verdict in pairs if isinstance(verdict, Accepted)]
+    found = [x for x, verdict in pairs if isinstance(verdict, Accepted) and not family_of(x).alignment(x).has_price]
     if not found:
         hint = f"see `aot space --target {target.name} --explain`"
         raise CandidateError(f"no candidate of {operation.tag} on {target.name} is left; {hint}")
     return found
+
+
+def unaligned(operation: Operation, target: Target, loads: int, patterns: Patterns | None = None) -> list[Candidate]:
+    """List the candidates that may be compiled and take operands that are not aligned; may be empty.
+
+    Args:
+        operation: what is computed.
+        target: the device.
+        loads: what `aot.core.dispatch.Section.loads` is: bytes of which A and B are multiples.
+        patterns: which names are kept.
+    """
+    pairs = judge(operation, target, patterns or Patterns(), only_able=True)
+    return [x for x, verdict in pairs if isinstance(verdict, Accepted) and takes_loads(x, loads)]
+
+
+def takes_loads(candidate: Candidate, loads: int) -> bool:
+    """Say whether a kernel takes the operands of a section for what is not aligned."""
+    asked = family_of(candidate).alignment(candidate)
+    return asked.loads <= loads and asked.stores == 1
 
 
 def fallback(operation: Operation, target: Target) -> Candidate:

@@ -127,6 +127,8 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
             artifact.kernel.n_multiple,
             family_of(artifact.kernel.candidate).is_fallback,
             Argument.TILE_ORDER in artifact.kernel.signature,
+            artifact.kernel.load_alignment,
+            artifact.kernel.store_alignment,
         )
         for artifact in artifacts
     )

@@ -66,9 +66,20 @@ int32_t find_section_for(int32_t first, int64_t num_groups, bool batch_invariant
   for (int32_t i = first; i < kNumSections; ++i) {
     const Section& section = kSections[i];
     if (section.table != like.table || section.operation != like.operation || section.layout != like.layout) break;
-    if (section.batch_invariant != batch_invariant) continue;
+    if (section.batch_invariant != batch_invariant || section.loads != 0) continue;
     found = i;
     if (section.num_groups >= num_groups) break;
+  }
+  return found;
+}
+
+int32_t find_unaligned_section(int32_t first, int64_t loads) {
+  int32_t found = -1;
+  for (int32_t i = first; i >= 0 && i < kNumSections; ++i) {
+    const Section& section = kSections[i];
+    const Section& like = kSections[first];
+    if (section.table != like.table || section.operation != like.operation || section.layout != like.layout) break;
+    if (section.loads > 0 && section.loads <= loads) found = i;  // they ascend
   }
   return found;
 }

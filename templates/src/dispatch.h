@@ -47,12 +47,13 @@ struct Grid {
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).
 // Sections of one operation and layout follow each other: those that any call takes by `num_groups`, then the one whose
-// kernels for one n and k all add up k in one order.
+// kernels for one n and k all add up k in one order, then those for what is not aligned, by `loads`.
 struct Section {
   int32_t operation;  // index into kOperations
   int32_t layout;
   int64_t num_groups;  // the largest that it is for, unless it is the last; 1 where an operation has one product
   bool batch_invariant;
+  int32_t loads;  // 0; else bytes of which addresses and leading strides of A and B are multiples, and D's may be of any
   bool has_one_order;  // of groups: all kernels of the operation's sections of this table add up k in one order
   const Ladder* ladders;
   int32_t num_ladders;
@@ -117,7 +118,11 @@ int32_t find_section(const Table& table, int32_t operation, int32_t layout);
 // groups; or the one that is batch-invariant, -1 where there is none.
 int32_t find_section_for(int32_t section, int64_t num_groups, bool batch_invariant);
 
-// Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the TMA kernels can take the operands.
+// Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes; -1 where
+// there is none.
+int32_t find_unaligned_section(int32_t section, int64_t loads);
+
+// Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the operands are as the section has them.
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);
 
 }  // namespace aot

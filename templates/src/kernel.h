@@ -54,7 +54,9 @@ struct Kernel {
   const char* name;
   int32_t operation;  // index into kOperations
   int32_t layout;
-  int32_t num_strides;  // 1: the leading stride, operands aligned; 2: row and column stride, any operands
+  int32_t num_strides;  // 1: the leading stride, operands as the two below say; 2: row and column stride, any operands
+  int32_t load_alignment;   // bytes of which addresses and leading strides of A and B must be multiples
+  int32_t store_alignment;  // the same of D and of what the epilogue reads; 1 where any element may begin a row
   int32_t num_arguments;
   Argument signature[kMaxArguments];
   Workspace workspace;

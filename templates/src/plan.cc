@@ -167,6 +167,12 @@ aot_gemm_status_t fail_table(const char* fault) {
 aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& stated,
                           aot_gemm_selection_t* selection, Plan* plan);
 
+// Finds the section for operands that are in a layout of the operation's but not aligned; -1 where there is none.
+int32_t find_unaligned(const Table& table, int32_t operation, const Canonical& canonical) {
+  if (canonical.loads == 0 || canonical.aligned) return -1;
+  return find_unaligned_section(find_section(table, operation, canonical.layout), canonical.loads);
+}
+
 // Finds the largest workspace that a product of a batch needs where each has a launch of its own: they may differ where
 // only some are aligned.
 aot_gemm_status_t measure_launches(int32_t table, int32_t num_sms, const aot_gemm_problem_t& batch,
@@ -205,20 +211,25 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   }
   const Canonical& canonical = plan->problem;
   canonicalise(problem, operation, operation.layouts, &plan->problem);
-  const int64_t num_groups = canonical.batch.num_products;
   const bool is_invariant = asks_for(problem, AOT_GEMM_BATCH_INVARIANT);
+  const int32_t unaligned = is_invariant ? -1 : find_unaligned(kTables[table], asked.operation, canonical);
+  if (canonical.loads != 0 && !canonical.aligned && unaligned < 0) {
+    canonicalise(problem, operation, kAsStated, &plan->problem);
+  }
+  const int64_t num_groups = canonical.batch.num_products;
   const int32_t any = find_section(kTables[table], asked.operation, canonical.layout);
   const bool needs_own = is_invariant && !operation.has_offsets();
-  const int32_t found = needs_own || operation.grouping != Grouping::kDense
-                            ? find_section_for(any, num_groups, needs_own)
-                            : any;
+  const int32_t aligned = needs_own || operation.grouping != Grouping::kDense
+                              ? find_section_for(any, num_groups, needs_own)
+                              : any;
+  const int32_t found = unaligned >= 0 ? unaligned : aligned;
   if (found < 0 || (is_invariant && !needs_own && !kSections[found].has_one_order)) return fail_invariant(operation);
   const char* const fault = fault_of_section(found);
   if (fault != nullptr) return fail_table(fault);
   const Section& section = kSections[found];
   const int64_t rows = rows_looked_up(canonical, operation);
   const int64_t depth = depth_looked_up(canonical, operation);
-  const Choice choice = choose(section, kMultiples, rows, canonical.n, depth, canonical.aligned);
+  const Choice choice = choose(section, kMultiples, rows, canonical.n, depth, canonical.loads != 0);
   const bool must_repeat = asks_for(problem, AOT_GEMM_DETERMINISTIC);
   const Kernel& chosen = kKernels[choice.kernel];
   const bool is_fit = chosen.resident_sms <= num_sms && (chosen.is_deterministic || !must_repeat);
@@ -229,7 +240,7 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
                 canonical.layout,   canonical.exchanged, canonical.m, canonical.n,    canonical.k,
                 section.table,      plan->tile_order,    num_groups,  asked.num_launches};
   const Kernel& kernel = kKernels[plan->kernel];  // a section's fallback takes both strides: kTableFault sees to it
-  if (canonical.aligned && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
+  if (canonical.loads != 0 && kernel.num_strides == 2) canonicalise(problem, operation, kAsStated, &plan->problem);
   const aot_gemm_status_t measured = measure_workspace(plan);
   if (measured != AOT_GEMM_OK || asked.num_launches == 1) return measured;
   return measure_launches(table, num_sms, stated, kOperations[index], plan);
@@ -279,11 +290,14 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
   canonicalise(stated, kOperations[operation], kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
   if (kernel.num_strides == 2 || is_empty(problem)) return measure_workspace(plan);
   const Canonical& canonical = plan->problem;
-  if (!canonical.aligned) {
+  const bool takes_operands = canonical.loads >= kernel.load_alignment && kernel.store_alignment == 1;
+  if (!canonical.aligned && !takes_operands) {
     return fail(AOT_GEMM_ERROR_STRIDE,
-                "kernel %s cannot take these operands; expected A contiguous along %s, B along %s, addresses, leading "
-                "strides and rows of D multiples of 16 bytes, k above 0; use aot_gemm_launch",
-                kernel.name, kernel.layout >> 1 ? "m" : "k", kernel.layout & 1 ? "n" : "k");
+                "kernel %s cannot take these operands; expected A contiguous along %s, B along %s, addresses and leading "
+                "strides of both multiples of %" PRId32 " bytes, those of D and its rows of %" PRId32 ", k above 0; use "
+                "aot_gemm_launch",
+                kernel.name, kernel.layout >> 1 ? "m" : "k", kernel.layout & 1 ? "n" : "k", kernel.load_alignment,
+                kernel.store_alignment);
   }
   const Multiples& multiples = kMultiples[index];
   if (canonical.m % multiples.m != 0 || canonical.n % multiples.n != 0) {

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include "error.h"
@@ -29,25 +30,36 @@ struct View {
   int64_t inner_stride;
 };
 
+// What is asked of operands beside their form.
+enum class Wanted { kAligned, kAny };
+
 // Finds the leading stride of a matrix seen as `outer` runs of `inner` adjacent elements; 0 where it is not that, or
-// not aligned. The stride of a single run is never used, so that any legal one stands for it.
-int64_t leading_stride(const View& view, Element element) {
+// not aligned as is asked. The stride of a single run is never used, so that any legal one stands for it.
+int64_t leading_stride(const View& view, Element element, Wanted asked) {
   if (view.inner > 1 && view.inner_stride != 1) return 0;
-  if (reinterpret_cast<uintptr_t>(view.data) % kAlignmentBytes != 0) return 0;
   // Bytes of an element are a power of two: a shift takes a fraction of a division's time.
   const int32_t shift = __builtin_ctzll(static_cast<uint64_t>(bytes_of(element)));
+  const uintptr_t bytes = asked == Wanted::kAligned ? kAlignmentBytes : static_cast<uintptr_t>(bytes_of(element));
+  if (reinterpret_cast<uintptr_t>(view.data) % bytes != 0) return 0;
   const int64_t step = kAlignmentBytes >> shift;
   if (view.outer <= 1) return (view.inner + step - 1) & -step;
-  const bool legal = view.outer_stride >= view.inner && (view.outer_stride & (step - 1)) == 0 &&
+  const bool legal = view.outer_stride >= view.inner && (asked != Wanted::kAligned || (view.outer_stride & (step - 1)) == 0) &&
                      view.outer_stride < kStrideLimitBytes >> shift;
   return legal ? view.outer_stride : 0;
 }
 
 // Sees a logical (rows, k) operand as contiguous along k (`major` 0) or along its rows (`major` 1).
-int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, int32_t major, Element element) {
+int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, int32_t major, Element element,
+                       Wanted asked) {
   const View by_rows = {tensor.data, rows, k, tensor.strides[0], tensor.strides[1]};
   const View by_columns = {tensor.data, k, rows, tensor.strides[1], tensor.strides[0]};
-  return leading_stride(major == 0 ? by_rows : by_columns, element);
+  return leading_stride(major == 0 ? by_rows : by_columns, element, asked);
+}
+
+// Joins addresses and steps in bytes, so that the lowest bit that is set says of what all are multiples.
+uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t stride, Element element) {
+  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(tensor.data)) |
+         static_cast<uint64_t>(stride * bytes_of(element)) | static_cast<uint64_t>(kAlignmentBytes);
 }
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAlignmentBytes == 0; }
@@ -76,10 +88,11 @@ Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride) {
 }
 
 // Says whether TMA can load the parts of a gate's B, aligned as a matrix.
-bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride) {
+bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride, Wanted asked) {
   const Parts steps = parts_of_b(problem, stride);
   const int64_t bytes = bytes_of(element);
-  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes && steps.part * bytes % kAlignmentBytes == 0;
+  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes &&
+         (asked != Wanted::kAligned || steps.part * bytes % kAlignmentBytes == 0);
 }
 
 // The strides, of rows and of columns, that a kernel reads matrices by; one of one stride reads the first alone.
@@ -229,33 +242,45 @@ aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
 // at the next multiple of 16 bytes: on an H200, rows of 15 bfloat16 overwrote a sixteenth with zero.
 bool ends_on_a_store(int64_t columns, int64_t element_bytes) { return columns * element_bytes % kAlignmentBytes == 0; }
 
-// Finds the leading strides of D and of a residual. Says false where TMA does not take one of them, or the address of a
-// bias is not aligned.
-bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, Strides* strides) {
-  strides->d[0] = leading_stride(problem.d, problem.m, problem.n, 0, operation.d);
-  if (strides->d[0] == 0 || !is_aligned(problem.bias.data)) return false;
-  if (!ends_on_a_store(problem.n, bytes_of(operation.d))) return false;
+// Finds the leading strides of D and of a residual. Says false where TMA, if it is asked, does not take one of them, or the
+// address of a bias is not aligned.
+bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, Wanted asked, Strides* strides) {
+  strides->d[0] = leading_stride(problem.d, problem.m, problem.n, 0, operation.d, asked);
+  if (strides->d[0] == 0) return false;
+  if (asked == Wanted::kAligned && !is_aligned(problem.bias.data)) return false;
+  if (asked == Wanted::kAligned && !ends_on_a_store(problem.n, bytes_of(operation.d))) return false;
   if (!operation.has_residual()) return true;
-  strides->residual[0] = leading_stride(problem.residual, problem.m, problem.n, 0, operation.d);
+  strides->residual[0] = leading_stride(problem.residual, problem.m, problem.n, 0, operation.d, asked);
   return strides->residual[0] != 0;
 }
 
-bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
+// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B.
+int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
+  uint64_t bits = bits_of(problem.a, strides.a[0], operation.a) | bits_of(problem.b, strides.b[0], operation.b);
+  if (operation.has_gate()) {
+    bits |= static_cast<uint64_t>(parts_of_b(problem, strides.b[0]).part * bytes_of(operation.b));
+  }
+  return static_cast<int32_t>(bits & (~bits + 1));
+}
+
+bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Wanted asked,
+           Canonical* canonical) {
   Strides strides = {};
-  if (!has_aligned_steps(problem, operation)) return false;
+  if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.grouping != Grouping::kDense) return false;
   // A block of factors with rows of the gate and linear ones.
   if (operation.has_gate() && operation.scale == Scale::kBlock && problem.n % kScaleBlock != 0) return false;
-  if (!align_rows(problem, operation, &strides)) return false;
+  if (!align_rows(problem, operation, asked, &strides)) return false;
   const int64_t rows = rows_of_b(problem, operation);
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
-    strides.a[0] = leading_stride(problem.a, rows_of_a(problem, operation), problem.k, layout >> 1, operation.a);
-    strides.b[0] = leading_stride(problem.b, rows, problem.k, layout & 1, operation.b);
+    strides.a[0] = leading_stride(problem.a, rows_of_a(problem, operation), problem.k, layout >> 1, operation.a, asked);
+    strides.b[0] = leading_stride(problem.b, rows, problem.k, layout & 1, operation.b, asked);
     if (strides.a[0] == 0 || strides.b[0] == 0) continue;
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
     const bool is_row_major = (layout & 1) == 0;
-    if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation.b, strides.b[0]))) continue;
-    canonical->aligned = true;
+    if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation.b, strides.b[0], asked))) continue;
+    canonical->aligned = asked == Wanted::kAligned;
+    canonical->loads = canonical->aligned ? kAlignmentBytes : loads_of(problem, operation, strides);
     canonical->exchanged = false;
     canonical->b_constant = (problem.flags & AOT_GEMM_B_CONSTANT) != 0;
     canonical->layout = layout;
@@ -318,15 +343,18 @@ aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* sto
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {
   if (problem.k > 0 && layouts != 0) {
-    if (align(problem, operation, layouts, canonical)) return;
-    if (operation.can_exchange && align(exchange(problem), operation, layouts, canonical)) {
-      canonical->exchanged = true;
-      return;
+    for (const Wanted asked : {Wanted::kAligned, Wanted::kAny}) {
+      if (align(problem, operation, layouts, asked, canonical)) return;
+      if (operation.can_exchange && align(exchange(problem), operation, layouts, asked, canonical)) {
+        canonical->exchanged = true;
+        return;
+      }
     }
   }
   const int32_t a = contiguous_mode(problem.a, problem.m, problem.k);
   const int32_t b = contiguous_mode(problem.b, rows_of_b(problem, operation), problem.k);
   canonical->aligned = false;
+  canonical->loads = 0;
   canonical->exchanged = false;
   canonical->b_constant = false;
   canonical->layout = a < 0 || b < 0 ? -1 : a * 2 + b;

@@ -81,11 +81,13 @@ struct Batch {
 
 // A problem in the one form that the TMA kernels take: D and a residual row-major, A and B contiguous along one mode;
 // addresses, leading strides and the rows of D multiples of 16 bytes, the address of a bias too. Where `aligned` is false
-// only the fallback can compute it, as it was stated.
+// and `loads` is not 0, it is in that form but for what is a multiple of what; where `loads` is 0 too, only the fallback can
+// compute it, as it was stated.
 //
 // Only what the operation has is written of the operands from `bias` on.
 struct Canonical {
   bool aligned;
+  int32_t loads;    // bytes, at most 16, of which addresses and leading strides of A and B are multiples
   bool exchanged;   // D was column-major: A and B, m and n have changed places
   bool b_constant;  // AOT_GEMM_B_CONSTANT, and B is still B
   int32_t layout;   // bit 1: A is contiguous along m; bit 0: B is contiguous along n; -1: neither

@@ -27,10 +27,13 @@ bool takes_order(int32_t kernel, int32_t order) {
   return order == 0 || (order > 0 && order < kNumTileOrders && takes(kKernels[kernel], Argument::kTileOrder));
 }
 
-// Says whether a kernel computes a section's operation.
+// Says whether a kernel computes a section's operation, of operands as the section has them.
 bool computes(int32_t kernel, const Section& section) {
   const Kernel& found = kKernels[kernel];
-  return found.operation == section.operation && (found.layout == section.layout || found.num_strides == 2);
+  const bool takes_operands = section.loads == 0 || found.num_strides == 2 ||
+                              (found.load_alignment <= section.loads && found.store_alignment == 1);
+  return found.operation == section.operation && (found.layout == section.layout || found.num_strides == 2) &&
+         takes_operands;
 }
 
 // What each kernel may stand for in the section that is looked at, by its index as a row has it; 0 of what is no kernel.
@@ -70,7 +73,7 @@ const char* find_fault_of_rows(const Section& section, int32_t number, const Row
                      kNumKernels);
       }
       if (!computes(kernel, section)) {
-        return text.write("section %" PRId32 ", ladder row %" PRId32 " names %s, which is for another operation", number, i,
+        return text.write("section %" PRId32 ", ladder row %" PRId32 " names %s, which is for another operation or other operands", number, i,
                      kKernels[kernel].name);
       }
     }
@@ -211,7 +214,8 @@ bool has_like_before(const Section& section, int32_t number) {
   for (int32_t i = 0; i < number; ++i) {
     const Section& other = kSections[i];
     if (other.table == section.table && other.operation == section.operation && other.layout == section.layout &&
-        other.batch_invariant == section.batch_invariant && other.num_groups >= section.num_groups) {
+        other.batch_invariant == section.batch_invariant && other.num_groups >= section.num_groups &&
+        other.loads >= section.loads && (other.loads == 0) == (section.loads == 0)) {
       return true;
     }
   }

@@ -1,0 +1,152 @@
+"""The tables for products whose operands are not aligned: kernels that take them, chosen by times of their own. Pure.
+
+What makes a product unaligned is where its rows begin. A vocabulary of 50257 makes rows of D begin at any element, but
+TMA loads A and B; a patch of 588 elements makes rows of A and B begin at multiples of 8 bytes. So there is a
+section for each number of bytes that A and B can be loaded by (`aot.core.dispatch.LOADS`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import LOADS
+from aot.core.errors import SelectionError
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.operands import unaligned_loads
+from aot.core.problem import Problem
+from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, choose
+from aot.select.table import build_section
+from aot.select.time_model import Model, Prior, TimeModel
+from aot.select.timed import Timed, is_general
+from aot.select.times import learned_where_missing, with_imputed_times
+from aot.space import cost
+from aot.space.enumeration import takes_loads, unaligned
+from aot.space.shortlist import shortlist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from aot.core.candidate import Candidate
+    from aot.core.dispatch import Section
+    from aot.core.measurement import OperationTimes, Times
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.select.objective import KnownTimes, Objective
+
+MAX_KERNELS = 10
+"""Kernels of an operation's section in linear's layout; `MAX_LAYOUT_KERNELS` in another. Source: an assumption, which
+keeps the default wheel within 6 MiB; on the problems of the H200's record the mean regret is stated in
+docs/selection.md."""
+MAX_LAYOUT_KERNELS = 4
+
+PREDICTED_CANDIDATES = 120
+"""Candidates among which kernels are chosen by the cost model."""
+
+PREDICTED_SIZES = ((1, 16, 64, 256, 1024, 4096), (16, 256, 1024, 4096, 32768), (128, 768, 4096, 16384))
+"""(m, n, k) of the problems that the cost model is asked about where nothing was measured."""
+
+
+def of_loads(times: OperationTimes, loads: int) -> dict[Operation, Times]:
+    """Keep the problems of one section."""
+    kept = {
+        operation: {x: row for x, row in rows.items() if unaligned_loads(x) == loads}
+        for operation, rows in times.items()
+    }
+    return {operation: rows for operation, rows in kept.items() if rows}
+
+
+def predicted(operation: Operation, target: Target, loads: int) -> Times:
+    """Predict the times of the candidates of a section by the cost model; of none where none can be built."""
+    candidates = [x for x in unaligned(operation, target, loads) if is_general(x)]
+    if not candidates:
+        return {}
+    problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
+    few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
+    rows = cost.estimate(few, problems, target).total_us.tolist()
+    return {p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+
+
+@dataclass(frozen=True)
+class UnalignedTimes:
+    """What is known of the problems of all sections for what is not aligned."""
+
+    own: Mapping[int, OperationTimes]
+    """Measured, by `Section.loads` and operation."""
+    filled: Mapping[int, OperationTimes]
+    """The same, with those of equivalent operations."""
+    models: Mapping[int, Model]
+    """Where some are measured: what gives the times between."""
+
+    @staticmethod
+    def of(times: OperationTimes, operations: Sequence[Operation], target: Target) -> UnalignedTimes:
+        """Arrange measured times; operations that were not timed get those of equivalent ones."""
+        own = {loads: found for loads in LOADS if (found := of_loads(times, loads))}
+        filled = {loads: with_imputed_times({**{x: {} for x in operations}, **rows}) for loads, rows in own.items()}
+        return UnalignedTimes(own, filled, {loads: TimeModel.fit(rows, target) for loads, rows in own.items()})
+
+
+def sections(
+    operation: Operation,
+    known: UnalignedTimes,
+    measured: KnownTimes,
+    kernels: list[KernelKey],
+    fallback: int,
+    target: Target,
+    objective: Objective,
+) -> Iterator[Section]:
+    """Build the sections of an operation for what is not aligned, and append their kernels.
+
+    Args:
+        operation: of one product, without groups.
+        known: times of unaligned problems.
+        measured: for the reference library's times.
+        kernels: of the selection so far, to which those that are new are appended.
+        fallback: index of the kernel that takes everything.
+        target: the device.
+        objective: told how far it is.
+    """
+    before: frozenset[Candidate] = frozenset()
+    for loads in LOADS:
+        rows = known.filled.get(loads, {}).get(operation, {})
+        rows = {p: {x: t for x, t in row.items() if takes_loads(x, loads)} for p, row in rows.items()}
+        rows = {p: row for p, row in rows.items() if row}
+        is_measured = bool(rows)
+        model: Model = known.models[loads] if is_measured else Prior(target, measured.constants)
+        rows = learned_where_missing(rows, model) if is_measured else predicted(operation, target, loads)
+        if not rows:
+            continue
+        objective.progress(f"{operation.tag}: choosing kernels for operands of {loads} bytes")
+        shipped = frozenset(
+            x.candidate for x in kernels if x.operation == operation and takes_loads(x.candidate, loads)
+        )
+        try:
+            portfolio = choose(
+                rows,
+                Budget(MAX_KERNELS if operation == operation.layouts[0] else MAX_LAYOUT_KERNELS),
+                references=measured.references,
+                tie=TIE if is_measured else MODELLED_TIE,
+                incumbent=Incumbent(shipped | before),
+                is_general=is_general,
+            )
+        except SelectionError:
+            continue  # none takes every shape: the fallback answers
+        before |= frozenset(portfolio.candidates)
+        keys = {x: KernelKey(operation, x) for x in portfolio.candidates}
+        kernels += [x for x in keys.values() if x not in kernels]
+        own = known.own.get(loads, {}).get(operation, {})
+        provenance = PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED
+        timed = Timed(own, rows, provenance, model, target=target)
+        solutions = portfolio.solutions if is_measured else {}
+        yield build_section(
+            operation,
+            replace(portfolio, solutions=solutions),
+            timed,
+            {x: kernels.index(found) for x, found in keys.items()},
+            fallback,
+            named=objective.named,
+            loads=loads,
+            at=lambda how_far: objective.progress(f"{operation.tag}, not aligned: {how_far}"),
+        )
