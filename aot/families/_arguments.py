@@ -81,19 +81,21 @@ def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
 
 
-def epilogue_arguments(signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES) -> tuple[Any, ...]:
+def epilogue_arguments(
+    signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES, loads: int = ALIGNMENT_BYTES
+) -> tuple[Any, ...]:
     """Make an argument for each of `Argument`, in that order, None where the signature has none of it.
 
     With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's. The rows of D and of the
-    residual begin at multiples of `stores` bytes.
+    residual begin at multiples of `stores` bytes, those of A and B of `loads`.
     """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
     pair = () if operation.gate is None else (cute.sym_int(),)
     is_block = operation.types.scale is Scale.BLOCK
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
     made: dict[Argument, Callable[[], Any]] = {
-        Argument.A: lambda: matrix_argument(a.element, (m, k), leading=1 if a.is_k_major else 0),
-        Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), leading=len(pair) + (1 if b.is_k_major else 0)),
+        Argument.A: lambda: matrix_argument(a.element, (m, k), 1 if a.is_k_major else 0, loads),
+        Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), len(pair) + (1 if b.is_k_major else 0), loads),
         Argument.D: lambda: matrix_argument(operation.d, (m, n), 1, stores),
         Argument.SCALE_A: lambda: strided_argument(float32, (m, cute.sym_int()) if is_block else (m,)),
         Argument.SCALE_B: lambda: strided_argument(

@@ -1,0 +1,415 @@
+"""The kernel of `mma_sync`: loads of any alignment, `ldmatrix` and `mma.sync`. Imports CUTLASS.
+
+A CTA multiplies a tile of D. Its threads copy a block of k of both operands into a stage, in pieces of as many bytes as
+the operands' rows begin at multiples of; the bytes of a piece that lie behind an extent are not read, and are zero.
+Pieces of 16, 8 and 4 bytes are copied asynchronously, a ring of stages ahead of the multiplication; elements of 2 bytes
+go through registers, which are loaded before a stage is multiplied and written behind it. Where warps share k, each
+takes every second, fourth or eighth step. The sums pass through shared memory, where those of the warps along k are
+added up in order, and from where lanes next to each other store elements next to each other.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
+from cutlass.cute.nvgpu import warp
+from cutlass.experimental import primitives as prims
+from cutlass.memory import SmemAllocator
+
+from aot.core.operation import Operation
+from aot.core.signature import Signature
+from aot.families import Entry
+from aot.families._arguments import cutlass_type, epilogue_arguments
+from aot.families._epilogue_registers import paired
+from aot.families._epilogue_steps import EpilogueOperands, finish
+from aot.families._grid import along_x
+from aot.families._mma_sync_tile import ITEM_BYTES, MMA_K, MMA_M, MMA_N, PAD, SUM_PAD, Tile
+
+GROUP = 8
+"""Tiles along m that lie next to each other in the order of CTAs, so that CTAs of a wave share tiles of B in L2: an
+assumption, as quack's schedulers have it."""
+
+SEGMENT = 8
+"""Rows of a matrix that `ldmatrix` reads, and elements of each. Source: PTX ISA, ldmatrix."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand's part in a CTA's tile: `extent` of its rows by a block of k."""
+
+    extent: int
+    block_k: int
+    is_k_major: bool
+    loads: int
+    num_threads: int
+
+    @property
+    def row_length(self) -> int:
+        """Elements that are neighbours in memory: along k, or along the operand's rows."""
+        return self.block_k if self.is_k_major else self.extent
+
+    @property
+    def piece(self) -> int:
+        """Elements of a copy."""
+        return self.loads // ITEM_BYTES
+
+    @property
+    def num_pieces(self) -> int:
+        """Copies of the whole part."""
+        return self.extent * self.block_k // self.piece
+
+    @property
+    def num_turns(self) -> int:
+        """Copies of a thread, at most."""
+        return -(-self.num_pieces // self.num_threads)
+
+    @property
+    def layout(self) -> Any:
+        """Lay (row, k) out in shared memory."""
+        stride = (self.row_length + PAD, 1) if self.is_k_major else (1, self.row_length + PAD)
+        return cute.make_layout((self.extent, self.block_k), stride=stride)
+
+    @cute.jit
+    def place(self, thread: Int32, turn: Constexpr[int]) -> Any:
+        """Return (row, k, whether there is one) of a thread's piece, whose first element is meant."""
+        index = thread + turn * self.num_threads
+        inner = index % (self.row_length // self.piece) * self.piece
+        outer = index // (self.row_length // self.piece)
+        row, k = (outer, inner) if const_expr(self.is_k_major) else (inner, outer)
+        return row, k, index < self.num_pieces
+
+    @cute.jit
+    def num_left(self, source: cute.Tensor, first_row: Int32, first_k: Int32, row: Int32, k: Int32) -> Int32:
+        """Count the elements of a piece that lie inside the operand, from (first_row + row, first_k + k) on."""
+        rows, depth = cute.size(source, mode=[0]) - first_row - row, cute.size(source, mode=[1]) - first_k - k
+        along, across = (depth, rows) if const_expr(self.is_k_major) else (rows, depth)
+        left = cutlass.max(cutlass.min(Int32(along), Int32(self.piece)), Int32(0))
+        return Int32(cutlass.select_(across > 0, left, Int32(0)))
+
+    @cute.jit
+    def copy(self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
+        """Copy the part asynchronously, in pieces of 4 bytes or more."""
+        for turn in range_constexpr(self.num_turns):
+            row, k, is_there = self.place(thread, turn)
+            if is_there:
+                left = self.num_left(source, first_row, first_k, row, k)
+                offset = cute.crd2idx((first_row + row, first_k + k), source.layout)
+                address = source.iterator + cutlass.select_(left > 0, Int64(offset), Int64(0))
+                target = stage.iterator + cute.crd2idx((row, k), stage.layout)
+                modifier = prims.LoadCacheModifier.CG if self.loads == 16 else prims.LoadCacheModifier.CA  # noqa: PLR2004
+                prims.cp_async_shared_global(
+                    target.to_llvm_ptr(), address.to_llvm_ptr(), self.loads, modifier, cp_size=left * ITEM_BYTES
+                )
+
+    @cute.jit
+    def load(self, source: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> cute.Tensor:
+        """Load a thread's elements of the part, zero where they lie outside."""
+        values = cute.make_rmem_tensor(self.num_turns, source.element_type)
+        values.fill(0.0)
+        for turn in range_constexpr(self.num_turns):
+            row, k, is_there = self.place(thread, turn)
+            if is_there and self.num_left(source, first_row, first_k, row, k) > 0:
+                values[turn] = source[first_row + row, first_k + k]
+        return values
+
+    @cute.jit
+    def write(self, values: cute.Tensor, stage: cute.Tensor, thread: Int32) -> None:
+        """Write a thread's elements of the part to a stage."""
+        for turn in range_constexpr(self.num_turns):
+            row, k, is_there = self.place(thread, turn)
+            if is_there:
+                stage[row, k] = values[turn]
+
+    @cute.jit
+    def matrices(self, stage: cute.Tensor, row: Int32, k: Int32, rows_first: Constexpr[bool]) -> cute.Tensor:
+        """Read 16 rows by 16 of k as four matrices of 8 by 8, two elements of each a lane.
+
+        Args:
+            stage: the part in shared memory.
+            row: the first row.
+            k: the first of k.
+            rows_first: whether the second matrix has the next rows, as `mma` has A, or the next of k, as it has B.
+        """
+        lane = cute.arch.lane_idx()
+        second, third = lane // SEGMENT % 2 * SEGMENT, lane // (2 * SEGMENT) * SEGMENT
+        of_rows, of_k = (second, third) if const_expr(rows_first) else (third, second)
+        line = lane % SEGMENT
+        if const_expr(self.is_k_major):
+            of_rows += line
+        else:
+            of_k += line
+        operation = warp.LdMatrix8x8x16bOp(transpose=not self.is_k_major, num_matrices=4)
+        address = stage.iterator + cute.assume(
+            cute.crd2idx((row + of_rows, k + of_k), stage.layout), divby=SEGMENT
+        )
+        found = cute.make_rmem_tensor(4 * 2, stage.element_type)
+        cute.copy(
+            cute.make_copy_atom(operation, stage.element_type),
+            cute.make_tensor(address.align(SEGMENT * ITEM_BYTES), cute.make_layout(4 * 2)),
+            found,
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class MmaSyncGemm:
+    """The kernel of one candidate."""
+
+    element: Any
+    """CUTLASS's type of A and B."""
+    tile: Tile
+    operation: Operation
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Describe the parts of A and of B."""
+        tile = self.tile
+        shared = tile.loads, tile.num_threads
+        return (
+            Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared),
+            Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared),
+        )
+
+    @property
+    def num_halves(self) -> int:
+        """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
+        return self.operation.num_rows_of_b(1)
+
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, vectors: Any, stream: cuda.CUstream) -> None:
+        """Launch a CTA for each tile of D; to be called while tracing.
+
+        Args:
+            a: A (m, k).
+            b: B (n, k); with a gate ((2, n), k).
+            d: D (m, n).
+            vectors: `EpilogueOperands`.
+            stream: where the kernel is launched.
+        """
+        tile = self.tile
+        tiles_m, tiles_n = cute.ceil_div(d.shape[0], tile.rows), cute.ceil_div(d.shape[1] * self.num_halves, tile.columns)
+        self.kernel(a, b, d, vectors.scale_a, vectors.bias, vectors.residual).launch(
+            grid=along_x(tiles_m, tiles_n, 1),
+            block=(tile.num_threads, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=2 if 2 * tile.smem_bytes <= 200 * 1024 and tile.num_accumulators <= 64 else 1,  # noqa: PLR2004
+            preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
+            use_pdl=True,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        _scale: Any,
+        bias: Any,
+        residual: Any,
+    ) -> None:
+        """Compute a tile of D: see the module."""
+        tile = self.tile
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        tile_m, tile_n = self._place(block, d)
+        memory = SmemAllocator().allocate(tile.smem_bytes, 16)
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+        sums = self._multiply(a, b, memory, (tile_m * tile.rows, tile_n * tile.columns), thread)
+        floats = cute.recast_ptr(memory, dtype=Float32)
+        parts = cute.make_tensor(
+            floats,
+            cute.make_layout(
+                (tile.rows, tile.columns, tile.warps[2]),
+                stride=(tile.columns + SUM_PAD, 1, tile.rows * (tile.columns + SUM_PAD)),
+            ),
+        )
+        self._write_sums(sums, parts)
+        cute.arch.sync_threads()
+        operands = EpilogueOperands(bias=bias, residual=residual)
+        self._store(parts, d, operands, tile_m * tile.rows, tile_n * (tile.columns // self.num_halves), thread)
+
+    @cute.jit
+    def _place(self, block: Int32, d: cute.Tensor) -> Any:
+        """Return the tile of a CTA: `GROUP` tiles along m lie side by side, then those of the next n."""
+        tile = self.tile
+        tiles_m = cute.ceil_div(d.shape[0], tile.rows)
+        tiles_n = cute.ceil_div(d.shape[1] * self.num_halves, tile.columns)
+        group = block // (GROUP * tiles_n)
+        width = cutlass.min(tiles_m - group * GROUP, GROUP)
+        inside = block - group * GROUP * tiles_n
+        return group * GROUP + inside % width, inside // width
+
+    @cute.jit
+    def _stage(self, memory: Any, stage: Int32, side: Constexpr[int]) -> Any:
+        """View an operand's part of a stage."""
+        tile = self.tile
+        per_stage = tile.elements_of_a + tile.elements_of_b
+        elements = cute.recast_ptr(memory, dtype=self.element)
+        offset = stage * per_stage + side * tile.elements_of_a
+        start = elements + cute.assume(offset, divby=SEGMENT)
+        return cute.make_tensor(start, self.sides[side].layout)
+
+    @cute.jit
+    def _multiply(self, a: cute.Tensor, b: cute.Tensor, memory: Any, origin: Any, thread: Int32) -> Any:
+        """Multiply the tile whose first row of A and of B is `origin`, and return the sums of a thread's warp."""
+        tile = self.tile
+        sums = cute.make_rmem_tensor(((2, 2), tile.warp_rows // MMA_M, tile.warp_columns // MMA_N), Float32)
+        sums.fill(0.0)
+        num_blocks = cute.ceil_div(cute.size(a, mode=[1]), tile.block_k)
+        operands = a, b
+        ahead = tile.num_stages - 1
+        for s in range_constexpr(ahead):
+            for side in range_constexpr(2):
+                self._bring(operands[side], memory, s, origin[side], Int32(s * tile.block_k), thread, side)
+            cute.arch.cp_async_commit_group()
+        for block in cutlass.range(num_blocks, unroll=1):
+            cute.arch.cp_async_wait_group(ahead - 1)
+            cute.arch.sync_threads()
+            following = block + ahead
+            slot, first_k = following % tile.num_stages, following * tile.block_k
+            if const_expr(tile.loads > ITEM_BYTES):
+                for side in range_constexpr(2):
+                    self._bring(operands[side], memory, slot, origin[side], first_k, thread, side)
+                cute.arch.cp_async_commit_group()
+                self._multiply_stage(sums, memory, block % tile.num_stages)
+            else:
+                values = [
+                    self.sides[side].load(operands[side], origin[side], first_k, thread) for side in range(2)
+                ]
+                self._multiply_stage(sums, memory, block % tile.num_stages)
+                for side in range_constexpr(2):
+                    self.sides[side].write(values[side], self._stage(memory, slot, side), thread)
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
+        return sums
+
+    @cute.jit
+    def _bring(
+        self,
+        source: cute.Tensor,
+        memory: Any,
+        slot: Int32,
+        first_row: Int32,
+        first_k: Int32,
+        thread: Int32,
+        side: Constexpr[int],
+    ) -> None:
+        """Bring a block of k of an operand into a stage."""
+        part = self.sides[side]
+        stage = self._stage(memory, slot, side)
+        if const_expr(self.tile.loads > ITEM_BYTES):
+            part.copy(source, stage, first_row, first_k, thread)
+        else:
+            part.write(part.load(source, first_row, first_k, thread), stage, thread)
+
+    @cute.jit
+    def _multiply_stage(self, sums: cute.Tensor, memory: Any, slot: Int32) -> None:
+        """Add the product of a stage's steps of k that are the warp's to its sums."""
+        tile = self.tile
+        side_a, side_b = self.sides
+        along_m, along_n, along_k = self._warp()
+        stage_a, stage_b = self._stage(memory, slot, 0), self._stage(memory, slot, 1)
+        mma = cute.make_mma_atom(warp.MmaF16BF16Op(self.element, Float32, (MMA_M, MMA_N, MMA_K)))
+        rows, columns = tile.warp_rows // MMA_M, tile.warp_columns // MMA_N
+        first_row, first_column = along_m * tile.warp_rows, along_n * tile.warp_columns
+        for step in range_constexpr(tile.block_k // MMA_K // tile.warps[2]):
+            k = (step * tile.warps[2] + along_k) * MMA_K
+            fragments_a = cute.make_rmem_tensor(((2, 2, 2), rows), self.element)
+            fragments_b = cute.make_rmem_tensor(((2, 2), columns), self.element)
+            for i in range_constexpr(rows):
+                found = side_a.matrices(stage_a, first_row + i * MMA_M, k, True)
+                for e in range_constexpr(8):
+                    fragments_a[(e % 2, e // 2 % 2, e // 4), i] = found[e]
+            for j in range_constexpr(columns // 2):
+                found = side_b.matrices(stage_b, first_column + j * 2 * MMA_N, k, False)
+                for e in range_constexpr(8):
+                    fragments_b[(e % 2, e // 2 % 2), 2 * j + e // 4] = found[e]
+            cute.gemm(mma, sums, fragments_a, fragments_b, sums)
+
+    def _warp(self) -> tuple[Int32, Int32, Int32]:
+        """Return a thread's warp among those along m, n and k."""
+        tile = self.tile
+        number = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        return (
+            number % tile.warps[0],
+            number // tile.warps[0] % tile.warps[1],
+            number // (tile.warps[0] * tile.warps[1]),
+        )
+
+    @cute.jit
+    def _write_sums(self, sums: cute.Tensor, parts: cute.Tensor) -> None:
+        """Write a warp's sums to shared memory. Source: PTX ISA, mma.m16n8k16, registers of the accumulator."""
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        along_m, along_n, along_k = self._warp()
+        for i in range_constexpr(tile.warp_rows // MMA_M):
+            for j in range_constexpr(tile.warp_columns // MMA_N):
+                for v in range_constexpr(4):
+                    row = along_m * tile.warp_rows + i * MMA_M + lane // 4 + v // 2 * 8
+                    column = along_n * tile.warp_columns + j * MMA_N + lane % 4 * 2 + v % 2
+                    parts[row, column, along_k] = sums[(v % 2, v // 2), i, j]
+
+    @cute.jit
+    def _store(
+        self,
+        parts: cute.Tensor,
+        d: cute.Tensor,
+        operands: Constexpr[EpilogueOperands],
+        first_m: Int32,
+        first_n: Int32,
+        thread: Int32,
+    ) -> None:
+        """Add up the parts of the sums, finish them, and store the tile of D from (first_m, first_n) on."""
+        tile = self.tile
+        columns = tile.columns // self.num_halves
+        for turn in cutlass.range(-(-tile.rows * columns // tile.num_threads), unroll=4):
+            index = thread + turn * tile.num_threads
+            row, column = index // columns, index % columns
+            m, n = first_m + row, first_n + column
+            if index < tile.rows * columns and m < d.shape[0] and n < d.shape[1]:
+                totals = [self._total(parts, row, column * self.num_halves + half) for half in range(self.num_halves)]
+                d[m, n] = finish(tuple(totals), m, n, operands, self.operation).to(d.element_type)
+
+    @cute.jit
+    def _total(self, parts: cute.Tensor, row: Int32, column: Int32) -> Float32:
+        """Add up the parts of a sum in order."""
+        total = parts[row, column, 0]
+        for p in range_constexpr(1, self.tile.warps[2]):
+            total += parts[row, column, p]
+        return total
+
+
+def mma_sync_entry(tile: Tile, operation: Operation, signature: Signature) -> Entry:
+    """Make the entry of a candidate.
+
+    Args:
+        tile: the candidate's.
+        operation: element types, layout and epilogue.
+        signature: the entry's arguments.
+    """
+    gemm = MmaSyncGemm(cutlass_type(operation.a.element), tile, operation)
+    has_gate = operation.gate is not None
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        _scale_a: None,
+        _scale_b: None,
+        bias: cute.Tensor | None,
+        residual: cute.Tensor | None,
+        _scale_d: None,
+        _workspace: None,
+        _prefetch_b: None,
+        _tile_order: None,
+        stream: cuda.CUstream,
+    ) -> None:
+        rows_of_b = paired(b) if const_expr(has_gate) else b
+        gemm(a, rows_of_b, d, EpilogueOperands(bias=bias, residual=residual), stream)
+
+    return Entry(entry, epilogue_arguments(signature, operation, stores=1, loads=tile.loads))

@@ -1,0 +1,124 @@
+"""What the kernel of `mma_sync` works on, and what it takes. Imports neither CUDA nor CUTLASS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MMA_M, MMA_N, MMA_K = 16, 8, 16
+"""Source: PTX ISA, mma.m16n8k16."""
+
+ITEM_BYTES = 2
+"""Bytes of an element of A and B."""
+
+PAD = 8
+"""Elements behind each row of a stage. A row of 32, 64 or 128 elements, or of 16 to 256, is then an odd number of 16
+bytes long, so that the eight rows of a matrix that `ldmatrix` reads lie in different banks."""
+
+SUM_PAD = 4
+"""Floats behind each row of the sums in shared memory: rows of neighbouring lanes meet different banks."""
+
+ALIGN_BYTES = 16
+"""Alignment of a stage. Source: PTX ISA, ldmatrix and cp.async."""
+
+MAX_STAGES = 4
+"""Stages beyond which more bytes in flight gain nothing: an assumption."""
+
+TARGET_SMEM_BYTES = 100 * 1024
+"""Shared memory of a CTA up to which two fit an SM of 228 KiB, with what the driver takes of each."""
+
+WARPS = {
+    (16, 16): ((1, 1, 8), (1, 1, 4)),
+    (16, 32): ((1, 1, 8), (1, 2, 4)),
+    (16, 64): ((1, 2, 4), (1, 4, 2)),
+    (16, 128): ((1, 4, 2), (1, 4, 1)),
+    (32, 16): ((1, 1, 8),),
+    (32, 32): ((1, 1, 8), (1, 1, 4)),
+    (32, 64): ((1, 2, 4), (1, 2, 2)),
+    (32, 128): ((1, 4, 2), (1, 4, 1)),
+    (64, 16): ((2, 1, 4),),
+    (64, 32): ((2, 1, 4), (2, 1, 2)),
+    (64, 64): ((2, 2, 2), (2, 2, 1)),
+    (64, 128): ((2, 2, 2), (2, 4, 1), (1, 4, 1)),
+    (128, 32): ((4, 1, 2), (4, 1, 1)),
+    (128, 64): ((4, 2, 1), (2, 2, 1)),
+    (128, 128): ((2, 4, 1), (2, 2, 1)),
+    (128, 256): ((2, 4, 1),),
+    (256, 64): ((4, 2, 1),),
+    (256, 128): ((4, 2, 1),),
+}
+"""Warps along m, n and k of each tile (tile_m, tile_n): those along k have every so many steps of k each."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The work of a CTA, and how its warps share it; sizes in elements."""
+
+    rows: int
+    """Rows of A."""
+    columns: int
+    """Rows of B; with a gate those of both halves."""
+    warps: tuple[int, int, int]
+    """Along the rows, the columns, and k."""
+    loads: int
+    """Bytes that a copy brings at once: 16, 8, 4 or 2."""
+    a_is_k_major: bool
+    b_is_k_major: bool
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a CTA."""
+        return 32 * self.warps[0] * self.warps[1] * self.warps[2]
+
+    @property
+    def block_k(self) -> int:
+        """Elements of k in a stage: a step at least for each warp along k."""
+        return max(32, MMA_K * self.warps[2])
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp's part."""
+        return self.rows // self.warps[0]
+
+    @property
+    def warp_columns(self) -> int:
+        """Columns of a warp's part."""
+        return self.columns // self.warps[1]
+
+    @property
+    def num_accumulators(self) -> int:
+        """Accumulator registers of a thread."""
+        return self.warp_rows * self.warp_columns // 32
+
+    def stage_elements(self, extent: int, *, is_k_major: bool) -> int:
+        """Count the elements that an operand's part of a stage takes, with what pads its rows."""
+        return extent * (self.block_k + PAD) if is_k_major else self.block_k * (extent + PAD)
+
+    @property
+    def elements_of_a(self) -> int:
+        """Elements of A's part of a stage."""
+        return self.stage_elements(self.rows, is_k_major=self.a_is_k_major)
+
+    @property
+    def elements_of_b(self) -> int:
+        """Elements of B's part of a stage."""
+        return self.stage_elements(self.columns, is_k_major=self.b_is_k_major)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage."""
+        return (self.elements_of_a + self.elements_of_b) * ITEM_BYTES
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the ring: as many as leave room for a second CTA, two at least."""
+        return max(2, min(MAX_STAGES, TARGET_SMEM_BYTES // self.stage_bytes))
+
+    @property
+    def num_sums(self) -> int:
+        """Floats of the sums, which lie over the stages in the end: a part for each warp along k."""
+        return self.warps[2] * self.rows * (self.columns + SUM_PAD)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a CTA."""
+        return max(self.num_stages * self.stage_bytes, 4 * self.num_sums)

@@ -1,0 +1,133 @@
+"""A GEMM of our own on tensor cores for what TMA does not take: any address, stride, layout and size.
+
+Operands are loaded by `cp.async` of 16, 8 or 4 bytes, whatever their rows begin at multiples of, or by elements of 2; a
+ring of stages, `ldmatrix` and `mma.sync` do the rest. Bytes behind an operand's extents are never read: they are zeros
+in shared memory. D is stored by elements, lanes next to each other storing elements next to each other. All of it is
+there since sm_80.
+
+A candidate's schedule says how many bytes its loads bring at once, and over how many warps of a CTA k is split, such as
+`a16k4`: for few tiles, whose time is that of a chain of loads and steps.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.dispatch import LOADS
+from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
+from aot.core.types import BF16, FP16
+from aot.families._mma_sync_tile import WARPS, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.families import Entry
+
+_SCHEDULE = re.compile(r"a(2|4|8|16)k([1248])")
+
+
+def _schedule(loads: int, along_k: int) -> str:
+    """Name how operands are loaded, and how many warps share k."""
+    return f"a{loads}k{along_k}"
+
+
+def _parts(candidate: Candidate) -> tuple[int, int]:
+    """Return the bytes of a load and the warps along k of a candidate; (0, 0) where its schedule is none of ours."""
+    found = _SCHEDULE.fullmatch(candidate.schedule)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _warps(candidate: Candidate) -> tuple[int, int, int] | None:
+    """Return the warps of a candidate's tile; None where there is no such tile."""
+    of_tile = WARPS.get((candidate.tile_m, candidate.tile_n), ())
+    return next((x for x in of_tile if x[2] == _parts(candidate)[1]), None)
+
+
+def tile_of(candidate: Candidate, operation: Operation) -> Tile:
+    """Return the tile of a legal candidate."""
+    warps = _warps(candidate) or (1, 1, 1)
+    majors = operation.a.is_k_major, operation.b.is_k_major
+    return Tile(candidate.tile_m, candidate.tile_n, warps, _parts(candidate)[0] or LOADS[-1], *majors)
+
+
+class MmaSync:
+    """The family `mma_sync`."""
+
+    name = "mma_sync"
+    archs = ("sm_90a", "sm_110a")
+    num_strides = 1
+    is_fallback = False
+    loads_outside = False
+    widens_fp8 = False
+    prefetches_b = False
+    orders_tiles = False
+    own_clusters = ()
+    types = (BF16, FP16)
+    epilogues = tuple(Epilogue)
+    groupings = (Grouping.DENSE,)
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles, warps along k, and the bytes of a load."""
+        del operation, target
+        for (tile_m, tile_n), choices in WARPS.items():
+            for along_k in dict.fromkeys(x[2] for x in choices):
+                for loads in LOADS:
+                    schedule = _schedule(loads, along_k)
+                    yield Candidate(self.name, tile_m, tile_n, schedule=schedule, use_tma_store=False)
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the kernel's limits on tile and schedule."""
+        del operation, target
+        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
+        others = candidate.use_2cta or candidate.use_tma_store or candidate.swap_ab or candidate.num_stages
+        if cluster != (1, 1, 1) or others:
+            text = f"{self.name} computes a tile in a CTA, of all of k, with as many stages as pay, and stores elements"
+            return Rejected(Reason.COMBINATION, text)
+        if _parts(candidate) == (0, 0):
+            text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k; got {candidate.schedule!r}"
+            return Rejected(Reason.COMBINATION, text)
+        if _warps(candidate) is None:
+            tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in WARPS.items())
+            text = f"{candidate.tile_m}x{candidate.tile_n} with {_parts(candidate)[1]} warps along k is no tile"
+            return Rejected(Reason.TILE, f"{text}; expected one of {tiles}")
+        return None
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count the stages, over which the sums lie in the end."""
+        del target
+        tile = tile_of(candidate, operation)
+        return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Take all: loads and stores are predicated."""
+        del candidate
+        return 1, 1
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Take any D, and A and B whose rows begin at multiples of a load's bytes."""
+        return Alignment(loads=_parts(candidate)[0], stores=1)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order in which warps take steps of k by turns, and add up their sums."""
+        return f"mma.sync, steps of k by turns of {_parts(candidate)[1]}"
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Make the kernel and its entry."""
+        del target
+        from aot.families import signature
+        from aot.families._mma_sync_kernel import mma_sync_entry
+
+        return mma_sync_entry(tile_of(candidate, operation), operation, signature(KernelKey(operation, candidate)))
+
+
+FAMILY = MmaSync()
