@@ -290,6 +290,26 @@ def unaligned_loads(problem: Problem) -> int:
     )
 
 
+UNALIGNED_BITS = 16
+"""Bits of an element of A whose operations have sections for what is not aligned."""
+
+
+def section_loads(problem: Problem, operations: Collection[Operation]) -> int:
+    """Return the section for what is not aligned that answers a packed problem, as `Section.loads` has it.
+
+    Args:
+        problem: what is asked for.
+        operations: those that the table has a section of.
+
+    Returns:
+        0 where an aligned section answers, or none but the fallback can.
+    """
+    is_of_them = problem.operation.grouping is Grouping.DENSE and problem.operation.a.element.bits == UNALIGNED_BITS
+    if not is_of_them or problem.operation not in operations or as_launched(problem, operations) is not None:
+        return 0
+    return unaligned_loads(problem)
+
+
 def misalignment(problem: Problem) -> str:
     """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
     operation = problem.operation

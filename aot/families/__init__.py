@@ -54,6 +54,8 @@ class Family(Protocol):
     """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.space.cost)."""
     widens_fp8: bool
     """Whether it multiplies FP8 as 16-bit operands: at their rate, into sums that need no promotion."""
+    peak_share: float
+    """Part of the device's rate on tensor cores that its instructions can reach: 1 of those that it was built for."""
     prefetches_b: bool
     """Whether its entry takes `Argument.PREFETCH_B`."""
     orders_tiles: bool

@@ -100,7 +100,7 @@ class Side:
                 offset = cute.crd2idx((first_row + row, first_k + k), source.layout)
                 address = source.iterator + cutlass.select_(left > 0, Int64(offset), Int64(0))
                 target = stage.iterator + cute.crd2idx((row, k), stage.layout)
-                modifier = prims.LoadCacheModifier.CG if self.loads == 16 else prims.LoadCacheModifier.CA  # noqa: PLR2004
+                modifier = prims.LoadCacheModifier.CG if self.loads == 16 else prims.LoadCacheModifier.CA
                 prims.cp_async_shared_global(
                     target.to_llvm_ptr(), address.to_llvm_ptr(), self.loads, modifier, cp_size=left * ITEM_BYTES
                 )
@@ -143,9 +143,7 @@ class Side:
         else:
             of_k += line
         operation = warp.LdMatrix8x8x16bOp(transpose=not self.is_k_major, num_matrices=4)
-        address = stage.iterator + cute.assume(
-            cute.crd2idx((row + of_rows, k + of_k), stage.layout), divby=SEGMENT
-        )
+        address = stage.iterator + cute.assume(cute.crd2idx((row + of_rows, k + of_k), stage.layout), divby=SEGMENT)
         found = cute.make_rmem_tensor(4 * 2, stage.element_type)
         cute.copy(
             cute.make_copy_atom(operation, stage.element_type),
@@ -190,12 +188,15 @@ class MmaSyncGemm:
             stream: where the kernel is launched.
         """
         tile = self.tile
-        tiles_m, tiles_n = cute.ceil_div(d.shape[0], tile.rows), cute.ceil_div(d.shape[1] * self.num_halves, tile.columns)
+        tiles_m, tiles_n = (
+            cute.ceil_div(d.shape[0], tile.rows),
+            cute.ceil_div(d.shape[1] * self.num_halves, tile.columns),
+        )
         self.kernel(a, b, d, vectors.scale_a, vectors.bias, vectors.residual).launch(
             grid=along_x(tiles_m, tiles_n, 1),
             block=(tile.num_threads, 1, 1),
             stream=stream,
-            min_blocks_per_mp=2 if 2 * tile.smem_bytes <= 200 * 1024 and tile.num_accumulators <= 64 else 1,  # noqa: PLR2004
+            min_blocks_per_mp=2 if 2 * tile.smem_bytes <= 200 * 1024 and tile.num_accumulators <= 64 else 1,
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
             use_pdl=True,
         )
@@ -277,9 +278,7 @@ class MmaSyncGemm:
                 cute.arch.cp_async_commit_group()
                 self._multiply_stage(sums, memory, block % tile.num_stages)
             else:
-                values = [
-                    self.sides[side].load(operands[side], origin[side], first_k, thread) for side in range(2)
-                ]
+                values = [self.sides[side].load(operands[side], origin[side], first_k, thread) for side in range(2)]
                 self._multiply_stage(sums, memory, block % tile.num_stages)
                 for side in range_constexpr(2):
                     self.sides[side].write(values[side], self._stage(memory, slot, side), thread)

@@ -96,6 +96,7 @@ class ClusterSplitK:
     is_fallback = False
     loads_outside = True
     widens_fp8 = True
+    peak_share = 1.0
     prefetches_b = True
     orders_tiles = False
     own_clusters = ()

@@ -64,6 +64,9 @@ class MmaSync:
     is_fallback = False
     loads_outside = False
     widens_fp8 = False
+    peak_share = 0.6
+    """Source: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking, 2024:
+    mma.sync reaches 62.9% of wgmma's rate in the mean. On other devices an assumption."""
     prefetches_b = False
     orders_tiles = False
     own_clusters = ()
@@ -89,7 +92,9 @@ class MmaSync:
             text = f"{self.name} computes a tile in a CTA, of all of k, with as many stages as pay, and stores elements"
             return Rejected(Reason.COMBINATION, text)
         if _parts(candidate) == (0, 0):
-            text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k; got {candidate.schedule!r}"
+            text = (
+                f"{self.name} has schedules such as a16k1: bytes of a load, warps along k; got {candidate.schedule!r}"
+            )
             return Rejected(Reason.COMBINATION, text)
         if _warps(candidate) is None:
             tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in WARPS.items())

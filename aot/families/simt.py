@@ -31,6 +31,7 @@ class Simt:
     is_fallback = True
     loads_outside = True
     widens_fp8 = False
+    peak_share = 1.0
     prefetches_b = False
     orders_tiles = False
     own_clusters = ()

@@ -45,6 +45,7 @@ class Sm100Tgv:
     is_fallback = False
     loads_outside = True
     widens_fp8 = False
+    peak_share = 1.0
     prefetches_b = False
     orders_tiles = False
     own_clusters = ()

@@ -180,6 +180,7 @@ class Sm90ClusterSplitK:
     is_fallback = False
     loads_outside = True
     widens_fp8 = False
+    peak_share = 1.0
     prefetches_b = True
     orders_tiles = False
     own_clusters: tuple[tuple[int, int], ...] = ()

@@ -28,6 +28,7 @@ class Sm90PartialTile(Sm90Quack):
     name = "sm90_partial_tile"
     loads_outside = False
     widens_fp8 = False
+    peak_share = 1.0
     tile_n_step = STEP
     types: tuple[Types, ...] = (BF16, FP16)
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE, Epilogue.BIAS)

@@ -94,6 +94,7 @@ class Sm90Quack:
     is_fallback = False
     loads_outside = True
     widens_fp8 = False
+    peak_share = 1.0
     prefetches_b = False
     orders_tiles = True
     own_clusters = ()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aot.core.constraints import Count, Positive, Text
 from aot.core.dispatch import Tier, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
-from aot.core.operands import as_launched, misalignment, unaligned_loads
+from aot.core.operands import as_launched, misalignment, section_loads
 from aot.families import family_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def untuned(operations: Sequence[Operation], shapes: ShapeSet) -> dict[str, int]
     reasons: Counter[str] = Counter()
     for operation in operations:
         asked = shapes.problems(operation)
-        reasons.update(misalignment(problem) for problem in asked if as_launched(problem, operations) is None)
+        launched = ((x, as_launched(x, operations), section_loads(x, operations)) for x in asked)
+        reasons.update(misalignment(x) for x, aligned, loads in launched if aligned is None and not loads)
     return dict(reasons)
 
 
@@ -158,8 +159,8 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     if not sections:
         return Answer(REFUSED, f"no kernels of {call}")
     launched = as_launched(problem, sections)
-    found = None if launched else table.unaligned_section(problem.operation, unaligned_loads(problem))
-    if launched is None and (found is None or problem.num_groups > 1):
+    found = table.unaligned_section(problem.operation, section_loads(problem, sections))
+    if launched is None and found is None:
         return Answer(GENERAL, why_general(problem))
     launched = launched or problem
     section = found or table.section(launched.operation, launched.num_groups)

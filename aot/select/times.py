@@ -14,7 +14,7 @@ import numpy as np
 from aot.core.candidate import Candidate
 from aot.core.errors import CandidateError
 from aot.core.grouping import Grouping
-from aot.core.operands import as_launched, is_aligned
+from aot.core.operands import as_launched, is_aligned, section_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
@@ -141,6 +141,12 @@ def launched_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict
             if launched is not None:
                 found.setdefault(launched.operation, set()).add(launched)
     return {x: sorted(found[x], key=lambda y: (y.n, y.k, y.m)) for x in operations if x in found}
+
+
+def unaligned_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict[Operation, list[Problem]]:
+    """List the problems of a shape set that sections for what is not aligned answer, by operation."""
+    found = {x: [y for y in shapes.problems(x) if section_loads(y, operations)] for x in operations}
+    return {operation: problems for operation, problems in found.items() if problems}
 
 
 def predicted_times(

@@ -287,7 +287,8 @@ def _tile_us(
     best = (256 / (256 + edge)) ** 2
     widens = _widens(candidates, operation)
     peak = np.where(widens, target.peak_flops_per_s(Operation.FP16_KK), target.peak_flops_per_s(operation))
-    flops_per_s = constants.flops_share * peak / target.num_sms
+    shares = np.array([family_of(candidate).peak_share for candidate in candidates])
+    flops_per_s = constants.flops_share * peak * shares / target.num_sms
     mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
     mma_us = mma_us + np.where(widens, 0.0, _promotion_us(x, operation, target))
     l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6

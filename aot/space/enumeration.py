@@ -86,7 +86,9 @@ def legal(operation: Operation, target: Target, patterns: Patterns | None = None
 
 
 def unaligned(operation: Operation, target: Target, loads: int, patterns: Patterns | None = None) -> list[Candidate]:
-    """List the candidates that may be compiled and take operands that are not aligned; may be empty.
+    """List the candidates that may be compiled for operands that are not aligned; may be empty.
+
+    Those that could do with less than the operands give are left out: there is one each that loads more at once.
 
     Args:
         operation: what is computed.
@@ -95,7 +97,8 @@ def unaligned(operation: Operation, target: Target, loads: int, patterns: Patter
         patterns: which names are kept.
     """
     pairs = judge(operation, target, patterns or Patterns(), only_able=True)
-    return [x for x, verdict in pairs if isinstance(verdict, Accepted) and takes_loads(x, loads)]
+    found = (x for x, verdict in pairs if isinstance(verdict, Accepted) and takes_loads(x, loads))
+    return [x for x in found if family_of(x).alignment(x).loads == loads]
 
 
 def takes_loads(candidate: Candidate, loads: int) -> bool:

@@ -9,9 +9,10 @@ from pathlib import Path
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import Column, DispatchTable, Grid, Section
+from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
 from aot.core.errors import CompileError, DeviceError, ShapeFileError, StoreError, TargetError
 from aot.core.measurement import Record
+from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
@@ -32,7 +33,7 @@ from aot.select.level import Level, level, levels_apart
 from aot.select.record import from_store, merge, read_record, write_record
 from aot.select.selector import fallback_key
 from aot.select.time_model import TimeModel
-from aot.select.times import launched_problems, measured_times
+from aot.select.times import launched_problems, measured_times, unaligned_problems
 from aot.space import cost
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS, Constants
@@ -66,11 +67,27 @@ class TuningRequest:
 def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
     """Choose the candidates of one operation to measure."""
     legal = space.legal(operation, target, request.patterns)
+    unaligned = _unaligned_candidates(request, target, operation)
     if request.candidates:
-        return [candidate for candidate in legal if candidate in set(request.candidates)]
-    if len(legal) <= request.limit:
-        return legal
-    return shortlist(legal, request.shapes.problems(operation), target, request.limit, request.constants)
+        return [x for x in dict.fromkeys((*legal, *unaligned)) if x in set(request.candidates)]
+    problems = launched_problems([operation], request.shapes).get(operation, [])
+    if not problems:
+        return unaligned
+    if len(legal) > request.limit:
+        legal = shortlist(legal, problems, target, request.limit, request.constants)
+    return list(dict.fromkeys((*legal, *unaligned)))
+
+
+def _unaligned_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
+    """Choose the candidates for the problems that are not aligned, for each number of bytes of a load apart."""
+    problems = unaligned_problems([operation], request.shapes).get(operation, [])
+    found: dict[Candidate, None] = {}
+    for loads in LOADS:
+        own = [x for x in problems if unaligned_loads(x) == loads]
+        able = space.unaligned(operation, target, loads, request.patterns) if own else []
+        few = shortlist(able, own, target, request.limit, request.constants) if able else []
+        found |= dict.fromkeys(few)
+    return list(found)
 
 
 def _library(artifacts: Sequence[Artifact], target: Target) -> Library:
@@ -96,6 +113,11 @@ def _promising(
     times = request.learned.times_us(candidates, [problem])[0].tolist()
     ranked = sorted(zip(times, candidates, strict=True))[: request.per_problem]
     return {candidate: us for us, candidate in ranked}
+
+
+def _suits(candidate: Candidate, loads: int) -> bool:
+    """Say whether a candidate is to be timed on a problem whose section is of `loads` bytes, 0 of an aligned one."""
+    return space.takes_loads(candidate, loads) if loads else not family_of(candidate).alignment(candidate).has_price
 
 
 def learn(paths: Sequence[Path], target: Target) -> TimeModel:
@@ -135,11 +157,16 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
     problems: list[Problem] = []
     chosen: dict[Problem, frozenset[str]] = {}
     predicted: dict[Problem, dict[str, float]] = {}
-    for operation, launched in launched_problems(request.operations, request.shapes).items():
+    aligned = launched_problems(request.operations, request.shapes)
+    unaligned = unaligned_problems(request.operations, request.shapes)
+    for operation in dict.fromkeys((*aligned, *unaligned)):
+        launched = [*aligned.get(operation, []), *unaligned.get(operation, [])]
         candidates = [x.key.candidate for x in kernels if x.key.operation == operation and not x.is_fallback]
         problems += launched
         for problem in launched:
-            times = _promising(request, candidates, problem, target)
+            loads = unaligned_loads(problem)
+            able = [x for x in candidates if _suits(x, loads)]
+            times = _promising(request, able, problem, target) if able else {}
             predicted[problem] = {KernelKey(operation, x).name: round(us, 4) for x, us in times.items()}
             chosen[problem] = frozenset(predicted[problem])
     return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen, predicted)
