@@ -1,10 +1,11 @@
 """The kernel of `mma_sync`: loads of any alignment, `ldmatrix` and `mma.sync`. Imports CUTLASS.
 
-A CTA multiplies a tile of D. Its threads copy a block of k of both operands into a stage, in pieces of as many bytes as
-the operands' rows begin at multiples of; the bytes of a piece that lie behind an extent are not read, and are zero.
-Pieces of 16, 8 and 4 bytes are copied asynchronously, a ring of stages ahead of the multiplication; elements of 2 bytes
-go through registers, which are loaded before a stage is multiplied and written behind it. Where warps share k, each
-takes every second, fourth or eighth step. The sums pass through shared memory, where those of the warps along k are
+A CTA multiplies a tile of D. Its threads copy a block of k of both operands into a stage, in pieces of as many bytes
+as the operands' rows begin at multiples of; bytes of a piece that lie behind an extent are not read, and are zero. They
+are copied asynchronously, a ring of stages ahead of the multiplication. Rows that begin at any element are copied in
+pieces of 16 bytes from the aligned address in front of each, and moved in shared memory before they are multiplied:
+that takes fewer loads than by elements, and as many bytes are under way. Where warps share k, each takes every second,
+fourth or eighth step. The sums pass through shared memory, where those of the warps along k are
 added up in order, and from where lanes next to each other store elements next to each other.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
@@ -15,7 +16,7 @@ from typing import Any
 
 import cutlass
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Int64, Uint32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
@@ -35,6 +36,8 @@ assumption, as quack's schedulers have it."""
 
 SEGMENT = 8
 """Rows of a matrix that `ldmatrix` reads, and elements of each. Source: PTX ISA, ldmatrix."""
+
+SEGMENT_BYTES = SEGMENT * ITEM_BYTES
 
 
 @dataclass(frozen=True)
@@ -105,24 +108,107 @@ class Side:
                     target.to_llvm_ptr(), address.to_llvm_ptr(), self.loads, modifier, cp_size=left * ITEM_BYTES
                 )
 
-    @cute.jit
-    def load(self, source: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> cute.Tensor:
-        """Load a thread's elements of the part, zero where they lie outside."""
-        values = cute.make_rmem_tensor(self.num_turns, source.element_type)
-        values.fill(0.0)
-        for turn in range_constexpr(self.num_turns):
-            row, k, is_there = self.place(thread, turn)
-            if is_there and self.num_left(source, first_row, first_k, row, k) > 0:
-                values[turn] = source[first_row + row, first_k + k]
-        return values
+    @property
+    def is_shifted(self) -> bool:
+        """Whether rows may begin at any element, so that they are copied from an aligned address in front of them."""
+        return self.loads == ITEM_BYTES
+
+    @property
+    def num_windows(self) -> int:
+        """Copies of 16 bytes of the whole part where rows are shifted: each row has one more than it has pieces."""
+        return self.extent * self.block_k // SEGMENT // self.per_row * (self.per_row + 1)
+
+    @property
+    def per_row(self) -> int:
+        """Pieces of 16 bytes of a row."""
+        return self.row_length // SEGMENT
 
     @cute.jit
-    def write(self, values: cute.Tensor, stage: cute.Tensor, thread: Int32) -> None:
-        """Write a thread's elements of the part to a stage."""
-        for turn in range_constexpr(self.num_turns):
-            row, k, is_there = self.place(thread, turn)
-            if is_there:
-                stage[row, k] = values[turn]
+    def row_address(self, source: cute.Tensor, first_row: Int32, first_k: Int32, outer: Int32) -> Any:
+        """Return the address of a row of the part, as it lies in memory, in bytes."""
+        row, k = (outer, Int32(0)) if const_expr(self.is_k_major) else (Int32(0), outer)
+        return (source.iterator + cute.crd2idx((first_row + row, first_k + k), source.layout)).toint()
+
+    @cute.jit
+    def copy_shifted(
+        self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32
+    ) -> None:
+        """Copy the part asynchronously in pieces of 16 bytes, each row from the aligned address in front of it on.
+
+        What lies in front of a row in its first piece is of the row before; `align` leaves it out. In front of the
+        operand's first element nothing is read: there the elements of a piece are loaded one by one.
+        """
+        start = source.iterator.toint()
+        for turn in range_constexpr(-(-self.num_windows // self.num_threads)):
+            index = thread + turn * self.num_threads
+            inner, outer = index % (self.per_row + 1), index // (self.per_row + 1)
+            row, k = (outer, Int32(0)) if const_expr(self.is_k_major) else (Int32(0), outer)
+            rows, depth = cute.size(source, mode=[0]) - first_row, cute.size(source, mode=[1]) - first_k
+            along, across = (depth, rows - row) if const_expr(self.is_k_major) else (rows, depth - k)
+            begin = self.row_address(source, first_row, first_k, outer)
+            address = begin - begin % SEGMENT_BYTES + inner * SEGMENT_BYTES
+            left = cutlass.min(begin + Int64(along) * ITEM_BYTES - address, Int64(SEGMENT_BYTES))
+            is_inside = (along > 0) & (across > 0) & (left > 0)
+            num_bytes = Int32(cutlass.select_(is_inside, left, Int64(0)))
+            offset = outer * (self.row_length + PAD) + inner * SEGMENT
+            if index < self.num_windows:
+                target = stage.iterator + offset
+                if address >= start:
+                    piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=16)
+                    prims.cp_async_shared_global(
+                        target.to_llvm_ptr(), piece.to_llvm_ptr(), 16, prims.LoadCacheModifier.CG, cp_size=num_bytes
+                    )
+                else:
+                    self._copy_front(source, target, address, num_bytes)
+
+    @cute.jit
+    def _copy_front(self, source: cute.Tensor, target: Any, address: Int64, num_bytes: Int32) -> None:
+        """Copy the piece in which an operand begins, of which `num_bytes` lie in front of the end of its row."""
+        start = source.iterator.toint()
+        values = cute.make_tensor(target, cute.make_layout(SEGMENT))
+        for e in range_constexpr(SEGMENT):
+            place = address + e * ITEM_BYTES
+            value = source.element_type(0)
+            if place >= start and e * ITEM_BYTES < num_bytes:
+                one = cute.make_ptr(source.element_type, place, cute.AddressSpace.gmem, assumed_align=ITEM_BYTES)
+                value = cute.make_tensor(one, cute.make_layout(1))[0]
+            values[e] = value
+
+    @cute.jit
+    def aligned(
+        self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32
+    ) -> cute.Tensor:
+        """Read a thread's pieces of a shifted part, moved to where its rows begin, as 32-bit words (4, turns)."""
+        words = cute.make_rmem_tensor((4, self.num_pieces_of_16 // self.num_threads + 1), Uint32)
+        for turn in range_constexpr(-(-self.num_pieces_of_16 // self.num_threads)):
+            index = thread + turn * self.num_threads
+            if index < self.num_pieces_of_16:
+                inner, outer = index % self.per_row, index // self.per_row
+                two = cute.make_rmem_tensor((4, 2), Uint32)
+                for half in range_constexpr(2):
+                    offset = outer * (self.row_length + PAD) + (inner + half) * SEGMENT
+                    cute.autovec_copy(_words(stage, offset), two[None, half])
+                begin = self.row_address(source, first_row, first_k, outer)
+                shift = Int32(begin % SEGMENT_BYTES) // ITEM_BYTES
+                found = _shifted([two[i % 4, i // 4] for i in range(8)], shift)
+                for i in range_constexpr(4):
+                    words[i, turn] = found[i]
+        return words
+
+    @property
+    def num_pieces_of_16(self) -> int:
+        """Pieces of 16 bytes of the whole part."""
+        return self.extent * self.block_k // SEGMENT
+
+    @cute.jit
+    def write(self, words: cute.Tensor, stage: cute.Tensor, thread: Int32) -> None:
+        """Write a thread's pieces to where they belong, once all threads have read theirs."""
+        for turn in range_constexpr(-(-self.num_pieces_of_16 // self.num_threads)):
+            index = thread + turn * self.num_threads
+            if index < self.num_pieces_of_16:
+                inner, outer = index % self.per_row, index // self.per_row
+                offset = outer * (self.row_length + PAD) + inner * SEGMENT
+                cute.autovec_copy(words[None, turn], _words(stage, offset))
 
     @cute.jit
     def matrices(self, stage: cute.Tensor, row: Int32, k: Int32, rows_first: Constexpr[bool]) -> cute.Tensor:
@@ -151,6 +237,25 @@ class Side:
             found,
         )
         return found
+
+
+def _words(stage: cute.Tensor, offset: Int32) -> Any:
+    """View 16 bytes of a stage as four 32-bit words."""
+    start = stage.iterator + cute.assume(offset, divby=SEGMENT)
+    pointer = cute.recast_ptr(start.align(SEGMENT_BYTES), dtype=Uint32)
+    return cute.make_tensor(pointer, cute.make_layout(4))
+
+
+def _shifted(words: list[Any], shift: Int32) -> list[Any]:
+    """Take the 8 elements from the `shift`-th on, of 0 to 7, out of 16 in 8 words."""
+    for step in (2, 1):  # words
+        is_far = shift // 2 // step % 2 == 1
+        words = [
+            cutlass.select_(is_far, words[i + step], words[i]) if i + step < len(words) else words[i]
+            for i in range(len(words))
+        ]
+    is_odd = shift % 2 == 1
+    return [cutlass.select_(is_odd, (words[i] >> 16 & 0xFFFF) | words[i + 1] << 16, words[i]) for i in range(4)]
 
 
 @dataclass(frozen=True)
@@ -272,16 +377,12 @@ class MmaSyncGemm:
             cute.arch.sync_threads()
             following = block + ahead
             slot, first_k = following % tile.num_stages, following * tile.block_k
-            if const_expr(tile.loads > ITEM_BYTES):
-                for side in range_constexpr(2):
-                    self._bring(operands[side], memory, slot, origin[side], first_k, thread, side)
-                cute.arch.cp_async_commit_group()
-                self._multiply_stage(sums, memory, block % tile.num_stages)
-            else:
-                values = [self.sides[side].load(operands[side], origin[side], first_k, thread) for side in range(2)]
-                self._multiply_stage(sums, memory, block % tile.num_stages)
-                for side in range_constexpr(2):
-                    self.sides[side].write(values[side], self._stage(memory, slot, side), thread)
+            for side in range_constexpr(2):
+                self._bring(operands[side], memory, slot, origin[side], first_k, thread, side)
+            cute.arch.cp_async_commit_group()
+            if const_expr(tile.loads == ITEM_BYTES):
+                self._align_stage(operands, memory, block, origin, thread)
+            self._multiply_stage(sums, memory, block % tile.num_stages)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         return sums
@@ -300,10 +401,24 @@ class MmaSyncGemm:
         """Bring a block of k of an operand into a stage."""
         part = self.sides[side]
         stage = self._stage(memory, slot, side)
-        if const_expr(self.tile.loads > ITEM_BYTES):
-            part.copy(source, stage, first_row, first_k, thread)
+        if const_expr(part.is_shifted):
+            part.copy_shifted(source, stage, first_row, first_k, thread)
         else:
-            part.write(part.load(source, first_row, first_k, thread), stage, thread)
+            part.copy(source, stage, first_row, first_k, thread)
+
+    @cute.jit
+    def _align_stage(self, operands: Any, memory: Any, block: Int32, origin: Any, thread: Int32) -> None:
+        """Move the rows of a stage to where `ldmatrix` reads them."""
+        tile = self.tile
+        slot, first_k = block % tile.num_stages, block * tile.block_k
+        moved = [
+            self.sides[side].aligned(operands[side], self._stage(memory, slot, side), origin[side], first_k, thread)
+            for side in range(2)
+        ]
+        cute.arch.sync_threads()
+        for side in range_constexpr(2):
+            self.sides[side].write(moved[side], self._stage(memory, slot, side), thread)
+        cute.arch.sync_threads()
 
     @cute.jit
     def _multiply_stage(self, sums: cute.Tensor, memory: Any, slot: Int32) -> None:

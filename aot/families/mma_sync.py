@@ -1,9 +1,9 @@
 """A GEMM of our own on tensor cores for what TMA does not take: any address, stride, layout and size.
 
-Operands are loaded by `cp.async` of 16, 8 or 4 bytes, whatever their rows begin at multiples of, or by elements of 2; a
-ring of stages, `ldmatrix` and `mma.sync` do the rest. Bytes behind an operand's extents are never read: they are zeros
-in shared memory. D is stored by elements, lanes next to each other storing elements next to each other. All of it is
-there since sm_80.
+Operands are loaded by `cp.async` of 16, 8 or 4 bytes, whatever their rows begin at multiples of; rows that begin at any
+element by 16 bytes, each from the aligned address in front of it on. A ring of stages, `ldmatrix` and `mma.sync` do the
+rest. Bytes behind an operand's extents are never read: they are zeros in shared memory. D is stored by elements, lanes
+next to each other storing elements next to each other. All of it is there since sm_80.
 
 A candidate's schedule says how many bytes its loads bring at once, and over how many warps of a CTA k is split, such as
 `a16k4`: for few tiles, whose time is that of a chain of loads and steps.

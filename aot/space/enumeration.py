@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
+from aot.core.dispatch import LOADS
 from aot.core.errors import CandidateError
 from aot.families import families_for, families_of, family_of
 from aot.space.legality import check, unbuilt
@@ -88,7 +89,8 @@ def legal(operation: Operation, target: Target, patterns: Patterns | None = None
 def unaligned(operation: Operation, target: Target, loads: int, patterns: Patterns | None = None) -> list[Candidate]:
     """List the candidates that may be compiled for operands that are not aligned; may be empty.
 
-    Those that could do with less than the operands give are left out: there is one each that loads more at once.
+    Those that load fewer bytes at once than the operands give are left out, but for those that take any operands: these
+    load 16 bytes and move what they loaded.
 
     Args:
         operation: what is computed.
@@ -98,7 +100,7 @@ def unaligned(operation: Operation, target: Target, loads: int, patterns: Patter
     """
     pairs = judge(operation, target, patterns or Patterns(), only_able=True)
     found = (x for x, verdict in pairs if isinstance(verdict, Accepted) and takes_loads(x, loads))
-    return [x for x in found if family_of(x).alignment(x).loads == loads]
+    return [x for x in found if family_of(x).alignment(x).loads in (loads, LOADS[0])]
 
 
 def takes_loads(candidate: Candidate, loads: int) -> bool:
