@@ -163,6 +163,12 @@ AXES = (
     help="Selection of the same target whose other operations are kept as they are, kernels and tables; what is "
     "selected now takes the place of its own.",
 )
+@click.option(
+    "--only-unaligned",
+    is_flag=True,
+    help="Choose anew only the tables of --keep for operands that are not aligned to 16 bytes, by a --record of such "
+    "problems or --predicted.",
+)
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(
     "--batch-invariant",
@@ -207,7 +213,10 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         operations=values["operations"] or (),
         curve=values["curve"],
         batch_invariant=values["batch_invariant"],
+        only_unaligned=values["only_unaligned"],
     )
+    if request.only_unaligned and request.keep is None:
+        raise click.UsageError("--only-unaligned keeps all else of a selection: give it with --keep")
     selection = select(request)
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))

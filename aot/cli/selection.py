@@ -97,6 +97,8 @@ class Request:
     """The only ones that it is to have; where there are none, those of the record or of the shape set."""
     curve: bool = False
     batch_invariant: bool = False
+    only_unaligned: bool = False
+    """Whether only the tables of `keep` for what is not aligned are chosen anew."""
 
 
 def select(request: Request) -> Selection:
@@ -118,6 +120,11 @@ def select(request: Request) -> Selection:
         like=_like(request),
     )
     kept = _kept(request)
+    if request.only_unaligned and kept is not None:
+        heldout = load_shape_set(request.heldout) if request.heldout else None
+        with waiting("select kernels for what is not aligned") as at:
+            told = replace(objective, progress=at, operations=())
+            return pipeline.select_unaligned(kept, request.record, request.target, told, request.kernels, heldout)
     with waiting("select kernels") as at:
         chosen = _selected(request, shapes, replace(objective, progress=at))
     if kept is None:

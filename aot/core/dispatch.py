@@ -129,9 +129,9 @@ class Scope:
 
     num_groups: Extent
     batch_invariant: bool
-    loads: Annotated[int, Range(0, LOADS[-1])] = 0
+    loads: Annotated[int, Range(1, LOADS[-1])] | None = None
     """One of `LOADS` where the section is for problems that are not aligned: bytes of which addresses and leading
-    strides of A and B are multiples, while those of D, and its rows, may be of any. 0 where all are aligned."""
+    strides of A and B are multiples, while those of D, and its rows, may be of any. None where all are aligned."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Section:
     @property
     def loads(self) -> int:
         """Return the bytes of which A and B are multiples in a section for what is not aligned; 0 in any other."""
-        return 0 if self.scope is None else self.scope.loads
+        return 0 if self.scope is None else self.scope.loads or 0
 
     @property
     def key(self) -> tuple[Operation, int, bool, int]:

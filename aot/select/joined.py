@@ -31,6 +31,13 @@ def renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTa
     return DispatchTable(tuple(map(section_of, table.sections)))
 
 
+def named_kernels(section: Section) -> set[int]:
+    """Return the kernels that a section names, its fallback among them."""
+    rows = (row for ladder in section.ladders for row in ladder.rows)
+    named = {x for row in rows for x in (row.kernel, row.general, row.runner_up)}
+    return named | {x for column in section.grid.columns for x in column.kernels} | {section.fallback}
+
+
 def operations_of(selection: Selection) -> tuple[Operation, ...]:
     """List the operations that a selection has a table of."""
     return tuple(section.operation for section in selection.table.sections)

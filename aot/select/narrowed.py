@@ -19,7 +19,7 @@ from aot.core.operands import as_launched, unaligned_loads
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.coverage import coverage
-from aot.select.joined import operations_of, renumbered
+from aot.select.joined import named_kernels, operations_of, renumbered
 from aot.select.refilled import Refill
 from aot.select.selection import FamilyKernel
 from aot.select.time_model import Prior
@@ -104,12 +104,6 @@ def _narrowed(section: Section, asked: Collection[Problem], selection: Selection
     return replace(filled, grid=replace(filled.grid, columns=tuple(map(_merged, filled.grid.columns))))
 
 
-def _used(section: Section) -> set[int]:
-    rows = (row for ladder in section.ladders for row in ladder.rows)
-    named = {x for row in rows for x in (row.kernel, row.general, row.runner_up)}
-    return named | {x for column in section.grid.columns for x in column.kernels} | {section.fallback}
-
-
 def narrowed(selection: Selection, problems: Collection[Problem], target: Target) -> Selection:
     """Keep of a selection what answers some problems, and some kernels for all other sizes.
 
@@ -135,7 +129,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
         if section.loads:
             own = [x for x in problems if x.operation == section.operation and unaligned_loads(x) == section.loads]
         sections.append(_narrowed(section, own, selection, target))
-    used = sorted(set().union(*map(_used, sections)))
+    used = sorted(set().union(*map(named_kernels, sections)))
     numbers = {old: new for new, old in enumerate(used)}
     kernels = tuple(selection.kernels[x] for x in used)
     smaller = renumbered(DispatchTable(tuple(sections)), numbers.__getitem__)

@@ -41,6 +41,12 @@ class SelectionLimits:
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
+    max_unaligned_kernels: int = 10
+    """Of a section for what is not aligned, of which an operation has up to four."""
+
+    def of_unaligned(self, operation: Operation) -> Budget:
+        """Return the budget of a section of an operation for what is not aligned."""
+        return Budget(min(self.max_unaligned_kernels, self.of(operation).max_kernels))
 
     def of(self, operation: Operation) -> Budget:
         """Return the budget of one operation."""
@@ -68,6 +74,9 @@ class KnownTimes:
     """Measured, where there is a record; else predicted."""
     predicted: OperationTimes = field(default_factory=dict)
     """Beside measured ones those that the cost model predicts, of operations that no measured one is equivalent to."""
+    unaligned: Mapping[int, OperationTimes] = field(default_factory=dict)
+    """Predicted times of kernels that take what is not aligned, by `Section.loads`: for sections nothing of which was
+    measured."""
     spreads: OperationTimes = field(default_factory=dict)
     """Relative half-distance of the quartiles."""
     heldout: OperationTimes = field(default_factory=dict)

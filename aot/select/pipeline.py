@@ -17,10 +17,11 @@ from aot.compile.compiler import ArtifactStore
 from aot.compile.workplace import ARTIFACTS
 from aot.core.candidate import Accepted
 from aot.core.errors import CoverageError, SelectionError, StoreError
-from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, reference_times
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Record, reference_times
 from aot.core.operands import misalignment
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target
+from aot.select import unaligned
 from aot.select.adopted import adopt, check_alike
 from aot.select.coverage import NUM_REASONS, Coverage, coverage
 from aot.select.diff import Difference, compare
@@ -271,6 +272,21 @@ def _parted(objective: Objective, times: OperationTimes, target: Target) -> tupl
     return replace(objective, by_fallback=by_fallback), unknown
 
 
+def _record_of(path: Path, target: Target) -> Record:
+    """Read a record of a target (StoreError)."""
+    record = read_record(path)
+    if record.target != target.name:
+        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
+    return record
+
+
+def _legal_part(record: Record, patterns: Patterns, target: Target) -> Record:
+    """Keep what a record says of kernels that the patterns and the space keep."""
+    legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
+    kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
+    return replace(record, measurements=tuple(kept))
+
+
 def select_measured(
     path: Path, target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
 ) -> Selection:
@@ -287,14 +303,11 @@ def select_measured(
         StoreError: the record cannot be read, or is another target's.
         SelectionError: nothing can be selected, or nothing taken from that target.
     """
-    record = read_record(path)
-    if record.target != target.name:
-        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
+    record = _record_of(path, target)
     patterns = Patterns.parse(kernels)
-    legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
-    kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
+    kept = _legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
-    inside, outside = split(measured_times(replace(record, measurements=tuple(kept))), unseen)
+    inside, outside = split(measured_times(kept), unseen)
     objective, unknown = _parted(objective, inside, target)
     if objective.like is not None:
         check_alike(target, load_target(objective.like.target))
@@ -302,6 +315,7 @@ def select_measured(
     measured = KnownTimes(
         inside,
         predicted_times(objective.shapes, target, patterns, operations=unknown) if objective.shapes else {},
+        unaligned.predicted(inside, target, patterns),
         spreads(record),
         outside,
         reference_times(record),
@@ -312,7 +326,7 @@ def select_measured(
     if objective.like is not None:
         return adopt(objective.like, measured, target, objective, name)
     if objective.with_curves:
-        objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept}, target))
+        objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept.measurements}, target))
     return select_kernels(measured, target, objective, name)
 
 
@@ -351,7 +365,42 @@ def select_predicted(
             "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
         )
     name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
-    return select_kernels(KnownTimes(times, constants=constants), target, objective, name)
+    more = unaligned.predicted(times, target, Patterns.parse(kernels))
+    return select_kernels(KnownTimes(times, unaligned=more, constants=constants), target, objective, name)
+
+
+def select_unaligned(
+    selection: Selection,
+    path: Path | None,
+    target: Target,
+    objective: Objective,
+    kernels: str,
+    heldout: ShapeSet | None,
+) -> Selection:
+    """Choose anew only the tables of a selection for what is not aligned.
+
+    Args:
+        selection: whose other tables are kept.
+        path: a record that has times of unaligned problems; None for the cost model alone.
+        target: the selection's.
+        objective: limits, and what the wheel is for.
+        kernels: include and exclude patterns on candidate names.
+        heldout: problems that are kept out.
+
+    Raises:
+        StoreError: the record cannot be read, or is another target's.
+    """
+    patterns = Patterns.parse(kernels)
+    operations = [x.operation for x in selection.table.sections]
+    record = None if path is None else _record_of(path, target)
+    times: OperationTimes = {}
+    if record is not None:
+        unseen = frozenset(heldout.sizes if heldout else ())
+        times, _ = split(measured_times(_legal_part(record, patterns, target)), unseen)
+    references = {} if record is None else reference_times(record)
+    guessed = unaligned.predicted(operations, target, patterns)
+    known = KnownTimes(times, unaligned=guessed, references=references, record=record)
+    return unaligned.renewed(selection, known, target, objective)
 
 
 def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:

@@ -12,7 +12,7 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
-from aot.core.operands import UNALIGNED_BITS, is_aligned, unaligned_loads
+from aot.core.operands import is_aligned, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
@@ -286,7 +286,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
         found.append(chosen)
     known = UnalignedTimes.of(measured.times, operations, target)
-    for operation in (x for x in operations if x.grouping is Grouping.DENSE and x.a.element.bits == UNALIGNED_BITS):
+    for operation in unaligned.asked_of(operations):
         fallback = fallbacks[operation.call]
         sections += unaligned.sections(operation, known, measured, kernels, fallback, target, objective)
     return _selection(found, sections, kernels, measured, target, objective, record_name)

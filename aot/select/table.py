@@ -334,5 +334,5 @@ def build_section(
         tuned.setdefault((problem.n, problem.k), []).append(problem)
     kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
     ladders = _ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at)
-    scope = Scope(num_groups, is_invariant, loads) if num_groups > 1 or is_invariant or loads else None
+    scope = Scope(num_groups, is_invariant, loads or None) if num_groups > 1 or is_invariant or loads else None
     return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)

@@ -12,22 +12,24 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import LOADS
+from aot.core.dispatch import LOADS, DispatchTable
 from aot.core.errors import SelectionError
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.operands import unaligned_loads
+from aot.core.operands import UNALIGNED_BITS, unaligned_loads
 from aot.core.problem import Problem
-from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Incumbent, choose
+from aot.select.joined import named_kernels, renumbered
+from aot.select.portfolio import MODELLED_TIE, TIE, Incumbent, choose
 from aot.select.table import build_section
 from aot.select.time_model import Model, Prior, TimeModel
 from aot.select.timed import Timed, is_general
 from aot.select.times import learned_where_missing, with_imputed_times
 from aot.space import cost
-from aot.space.enumeration import takes_loads, unaligned
+from aot.space.enumeration import Patterns, takes_loads, unaligned
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.core.dispatch import Section
@@ -35,12 +37,7 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.select.objective import KnownTimes, Objective
-
-MAX_KERNELS = 10
-"""Kernels of an operation's section in linear's layout; `MAX_LAYOUT_KERNELS` in another. Source: an assumption, which
-keeps the default wheel within 6 MiB; on the problems of the H200's record the mean regret is stated in
-docs/selection.md."""
-MAX_LAYOUT_KERNELS = 4
+    from aot.select.selection import Selection
 
 PREDICTED_CANDIDATES = 120
 """Candidates among which kernels are chosen by the cost model."""
@@ -58,15 +55,24 @@ def of_loads(times: OperationTimes, loads: int) -> dict[Operation, Times]:
     return {operation: rows for operation, rows in kept.items() if rows}
 
 
-def predicted(operation: Operation, target: Target, loads: int) -> Times:
-    """Predict the times of the candidates of a section by the cost model; of none where none can be built."""
-    candidates = [x for x in unaligned(operation, target, loads) if is_general(x)]
-    if not candidates:
-        return {}
-    problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
-    few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
-    rows = cost.estimate(few, problems, target).total_us.tolist()
-    return {p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+def asked_of(operations: Iterable[Operation]) -> list[Operation]:
+    """List the operations that have sections for what is not aligned, each once: those of one 16-bit product."""
+    is_of_them = (x for x in operations if x.grouping is Grouping.DENSE and x.a.element.bits == UNALIGNED_BITS)
+    return list(dict.fromkeys(is_of_them))
+
+
+def predicted(operations: Iterable[Operation], target: Target, patterns: Patterns) -> Mapping[int, OperationTimes]:
+    """Predict the times of the candidates of each section by the cost model, of operations of one 16-bit product."""
+    found: dict[int, dict[Operation, Times]] = {}
+    for loads, operation in product(LOADS, asked_of(operations)):
+        candidates = [x for x in unaligned(operation, target, loads, patterns) if is_general(x)]
+        if candidates:
+            problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
+            few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
+            rows = cost.estimate(few, problems, target).total_us.tolist()
+            of_loads = found.setdefault(loads, {})
+            of_loads[operation] = {p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,9 @@ def sections(
         rows = {p: row for p, row in rows.items() if row}
         is_measured = bool(rows)
         model: Model = known.models[loads] if is_measured else Prior(target, measured.constants)
-        rows = learned_where_missing(rows, model) if is_measured else predicted(operation, target, loads)
+        rows = (
+            learned_where_missing(rows, model) if is_measured else measured.unaligned.get(loads, {}).get(operation, {})
+        )
         if not rows:
             continue
         objective.progress(f"{operation.tag}: choosing kernels for operands of {loads} bytes")
@@ -125,7 +133,7 @@ def sections(
         try:
             portfolio = choose(
                 rows,
-                Budget(MAX_KERNELS if operation == operation.layouts[0] else MAX_LAYOUT_KERNELS),
+                objective.limits.of_unaligned(operation),
                 references=measured.references,
                 tie=TIE if is_measured else MODELLED_TIE,
                 incumbent=Incumbent(shipped | before),
@@ -150,3 +158,26 @@ def sections(
             loads=loads,
             at=lambda how_far: objective.progress(f"{operation.tag}, not aligned: {how_far}"),
         )
+
+
+def renewed(selection: Selection, measured: KnownTimes, target: Target, objective: Objective) -> Selection:
+    """Return a selection whose tables for what is not aligned are chosen anew; all else stays.
+
+    Args:
+        selection: kernels and tables.
+        measured: times of unaligned problems, measured and predicted.
+        target: the selection's.
+        objective: limits, and what the wheel is for.
+    """
+    aligned = tuple(x for x in selection.table.sections if not x.loads)
+    operations = [x.operation for x in aligned if not x.batch_invariant]
+    used = sorted(set().union(*map(named_kernels, aligned)))
+    numbers = {old: new for new, old in enumerate(used)}
+    kernels = [selection.kernels[x] for x in used]
+    found = list(renumbered(DispatchTable(aligned), numbers.__getitem__).sections)
+    fallbacks = {x.operation: x.fallback for x in found}
+    known = UnalignedTimes.of(measured.times, operations, target)
+    for operation in asked_of(operations):
+        found += sections(operation, known, measured, kernels, fallbacks[operation], target, objective)
+    table = DispatchTable(tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:]))))
+    return replace(selection, kernels=tuple(kernels), table=table, coverage=objective.covered(table, tuple(kernels)))

@@ -98,9 +98,11 @@ def unaligned(operation: Operation, target: Target, loads: int, patterns: Patter
         loads: what `aot.core.dispatch.Section.loads` is: bytes of which A and B are multiples.
         patterns: which names are kept.
     """
-    pairs = judge(operation, target, patterns or Patterns(), only_able=True)
-    found = (x for x, verdict in pairs if isinstance(verdict, Accepted) and takes_loads(x, loads))
-    return [x for x in found if family_of(x).alignment(x).loads in (loads, LOADS[0])]
+    patterns = patterns or Patterns()
+    families = [x for x in families_of(operation, target) if not x.is_fallback and not unbuilt(x, operation)]
+    every = (x for family in families for x in family.candidates(operation, target))
+    able = (x for x in every if takes_loads(x, loads) and family_of(x).alignment(x).loads in (loads, LOADS[0]))
+    return [x for x in able if patterns.keep(x.name) and isinstance(check(x, operation, target), Accepted)]
 
 
 def takes_loads(candidate: Candidate, loads: int) -> bool:

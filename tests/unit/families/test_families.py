@@ -15,7 +15,7 @@ from tests.unit.twins import BF16, problem_of
 NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py"))
 
 NEW_FAMILY = """
-from aot.core.candidate import Candidate, Rejected, Reason, Resources, Workspace
+from aot.core.candidate import Alignment, Candidate, Rejected, Reason, Resources, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16
@@ -28,6 +28,7 @@ class Newest:
     is_fallback = False
     loads_outside = True
     widens_fp8 = False
+    peak_share = 1.0
     prefetches_b = False
     own_clusters = ()
     types = (BF16,)
@@ -47,6 +48,9 @@ class Newest:
 
     def workspace(self, candidate):
         return Workspace()
+
+    def alignment(self, candidate):
+        return Alignment()
 
     def sum_order(self, candidate):
         return "new"
@@ -71,6 +75,7 @@ def test_families_are_found_by_their_modules():
             "h200",
             [
                 "cluster_split_k",
+                "mma_sync",
                 "simt",
                 "sm90_block_scale",
                 "sm90_cluster_split_k",
@@ -83,7 +88,10 @@ def test_families_are_found_by_their_modules():
                 "sm90_stream_k",
             ],
         ),
-        ("thor", ["cluster_split_k", "simt", "sm100_grouped", "sm100_persistent", "sm100_quack", "sm100_tgv"]),
+        (
+            "thor",
+            ["cluster_split_k", "mma_sync", "simt", "sm100_grouped", "sm100_persistent", "sm100_quack", "sm100_tgv"],
+        ),
     ],
 )
 def test_families_of_a_target(target, names):

@@ -216,7 +216,9 @@ def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
         assert reason(candidate, "h200", Operation.BF16_KK_RESIDUAL) == (Reason.REGISTERS, message)
 
 
-@pytest.mark.parametrize(("schedule", "expected"), [("", Alignment(16, 16)), (ELEMENTS, Alignment(16, 1))])
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("", Alignment(16, 16)), (ELEMENTS, Alignment(16, 1, has_price=True))]
+)
 def test_kernels_that_store_elements_take_any_rows_of_d(schedule, expected):
     candidate = replace(TILE, schedule=schedule)
     assert isinstance(check(candidate, BF16, H200), Accepted)

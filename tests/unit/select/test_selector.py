@@ -22,10 +22,10 @@ from aot.select.incumbent import incumbent_kernel
 from aot.select.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
 from aot.select.orders import OrderedTimes
 from aot.select.selection import AgainstReference, parse_selection
-from aot.select.selector import UNTRIED, fallback_key, select_kernels
+from aot.select.selector import fallback_key, select_kernels
 from aot.select.table import renamed
 from aot.select.timed import Timed
-from aot.select.times import measured_times, spreads
+from aot.select.times import UNTRIED, learned_where_missing, measured_times, spreads
 from aot.space.legality import check
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
@@ -157,10 +157,10 @@ def test_a_learned_time_is_not_below_the_best_measured_one():
     times = rows_of((10, 11), (20, 21, 30))[BF16]
     first, second = sorted(times)
     for model, learned in ((Shades({C: 4.0}), UNTRIED * 10), (Shades({C: 12.0}), 12.0)):
-        found = select._learned_where_missing(times, model)
+        found = learned_where_missing(times, model)
         assert found[first] == {A: 10.0, B: 11.0, C: pytest.approx(learned)}
         assert found[second] == {A: 20.0, B: 21.0, C: 30.0}  # what was measured stands
-    more = select._learned_where_missing(times, Even(), (SPLIT,))
+    more = learned_where_missing(times, Even(), (SPLIT,))
     assert [row[SPLIT] for row in (more[first], more[second])] == pytest.approx([UNTRIED * 10, UNTRIED * 20])
 
 
