@@ -31,6 +31,11 @@ ones, count 1. Source: the H200 record, where the 204 problems of `representativ
 sampled ones that would outvote them (docs/log/2026-11-21-selections.md)."""
 
 
+MAX_OTHER_UNALIGNED = 4
+"""Kernels of a section for what is not aligned, of other layouts than linear's and of epilogues. Source: on an H200's
+times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14% (docs/selection.md)."""
+
+
 @dataclass(frozen=True)
 class SelectionLimits:
     """How many kernels an operation may have, or which regret; the latter counts in linear's layout."""
@@ -41,12 +46,14 @@ class SelectionLimits:
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
-    max_unaligned_kernels: int = 10
-    """Of a section for what is not aligned, of which an operation has up to four."""
+    max_unaligned_kernels: int = 6
+    """Of a section for what is not aligned in linear's layout without an epilogue; `MAX_OTHER_UNALIGNED` of others."""
 
     def of_unaligned(self, operation: Operation) -> Budget:
         """Return the budget of a section of an operation for what is not aligned."""
-        return Budget(min(self.max_unaligned_kernels, self.of(operation).max_kernels))
+        is_plain = operation.layout is Layout.KK and not operation.epilogue.steps
+        most = self.max_unaligned_kernels if is_plain else min(self.max_unaligned_kernels, MAX_OTHER_UNALIGNED)
+        return Budget(min(most, self.of(operation).max_kernels))
 
     def of(self, operation: Operation) -> Budget:
         """Return the budget of one operation."""

@@ -17,6 +17,7 @@ from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.operands import UNALIGNED_BITS, unaligned_loads
+from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.select.joined import named_kernels, renumbered
 from aot.select.portfolio import MODELLED_TIE, TIE, Incumbent, choose
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.dispatch import Section
     from aot.core.measurement import OperationTimes, Times
-    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.select.objective import KnownTimes, Objective
     from aot.select.selection import Selection
@@ -55,6 +55,15 @@ def of_loads(times: OperationTimes, loads: int) -> dict[Operation, Times]:
     return {operation: rows for operation, rows in kept.items() if rows}
 
 
+def predicted_loads(operation: Operation) -> tuple[int, ...]:
+    """List the sections of an operation nothing of which was measured.
+
+    Kernels that take any operands answer for all; in linear's layout those whose n alone is odd, which are the most
+    common, have kernels that load as aligned ones do.
+    """
+    return (LOADS[0], LOADS[-1]) if operation.layout is Layout.KK else (LOADS[0],)
+
+
 def asked_of(operations: Iterable[Operation]) -> list[Operation]:
     """List the operations that have sections for what is not aligned, each once: those of one 16-bit product."""
     is_of_them = (x for x in operations if x.grouping is Grouping.DENSE and x.a.element.bits == UNALIGNED_BITS)
@@ -64,7 +73,7 @@ def asked_of(operations: Iterable[Operation]) -> list[Operation]:
 def predicted(operations: Iterable[Operation], target: Target, patterns: Patterns) -> Mapping[int, OperationTimes]:
     """Predict the times of the candidates of each section by the cost model, of operations of one 16-bit product."""
     found: dict[int, dict[Operation, Times]] = {}
-    for loads, operation in product(LOADS, asked_of(operations)):
+    for operation, loads in ((x, y) for x in asked_of(operations) for y in predicted_loads(x)):
         candidates = [x for x in unaligned(operation, target, loads, patterns) if is_general(x)]
         if candidates:
             problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
@@ -115,15 +124,15 @@ def sections(
         objective: told how far it is.
     """
     before: frozenset[Candidate] = frozenset()
-    for loads in LOADS:
+    any_measured = any(rows.get(operation) for rows in known.filled.values())
+    for loads in LOADS if any_measured else predicted_loads(operation):
         rows = known.filled.get(loads, {}).get(operation, {})
         rows = {p: {x: t for x, t in row.items() if takes_loads(x, loads)} for p, row in rows.items()}
         rows = {p: row for p, row in rows.items() if row}
         is_measured = bool(rows)
         model: Model = known.models[loads] if is_measured else Prior(target, measured.constants)
-        rows = (
-            learned_where_missing(rows, model) if is_measured else measured.unaligned.get(loads, {}).get(operation, {})
-        )
+        guessed = {} if any_measured else measured.unaligned.get(loads, {}).get(operation, {})
+        rows = learned_where_missing(rows, model) if is_measured else guessed
         if not rows:
             continue
         objective.progress(f"{operation.tag}: choosing kernels for operands of {loads} bytes")
