@@ -26,6 +26,10 @@ MAX_STAGES = 4
 TARGET_SMEM_BYTES = 100 * 1024
 """Shared memory of a CTA up to which two fit an SM of 228 KiB, with what the driver takes of each."""
 
+MAX_SHARED_ACCUMULATORS = 64
+"""Accumulator registers of a thread up to which two CTAs of 256 threads share the 65,536 registers of an SM without
+spills, nvidia-cutlass-dsl 4.8.1, 2026-11-27."""
+
 WARPS = {
     (16, 16): ((1, 1, 8), (1, 1, 4)),
     (16, 32): ((1, 1, 8), (1, 2, 4)),
@@ -112,6 +116,12 @@ class Tile:
     def num_stages(self) -> int:
         """Stages of the ring: as many as leave room for a second CTA, two at least."""
         return max(2, min(MAX_STAGES, TARGET_SMEM_BYTES // self.stage_bytes))
+
+    @property
+    def num_blocks_per_sm(self) -> int:
+        """CTAs that are to fit an SM at once: two where shared memory and registers allow it."""
+        fits = self.smem_bytes <= TARGET_SMEM_BYTES and self.num_accumulators <= MAX_SHARED_ACCUMULATORS
+        return 2 if fits else 1
 
     @property
     def num_sums(self) -> int:
