@@ -163,6 +163,14 @@ AXES = (
     help="Selection of the same target whose other operations are kept as they are, kernels and tables; what is "
     "selected now takes the place of its own.",
 )
+@option(
+    "--unaligned/--no-unaligned",
+    only=[CHOSEN],
+    default=True,
+    show_default=True,
+    help="Give 16-bit products tables for operands that are not aligned to 16 bytes; without, the general kernel "
+    "computes these, many times slower, and the wheel is smaller.",
+)
 @click.option(
     "--only-unaligned",
     is_flag=True,
@@ -213,6 +221,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         operations=values["operations"] or (),
         curve=values["curve"],
         batch_invariant=values["batch_invariant"],
+        unaligned=values["unaligned"],
         only_unaligned=values["only_unaligned"],
     )
     if request.only_unaligned and request.keep is None:

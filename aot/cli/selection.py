@@ -97,6 +97,8 @@ class Request:
     """The only ones that it is to have; where there are none, those of the record or of the shape set."""
     curve: bool = False
     batch_invariant: bool = False
+    unaligned: bool = True
+    """Whether 16-bit products get tables for what is not aligned."""
     only_unaligned: bool = False
     """Whether only the tables of `keep` for what is not aligned are chosen anew."""
 
@@ -115,6 +117,7 @@ def select(request: Request) -> Selection:
         request.named_weight,
         request.epilogues,
         shapes.having(request.operations) if request.operations else (),
+        unaligned=request.unaligned,
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
         like=_like(request),

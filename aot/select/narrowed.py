@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.dispatch import Column, DispatchTable, look_up, takes_aligned
+from aot.core.dispatch import LOADS, Column, DispatchTable, look_up, takes_aligned
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.operands import as_launched, unaligned_loads
 from aot.core.tile_order import HEURISTIC
@@ -40,6 +40,10 @@ NUM_COMMON = 4
 """Kernels of an operation that are kept for sizes that were not asked for: those that answer most steps of the grid. An
 assumption: beside the kernels of a model's own problems few are needed, and each is compiled."""
 
+NUM_COMMON_UNALIGNED = 2
+"""The same of the table for operands of any alignment. The tables for those that are aligned to 4 bytes and more are left
+out where nothing is asked of them: that one answers."""
+
 LEFT_OUT = 1e3
 """What is added to the logarithm of the time of a kernel that is left out: more than any sum of times."""
 
@@ -61,7 +65,8 @@ def _common(section: Section, selection: Selection) -> Iterator[int]:
     counts = Counter(kernel for column in section.grid.columns for kernel in column.kernels)
     keys = selection.kernels
     able = (x for x in counts if is_general(keys[x].candidate) and takes_aligned(FamilyKernel.of(keys[x])))
-    yield from sorted(able, key=lambda x: (-counts[x], x))[:NUM_COMMON]
+    count = NUM_COMMON_UNALIGNED if section.loads else NUM_COMMON
+    yield from sorted(able, key=lambda x: (-counts[x], x))[:count]
 
 
 def _row(row: Row, kept: Collection[int], *, is_asked: bool) -> Row:
@@ -128,7 +133,8 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
         ]
         if section.loads:
             own = [x for x in problems if x.operation == section.operation and unaligned_loads(x) == section.loads]
-        sections.append(_narrowed(section, own, selection, target))
+        if own or section.loads in (0, LOADS[0]):
+            sections.append(_narrowed(section, own, selection, target))
     used = sorted(set().union(*map(named_kernels, sections)))
     numbers = {old: new for new, old in enumerate(used)}
     kernels = tuple(selection.kernels[x] for x in used)

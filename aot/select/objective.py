@@ -121,6 +121,8 @@ class Objective:
     """The only ones that the selection is to have; where there are none, those with times, and those of `epilogues`."""
     by_fallback: tuple[Operation, ...] = ()
     """Those besides that only the fallback computes on the target."""
+    unaligned: bool = False
+    """Whether operations of one 16-bit product get tables besides for operands that are not aligned."""
     batch_invariant: bool = False
     """Whether each operation of one product gets a table besides by which a row's bits do not depend on m."""
     with_curves: bool = False

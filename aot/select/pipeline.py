@@ -315,7 +315,7 @@ def select_measured(
     measured = KnownTimes(
         inside,
         predicted_times(objective.shapes, target, patterns, operations=unknown) if objective.shapes else {},
-        unaligned.predicted(inside, target, patterns),
+        unaligned.predicted(inside if objective.unaligned else (), target, patterns),
         spreads(record),
         outside,
         reference_times(record),
@@ -365,7 +365,7 @@ def select_predicted(
             "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
         )
     name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
-    more = unaligned.predicted(times, target, Patterns.parse(kernels))
+    more = unaligned.predicted(times if objective.unaligned else (), target, Patterns.parse(kernels))
     return select_kernels(KnownTimes(times, unaligned=more, constants=constants), target, objective, name)
 
 

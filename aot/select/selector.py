@@ -285,8 +285,9 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
         sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
         found.append(chosen)
-    known = UnalignedTimes.of(measured.times, operations, target)
-    for operation in unaligned.asked_of(operations):
+    asked = unaligned.asked_of(operations) if objective.unaligned else []
+    known = UnalignedTimes.of(measured.times, asked, target)
+    for operation in asked:
         fallback = fallbacks[operation.call]
         sections += unaligned.sections(operation, known, measured, kernels, fallback, target, objective)
     return _selection(found, sections, kernels, measured, target, objective, record_name)

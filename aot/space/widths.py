@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, KernelKey
-from aot.families.sm90_one_tile import FAMILY, WIDTHS
+from aot.families.sm90_one_tile import FAMILY
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def of_widths(candidate: Candidate, operation: Operation, target: Target) -> tup
 
     None where there is none: the kernel is of another family, or of an operation, or of tiles, that none is built for.
     """
-    if candidate.family != FAMILY.name or candidate.schedule == WIDTHS or candidate.num_stages:
+    if candidate.family != FAMILY.name or candidate.schedule or candidate.num_stages:
         return None
     if candidate.cluster_m * candidate.cluster_n > MAX_TILES:
         return None

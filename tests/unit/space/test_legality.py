@@ -80,12 +80,14 @@ def test_a_device_with_less_shared_memory_takes_fewer():
 
     assert counts(THOR) == {
         "cluster_split_k": (120, 0),
+        "mma_sync": (116, 0),
         "sm100_persistent": (1152, 0),
         "sm100_quack": (3360, 0),
         "sm100_tgv": (12, 3),
     }
     assert counts(SMALL) == {
         "cluster_split_k": (92, 0),
+        "mma_sync": (104, 12),
         "sm100_persistent": (1104, 288),
         "sm100_quack": (3048, 888),
         "sm100_tgv": (3, 12),
@@ -159,7 +161,9 @@ def test_splits_and_modes_go_together(split_k, mode):
 
 
 def test_an_unknown_family_is_an_error():
-    with pytest.raises(CandidateError, match=r"no kernel family 'sm80'; there are: cluster_split_k, simt, sm100_"):
+    with pytest.raises(
+        CandidateError, match=r"no kernel family 'sm80'; there are: cluster_split_k, mma_sync, simt, sm100_"
+    ):
         check(Candidate("sm80", 128, 128), BF16, THOR)
 
 

@@ -1,0 +1,85 @@
+"""The family for operands of any alignment: its space, its limits, what it asks for."""
+
+from dataclasses import replace
+
+import pytest
+
+from aot.core.candidate import Accepted, Alignment, Candidate, Reason, Rejected
+from aot.core.epilogue import Epilogue
+from aot.core.operation import Layout, Operation
+from aot.core.target import load_target
+from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, PAD, WARPS, Tile
+from aot.families.mma_sync import FAMILY, tile_of
+from aot.space.enumeration import takes_loads, unaligned
+from aot.space.legality import check
+
+H200 = load_target("h200")
+THOR = load_target("thor")
+TILE = Candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
+
+OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.grouping in FAMILY.groupings]
+
+
+def test_takes_every_layout_and_epilogue_of_16_bits():
+    assert {x.layout for x in OPERATIONS} == set(Layout)
+    assert {x.epilogue for x in OPERATIONS} == set(Epilogue)
+    assert all(isinstance(check(TILE, x, target), Accepted) for x in OPERATIONS for target in (H200, THOR))
+
+
+@pytest.mark.parametrize("target", ["h200", "thor"])
+def test_every_candidate_is_legal_and_fits_the_instructions(target):
+    device = load_target(target)
+    found = list(FAMILY.candidates(Operation.BF16_KK, device))
+    assert len(found) == 4 * sum(len({x[2] for x in warps}) for warps in WARPS.values())
+    for candidate in found:
+        assert isinstance(check(candidate, Operation.BF16_KK, device), Accepted), candidate.name
+        tile = tile_of(candidate, Operation.BF16_KK)
+        assert tile.warp_rows % MMA_M == tile.warp_columns % (2 * MMA_N) == tile.block_k % (MMA_K * tile.warps[2]) == 0
+        assert tile.num_threads <= 1024
+        assert tile.num_accumulators <= 128
+
+
+@pytest.mark.parametrize(("schedule", "loads"), [("a16k1", 16), ("a8k2", 8), ("a4k1", 4), ("a2k2", 2)])
+def test_asks_for_what_its_loads_take_and_nothing_of_d(schedule, loads):
+    candidate = replace(TILE, schedule=schedule)
+    assert FAMILY.alignment(candidate) == Alignment(loads, 1)
+    assert [takes_loads(candidate, x) for x in (2, 4, 8, 16)] == [x >= loads for x in (2, 4, 8, 16)]
+
+
+def test_sections_are_searched_with_loads_as_wide_as_they_give_and_with_shifted_ones():
+    of_8 = {FAMILY.alignment(x).loads for x in unaligned(Operation.BF16_KK, THOR, 8) if x.family == FAMILY.name}
+    assert of_8 == {8, 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "message"),
+    [
+        ({"schedule": "a3k1"}, Reason.COMBINATION, "bytes of a load, warps along k; got 'a3k1'"),
+        ({"schedule": ""}, Reason.COMBINATION, "got ''"),
+        ({"schedule": "a8k8"}, Reason.TILE, "64x64 with 8 warps along k is no tile; expected one of 16x16 k8/4"),
+        ({"tile_n": 48}, Reason.TILE, "64x48 with 2 warps along k is no tile"),
+        ({"swap_ab": True}, Reason.COMBINATION, "computes a tile in a CTA"),
+        ({"cluster_m": 2}, Reason.COMBINATION, "computes a tile in a CTA"),
+        ({"num_stages": 3}, Reason.COMBINATION, "with as many stages as pay"),
+    ],
+)
+def test_other_candidates_are_refused_by_name(change, why, message):
+    found = FAMILY.check(replace(TILE, **change), Operation.BF16_KK, H200)
+    assert isinstance(found, Rejected)
+    assert found.reason is why
+    assert message in found.message
+
+
+@pytest.mark.parametrize("block", [32, 64, 128])
+@pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
+def test_rows_of_a_stage_lie_in_different_banks(block, extent):
+    """Eight rows that `ldmatrix` reads at once are 16 bytes each; banks repeat every 128."""
+    for row in (block + PAD, extent + PAD):
+        assert sorted(i * row * 2 // 16 % 8 for i in range(8)) == list(range(8))
+
+
+def test_the_sums_lie_over_the_stages():
+    tile = Tile(128, 128, (2, 4, 1), 16, a_is_k_major=True, b_is_k_major=False)
+    assert tile.stage_bytes == 2 * (128 * (32 + PAD) + 32 * (128 + PAD))
+    assert tile.smem_bytes == max(tile.num_stages * tile.stage_bytes, 4 * 128 * (128 + 4))
+    assert tile.num_blocks_per_sm == 2
