@@ -235,7 +235,7 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
     for block in listed_whole(parts) if values["tensor_parallel"] > 1 else ():
         whole = f"{block.name} {block.n} x {block.k}"
         notes.append(f"listed whole, since it is in no block that several GPUs are known to share: {whole}")
-    notes += [f"the slow fallback serves {x}, which is no multiple of 8" for x in unaligned(found)]
+    notes += [f"{x} is no multiple of 8: kernels for what is not aligned serve it" for x in unaligned(found)]
     return ConfiguredShapes(text, tuple(notes), len(found), library if is_walked else "")
 
 

@@ -60,7 +60,7 @@ class Ladder:
 
 
 def unaligned(found: Sequence[Linear]) -> list[str]:
-    """List the weights that the tuned kernels do not take as they lie."""
+    """List the weights that make operands which are not aligned."""
     return [f"{x.name} {x.n} x {x.k}" for x in found if not is_aligned(Weight(x.name, x.n, x.k))]
 
 
@@ -73,21 +73,13 @@ def shape_text(name: str, source: str, found: Sequence[Linear], ladder: Ladder, 
         found: the Linears.
         ladder: the m.
         element: the type of the weights.
-
-    Raises:
-        ShapeFileError: no weight is one that the tuned kernels take.
     """
-    if len(unaligned(found)) == len(found):
-        raise ShapeFileError(
-            f"{source}: no Linear has n and k that are multiples of {ALIGNMENT}; nothing is to tune: the "
-            "fallback serves such a model"
-        )
     head = [f"# Every Linear of a model, made by aot shapes from-config of {one_line(source)}."]
     head.append("# `counts` says how often a weight stands in the model: what one pass launches at that m.")
-    slow = unaligned(found)
-    if slow:
-        head.append(f"# n or k is no multiple of {ALIGNMENT}, so that the slow fallback serves it:")
-        head += [f"#   {one_line(x)}" for x in slow]
+    odd = unaligned(found)
+    if odd:
+        head.append(f"# n or k is no multiple of {ALIGNMENT}, so that kernels for what is not aligned serve it:")
+        head += [f"#   {one_line(x)}" for x in odd]
     return "\n".join(["\n".join(head) + "\nversion = 1\n", *(_model(name, x, ladder, element) for x in found)])
 
 

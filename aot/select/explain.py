@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Choice, Ladder, Row, Section, Tier, look_up, round_up
 from aot.core.errors import SelectionError
-from aot.core.operands import as_launched
+from aot.core.operands import as_launched, misalignment, section_loads
 from aot.core.problem import Problem
 from aot.core.tile_order import order_name
 from aot.families import family_of
@@ -160,16 +160,20 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
         raise SelectionError(f"the selection has no table for {call}; its wheel refuses such operands")
     launched = as_launched(problem, sections)
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    if launched is None:
+    unaligned = selection.table.unaligned_section(problem.operation, section_loads(problem, sections))
+    if launched is None and unaligned is None:
         key = selection.kernels[next(iter(sections.values())).fallback]
         why = f"  fallback   {why_general(problem)}; the table has no time"
         lines = [problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)]
         return _explained(problem, key, "fallback", target, lines)
-    section = selection.table.section(launched.operation, launched.num_groups)
+    launched = launched or problem
+    section = unaligned or selection.table.section(launched.operation, launched.num_groups)
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
     lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice, launched.m)}"]
     lines += [f"  read as    {launched.name}, which is the same memory"] if launched != problem else []
+    if unaligned:
+        lines.append(f"  operands   {misalignment(problem)}; A and B are loaded by up to {section.loads} bytes")
     own_row, compared, no_time = None, launched, ""
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)

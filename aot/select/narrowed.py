@@ -41,7 +41,7 @@ NUM_COMMON = 4
 assumption: beside the kernels of a model's own problems few are needed, and each is compiled."""
 
 NUM_COMMON_UNALIGNED = 2
-"""The same of the table for operands of any alignment. The tables for those that are aligned to 4 bytes and more are left
+"""The same of the table for operands of any alignment. Those for operands that are aligned to 4 bytes or more are left
 out where nothing is asked of them: that one answers."""
 
 LEFT_OUT = 1e3

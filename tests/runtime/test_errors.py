@@ -104,7 +104,8 @@ def test_a_named_kernel_refuses_what_it_cannot_take(library, manifest):
         assert library.launch_kernel(1, stated) == 4
         assert library.error() == (
             f"kernel {names[1]} cannot take these operands; expected A contiguous along k, B along k, addresses and "
-            "leading strides of both multiples of 16 bytes, those of D and its rows of 16, k above 0; use aot_gemm_launch"
+            "leading strides of both multiples of 16 bytes, those of D and its rows of 16, k above 0; use "
+            "aot_gemm_launch"
         )
     assert manifest.kernels[3].m_multiple == 256
     assert library.launch_kernel(3, problem(128, 16, 16)) == 3

@@ -65,7 +65,7 @@ def explain(
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
         "grid": "tier 2: n and k are rounded up onto the grid, m to a step of its column",
-        "fallback": "fallback: a leading stride or an address is not a multiple of 16 bytes, or k is 0",
+        "fallback": "fallback: no tuned kernel takes these strides and addresses, or k is 0",
     }
     what = f"{got.dtype} m {m} n {n} k {k}, layout {layout}{', with a bias' if got.bias else ''}"
     what += f", a batch of {got.batch}" if got.batch > 1 else ""

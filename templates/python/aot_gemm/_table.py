@@ -49,7 +49,7 @@ class Plan:
     state: str
     """How far the kernel was tried: `run`, `executed` or `compiled`, as `info().states` counts them."""
     tier: str
-    """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: not aligned to 16 bytes."""
+    """`tuned`: this (n, k) has a ladder of its own; `grid`: any other; `fallback`: no tuned kernel takes it."""
     bucket: tuple[int, int, int] | None
     """Upper edges (m, n, k) of the bucket or cell, of the problem or group as looked up; none for the fallback."""
     bucket_batch: int | None

@@ -102,14 +102,17 @@ def test_images_meet_their_patches_and_what_the_fallback_serves_is_said():
     result = aot("shapes", "from-config", "vit.json", "-o", "x.toml", "--batch", "1,2,64")
     assert (result.exit_code, result.stderr) == (
         0,
-        "the slow fallback serves classifier 2 x 64, which is no multiple of 8\n",
+        "classifier 2 x 64 is no multiple of 8: kernels for what is not aligned serve it\n",
     )
     found = load_shape_set("x.toml")
     assert {model.m for model in found.models if model.weights[0].name != "classifier"} == {(5, 10)}
     assert [(x.weights[0].n, x.m) for x in found.models if x.weights[0].name == "classifier"] == [(2, (1, 2, 64))]
     assert {operation.element for operation in found.operations} == {FP16}
     text = Path("x.toml").read_text()
-    assert "# n or k is no multiple of 8, so that the slow fallback serves it:\n#   classifier 2 x 64\n" in text
+    assert (
+        "# n or k is no multiple of 8, so that kernels for what is not aligned serve it:\n#   classifier 2 x 64\n"
+        in text
+    )
 
 
 def test_options_for_m_type_forms_and_gpus():
