@@ -4,7 +4,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cutlass
 from cutlass import Constexpr, Int32, Int64, Uint32, const_expr, cute, range_constexpr
@@ -17,21 +17,6 @@ SEGMENT = 8
 """Rows of a matrix that `ldmatrix` reads, and elements of each. Source: PTX ISA, ldmatrix."""
 
 SEGMENT_BYTES = SEGMENT * ITEM_BYTES
-
-
-class Cursor(NamedTuple):
-    """Where a thread's pieces of an operand's part lie, which is worked out once; tensors of one mode, the turns."""
-
-    addresses: Any
-    """Int64, of the first block of k, in bytes."""
-    ends: Any
-    """Int64, behind the last element of the rows, in bytes: of the first block where rows lie along m or n."""
-    offsets: Any
-    """Int32, in a stage, in elements."""
-    steps: Any
-    """Int32, of k in a block; None where a row has all of a block's."""
-    shifts: Any
-    """Int32, elements from an aligned address to the row's first, of the pieces that `Side.aligned` moves; or None."""
 
 
 @dataclass(frozen=True)
@@ -50,34 +35,19 @@ class Side:
         return self.block_k if self.is_k_major else self.extent
 
     @property
-    def num_rows(self) -> int:
-        """Rows, as they lie in memory."""
-        return self.extent if self.is_k_major else self.block_k
-
-    @property
-    def is_shifted(self) -> bool:
-        """Whether rows may begin at any element, so that they are copied from an aligned address in front of them."""
-        return self.loads == ITEM_BYTES
-
-    @property
-    def piece_bytes(self) -> int:
-        """Bytes of a copy."""
-        return SEGMENT_BYTES if self.is_shifted else self.loads
-
-    @property
-    def per_row(self) -> int:
-        """Copies of a row: one more than it has pieces where it may begin inside of one."""
-        return self.row_length * ITEM_BYTES // self.piece_bytes + (1 if self.is_shifted else 0)
+    def piece(self) -> int:
+        """Elements of a copy."""
+        return self.loads // ITEM_BYTES
 
     @property
     def num_pieces(self) -> int:
         """Copies of the whole part."""
-        return self.num_rows * self.per_row
+        return self.extent * self.block_k // self.piece
 
     @property
-    def num_segments(self) -> int:
-        """Pieces of 16 bytes that a shifted part is moved by."""
-        return self.extent * self.block_k // SEGMENT
+    def num_turns(self) -> int:
+        """Copies of a thread, at most."""
+        return -(-self.num_pieces // self.num_threads)
 
     @property
     def layout(self) -> Any:
@@ -85,77 +55,90 @@ class Side:
         stride = (self.row_length + PAD, 1) if self.is_k_major else (1, self.row_length + PAD)
         return cute.make_layout((self.extent, self.block_k), stride=stride)
 
-    def num_turns(self, count: int) -> int:
-        """Return how many of so many pieces a thread has at most."""
-        return -(-count // self.num_threads)
+    @cute.jit
+    def place(self, thread: Int32, turn: Constexpr[int]) -> Any:
+        """Return (row, k, whether there is one) of a thread's piece, whose first element is meant."""
+        index = thread + turn * self.num_threads
+        inner = index % (self.row_length // self.piece) * self.piece
+        outer = index // (self.row_length // self.piece)
+        row, k = (outer, inner) if const_expr(self.is_k_major) else (inner, outer)
+        return row, k, index < self.num_pieces
 
     @cute.jit
-    def row_address(self, source: cute.Tensor, first_row: Int32, outer: Int32) -> Any:
-        """Return the address of a row of the first block, as it lies in memory, in bytes."""
+    def num_left(self, source: cute.Tensor, first_row: Int32, first_k: Int32, row: Int32, k: Int32) -> Int32:
+        """Count the elements of a piece that lie inside the operand, from (first_row + row, first_k + k) on."""
+        rows, depth = cute.size(source, mode=[0]) - first_row - row, cute.size(source, mode=[1]) - first_k - k
+        along, across = (depth, rows) if const_expr(self.is_k_major) else (rows, depth)
+        left = cutlass.max(cutlass.min(Int32(along), Int32(self.piece)), Int32(0))
+        return Int32(cutlass.select_(across > 0, left, Int32(0)))
+
+    @cute.jit
+    def copy(self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
+        """Copy the part asynchronously, in pieces of 4 bytes or more."""
+        for turn in range_constexpr(self.num_turns):
+            row, k, is_there = self.place(thread, turn)
+            if is_there:
+                left = self.num_left(source, first_row, first_k, row, k)
+                offset = cute.crd2idx((first_row + row, first_k + k), source.layout)
+                address = source.iterator + cutlass.select_(left > 0, Int64(offset), Int64(0))
+                target = stage.iterator + cute.crd2idx((row, k), stage.layout)
+                modifier = prims.LoadCacheModifier.CG if self.loads == 16 else prims.LoadCacheModifier.CA
+                prims.cp_async_shared_global(
+                    target.to_llvm_ptr(), address.to_llvm_ptr(), self.loads, modifier, cp_size=left * ITEM_BYTES
+                )
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether rows may begin at any element, so that they are copied from an aligned address in front of them."""
+        return self.loads == ITEM_BYTES
+
+    @property
+    def num_windows(self) -> int:
+        """Copies of 16 bytes of the whole part where rows are shifted: each row has one more than it has pieces."""
+        return self.extent * self.block_k // SEGMENT // self.per_row * (self.per_row + 1)
+
+    @property
+    def per_row(self) -> int:
+        """Pieces of 16 bytes of a row."""
+        return self.row_length // SEGMENT
+
+    @cute.jit
+    def row_address(self, source: cute.Tensor, first_row: Int32, first_k: Int32, outer: Int32) -> Any:
+        """Return the address of a row of the part, as it lies in memory, in bytes."""
         row, k = (outer, Int32(0)) if const_expr(self.is_k_major) else (Int32(0), outer)
-        return (source.iterator + cute.crd2idx((first_row + row, k), source.layout)).toint()
+        return (source.iterator + cute.crd2idx((first_row + row, first_k + k), source.layout)).toint()
 
     @cute.jit
-    def start(self, source: cute.Tensor, first_row: Int32, thread: Int32) -> Any:
-        """Work out where a thread's pieces lie."""
-        turns = self.num_turns(self.num_pieces)
-        addresses, ends = cute.make_rmem_tensor(turns, Int64), cute.make_rmem_tensor(turns, Int64)
-        offsets, steps = cute.make_rmem_tensor(turns, Int32), cute.make_rmem_tensor(turns, Int32)
-        rows, depth = cute.size(source, mode=[0]) - first_row, cute.size(source, mode=[1])
-        for turn in range_constexpr(turns):
-            index = thread + turn * self.num_threads
-            inner, outer = index % self.per_row, index // self.per_row
-            begin = self.row_address(source, first_row, outer)
-            address = begin - begin % self.piece_bytes if const_expr(self.is_shifted) else begin
-            length = depth if const_expr(self.is_k_major) else rows
-            if const_expr(self.is_k_major):
-                length = cutlass.select_(outer < rows, length, 0)
-            length = cutlass.max(Int32(length), Int32(0))
-            addresses[turn] = address + inner * self.piece_bytes
-            # A row that is not there ends where its first piece begins, so that no byte of it is read.
-            ends[turn] = cutlass.select_(length > 0, begin + Int64(length) * ITEM_BYTES, address)
-            offsets[turn] = outer * (self.row_length + PAD) + inner * (self.piece_bytes // ITEM_BYTES)
-            steps[turn] = outer
-        shifts = None
-        if const_expr(self.is_shifted):
-            shifts = cute.make_rmem_tensor(self.num_turns(self.num_segments), Int32)
-            for turn in range_constexpr(self.num_turns(self.num_segments)):
-                outer = (thread + turn * self.num_threads) // (self.row_length // SEGMENT)
-                shifts[turn] = Int32(self.row_address(source, first_row, outer) % SEGMENT_BYTES) // ITEM_BYTES
-        return Cursor(addresses, ends, offsets, None if const_expr(self.is_k_major) else steps, shifts)
+    def copy_shifted(
+        self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32
+    ) -> None:
+        """Copy the part asynchronously in pieces of 16 bytes, each row from the aligned address in front of it on.
 
-    @cute.jit
-    def copy(self, cursor: Cursor, source: cute.Tensor, stage: cute.Tensor, block: Int32, thread: Int32) -> None:
-        """Copy a block of k asynchronously: the bytes of each piece that the operand has, and zeros behind them.
-
-        Where rows are shifted, what lies in front of one in its first piece is of the row before; `aligned` leaves it
-        out. In front of the operand's first element nothing is read: such a piece is loaded element by element.
+        What lies in front of a row in its first piece is of the row before; `align` leaves it out. In front of the
+        operand's first element nothing is read: there the elements of a piece are loaded one by one.
         """
         start = source.iterator.toint()
-        stride = 1 if const_expr(self.is_k_major) else source.stride[1]
-        far = Int64(block) * (Int64(stride) * (self.block_k * ITEM_BYTES))
-        for turn in range_constexpr(self.num_turns(self.num_pieces)):
-            address, end = cursor.addresses[turn] + far, cursor.ends[turn]
-            if const_expr(cursor.steps is not None):
-                is_there = cursor.steps[turn] + block * self.block_k < cute.size(source, mode=[1])
-                end = cutlass.select_(is_there, end + far, address)
-            left = cutlass.max(cutlass.min(end - address, Int64(self.piece_bytes)), Int64(0))
-            if thread + turn * self.num_threads < self.num_pieces:
-                target = stage.iterator + cute.assume(cursor.offsets[turn], divby=self.piece_bytes // ITEM_BYTES)
-                if const_expr(self.is_shifted):
-                    if address >= start:
-                        self._copy_piece(source, target, address, Int32(left))
-                    else:
-                        self._copy_front(source, target, address, Int32(left))
+        for turn in range_constexpr(-(-self.num_windows // self.num_threads)):
+            index = thread + turn * self.num_threads
+            inner, outer = index % (self.per_row + 1), index // (self.per_row + 1)
+            row, k = (outer, Int32(0)) if const_expr(self.is_k_major) else (Int32(0), outer)
+            rows, depth = cute.size(source, mode=[0]) - first_row, cute.size(source, mode=[1]) - first_k
+            along, across = (depth, rows - row) if const_expr(self.is_k_major) else (rows, depth - k)
+            begin = self.row_address(source, first_row, first_k, outer)
+            address = begin - begin % SEGMENT_BYTES + inner * SEGMENT_BYTES
+            left = cutlass.min(begin + Int64(along) * ITEM_BYTES - address, Int64(SEGMENT_BYTES))
+            is_inside = (along > 0) & (across > 0) & (left > 0)
+            num_bytes = Int32(cutlass.select_(is_inside, left, Int64(0)))
+            offset = outer * (self.row_length + PAD) + inner * SEGMENT
+            if index < self.num_windows:
+                target = stage.iterator + offset
+                if address >= start:
+                    piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=16)
+                    prims.cp_async_shared_global(
+                        target.to_llvm_ptr(), piece.to_llvm_ptr(), 16, prims.LoadCacheModifier.CG, cp_size=num_bytes
+                    )
                 else:
-                    self._copy_piece(source, target, cutlass.select_(left > 0, address, start), Int32(left))
-
-    def _copy_piece(self, source: cute.Tensor, target: Any, address: Any, num_bytes: Int32) -> None:
-        """Copy a piece asynchronously, whose first `num_bytes` bytes are there; to be called while tracing."""
-        size = self.piece_bytes
-        piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=size)
-        modifier = prims.LoadCacheModifier.CG if size == SEGMENT_BYTES else prims.LoadCacheModifier.CA
-        prims.cp_async_shared_global(target.to_llvm_ptr(), piece.to_llvm_ptr(), size, modifier, cp_size=num_bytes)
+                    self._copy_front(source, target, address, num_bytes)
 
     @cute.jit
     def _copy_front(self, source: cute.Tensor, target: Any, address: Int64, num_bytes: Int32) -> None:
@@ -171,33 +154,38 @@ class Side:
             values[e] = value
 
     @cute.jit
-    def aligned(self, cursor: Cursor, stage: cute.Tensor, thread: Int32) -> Any:
-        """Read a thread's segments of a shifted part, moved to where its rows begin, as 32-bit words (4, turns)."""
-        turns = self.num_turns(self.num_segments)
-        words = cute.make_rmem_tensor((4, turns), Uint32)
-        for turn in range_constexpr(turns):
+    def aligned(self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> Any:
+        """Read a thread's pieces of a shifted part, moved to where its rows begin, as 32-bit words (4, turns)."""
+        words = cute.make_rmem_tensor((4, self.num_pieces_of_16 // self.num_threads + 1), Uint32)
+        for turn in range_constexpr(-(-self.num_pieces_of_16 // self.num_threads)):
             index = thread + turn * self.num_threads
-            if index < self.num_segments:
+            if index < self.num_pieces_of_16:
+                inner, outer = index % self.per_row, index // self.per_row
                 two = cute.make_rmem_tensor((4, 2), Uint32)
                 for half in range_constexpr(2):
-                    cute.autovec_copy(_words(stage, self._segment(index) + half * SEGMENT), two[None, half])
-                found = _shifted([two[i % 4, i // 4] for i in range(8)], cursor.shifts[turn])
+                    offset = outer * (self.row_length + PAD) + (inner + half) * SEGMENT
+                    cute.autovec_copy(_words(stage, offset), two[None, half])
+                begin = self.row_address(source, first_row, first_k, outer)
+                shift = Int32(begin % SEGMENT_BYTES) // ITEM_BYTES
+                found = _shifted([two[i % 4, i // 4] for i in range(8)], shift)
                 for i in range_constexpr(4):
                     words[i, turn] = found[i]
         return words
 
-    def _segment(self, index: Int32) -> Any:
-        """Return where a segment belongs in a stage, in elements."""
-        per_row = self.row_length // SEGMENT
-        return index // per_row * (self.row_length + PAD) + index % per_row * SEGMENT
+    @property
+    def num_pieces_of_16(self) -> int:
+        """Pieces of 16 bytes of the whole part."""
+        return self.extent * self.block_k // SEGMENT
 
     @cute.jit
     def write(self, words: cute.Tensor, stage: cute.Tensor, thread: Int32) -> None:
-        """Write a thread's segments to where they belong, once all threads have read theirs."""
-        for turn in range_constexpr(self.num_turns(self.num_segments)):
+        """Write a thread's pieces to where they belong, once all threads have read theirs."""
+        for turn in range_constexpr(-(-self.num_pieces_of_16 // self.num_threads)):
             index = thread + turn * self.num_threads
-            if index < self.num_segments:
-                cute.autovec_copy(words[None, turn], _words(stage, self._segment(index)))
+            if index < self.num_pieces_of_16:
+                inner, outer = index % self.per_row, index // self.per_row
+                offset = outer * (self.row_length + PAD) + inner * SEGMENT
+                cute.autovec_copy(words[None, turn], _words(stage, offset))
 
     @cute.jit
     def matrices(self, stage: cute.Tensor, row: Int32, k: Int32, rows_first: Constexpr[bool]) -> Any:

@@ -20,7 +20,7 @@ SUM_PAD = 4
 ALIGN_BYTES = 16
 """Alignment of a stage. Source: PTX ISA, ldmatrix and cp.async."""
 
-MAX_STAGES = 6
+MAX_STAGES = 4
 """Stages beyond which more bytes in flight gain nothing: an assumption."""
 
 TARGET_SMEM_BYTES = 100 * 1024
@@ -67,8 +67,6 @@ class Tile:
     """Bytes that a copy brings at once: 16, 8, 4 or 2."""
     a_is_k_major: bool
     b_is_k_major: bool
-    splits: int = 1
-    """CTAs of a cluster that share k."""
 
     @property
     def num_threads(self) -> int:
