@@ -196,7 +196,7 @@ class Alignment:
     stores: int = 16
     """Those of D and of what the epilogue reads are multiples of this; 1 where any element may begin a row."""
     has_price: bool = False
-    """Whether a kernel of the same tile that asks for 16 bytes is faster, so that this is for unaligned problems."""
+    """Whether kernels that ask for 16 bytes are faster, so that this one is for problems that are not aligned."""
 
 
 class Reason(Enum):

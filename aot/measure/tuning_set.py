@@ -164,13 +164,14 @@ class _Kernel:
     n_multiple: Extent
     is_fallback: bool
     orders_tiles: bool | None = None
-    load_alignment: Extent = ALIGNMENT_BYTES
-    store_alignment: Extent = ALIGNMENT_BYTES
+    load_alignment: Extent | None = None
+    store_alignment: Extent | None = None
 
     @property
     def kernel(self) -> TunedKernel:
         key = KernelKey(self.operation, self.candidate)
-        more = (self.is_fallback, bool(self.orders_tiles), self.load_alignment, self.store_alignment)
+        alignments = (x or ALIGNMENT_BYTES for x in (self.load_alignment, self.store_alignment))
+        more = (self.is_fallback, bool(self.orders_tiles), *alignments)
         return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, *more)
 
 

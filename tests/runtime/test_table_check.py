@@ -42,7 +42,8 @@ def step(m, number):
 
 
 GRID_0 = "kGrid0Kernels, 2},\n     "
-NO_LADDERS = "1,\n     1,\n     false,\n     false,\n     nullptr,\n     {},"
+NO_LADDERS = "1,\n     1,\n     false,\n     0,\n     false,\n     nullptr,\n     {},"
+OTHER = "which is for another operation or other operands"
 HALF_NAME = kernel(HALF, FALLBACK).name
 ONE_NAME, SPLIT_NAME, KN_NAME = (golden_manifest().kernels[i].name for i in (0, 3, 4))
 ORDER = "has order"
@@ -53,9 +54,9 @@ DAMAGES = {
                      "section 0, ladder row 2 names kernel 100 of 6"),
     "general_above": ("    {3, 3, 0},", "    {3, 6, 0},", "section 0, ladder row 0 names kernel 6 of 6"),
     "other_type": ("    {3, 3, 0},", "    {5, 3, 0},",
-                   f"section 0, ladder row 0 names {HALF_NAME}, which is for another operation"),
+                   f"section 0, ladder row 0 names {HALF_NAME}, which is for another operation or other operands"),
     "general_of_other_type": ("    {3, 3, 0},", "    {3, 5, 0},",
-                              f"section 0, ladder row 0 names {HALF_NAME}, which is for another operation"),
+                              f"section 0, ladder row 0 names {HALF_NAME}, {OTHER}"),
     "general_of_whole_tiles": ("    {3, 3, 0},", "    {3, 1, 0},",
                                f"section 0, ladder row 0: its general kernel {BIG} does not take all shapes"),
     "order_above": ("    {3, 3, 0},", "    {3, 3, 9},", f"section 0, ladder row 0 {ORDER} 9 {OF_SPLIT}"),

@@ -85,8 +85,12 @@ def test_shapes():
 def test_shapes_says_what_no_tuned_kernel_takes(workplace):
     (workplace / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7"))
     lines = succeed("shapes", "--shapes", "odd.toml").splitlines()
+    assert lines[-1] == "2 problems for each of bf16_kk"
+    eight = SHAPES.replace("n = 4096", "n = 7").replace('dtypes = ["bfloat16"]', 'operations = ["e4m3_bf16_kk"]')
+    (workplace / "odd.toml").write_text(eight.replace('layouts = ["kk"]\n', ""))
+    lines = succeed("shapes", "--shapes", "odd.toml").splitlines()
     assert lines[-2:] == [
-        "2 problems for each of bf16_kk",
+        "2 problems for each of e4m3_bf16_kk",
         "2 of them by the slow general kernel, whatever is tuned: n 7 is not a multiple of 8",
     ]
 
@@ -160,14 +164,14 @@ def test_import_and_select(tmp_path, monkeypatch):
     text = succeed("import", "results.sqlite", "--record", "mine.jsonl.gz")
     assert text.splitlines()[-2].split() == ["bf16_kk", "1", "1", "1", "0"]
     assert text.endswith("wrote mine.jsonl.gz; next: aot select --target h200 --record mine.jsonl.gz\n")
-    text = succeed("select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/s.json")
+    text = succeed("select", "--target", "h200", "--record", "mine.jsonl.gz", "--no-unaligned", "-o", "out/s.json")
     assert text.splitlines()[0] == "h200: 2 kernels, predicted (mine)"
     assert "9.0 us measured" in succeed("explain", "--selection", "out/s.json", "16", "4096", "4096")
     found = {
         words[0]: json.loads(succeed(*words, "--json"))
         for words in (
             ["import", "results.sqlite", "--record", "mine.jsonl.gz"],
-            ["select", "--target", "h200", "--record", "mine.jsonl.gz", "-o", "out/again.json"],
+            ["select", "--target", "h200", "--record", "mine.jsonl.gz", "--no-unaligned", "-o", "out/again.json"],
             ["explain", "--selection", "out/s.json", "16", "4096", "4096"],
             ["diff", "out/s.json", "out/again.json", "--record", "mine.jsonl.gz"],
         )
@@ -592,7 +596,9 @@ def test_no_summary_is_cut():
 
 def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monkeypatch, workplace):
     monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: pytest.fail("compiled"))
-    (workplace / "odd.toml").write_text(SHAPES.replace("n = 4096", "n = 7").replace("[1, 4096]", "[16, 4096]"))
+    of_fp8 = SHAPES.replace('dtypes = ["bfloat16"]', 'operations = ["e4m3_bf16_kk"]').replace('layouts = ["kk"]\n', "")
+    of_fp8 = of_fp8.replace("[1, 4096]", "[16, 4096]")
+    (workplace / "odd.toml").write_text(of_fp8.replace("n = 4096", "n = 7"))
     result = aot("tune", "--shapes", "odd.toml", "--bundle", "b")
     assert result.exit_code == errors.ShapeFileError.exit_code
     assert result.stderr == (
@@ -601,7 +607,7 @@ def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monk
         "to --shapes\n"
     )
     more = 'weights = [{ name = "a", n = 7, k = 4096 }, '
-    (workplace / "odd.toml").write_text(SHAPES.replace("weights = [", more).replace("[1, 4096]", "[16, 4096]"))
+    (workplace / "odd.toml").write_text(of_fp8.replace("weights = [", more))
     monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", raise_enough)
     result = aot("tune", "--shapes", "odd.toml", "--bundle", "b")
     assert result.stderr == "2 of 4 problems are not tuned: n 7 is not a multiple of 8\naot: error: enough\n"

@@ -69,11 +69,12 @@ def test_a_tuning_leaves_out_what_the_model_says_is_far_off():
     assert f"bf16_kk_{SMALL.name}" in found.chosen[found.problems[0]]
 
 
-def test_what_only_the_fallback_can_compute_is_not_tuned():
+def test_what_is_not_aligned_is_tuned_with_kernels_that_take_it():
     text = 'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [16]\n[[model]]\nname = "x"\nweights = ['
     shapes = parse_shape_set(text + '{ name = "odd", n = 63, k = 65 }, { name = "even", n = 64, k = 64 }]\n', "x")
     found = tuning_set(replace(request_of(), shapes=shapes), [artifact(PLAIN)], H200)
-    assert found.problems == (problem_of(16, 64, 64),)
+    assert found.problems == (problem_of(16, 64, 64), problem_of(16, 63, 65))
+    assert [len(found.chosen[x]) for x in found.problems] == [1, 0]
 
 
 @pytest.mark.slow

@@ -1,0 +1,35 @@
+"""Our own kernel for operands of any alignment: a CTA for each tile, all along x; A, B and D as plain tensors."""
+
+from __future__ import annotations
+
+import struct
+from math import ceil
+
+from tests.equivalence.expected import Expected, attributes, product_of
+
+WARPS = {
+    (16, 16, 4): 4,
+    (16, 128, 1): 4,
+    (32, 32, 4): 4,
+    (32, 64, 2): 4,
+    (32, 128, 1): 4,
+    (64, 32, 2): 4,
+    (64, 64, 1): 4,
+    (128, 32, 1): 4,
+}
+"""Of a CTA, by (tile_m, tile_n, warps along k); 8 where it is not said."""
+
+
+def launch(kernel, case, num_sms):
+    del num_sms
+    candidate, product = kernel.candidate, product_of(kernel, case)
+    along_k = int(candidate.schedule.partition("k")[2])
+    tiles = ceil(product.z.rows / candidate.tile_m) * ceil(product.z.columns / candidate.tile_n)
+    operands = (product.x, product.y, product.z)
+    return Expected(
+        (tiles, 1, 1),
+        (32 * WARPS.get((candidate.tile_m, candidate.tile_n, along_k), 8), 1, 1),
+        case.stream,
+        attributes(programmatic=1),
+        tuple(struct.pack("<Q2iq", x.address, x.rows, x.columns, x.leading) for x in operands),
+    )
