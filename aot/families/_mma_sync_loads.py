@@ -114,7 +114,7 @@ class Side:
     ) -> None:
         """Copy the part asynchronously in pieces of 16 bytes, each row from the aligned address in front of it on.
 
-        What lies in front of a row in its first piece is of the row before; `align` leaves it out. In front of the
+        What lies in front of a row in its first piece is of the row before; `aligned` leaves it out. In front of the
         operand's first element nothing is read: there the elements of a piece are loaded one by one.
         """
         start = source.iterator.toint()
