@@ -170,9 +170,16 @@ class _Kernel:
     @property
     def kernel(self) -> TunedKernel:
         key = KernelKey(self.operation, self.candidate)
-        alignments = (x or ALIGNMENT_BYTES for x in (self.load_alignment, self.store_alignment))
-        more = (self.is_fallback, bool(self.orders_tiles), *alignments)
-        return TunedKernel(key, self.object_sha256, self.m_multiple, self.n_multiple, *more)
+        return TunedKernel(
+            key,
+            self.object_sha256,
+            self.m_multiple,
+            self.n_multiple,
+            self.is_fallback,
+            bool(self.orders_tiles),
+            self.load_alignment or ALIGNMENT_BYTES,
+            self.store_alignment or ALIGNMENT_BYTES,
+        )
 
 
 @dataclass(frozen=True)
