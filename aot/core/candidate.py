@@ -195,8 +195,8 @@ class Alignment:
     """Those of A and B are multiples of this."""
     stores: int = 16
     """Those of D and of what the epilogue reads are multiples of this; 1 where any element may begin a row."""
-    has_price: bool = False
-    """Whether kernels that ask for 16 bytes are faster, so that this one is for problems that are not aligned."""
+    only_unaligned: bool = False
+    """Whether it is for problems that are not aligned alone: kernels that ask for 16 bytes are faster on the others."""
 
 
 class Reason(Enum):

@@ -65,8 +65,7 @@ class MmaSync:
     loads_outside = False
     widens_fp8 = False
     peak_share = 0.6
-    """Source: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking, 2024:
-    mma.sync reaches 62.9% of wgmma's rate in the mean. On other devices an assumption."""
+    """An assumption: mma.sync does not reach wgmma's rate. Not measured."""
     prefetches_b = False
     orders_tiles = False
     own_clusters = ()
@@ -120,7 +119,7 @@ class MmaSync:
 
     def alignment(self, candidate: Candidate) -> Alignment:
         """Take any D, and rows of A and B that begin at multiples of a load; what TMA takes, others load faster."""
-        return Alignment(loads=_parts(candidate)[0], stores=1, has_price=True)
+        return Alignment(loads=_parts(candidate)[0], stores=1, only_unaligned=True)
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which warps take steps of k by turns, and add up their sums."""

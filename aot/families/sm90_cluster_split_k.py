@@ -259,7 +259,7 @@ class Sm90ClusterSplitK:
 
     def alignment(self, candidate: Candidate) -> Alignment:
         """Take operands as TMA loads them, and D as pieces of 16 bytes or elements store it."""
-        return Alignment(stores=1, has_price=True) if candidate.schedule == ELEMENTS else Alignment()
+        return Alignment(stores=1, only_unaligned=True) if candidate.schedule == ELEMENTS else Alignment()
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums.

@@ -79,7 +79,9 @@ def legal(operation: Operation, target: Target, patterns: Patterns | None = None
         CandidateError: none is left.
     """
     pairs = judge(operation, target, patterns or Patterns(), only_able=True)
-    found = [x for x, verdict in pairs if isinstance(verdict, Accepted) and not family_of(x).alignment(x).has_price]
+    found = [
+        x for x, verdict in pairs if isinstance(verdict, Accepted) and not family_of(x).alignment(x).only_unaligned
+    ]
     if not found:
         hint = f"see `aot space --target {target.name} --explain`"
         raise CandidateError(f"no candidate of {operation.tag} on {target.name} is left; {hint}")

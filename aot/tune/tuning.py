@@ -117,7 +117,9 @@ def _promising(
 
 def _suits(candidate: Candidate, loads: int) -> bool:
     """Say whether a candidate is to be timed on a problem whose section is of `loads` bytes, 0 of an aligned one."""
-    return space.takes_loads(candidate, loads) if loads else not family_of(candidate).alignment(candidate).has_price
+    return (
+        space.takes_loads(candidate, loads) if loads else not family_of(candidate).alignment(candidate).only_unaligned
+    )
 
 
 def learn(paths: Sequence[Path], target: Target) -> TimeModel:

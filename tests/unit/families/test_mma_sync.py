@@ -42,7 +42,7 @@ def test_every_candidate_is_legal_and_fits_the_instructions(target):
 @pytest.mark.parametrize(("schedule", "loads"), [("a16k1", 16), ("a8k2", 8), ("a4k1", 4), ("a2k2", 2)])
 def test_asks_for_what_its_loads_take_and_nothing_of_d(schedule, loads):
     candidate = replace(TILE, schedule=schedule)
-    assert FAMILY.alignment(candidate) == Alignment(loads, 1, has_price=True)
+    assert FAMILY.alignment(candidate) == Alignment(loads, 1, only_unaligned=True)
     assert [takes_loads(candidate, x) for x in (2, 4, 8, 16)] == [x >= loads for x in (2, 4, 8, 16)]
 
 

@@ -217,7 +217,7 @@ def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "expected"), [("", Alignment(16, 16)), (ELEMENTS, Alignment(16, 1, has_price=True))]
+    ("schedule", "expected"), [("", Alignment(16, 16)), (ELEMENTS, Alignment(16, 1, only_unaligned=True))]
 )
 def test_kernels_that_store_elements_take_any_rows_of_d(schedule, expected):
     candidate = replace(TILE, schedule=schedule)
