@@ -22,7 +22,7 @@ from aot.core.constraints import (
     Text,
     Version,
 )
-from aot.core.dispatch import DispatchTable, table_fault
+from aot.core.dispatch import DispatchTable
 from aot.core.element import ElementType
 from aot.core.errors import CandidateError, ManifestError
 from aot.core.execution import Execution, KernelState, execution_of
@@ -34,6 +34,7 @@ from aot.core.row_dispatch import RowTable, row_table_fault
 from aot.core.row_kernel import RowKernel
 from aot.core.row_signature import row_signature_of
 from aot.core.strict_json import DecodeError, decode_version, parse_json
+from aot.core.table_check import table_fault
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
 from aot.package.packed_table import PackedTable, pack, unpack

@@ -255,7 +255,7 @@ def _unpacked_section(packed: PackedSection, grids: Sequence[Grid]) -> Section:
 
 
 def unpack(packed: PackedTable) -> DispatchTable:
-    """Return the table that was packed; whether it is sound `aot.core.dispatch.table_fault` says.
+    """Return the table that was packed; whether it is sound `aot.core.table_check.table_fault` says.
 
     Raises:
         DecodeError: a text is no numbers, a number is of nothing that there is, or lists are of different lengths.

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from aot.core.dispatch import DispatchTable, takes_aligned
+from aot.core.dispatch import DispatchTable
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.problem import Problem
+from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.selection import FamilyKernel

@@ -9,12 +9,13 @@ from typing import Annotated
 
 from aot.core.candidate import KernelKey
 from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Positive, Range, Rate, TargetName, Version
-from aot.core.dispatch import DispatchTable, table_fault
+from aot.core.dispatch import DispatchTable
 from aot.core.errors import CandidateError, SelectionError
 from aot.core.json_text import write_json
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.table_check import table_fault
 from aot.core.whole_file import write_whole
 from aot.families import family_of
 from aot.select.coverage import Coverage
@@ -167,7 +168,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class FamilyKernel:
-    """What the families say of a kernel, for `aot.core.dispatch.table_fault`: what the manifest will hold of it."""
+    """What the families say of a kernel, for `aot.core.table_check.table_fault`: what the manifest will hold of it."""
 
     operation: Operation
     num_strides: int

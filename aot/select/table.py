@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Column, Grid, Ladder, Scope, Section, takes_aligned
+from aot.core.dispatch import Column, Grid, Ladder, Scope, Section
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
+from aot.core.table_check import takes_aligned
 from aot.select.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
 from aot.select.parts import in_parts
 from aot.select.section_kernels import BARRED, SectionKernels

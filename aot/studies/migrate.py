@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import takes_aligned
 from aot.core.json_text import write_json
 from aot.core.strict_json import decode, parse_json
+from aot.core.table_check import takes_aligned
 from aot.core.whole_file import write_whole
 from aot.measure.store_sql import RENAMED_FAMILIES
 from aot.select.selection import FamilyKernel

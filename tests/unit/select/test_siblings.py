@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section, table_fault
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.operation import Operation
+from aot.core.table_check import table_fault
 from aot.core.target import load_target
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section, table_fault
+from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
 from aot.core.operands import section_loads, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.table_check import table_fault
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.select import pipeline, unaligned
