@@ -122,11 +122,12 @@ def takes_aligned(kernel: TableKernel) -> bool:
 
 
 def _step_fault(kernel: TableKernel, section: Section) -> str:
-    """Say why no step of a section's grid may name a kernel; empty if one may."""
+    """Say why no step of a section's grid may name a kernel, which takes all shapes of it; empty if one may."""
     fault = _kernel_fault(kernel, section)
-    if not fault and not takes_aligned(kernel):
+    if not fault and not (_takes_all(kernel) if section.loads else takes_aligned(kernel)):
         m, n = kernel.m_multiple, kernel.n_multiple
-        return f"takes only multiples of {m} in m and {n} in n; it must take all aligned shapes"
+        shapes = "all shapes" if section.loads else "all aligned shapes"
+        return f"takes only multiples of {m} in m and {n} in n; it must take {shapes}"
     return fault
 
 

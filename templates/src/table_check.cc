@@ -1,4 +1,4 @@
-// Checks the dispatch table against itself and the kernels: what aot/core/dispatch.py checks before it is written, so that
+// Checks the dispatch table against itself and the kernels: what aot/core/table_check.py checks before it is written, so that
 // a library whose parts do not belong together refuses to work. What is of a section's ladders and grid, hundreds of
 // thousands of entries, is looked at before the first look-up there; all else when the library is loaded.
 #include <pthread.h>
@@ -113,8 +113,9 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
   return nullptr;
 }
 
-// What an aligned problem's n is a multiple of, a kernel of the grid may ask for.
-bool takes_aligned(int32_t kernel) {
+// What an aligned problem's n is a multiple of, a kernel of the grid may ask for; where operands are not aligned, nothing.
+bool takes_shapes_of(int32_t kernel, const Section& section) {
+  if (section.loads != 0) return takes_all_shapes(kernel);
   const int64_t aligned = 16 / bytes_of(kOperations[kKernels[kernel].operation].d);
   return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
 }
@@ -122,7 +123,7 @@ bool takes_aligned(int32_t kernel) {
 const char* find_fault_of_grid_kernels(const Section& section, int32_t number) {
   for (int32_t i = 0; i < section.grid.num_kernels; ++i) {
     const int32_t kernel = section.grid.kernels[i];
-    if (is_kernel(kernel) && computes(kernel, section) && takes_aligned(kernel)) continue;
+    if (is_kernel(kernel) && computes(kernel, section) && takes_shapes_of(kernel, section)) continue;
     return text.write("section %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand in its grid", number, kernel,
                       kNumKernels);
   }

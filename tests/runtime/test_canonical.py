@@ -57,7 +57,7 @@ def kernel_address(tensor, contiguous, i, j):
     return (tensor.data or 0) + 2 * (i * steps[0] + j * steps[1])
 
 
-def check_memory(rng, stated, launch, layout, exchanged):
+def check_memory(rng, stated, launch, layout, exchanged, stride_multiple=8):
     """Compare addresses of random elements as stated and as launched; `layout` is None for kernels of two strides."""
     a, b, d = matrices(stated)
     left, right, result = (b, a, d.transposed) if exchanged else (a, b, d)
@@ -66,7 +66,7 @@ def check_memory(rng, stated, launch, layout, exchanged):
     for matrix, tensor, contiguous in pairs:
         assert tuple(tensor.shape) == matrix.extents
         if contiguous is not None:
-            assert tensor.strides[0] % 8 == 0
+            assert tensor.strides[0] % stride_multiple == 0
             assert tensor.strides[0] >= matrix.extents[contiguous]
         for _ in range(4):
             i, j = (rng.randrange(extent) for extent in matrix.extents)

@@ -81,6 +81,19 @@ def test_kernels_for_better_operands_are_refused(thor):
     assert "the section gives 2 and 1" in fault
 
 
+@pytest.mark.parametrize(
+    "change", [{"n_multiple": 2}, {"m_multiple": 64}, {"load_alignment": 4}, {"store_alignment": 2}]
+)
+def test_a_grid_for_what_is_not_aligned_takes_no_kernel_that_asks_for_more(thor, change):
+    place = next(i for i, x in enumerate(thor.table.sections) if x.loads == LOADS[0])
+    index = thor.table.sections[place].grid.columns[0].kernels[0]
+    kernels = [FamilyKernel.of(key) for key in thor.kernels]
+    kernels[index] = replace(kernels[index], **change)
+    fault = table_fault(thor.table, kernels)
+    assert fault.startswith(f"bf16_kk: grid, column 0: its kernel {index} ")
+    assert ("must take all shapes" in fault) == any(x.endswith("multiple") for x in change)
+
+
 def test_the_largest_loads_that_are_given_answer(thor):
     found = {x: thor.table.unaligned_section(Operation.BF16_KK, x) for x in (0, *LOADS)}
     assert {x: y and y.loads for x, y in found.items()} == {0: None, 2: 2, 4: 2, 8: 2, 16: 16}
