@@ -32,7 +32,6 @@ from aot.space.shortlist import shortlist
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aot.core.candidate import Candidate
     from aot.core.dispatch import Section
     from aot.core.measurement import OperationTimes, Times
     from aot.core.target import Target
@@ -79,8 +78,10 @@ def predicted(operations: Iterable[Operation], target: Target, patterns: Pattern
             problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
             few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
             rows = cost.estimate(few, problems, target).total_us.tolist()
-            of_loads = found.setdefault(loads, {})
-            of_loads[operation] = {p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+            by_operation = found.setdefault(loads, {})
+            by_operation[operation] = {
+                p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)
+            }
     return found
 
 
@@ -101,6 +102,27 @@ class UnalignedTimes:
         own = {loads: found for loads in LOADS if (found := of_loads(times, loads))}
         filled = {loads: with_imputed_times({**{x: {} for x in operations}, **rows}) for loads, rows in own.items()}
         return UnalignedTimes(own, filled, {loads: TimeModel.fit(rows, target) for loads, rows in own.items()})
+
+    def has(self, operation: Operation) -> bool:
+        """Say whether some problem of an operation, or of an equivalent one, is measured."""
+        return any(rows.get(operation) for rows in self.filled.values())
+
+
+def _timed(
+    operation: Operation, loads: int, known: UnalignedTimes, measured: KnownTimes, target: Target
+) -> Timed | None:
+    """Return what the kernels of one section are chosen by: times, else predictions; None where there are neither."""
+    own = known.filled.get(loads, {}).get(operation, {})
+    able = {p: {x: us for x, us in row.items() if takes_loads(x, loads)} for p, row in own.items()}
+    rows = {p: row for p, row in able.items() if row}
+    if rows:
+        model = known.models[loads]
+        timed = known.own[loads].get(operation, {})
+        return Timed(timed, learned_where_missing(rows, model), PROVENANCE_MEASURED, model, target=target)
+    guessed = {} if known.has(operation) else measured.unaligned.get(loads, {}).get(operation, {})
+    if not guessed:
+        return None
+    return Timed({}, guessed, PROVENANCE_PREDICTED, Prior(target, measured.constants), target=target)
 
 
 def sections(
@@ -123,45 +145,31 @@ def sections(
         target: the device.
         objective: told how far it is.
     """
-    before: frozenset[Candidate] = frozenset()
-    any_measured = any(rows.get(operation) for rows in known.filled.values())
-    for loads in LOADS if any_measured else predicted_loads(operation):
-        rows = known.filled.get(loads, {}).get(operation, {})
-        rows = {p: {x: t for x, t in row.items() if takes_loads(x, loads)} for p, row in rows.items()}
-        rows = {p: row for p, row in rows.items() if row}
-        is_measured = bool(rows)
-        model: Model = known.models[loads] if is_measured else Prior(target, measured.constants)
-        guessed = {} if any_measured else measured.unaligned.get(loads, {}).get(operation, {})
-        rows = learned_where_missing(rows, model) if is_measured else guessed
-        if not rows:
+    for loads in LOADS if known.has(operation) else predicted_loads(operation):
+        timed = _timed(operation, loads, known, measured, target)
+        if timed is None:
             continue
         objective.progress(f"{operation.tag}: choosing kernels for operands of {loads} bytes")
-        shipped = frozenset(
-            x.candidate for x in kernels if x.operation == operation and takes_loads(x.candidate, loads)
-        )
+        is_measured = timed.provenance == PROVENANCE_MEASURED
+        shipped = (x.candidate for x in kernels if x.operation == operation and takes_loads(x.candidate, loads))
         try:
             portfolio = choose(
-                rows,
+                timed.filled,
                 objective.limits.of_unaligned(operation),
                 references=measured.references,
                 tie=TIE if is_measured else MODELLED_TIE,
-                incumbent=Incumbent(shipped | before),
+                incumbent=Incumbent(frozenset(shipped)),
                 is_general=is_general,
             )
         except SelectionError:
             continue  # none takes every shape: the fallback answers
-        before |= frozenset(portfolio.candidates)
         keys = {x: KernelKey(operation, x) for x in portfolio.candidates}
         kernels += [x for x in keys.values() if x not in kernels]
-        own = known.own.get(loads, {}).get(operation, {})
-        provenance = PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED
-        timed = Timed(own, rows, provenance, model, target=target)
-        solutions = portfolio.solutions if is_measured else {}
         yield build_section(
             operation,
-            replace(portfolio, solutions=solutions),
+            portfolio if is_measured else replace(portfolio, solutions={}),
             timed,
-            {x: kernels.index(found) for x, found in keys.items()},
+            {x: kernels.index(key) for x, key in keys.items()},
             fallback,
             named=objective.named,
             loads=loads,
