@@ -27,8 +27,8 @@ TARGET_SMEM_BYTES = 100 * 1024
 """Shared memory of a CTA up to which two fit an SM of 228 KiB, with what the driver takes of each."""
 
 MAX_SHARED_ACCUMULATORS = 64
-"""Accumulator registers of a thread up to which two CTAs of 256 threads are to share the 65,536 registers of an SM, 128 a
-thread. Some such kernels spill all the same, by up to 168 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+"""Accumulator registers of a thread up to which two CTAs of 256 threads are to share the 65,536 registers of an SM, 128
+a thread. Some such kernels spill all the same, by up to 168 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
 
 WARPS = {
     (16, 16): ((1, 1, 8), (1, 1, 4)),
@@ -64,8 +64,8 @@ class Tile:
     warps: tuple[int, int, int]
     """Along the rows, the columns, and k."""
     loads: int
-    """Bytes of which addresses and leading strides of A and B are multiples, 16, 8, 4 or 2. A copy brings as many at once;
-    where it is 2, a copy brings 16 from the aligned address in front, and the rows are moved in shared memory."""
+    """Bytes of which addresses and leading strides of A and B are multiples, 16, 8, 4 or 2. A copy brings as many at
+    once; where it is 2, a copy brings 16 from the aligned address in front, and rows are moved in shared memory."""
     a_is_k_major: bool
     b_is_k_major: bool
 
