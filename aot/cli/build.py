@@ -55,7 +55,7 @@ from aot.core.whole_file import check_folder
 from aot.package.distribution import check_name, check_version
 from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
-from aot.select import pipeline
+from aot.select import gate, pipeline
 from aot.select.coverage import only_fallback
 from aot.select.selection import Selection, read_selection
 
@@ -143,13 +143,13 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         click.echo(f"{left}, made here last, is left aside, since {why} was given", err=True)
     chosen = _selection(context, wanted)
     shapes = {COMMITTED: pipeline.COMMITTED_SHAPES, EXTENDED: values["shapes"]}.get(mode)
-    found = pipeline.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
+    found = gate.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
     if values["require_measured"]:
-        pipeline.require_measured(found)
+        gate.require_measured(found)
     if found and found.num_general:
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))
-    pipeline.check_heldout(chosen, *values["max_heldout_regret"])
+    gate.check_heldout(chosen, *values["max_heldout_regret"])
     rows = rows_with(context.meta[ROWS], device) if context.meta[ROWS] else None
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
 
@@ -160,7 +160,7 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     size = f"{built.path}: {built.path.stat().st_size / 2**20:.2f} MiB, {num_kernels} kernels"
     if num_objects < num_kernels:
         size += f" in {num_objects} objects"
-    texts = {name: pipeline.coverage_text(found) for name, found in coverages.items()}
+    texts = {name: gate.coverage_text(found) for name, found in coverages.items()}
     notes = [states_text(built.manifest), *_without_batches(built.manifest)]
     if len(texts) == 1:
         return "\n".join([size, *notes, *texts.values()])

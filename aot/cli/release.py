@@ -29,7 +29,7 @@ from aot.release.release import KernelWheel, assemble, build_debs, build_toolcha
 from aot.release.reproduce import build_again, other_surroundings
 from aot.release.source import read_source
 from aot.release.wheelhouse import fill
-from aot.select import pipeline
+from aot.select import gate, pipeline
 from aot.select.selection import read_selection
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _table(device: Target) -> tuple[TableSource, dict[str, Path]]:
     chosen = read_selection(committed)
     record = pipeline.default_record(device, RECORDS)
     inputs = {f"aot/{path.parent.name}/{path.name}": path for path in (committed, record) if path}
-    coverage = pipeline.covered(chosen, load_shape_set(shapes))
+    coverage = gate.covered(chosen, load_shape_set(shapes))
     return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), coverage), inputs
 
 

@@ -41,7 +41,7 @@ from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.package.tried import tried
-from aot.select import pipeline
+from aot.select import gate, pipeline
 from aot.select.coverage import coverage
 from aot.select.explain import explained
 from aot.select.objective import NAMED_WEIGHT, SelectionLimits
@@ -230,7 +230,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))
     tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
-    tell(pipeline.coverage_text(selection.coverage))
+    tell(gate.coverage_text(selection.coverage))
 
 
 def selection_facts(selection: Selection) -> dict[str, object]:

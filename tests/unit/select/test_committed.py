@@ -10,7 +10,8 @@ from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.select.explain import explained
-from aot.select.pipeline import COMMITTED, check_heldout
+from aot.select.gate import check_heldout
+from aot.select.pipeline import COMMITTED
 from aot.select.selection import read_selection
 from aot.space.roofline import roofline
 

@@ -1,21 +1,15 @@
-import gzip
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from aot.cli.options import MAX_HELDOUT_REGRET
 from aot.compile.artifact import Artifact
 from aot.core.candidate import KernelKey
-from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.errors import CandidateError, CoverageError, SelectionError, StoreError
+from aot.core.errors import CandidateError, SelectionError, StoreError
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
-from aot.core.strict_json import decode
 from aot.core.target import load_target
 from aot.core.types import BF16 as BF16_TYPES
 from aot.core.types import FP32
@@ -23,25 +17,22 @@ from aot.families import families
 from aot.select import pipeline, table, time_model
 from aot.select.coverage import Coverage, only_fallback
 from aot.select.diff import Difference
+from aot.select.gate import check_heldout
 from aot.select.objective import Objective, SelectionLimits
 from aot.select.pipeline import (
-    check_heldout,
     committed_selection,
     committed_selections,
     compare_selections,
     compiled_bytes,
-    coverage_text,
-    covered,
     default_record,
     records_for,
-    require_measured,
     select_measured,
     select_predicted,
     timed_operations,
     times_behind,
 )
 from aot.select.record import recorded_kernels, write_record
-from aot.select.selection import HeldOut, write_selection
+from aot.select.selection import write_selection
 from aot.space.cost import DEFAULTS
 from aot.space.enumeration import has_tuned_kernels
 from tests.golden.manifest import kernel
@@ -214,30 +205,6 @@ def test_a_selection_for_nothing_that_a_tuned_kernel_takes_is_an_error():
     )
 
 
-def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(record_path):
-    silent = select(record_path)
-    assert covered(silent, None) is None
-    assert coverage_text(None) == (
-        "the selection does not say which problems it was made for; make it again with aot select"
-    )
-    assert covered(silent, SHAPES).text == "2 problems: 2 measured"
-    own = select(record_path, Objective(shapes=HELDOUT))
-    assert covered(own, SHAPES).text == "1 problem: 0 measured, 1 predicted (first bf16_kk m64 n4096 k4096)"
-
-
-def test_what_is_not_measured_is_refused_where_that_is_asked(record_path):
-    require_measured(covered(select(record_path), SHAPES))
-    for found, text in (
-        (None, "--require-measured: the selection does not say which problems it was made for"),
-        (
-            covered(select(record_path), HELDOUT),
-            "--require-measured: 1 problem: 0 measured, 1 predicted (first bf16_kk",
-        ),
-    ):
-        with pytest.raises(CoverageError, match=re.escape(text)):
-            require_measured(found)
-
-
 def kernels_of_grids(selection):
     """List the names of the kernels of each column of each section."""
     grids = [section.grid for section in selection.table.sections]
@@ -274,77 +241,6 @@ def test_a_target_has_a_committed_selection_or_none(tmp_path, monkeypatch):
     names = ["h200.json.gz", "h200.groups.json.gz", "h200.operands.json.gz"]
     assert [x.name for x in committed_selections(H200)] == names
     assert committed_selections(THOR) == []
-
-
-GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, None),
-        (
-            {"bucketing_loss_mean": 0.0234},
-            (
-                "bf16_kk, tier 1: on 30 held-out problems the bucketing loss is 2.34% in the mean and 10.0% at worst "
-                "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
-                "again, or raise --max-heldout-regret"
-            ),
-        ),
-        (
-            {"bucketing_loss_worst": 0.1012, "tier": 2},
-            (
-                "bf16_kk, tier 2: on 30 held-out problems the bucketing loss is 2.00% in the mean and 10.1% at worst "
-                "(bf16_kk m2 n4096 k4096); expected at most 2.0% and 10.0%; tune more problems near it and select "
-                "again, or raise --max-heldout-regret"
-            ),
-        ),
-    ],
-)
-def test_a_selection_whose_rounding_costs_too_much_is_refused(record_path, changes, message):
-    selection = replace(select(record_path), heldout=(GOOD, replace(GOOD, **changes)))
-    if message is None:
-        check_heldout(selection, 0.02, 0.10)
-        return
-    with pytest.raises(SelectionError) as caught:
-        check_heldout(selection, 0.02, 0.10)
-    assert str(caught.value) == message
-    check_heldout(selection, float("inf"), float("inf"))
-
-
-@pytest.mark.parametrize(("tuned", "foreign"), [(6, 16), (0, 50), (50, 0)])
-def test_a_selection_that_is_scored_on_most_of_what_was_held_out_passes(record_path, tuned, foreign):
-    # Of 200 problems of one operation, a quarter at most are unscored, whichever tier they are of.
-    scores = [replace(GOOD, num_problems=100 - n, num_unmeasured=n) for n in (tuned, foreign)]
-    fp16 = [replace(x, operation=Operation.of(ElementType.FLOAT16), num_unmeasured=0) for x in scores]
-    check_heldout(replace(select(record_path), heldout=(*scores, *fp16)), 0.02, 0.10)
-
-
-def test_a_selection_that_is_scored_on_too_little_is_refused(record_path):
-    scores = [replace(GOOD, tier=i + 1, num_problems=100 - n, num_unmeasured=n) for i, n in enumerate((1, 50))]
-    fp16 = [replace(x, operation=Operation.of(ElementType.FLOAT16), num_unmeasured=0) for x in scores]
-    selection = replace(select(record_path), heldout=(*fp16, *scores))
-    with pytest.raises(SelectionError) as caught:
-        check_heldout(selection, 0.02, 0.10)
-    assert str(caught.value) == (
-        "bf16_kk: on 51 of 200 held-out problems (26%) the kernel picked was not timed, so that the bucketing loss "
-        "there is not known; expected at most 25%; measure them with `aot tune --shapes atlas_heldout --selection ... "
-        "--prune 100`, import and select again, or give --max-heldout-regret none"
-    )
-    check_heldout(selection, float("inf"), float("inf"))
-
-
-def test_a_selection_of_which_nothing_is_scored_is_refused(record_path):
-    selection = replace(select(record_path), heldout=(replace(GOOD, num_problems=0, num_unmeasured=9),))
-    with pytest.raises(SelectionError, match=r"bf16_kk: on 9 of 9 held-out problems \(100%\) the kernel picked"):
-        check_heldout(selection, 0.02, 0.10)
-
-
-def test_what_is_committed_passes_the_gate(record_path):
-    content = json.loads(gzip.decompress((pipeline.COMMITTED / "h200.json.gz").read_bytes()))
-    scores = tuple(decode(HeldOut, x) for x in content["heldout"])
-    assert {x.operation for x in scores} == {BF16}
-    check_heldout(replace(select(record_path), heldout=scores), *MAX_HELDOUT_REGRET)
 
 
 def test_selections_are_compared_by_records_or_the_committed_one(record_path, tmp_path):
